@@ -1,0 +1,130 @@
+"""The nouns that every part of guestmark shares (words as in the documentation): metrics, cells, policies, trials.
+
+Frozen dataclasses without behaviour beyond what derives from their own fields. `plan.load` makes them, `experiment`
+executes them, `ledger` stores them, `report` shows them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Better(StrEnum):
+    """Which direction of a metric is better."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+class TrialStatus(StrEnum):
+    """How a trial ended. Failed trials are results too and are kept with their console."""
+
+    OK = "ok"
+    FAILED = "failed"
+
+
+class CellStatus(StrEnum):
+    """State of a cell in a result document."""
+
+    OK = "ok"  # every trial is ok
+    PARTIAL = "partial"  # some trials failed
+    FAILED = "failed"  # every trial failed
+    UNUSABLE = "unusable"  # its platform cannot be used here; nothing was tried
+    PENDING = "pending"  # no trial has ended yet
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What is measured. Durations reduce by the median over iterations, rates by the mean (STATISTICS)."""
+
+    name: str
+    unit: str
+    better: Better = Better.LOWER
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One metric of one trial: `iterations` are the raw values (kept, never dropped), `value` their reduction."""
+
+    metric: Metric
+    value: float
+    iterations: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """A workload by registered name with its parameters (JSON-representable values only)."""
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""  # what tables show; the command line for `exec`
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One workload on one platform at one level of every factor.
+
+    `id` is unique and stable within a plan (it is what trials refer to). `null_of` is set on a null cell: a second copy
+    of the cell with that id, measured as if it were another cell, so that A-against-A gives the noise floor.
+    `iterations=None` lets the experiment choose (see `experiment.iterations`).
+    """
+
+    id: str
+    workload: WorkloadSpec
+    platform: str
+    factors: Mapping[str, str] = field(default_factory=dict)
+    baseline: bool = False
+    null_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How often: stop on precision, never on significance.
+
+    With `blocks` set exactly that many blocks run. Otherwise at least `min_blocks`, then until every comparison's 95 %
+    interval of the primary metric has a half-width (of the ratio, relative) of at most `precision`, or until
+    `time_limit_s` is used up. `margin` is the equivalence margin for "no difference" (relative, e.g. 0.03).
+    """
+
+    blocks: int | None = None
+    min_blocks: int = 10
+    max_blocks: int = 200
+    precision: float = 0.02
+    margin: float = 0.03
+    time_limit_s: float = 600.0
+    warmup: int = 1
+    iterations: int | None = None
+    trial_limit_s: float = 600.0  # deadline of one iteration of the workload
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is executed: cells in plan order, exactly one of them the baseline of each workload, and the policy."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    policy: Policy
+    metrics: tuple[Metric, ...]  # known beforehand, in table order; the first is the primary one
+    context: Mapping[str, Any] = field(default_factory=dict)  # command line, cwd, env, uid, what the user gave
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One cell in one block: the experimental unit. Immutable once it has ended."""
+
+    cell_id: str
+    block: int  # from 0
+    order: int  # position inside the block, from 0
+    status: TrialStatus
+    reason: str = ""  # one line when failed
+    measurements: tuple[Measurement, ...] = ()
+    started_at: float = 0.0  # Unix time
+    duration_s: float = 0.0  # whole trial, boot and harness included, host's monotonic clock
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds since the machine's start was asked for
+    attestation: Mapping[str, Any] = field(default_factory=dict)  # what the machine really is
+    noise: Mapping[str, Any] = field(default_factory=dict)  # host pressure, run-queue delay, steal, frequency, swap
+    warnings: tuple[str, ...] = ()
+    command_line: tuple[str, ...] = ()  # of the hypervisor
+    console: str = ""  # kept for failed trials, tail for the others

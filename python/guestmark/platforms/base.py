@@ -1,0 +1,89 @@
+"""The contract between an experiment and anything a workload can run on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+    from guestmark.plan.model import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """A machine of this platform has been started here; `ready_s` is the time from start to the agent's hello."""
+
+    ready_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Why no machine of this platform can be started here, and what the user can do about it."""
+
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose workload it is: what a guest must reproduce so that the command means the same as on the host."""
+
+    cwd: str
+    env: Mapping[str, str]
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = field(default=())
+
+    @classmethod
+    def current(cls) -> Caller:
+        """The calling process itself."""
+        import os  # noqa: PLC0415
+
+        return cls(os.getcwd(), dict(os.environ), os.getuid(), os.getgid(), tuple(os.getgroups()))  # noqa: PTH109
+
+
+class Machine(Protocol):
+    """One started platform: a booted guest, or the host itself, with an agent answering on it."""
+
+    @property
+    def agent(self) -> Agent:
+        """The agent that answers on the machine."""
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds on the host's monotonic clock since the start was asked for, by phase name."""
+
+    @property
+    def command_line(self) -> tuple[str, ...]:
+        """Full command line of the hypervisor (of the agent, on the host)."""
+
+    @property
+    def vmm_pid(self) -> int | None:
+        """Process id of the hypervisor on the host; None on the host itself."""
+
+    def attest(self) -> Mapping[str, Any]:
+        """What the machine really is. Raises `AttestationError` when it is not what the cell asked for."""
+
+    def console(self) -> str:
+        """Everything the machine printed so far (empty on the host)."""
+
+    def vmm_stats(self) -> Mapping[str, float]:
+        """Counters of the hypervisor's process on the host: processor seconds, resident bytes, run-queue delay."""
+
+
+class Platform(Protocol):
+    """Where a workload can run."""
+
+    name: str
+
+    def start(self, cell: Cell) -> AbstractContextManager[Machine]:
+        """Starts a fresh machine for `cell`; leaving the context stops it and leaves nothing behind.
+
+        Raises `MachineError` with the console when it does not get ready before its deadline.
+        """
+
+    def probe(self) -> Usable | Unusable:
+        """Finds out by starting a machine, with a deadline; never by looking at files alone."""
