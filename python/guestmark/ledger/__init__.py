@@ -1,0 +1,47 @@
+"""Runs and trials, kept as soon as they exist.
+
+`open_ledger` is the way in; SQLAlchemy is imported only when it is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guestmark.ledger.model import RunOverview, RunState, StoredRun, UnusablePlatform
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guestmark.ledger.store import Ledger
+
+__all__ = ["RunOverview", "RunState", "StoredRun", "UnusablePlatform", "default_path", "open_ledger"]
+
+BUSY_TIMEOUT_S = 10.0
+
+
+def default_path() -> Path:
+    """Where the ledger is when nothing else is said: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
+    import os  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    base = os.environ.get("XDG_DATA_HOME", "")
+    # A relative XDG_DATA_HOME is invalid and to be ignored (XDG Base Directory Specification).
+    data = Path(base) if base.startswith("/") else Path("~/.local/share").expanduser()
+    return data / "guestmark" / "ledger.sqlite"
+
+
+def open_ledger(
+    where: str | Path | None = None, *, writable: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
+) -> Ledger:
+    """Opens the ledger at `where` (a path, an SQLAlchemy URL, or None for `default_path()`); a context
+    manager.
+
+    A ledger that does not exist is made, with its directory, readable by its owner alone. With
+    `writable=False` nothing is made or changed, and a ledger on read-only storage can be read.
+
+    Raises `LedgerError` (message and hint) when it cannot be opened or is not a guestmark ledger.
+    """
+    from guestmark.ledger.connect import connect  # noqa: PLC0415
+    from guestmark.ledger.store import Ledger  # noqa: PLC0415
+
+    return Ledger(connect(where, writable=writable, busy_timeout_s=busy_timeout_s))

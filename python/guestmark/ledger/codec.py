@@ -1,0 +1,77 @@
+"""Plans and trials to stored text and back, exactly.
+
+JSON in pure ASCII: strings that are not valid Unicode (a file name or an environment variable with a stray
+byte) travel as escaped surrogates, which neither msgspec's own JSON nor a database's text type would take.
+NaN and the infinities are kept in Python's notation: raw values are never altered.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from guestmark.errors import LedgerError
+from guestmark.plan.model import Trial
+
+T = TypeVar("T")
+
+
+def _plain(value: Any) -> Any:
+    """Builtin form of what msgspec does not know: NumPy scalars and arrays, paths, anything else by its text."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)
+
+
+def to_plain(value: Any) -> Any:
+    """Dicts, lists, strings, numbers, booleans and None that stand for `value`; dataclasses become dicts."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
+
+
+def dump(value: Any) -> str:
+    """Stored text of a plan, a trial or any mapping."""
+    return json.dumps(to_plain(value), ensure_ascii=True, separators=(",", ":"))
+
+
+def load(text: str, kind: type[T], what: str) -> T:
+    """The `kind` that `dump` made `text` from. Raises `LedgerError` naming `what` when the text is damaged."""
+    try:
+        return msgspec.convert(json.loads(text), kind)
+    except (ValueError, RecursionError) as error:  # both JSON's and msgspec's errors are ValueErrors
+        raise LedgerError(
+            f"{what} in the ledger cannot be read: {error}",
+            hint="It is damaged or from another version of guestmark; the other runs are not affected.",
+        ) from error
+
+
+def pack_console(console: str) -> bytes:
+    """Consoles are long and repetitive; stored compressed, whatever bytes they hold."""
+    return zlib.compress(console.encode("utf-8", "surrogatepass"), 6) if console else b""
+
+
+def unpack_console(stored: bytes) -> str:
+    """Inverse of `pack_console`; a damaged console is said so and costs nothing else."""
+    if not stored:
+        return ""
+    try:
+        return zlib.decompress(stored).decode("utf-8", "surrogatepass")
+    except (zlib.error, ValueError) as error:
+        return f"[console damaged in the ledger: {error}]"
+
+
+def pack_trial(trial: Trial) -> tuple[str, bytes]:
+    """Stored body (everything but the console) and stored console of a trial."""
+    return dump(replace(trial, console="")), pack_console(trial.console)
+
+
+def unpack_trial(body: str, console: bytes, what: str) -> Trial:
+    """Inverse of `pack_trial`."""
+    return replace(load(body, Trial, what), console=unpack_console(console))

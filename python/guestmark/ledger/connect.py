@@ -1,0 +1,218 @@
+"""Opening the database of a ledger: what it must be, how it is made, and the settings that make it durable."""
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Engine, create_engine, event, insert, inspect, select
+from sqlalchemy.engine import URL, Connection, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from guestmark.errors import LedgerError
+from guestmark.ledger import default_path
+from guestmark.ledger.faults import OTHER, explained, not_a_database
+from guestmark.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, metadata, schema
+
+WRITING = (
+    "guestmark_writing"  # execution option: take SQLite's write lock at once instead of on the first write
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An opened database; `file` is None when it is a server's. `where` is how users know it (no password)."""
+
+    engine: Engine
+    where: str
+    file: Path | None
+
+
+def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) -> Store:
+    """Opens (and, when `writable`, makes or completes) the database. Raises `LedgerError`."""
+    if where is None:
+        where = default_path()
+    if isinstance(where, str) and "://" in where:
+        try:
+            url = make_url(where)
+        except ArgumentError as error:
+            raise LedgerError(f"{where!r} is not a database URL: {error}", hint=OTHER) from error
+        if url.get_backend_name() != "sqlite":
+            return _connect_server(url)
+        if not url.database or url.database == ":memory:":
+            raise LedgerError("A ledger in memory would keep nothing.", hint="Give a file: sqlite:///FILE.")
+        where = url.database
+    return _connect_file(Path(where).expanduser().absolute(), writable, busy_timeout_s)
+
+
+# --- SQLite -------------------------------------------------------------------------------------------------
+
+
+def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> Store:
+    shown = str(file)
+    with explained(shown, "opening it"):
+        fresh = _check_file(file, writable, busy_timeout_s)
+    engine = _file_engine(file, writable, busy_timeout_s)
+    try:
+        with explained(shown, "opening it"):
+            if fresh:
+                _make_tables(engine)
+            else:
+                with engine.connect() as connection:  # finds out now rather than at the first trial
+                    connection.exec_driver_sql("SELECT id FROM runs LIMIT 1").all()
+    except LedgerError:
+        engine.dispose()
+        raise
+    return Store(engine, shown, file)
+
+
+def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
+    """Whether the tables are still to be made. Raises `LedgerError` for files that are not ours, unchanged."""
+    if file.is_dir():
+        raise LedgerError(
+            f"{file} is a directory, not a ledger.", hint=f"Try --ledger {file / 'ledger.sqlite'}."
+        )
+    if not file.exists():
+        if not writable:
+            raise LedgerError(
+                f"There is no ledger at {file}.", hint="`guestmark exec` makes one with its first run."
+            )
+        _make_file(file)
+        return True
+    with file.open("rb") as stream:
+        head = stream.read(16)
+    if head and head != b"SQLite format 3\0":
+        raise not_a_database(str(file))
+    with closing(sqlite3.connect(_uri(file, "ro"), uri=True, timeout=busy_timeout_s)) as probe:
+        try:
+            kind, version, tables = _identity(probe)
+        except sqlite3.OperationalError:
+            # Read-only storage: SQLite cannot make the shared memory beside the file, nor can anybody be
+            # writing.
+            if writable or os.access(file.parent, os.W_OK):
+                raise
+            with closing(sqlite3.connect(_uri(file, "ro", immutable=True), uri=True)) as frozen:
+                kind, version, tables = _identity(frozen)
+    if kind == 0 and version == 0 and tables == 0:
+        return True
+    if kind != APPLICATION_ID:
+        raise LedgerError(
+            f"{file} is another program's SQLite database, not a ledger.",
+            hint="Nothing was changed in it. Give another file with --ledger FILE.",
+        )
+    _check_version(version, str(file))
+    return False
+
+
+def _identity(probe: sqlite3.Connection) -> tuple[int, int, int]:
+    kind = probe.execute("PRAGMA application_id").fetchone()[0]
+    version = probe.execute("PRAGMA user_version").fetchone()[0]
+    tables = probe.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return kind, version, tables
+
+
+def _check_version(version: int, where: str) -> None:
+    if version > SCHEMA_VERSION:
+        raise LedgerError(
+            f"The ledger {where} was written by a newer guestmark (schema {version}, not {SCHEMA_VERSION}).",
+            hint="Update guestmark. " + OTHER,
+        )
+    if version < 1:
+        raise LedgerError(f"The ledger {where} has no schema version.", hint="It is damaged. " + OTHER)
+
+
+def _make_file(file: Path) -> None:
+    """An empty file only its owner can read: a plan holds the caller's environment. SQLite's companions
+    inherit it.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:  # another guestmark was quicker
+        return
+
+
+def _uri(file: Path, mode: str, *, immutable: bool = False) -> str:
+    return f"file:{quote(str(file))}?mode={mode}" + ("&immutable=1" if immutable else "")
+
+
+def _file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engine:
+    frozen = not writable and not os.access(file.parent, os.W_OK)
+    uri = _uri(file, "rw" if writable else "ro", immutable=frozen)
+
+    def dial() -> sqlite3.Connection:
+        # isolation_level=None: transactions are begun below and nowhere else.
+        link = sqlite3.connect(
+            uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
+        )
+        link.execute("PRAGMA foreign_keys = ON")
+        if writable:
+            link.execute("PRAGMA synchronous = FULL")  # in WAL mode only FULL syncs at every commit
+        return link
+
+    engine = create_engine(
+        "sqlite+pysqlite://", creator=dial, pool_size=1, max_overflow=4, poolclass=_queue()
+    )
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writing = connection.get_execution_options().get(WRITING, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine
+
+
+def _queue() -> Any:
+    from sqlalchemy.pool import QueuePool  # noqa: PLC0415
+
+    return QueuePool
+
+
+def _make_tables(engine: Engine) -> None:
+    """Makes the tables and marks the file as a ledger, in one transaction; harmless when another process did."""
+    raw = engine.raw_connection()
+    try:
+        mode = raw.cursor().execute("PRAGMA journal_mode = WAL").fetchone()[0]  # cannot be in a transaction
+    finally:
+        raw.close()
+    if mode != "wal":
+        raise LedgerError(
+            "The ledger's file system does not support write-ahead logging.",
+            hint="Give a file on a local file system with --ledger FILE.",
+        )
+    with engine.execution_options(**{WRITING: True}).begin() as connection:
+        metadata.create_all(connection, tables=[t for t in metadata.sorted_tables if t is not schema])
+        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+# --- a database server --------------------------------------------------------------------------------------
+
+
+def _connect_server(url: URL) -> Store:
+    shown = url.render_as_string(hide_password=True)
+    try:
+        engine = create_engine(url, pool_pre_ping=True)
+    except (NoSuchModuleError, ModuleNotFoundError, ArgumentError) as error:
+        raise LedgerError(
+            f"No driver for the ledger {shown}: {error}",
+            hint="Install it into guestmark's environment; for PostgreSQL: psycopg, with postgresql+psycopg://….",
+        ) from error
+    if engine.dialect.name != "postgresql":
+        raise LedgerError(
+            f"The ledger {shown} is on a kind of server that guestmark does not know.",
+            hint="Use SQLite (a file) or PostgreSQL.",
+        )
+    try:
+        with explained(shown, "opening it"), engine.begin() as connection:
+            if not inspect(connection).has_table(schema.name):
+                metadata.create_all(connection)
+                connection.execute(insert(schema).values(version=SCHEMA_VERSION))
+            _check_version(connection.execute(select(schema.c.version)).scalar() or 0, shown)
+    except LedgerError:
+        engine.dispose()
+        raise
+    return Store(engine, shown, None)

@@ -1,0 +1,103 @@
+"""What SQLite and the operating system say, turned into what the user can do."""
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from guestmark.errors import LedgerError
+
+OTHER = "Or give another ledger with --ledger FILE."
+
+
+def not_a_database(path: str) -> LedgerError:
+    """The file is something else altogether."""
+    return LedgerError(
+        f"{path} is not a ledger: it is not an SQLite database.",
+        hint="Nothing was changed in it. Give another file with --ledger FILE.",
+    )
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; the extended ones carry it in their low byte."""
+    return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+
+
+def explain(error: BaseException, where: str, doing: str) -> LedgerError:
+    """`LedgerError` for whatever went wrong while `doing` ("storing …") with the ledger at `where`.
+
+    `error` may be SQLAlchemy's wrapper (its `orig` is looked at), an `sqlite3.Error` or an `OSError`.
+    """
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, OSError):
+        return _explain_os(cause, where, doing)
+    if not isinstance(cause, sqlite3.Error):
+        return LedgerError(f"The ledger {where} failed while {doing}: {_first_line(cause)}", hint=OTHER)
+    table = {
+        sqlite3.SQLITE_FULL: (
+            f"No space is left for the ledger {where}: failed while {doing}.",
+            "Free some space; what is already in the ledger is safe.",
+        ),
+        sqlite3.SQLITE_IOERR: (
+            f"The ledger {where} could not be written or read ({_first_line(cause)}): failed while {doing}.",
+            "Look for a full disk, a file size limit (ulimit -f) or a failing disk; "
+            "what is already in the ledger is safe.",
+        ),
+        sqlite3.SQLITE_BUSY: (
+            f"The ledger {where} is locked by another process: failed while {doing}.",
+            "Wait for the other program (an open sqlite3 shell, perhaps) or end it. " + OTHER,
+        ),
+        sqlite3.SQLITE_READONLY: (
+            f"The ledger {where} cannot be written to: failed while {doing}.",
+            "Make the file and its directory writable for you. " + OTHER,
+        ),
+        sqlite3.SQLITE_PERM: (f"The ledger {where} may not be accessed: failed while {doing}.", OTHER),
+        sqlite3.SQLITE_CANTOPEN: (
+            f"The ledger {where} cannot be opened: failed while {doing}.",
+            "The file and its directory must be writable for you and have space. " + OTHER,
+        ),
+        sqlite3.SQLITE_CORRUPT: (
+            f"The ledger {where} is damaged ({_first_line(cause)}): failed while {doing}.",
+            f"Save what can be read: sqlite3 '{where}' .recover | sqlite3 recovered.sqlite",
+        ),
+        sqlite3.SQLITE_SCHEMA: (f"The ledger {where} is changing: failed while {doing}.", "Try again."),
+    }
+    table[sqlite3.SQLITE_LOCKED] = table[sqlite3.SQLITE_BUSY]
+    table[sqlite3.SQLITE_PROTOCOL] = table[sqlite3.SQLITE_BUSY]
+    code = _primary(cause)
+    if code == sqlite3.SQLITE_NOTADB:
+        return not_a_database(where)
+    if code in table:
+        message, hint = table[code]
+        return LedgerError(message, hint=hint)
+    return LedgerError(
+        f"The ledger {where} failed while {doing}: {_first_line(cause)}",
+        hint="It may be damaged or written by another version of guestmark. " + OTHER,
+    )
+
+
+def _explain_os(error: OSError, where: str, doing: str) -> LedgerError:
+    text = os.strerror(error.errno) if error.errno else str(error)
+    hint = OTHER
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        hint = "Free some space; what is already in the ledger is safe."
+    elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        hint = "Make the file and its directory writable for you. " + OTHER
+    return LedgerError(f"The ledger {where} cannot be used ({text}): failed while {doing}.", hint=hint)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def explained(where: str, doing: str) -> Iterator[None]:
+    """Turns every database and operating system error inside into `LedgerError`; others pass."""
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+        raise explain(error, where, doing) from error

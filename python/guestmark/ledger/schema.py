@@ -1,0 +1,64 @@
+"""Tables of the ledger. The only module of the ledger that imports SQLAlchemy when it is itself imported."""
+
+from sqlalchemy import (
+    Column,
+    Float,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+APPLICATION_ID = 0x676D726B  # "gmrk": tells a ledger from any other SQLite database
+SCHEMA_VERSION = 1
+
+metadata = MetaData()
+
+schema = Table("guestmark_schema", metadata, Column("version", Integer, primary_key=True))
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("seed", Text, nullable=False),  # text: seeds may exceed 64 bits
+    Column("state", String(64), nullable=False),
+    Column("owner", Text, nullable=False, default=""),  # whom to name when the run is claimed; never trusted
+    Column("plan", Text, nullable=False),
+)
+
+environments = Table(
+    "environments",
+    metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("body", Text, nullable=False),
+)
+
+unusable = Table(
+    "unusable",
+    metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True),
+    Column("platform", String(255), primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("hint", Text, nullable=False),
+)
+
+# One trial is one row, so that it is there completely or not at all.
+trials = Table(
+    "trials",
+    metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True),
+    Column("block", Integer, primary_key=True, autoincrement=False),
+    Column("cell_id", String(255), primary_key=True),
+    Column("position", Integer, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("started_at", Float(53), nullable=False),
+    Column("duration_s", Float(53), nullable=False),
+    Column("body", Text, nullable=False),
+    Column("console", LargeBinary, nullable=False),
+)

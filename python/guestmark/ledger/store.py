@@ -1,0 +1,313 @@
+"""The ledger: runs, their trials, and who executes them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.engine import Connection, Row
+from sqlalchemy.exc import IntegrityError
+
+from guestmark.errors import LedgerError
+from guestmark.ledger import claim as claims
+from guestmark.ledger import codec, schema
+from guestmark.ledger.connect import WRITING, Store
+from guestmark.ledger.faults import explained
+from guestmark.ledger.model import RunOverview, RunState, StoredRun, UnusablePlatform
+from guestmark.plan.model import Plan, Trial, TrialStatus
+
+_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: nothing to mistake for something else
+
+
+class Ledger:
+    """Runs and trials in one database. Every write is durable when the call returns. Raises `LedgerError`
+    only.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._engine = store.engine
+        self.where = store.where  # path, or URL without its password
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the database back; may be called again."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _writing(self, doing: str) -> Iterator[Connection]:
+        with (
+            explained(self.where, doing),
+            self._engine.execution_options(**{WRITING: True}).begin() as connection,
+        ):
+            yield connection
+
+    @contextmanager
+    def _reading(self, doing: str) -> Iterator[Connection]:
+        with explained(self.where, doing), self._engine.begin() as connection:
+            yield connection
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def create_run(self, plan: Plan, environment: Mapping[str, Any], seed: int) -> str:
+        """Stores a new run and returns its id: UTC time and three random letters, so ids sort by age."""
+        values = {
+            "name": plan.name,
+            "created_at": time.time(),
+            "seed": str(seed),
+            "state": RunState.CREATED.value,
+            "owner": "",
+            "plan": codec.dump(plan),
+        }
+        for _ in range(20):
+            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(values["created_at"]))  # type: ignore[arg-type]
+            run_id = f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(3))}"
+            with self._writing("storing a new run") as connection:
+                taken = select(schema.runs.c.id).where(schema.runs.c.id == run_id)
+                if connection.execute(taken).first() is not None:
+                    continue
+                connection.execute(insert(schema.runs).values(id=run_id, **values))
+                _add_environment(connection, run_id, environment)
+            return run_id
+        raise LedgerError("No free run id was found.", hint="Is the system's clock standing still?")
+
+    def add_environment(self, run_id: str, environment: Mapping[str, Any]) -> None:
+        """Records the environment anew, when a run is resumed: it may be another kernel or another load now."""
+        with self._writing(f"recording the environment of run {run_id}") as connection:
+            _add_environment(connection, run_id, environment)
+
+    def append(self, run_id: str, trial: Trial) -> None:
+        """Stores a trial, completely or not at all; it is on the disk when this returns.
+
+        Raises `LedgerError` naming the trial when it cannot be stored or its cell already has one in this
+        block.
+        """
+        body, console = codec.pack_trial(trial)
+        doing = f"storing the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id}"
+        with self._writing(doing) as connection:
+            try:
+                connection.execute(
+                    insert(schema.trials).values(
+                        run_id=run_id,
+                        block=trial.block,
+                        cell_id=trial.cell_id,
+                        position=trial.order,
+                        status=trial.status.value,
+                        started_at=trial.started_at,
+                        duration_s=trial.duration_s,
+                        body=body,
+                        console=console,
+                    )
+                )
+            except IntegrityError as error:
+                raise LedgerError(
+                    f"Failed while {doing}: the run is not in the ledger, or that trial already is.",
+                    hint="Two guestmarks may be executing the same run; end one of them.",
+                ) from error
+
+    def record_platform(self, run_id: str, platform: str, reason: str, hint: str = "") -> None:
+        """Records that `platform` is unusable here; a later record of the same platform replaces it."""
+        table = schema.unusable
+        with self._writing(f"recording that {platform} is unusable in run {run_id}") as connection:
+            connection.execute(delete(table).where(table.c.run_id == run_id, table.c.platform == platform))
+            connection.execute(
+                insert(table).values(run_id=run_id, platform=platform, reason=reason, hint=hint)
+            )
+
+    def set_run_state(self, run_id: str, state: RunState) -> None:
+        """Stores how far the run is."""
+        statement = update(schema.runs).where(schema.runs.c.id == run_id).values(state=RunState(state).value)
+        with self._writing(f"storing that run {run_id} is {state}") as connection:
+            if connection.execute(statement).rowcount == 0:
+                raise self._missing(connection, run_id)
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def resolve(self, wanted: str) -> str:
+        """Full id of the run that `wanted` means: an id, its unique beginning or end, or `last`.
+
+        Raises `LedgerError` naming the candidates or the nearest ids.
+        """
+        with self._reading("looking for a run") as connection:
+            return self._resolve(connection, wanted)
+
+    def load_run(self, wanted: str) -> StoredRun:
+        """The whole run that `wanted` means (see `resolve`)."""
+        with self._reading(f"reading run {wanted}") as connection:
+            run_id = self._resolve(connection, wanted)
+            run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
+            trials = connection.execute(
+                select(schema.trials)
+                .where(schema.trials.c.run_id == run_id)
+                .order_by(schema.trials.c.block, schema.trials.c.position)
+            ).all()
+            unusable = connection.execute(
+                select(schema.unusable)
+                .where(schema.unusable.c.run_id == run_id)
+                .order_by(schema.unusable.c.platform)
+            ).all()
+            environments = connection.execute(
+                select(schema.environments.c.body)
+                .where(schema.environments.c.run_id == run_id)
+                .order_by(schema.environments.c.position)
+            ).scalars()
+            return StoredRun(
+                id=run_id,
+                plan=codec.load(run.plan, Plan, f"The plan of run {run_id}"),
+                environments=tuple(
+                    codec.load(body, dict[str, Any], f"The environment of run {run_id}")
+                    for body in environments
+                ),
+                seed=int(run.seed),
+                state=self._state(run_id, run.state),
+                created_at=run.created_at,
+                trials=tuple(_trial(row) for row in trials),
+                unusable=tuple(UnusablePlatform(row.platform, row.reason, row.hint) for row in unusable),
+            )
+
+    def runs(self) -> list[RunOverview]:
+        """All runs, oldest first. A run whose plan is damaged is listed all the same."""
+        trials = schema.trials
+        counts = (
+            select(
+                trials.c.run_id,
+                func.count().label("trials"),
+                func.count(trials.c.block.distinct()).label("blocks"),
+                func.count().filter(trials.c.status != TrialStatus.OK.value).label("failed"),
+            )
+            .group_by(trials.c.run_id)
+            .subquery()
+        )
+        statement = (
+            select(schema.runs, counts.c.trials, counts.c.blocks, counts.c.failed)
+            .outerjoin(counts, counts.c.run_id == schema.runs.c.id)
+            .order_by(schema.runs.c.created_at, schema.runs.c.id)
+        )
+        with self._reading("listing the runs") as connection:
+            rows = connection.execute(statement).all()
+        return [self._overview(row) for row in rows]
+
+    def _overview(self, row: Row[Any]) -> RunOverview:
+        try:
+            cells = codec.load(row.plan, Plan, f"The plan of run {row.id}").cells
+            label = (cells[0].workload.label or cells[0].workload.name) if cells else ""
+        except LedgerError:
+            cells, label = (), "(the plan is damaged)"
+        return RunOverview(
+            id=row.id,
+            name=row.name,
+            created_at=row.created_at,
+            state=self._state(row.id, row.state),
+            cells=len(cells),
+            blocks=row.blocks or 0,
+            trials=row.trials or 0,
+            failed=row.failed or 0,
+            label=label,
+        )
+
+    def _state(self, run_id: str, stored: str) -> RunState:
+        state = RunState(stored)
+        return RunState.KILLED if state is RunState.RUNNING and not self.is_claimed(run_id) else state
+
+    def _resolve(self, connection: Connection, wanted: str) -> str:
+        ids = list(connection.execute(select(schema.runs.c.id).order_by(schema.runs.c.created_at)).scalars())
+        if wanted == "last" and ids:
+            return str(ids[-1])
+        if wanted in ids:
+            return wanted
+        found = [
+            run_id for run_id in ids if wanted and (run_id.startswith(wanted) or run_id.endswith(wanted))
+        ]
+        if len(found) > 1:
+            raise LedgerError(
+                f"{wanted!r} may be any of {len(found)} runs: {', '.join(found[-5:])}.",
+                hint="Give more of the id.",
+            )
+        if not found:
+            raise self._missing(connection, wanted, ids)
+        return str(found[0])
+
+    def _missing(self, connection: Connection, wanted: str, ids: list[str] | None = None) -> LedgerError:
+        if ids is None:
+            ids = list(connection.execute(select(schema.runs.c.id)).scalars())
+        near = get_close_matches(wanted, ids, n=3, cutoff=0.5) or ids[-3:]
+        hint = f"Nearest: {', '.join(near)}. `guestmark runs` lists all." if near else "It holds no runs yet."
+        return LedgerError(f"There is no run {wanted!r} in the ledger {self.where}.", hint=hint)
+
+    # --- claims ---------------------------------------------------------------------------------------------
+
+    @property
+    def _lock_file(self) -> Path | None:
+        file = self._store.file
+        return None if file is None else file.with_name(file.name + "-claims")
+
+    @contextmanager
+    def claim(self, run_id: str) -> Iterator[None]:
+        """This process, and no other, executes the run while inside. A dead owner never blocks.
+
+        Raises `LedgerError` naming the owner when another process has it.
+        """
+        owner = f"process {os.getpid()} on {socket.gethostname()}"
+        with self._claimed(run_id) as held:
+            if not held:
+                with self._reading("asking who executes a run") as connection:
+                    row = connection.execute(
+                        select(schema.runs.c.owner).where(schema.runs.c.id == run_id)
+                    ).first()
+                who = (row.owner if row else "") or "another process"
+                raise LedgerError(
+                    f"Run {run_id} is being executed by {who}.",
+                    hint="Wait for it, or end that process first.",
+                )
+            with self._writing(f"claiming run {run_id}") as connection:
+                connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(owner=owner))
+            yield
+
+    @contextmanager
+    def _claimed(self, run_id: str) -> Iterator[bool]:
+        if self._lock_file is not None:
+            with claims.file_claim(self._lock_file, run_id, self.where) as held:
+                yield held
+            return
+        with self._reading(f"claiming run {run_id}"):
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            yield claims.server_claim(connection, run_id)
+        finally:
+            connection.invalidate()  # ends the session, and with it the lock
+            connection.close()
+
+    def is_claimed(self, run_id: str) -> bool:
+        """Whether some process, this one included, executes the run now."""
+        if self._lock_file is not None:
+            return claims.is_claimed(self._lock_file, run_id)
+        with self._claimed(run_id) as held:
+            return not held
+
+
+def _add_environment(connection: Connection, run_id: str, environment: Mapping[str, Any]) -> None:
+    table = schema.environments
+    last = connection.execute(select(func.max(table.c.position)).where(table.c.run_id == run_id)).scalar()
+    position = 0 if last is None else last + 1
+    connection.execute(insert(table).values(run_id=run_id, position=position, body=codec.dump(environment)))
+
+
+def _trial(row: Row[Any]) -> Trial:
+    what = f"The trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
+    return codec.unpack_trial(row.body, row.console, what)
