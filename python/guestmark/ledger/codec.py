@@ -21,7 +21,9 @@ T = TypeVar("T")
 
 
 def _plain(value: Any) -> Any:
-    """Builtin form of what msgspec does not know: NumPy scalars and arrays, paths, anything else by its text."""
+    """Builtin form of what msgspec does not know: NumPy scalars and arrays, paths, anything else by
+    its text.
+    """
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, os.PathLike):
@@ -42,7 +44,9 @@ def dump(value: Any) -> str:
 
 
 def load(text: str, kind: type[T], what: str) -> T:
-    """The `kind` that `dump` made `text` from. Raises `LedgerError` naming `what` when the text is damaged."""
+    """The `kind` that `dump` made `text` from. Raises `LedgerError` naming `what` when the text is
+    damaged.
+    """
     try:
         return msgspec.convert(json.loads(text), kind)
     except (ValueError, RecursionError) as error:  # both JSON's and msgspec's errors are ValueErrors

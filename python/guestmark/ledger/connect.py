@@ -1,4 +1,6 @@
-"""Opening the database of a ledger: what it must be, how it is made, and the settings that make it durable."""
+"""Opening the database of a ledger: what it must be, how it is made, and the settings that make it
+durable.
+"""
 
 import os
 import sqlite3
@@ -24,7 +26,9 @@ WRITING = (
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """An opened database; `file` is None when it is a server's. `where` is how users know it (no password)."""
+    """An opened database; `file` is None when it is a server's. `where` is how users know it (no
+    password).
+    """
 
     engine: Engine
     where: str
@@ -70,7 +74,9 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> Store:
 
 
 def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
-    """Whether the tables are still to be made. Raises `LedgerError` for files that are not ours, unchanged."""
+    """Whether the tables are still to be made. Raises `LedgerError` for files that are not ours,
+    unchanged.
+    """
     if file.is_dir():
         raise LedgerError(
             f"{file} is a directory, not a ledger.", hint=f"Try --ledger {file / 'ledger.sqlite'}."
@@ -172,7 +178,9 @@ def _queue() -> Any:
 
 
 def _make_tables(engine: Engine) -> None:
-    """Makes the tables and marks the file as a ledger, in one transaction; harmless when another process did."""
+    """Makes the tables and marks the file as a ledger, in one transaction; harmless when another
+    process did.
+    """
     raw = engine.raw_connection()
     try:
         mode = raw.cursor().execute("PRAGMA journal_mode = WAL").fetchone()[0]  # cannot be in a transaction

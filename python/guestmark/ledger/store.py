@@ -88,7 +88,9 @@ class Ledger:
         raise LedgerError("No free run id was found.", hint="Is the system's clock standing still?")
 
     def add_environment(self, run_id: str, environment: Mapping[str, Any]) -> None:
-        """Records the environment anew, when a run is resumed: it may be another kernel or another load now."""
+        """Records the environment anew, when a run is resumed: it may be another kernel or another
+        load now.
+        """
         with self._writing(f"recording the environment of run {run_id}") as connection:
             _add_environment(connection, run_id, environment)
 
