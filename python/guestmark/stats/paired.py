@@ -1,0 +1,141 @@
+"""Estimates and tests on paired block differences d = log(cell / baseline), of shape (K,), without NaN.
+
+`scipy.special` is used instead of `scipy.stats` because importing the latter costs about a second; the tests
+hold every function here against its `scipy.stats` counterpart.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+EXACT_BLOCKS = 30  # up to here the sign-flip test enumerates all 2^K sign vectors
+RESAMPLES = 19_999  # beyond: this many random sign vectors
+_SEED = 20_130_401  # of those vectors: the same data give the same p, always
+_TIES = 1e-12  # sums this close, relative to sum |d|, are ties; ties count against the claim
+
+
+def log_ratios(cell: Array, baseline: Array) -> Array | None:
+    """Return d over the blocks in which both values, shape (K,), are present; None if a ratio does not exist.
+
+    A block in which either value is NaN (missing trial) is left out. A zero, negative or infinite value has
+    no logarithm; leaving out just those blocks would bias the estimate, so one of them leaves the comparison
+    without a ratio. Raises ValueError if the shapes differ: values pair by block index, never by rank.
+    """
+    if cell.shape != baseline.shape or cell.ndim != 1:
+        raise ValueError(f"values do not pair: shapes {cell.shape} and {baseline.shape}")
+    both = ~(np.isnan(cell) | np.isnan(baseline))
+    above, below = cell[both], baseline[both]
+    if not (np.isfinite(above) & np.isfinite(below) & (above > 0) & (below > 0)).all():
+        return None
+    return np.asarray(np.log(above) - np.log(below), dtype=np.float64)
+
+
+def t_interval(d: Array, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the Student t interval of the mean, as `scipy.stats.ttest_1samp(d, 0).confidence_interval()`.
+
+    No spread gives an interval of no width. On log ratios of 5 to 20 blocks this covers .956 to .966 where
+    the bootstrap covers .83 to .93. Raises ValueError below two values.
+    """
+    if d.size < 2:
+        raise ValueError("an interval needs two values")
+    from scipy.special import stdtrit  # noqa: PLC0415  # slow to import
+
+    half = float(stdtrit(d.size - 1, (1 + confidence) / 2)) * _standard_error(d)
+    mean = float(d.mean())
+    return mean - half, mean + half
+
+
+def median_interval(d: Array, confidence: float = 0.95) -> tuple[float, float] | None:
+    """Return the distribution-free interval of the median, as `scipy.stats.quantile_test(d, p=.5)`; None
+    below 6.
+
+    It consists of order statistics d[(i)] and d[(n-1-i)], with i the largest for which P(Binomial(n, 1/2) <
+    i+1) stays within half of 1 - confidence (Conover, "Practical Nonparametric Statistics", 3.2), and so
+    holds under spikes.
+    """
+    rank = _median_rank(d.size, confidence)
+    if rank is None:
+        return None
+    ordered = np.sort(d)
+    return float(ordered[rank]), float(ordered[-1 - rank])
+
+
+@functools.cache
+def _median_rank(n: int, confidence: float) -> int | None:
+    tail = 0.0
+    for rank in range(n + 1):
+        tail += math.comb(n, rank) / 2**n
+        if tail > (1 - confidence) / 2:
+            return rank - 1 if rank else None
+    return None
+
+
+def sign_flip_p(d: Array) -> float:
+    """Return the two-sided p of the sign-flip test of mean d = 0; between 2^(1-K) and 1, never 0.
+
+    Order inside a block is random, so without a difference each block's d is as likely as -d whatever the
+    host did meanwhile: the test is exact under drift, regime changes and autocorrelation, which no t test is
+    (Fisher 1935, §21). Up to `EXACT_BLOCKS` blocks all sign vectors are counted, by sorting the sums of one
+    half of the blocks and looking up those of the other (Horowitz and Sahni 1974): the p of
+    `scipy.stats.permutation_test(permutation_type="samples", n_resamples=inf)` in milliseconds instead of
+    hours. Beyond, p = (k+1)/(n+1) over n random vectors of a fixed seed (Phipson and Smyth 2010).
+    """
+    if d.size == 0:
+        return 1.0
+    ties = _TIES * float(np.abs(d).sum())
+    observed = abs(float(d.sum()))
+    if observed <= ties:
+        return 1.0
+    if d.size <= EXACT_BLOCKS:
+        half = d.size // 2
+        few, many = _signed_sums(d[:half]), np.sort(_signed_sums(d[half:]))
+        as_large = many.size * few.size - int(np.searchsorted(many, observed - ties - few).sum())
+        return float(min(1.0, 2 * as_large / 2**d.size))
+    as_large = int((np.abs(_random_signs(d.size) @ d) >= observed - ties).sum())
+    return (as_large + 1) / (RESAMPLES + 1)
+
+
+def _signed_sums(d: Array) -> Array:
+    sums = np.zeros(1)
+    for value in d:
+        sums = np.concatenate((sums + value, sums - value))
+    return sums
+
+
+@functools.lru_cache(maxsize=4)
+def _random_signs(n: int) -> Array:
+    generator = np.random.default_rng(_SEED)
+    return generator.choice(np.array([-1.0, 1.0]), size=(RESAMPLES, n))
+
+
+def equivalence_p(d: Array, margin: float) -> float:
+    """Return the p of "the ratio differs by at least `margin`" (relative, e.g. 0.03): small means equivalent.
+
+    Two one-sided t tests of mean d against ±log(1 + margin); the larger p counts (Schuirmann 1987; the first
+    value of statsmodels' `DescrStatsW(d).ttost_mean(-m, m)`). Without any spread t is infinite and its p of 0
+    a false precision: then the one-sided sign-flip p, 2^-K, is given. 1 below two values.
+    """
+    if margin <= 0:
+        raise ValueError("the margin must be above 0")
+    if d.size < 2:
+        return 1.0
+    bound = math.log1p(margin)
+    room = bound - abs(float(d.mean()))
+    error = _standard_error(d)
+    if error == 0:
+        return 2.0**-d.size if room > 0 else 1.0
+    from scipy.special import stdtr  # noqa: PLC0415  # slow to import
+
+    return float(stdtr(d.size - 1, -room / error))
+
+
+def _standard_error(d: Array) -> float:
+    """Return SD/√K; rounding noise of equal values counts as no spread."""
+    spread = float(d.std(ddof=1))
+    if spread <= 1e-14 * float(np.abs(d).max()):
+        return 0.0
+    return spread / math.sqrt(d.size)

@@ -1,0 +1,50 @@
+"""From iterations to one value per trial, and from trials to the summary of a cell."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guestmark.plan.model import Better
+from guestmark.stats.paired import t_interval
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One metric of one cell over its trials, in the metric's own unit.
+
+    `ci` is the 95 % t interval of the mean over trials (never over iterations), None below two values. It
+    describes the cell alone; a comparison is made from paired blocks, never from two of these.
+    """
+
+    n: int
+    mean: float
+    median: float
+    ci: tuple[float, float] | None
+
+
+def reduce_iterations(values: Sequence[float], better: Better) -> float:
+    """Reduce the iterations of one trial to one value: the median where lower is better, the mean for rates.
+
+    Iterations of one boot are not independent, so they are one replicate however many there are. Raises
+    ValueError without values or with a value that is not a number.
+    """
+    iterations = np.asarray(values, dtype=np.float64)
+    if iterations.size == 0:
+        raise ValueError("a trial without iterations has no value")
+    if np.isnan(iterations).any():
+        raise ValueError("an iteration is not a number")
+    return float(np.median(iterations) if better is Better.LOWER else np.mean(iterations))
+
+
+def summarise(values: Array) -> Summary:
+    """Summarise `values` of shape (K,), one per block, NaN where the trial is missing or failed."""
+    present = np.asarray(values, dtype=np.float64)
+    present = present[~np.isnan(present)]
+    if present.size == 0:
+        return Summary(n=0, mean=float("nan"), median=float("nan"), ci=None)
+    ci = t_interval(present) if present.size >= 2 else None
+    return Summary(n=present.size, mean=float(present.mean()), median=float(np.median(present)), ci=ci)
