@@ -1,0 +1,172 @@
+"""The result document, schema `guestmark-result/1`: an interface that stays. Extra keys may come, none go."""
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from guestmark.ledger.codec import to_plain
+from guestmark.ledger.model import StoredRun
+from guestmark.plan.model import Metric, Trial, TrialStatus
+from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
+from guestmark.stats.compare import Comparison
+from guestmark.stats.summary import Summary
+
+SCHEMA = "guestmark-result/1"
+CONSOLE_LIMIT = (
+    16_384  # characters of a failed trial's console that go into the document; the ledger has it all
+)
+
+
+def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[str, Any]:
+    """The document of a run: dicts, lists, strings, finite numbers, booleans and None, in a stable order.
+
+    What is not a number (NaN, infinities) is null, bytes that are not UTF-8 become U+FFFD, and of the
+    caller's environment variables only the names are told.
+    """
+    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    owner = {result.cell.id: workload for workload in found.workloads for result in workload.cells}
+    results = found.cells
+    document = {
+        "schema": SCHEMA,
+        "run": {
+            "id": run.id,
+            "name": run.plan.name,
+            "created_at": _timestamp(run.created_at),
+            "seed": run.seed,
+            "state": run.state.value,
+            "blocks": found.blocks,
+            "trials": found.trials,
+            "failed": found.failed,
+        },
+        "plan": _plan(run),
+        "environment": to_plain(run.environment),
+        "environments_resumed": to_plain(run.environments[1:]),
+        "cells": [_cell(result, owner[result.cell.id]) for result in results if result.cell.null_of is None],
+        "null_cells": [
+            _cell(result, owner[result.cell.id])
+            | {"null_of": result.cell.null_of, "differs": list(result.null_differs)}
+            for result in results
+            if result.cell.null_of is not None
+        ],
+        "noise_floor": [
+            {"workload": _label(workload), "floor": dict(workload.noise_floors)}
+            for workload in found.workloads
+        ],
+        "downgraded": [
+            {"workload": _label(workload), "metrics": list(workload.downgraded)}
+            for workload in found.workloads
+            if workload.downgraded
+        ],
+        "flagged_blocks": list(found.flagged_blocks),
+        "unusable": to_plain(run.unusable),
+    }
+    clean = _clean(document)
+    assert isinstance(clean, dict)
+    return clean
+
+
+def _plan(run: StoredRun) -> dict[str, Any]:
+    plan: dict[str, Any] = to_plain(run.plan)
+    _hide_environment(plan["context"])
+    for cell in plan["cells"]:
+        _hide_environment(cell["workload"]["params"])
+    return plan
+
+
+def _hide_environment(where: dict[str, Any]) -> None:
+    """Environment variables hold passwords and tokens; documents are passed around."""
+    env = where.pop("env", None)
+    if isinstance(env, dict):
+        where["env_names"] = sorted(env)
+
+
+def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
+    metrics = {metric.name: metric for metric in workload.metrics}
+    cell = result.cell
+    return {
+        "id": cell.id,
+        "workload": _label(workload),
+        "platform": cell.platform,
+        "factors": dict(cell.factors),
+        "baseline": cell.baseline,
+        "status": result.status.value,
+        "reason": result.reason,
+        "trials": [_trial(trial) for trial in result.trials],
+        "summary": {name: _summary(one, metrics[name]) for name, one in result.summary.items()},
+        "vs_baseline": {name: _comparison(one) for name, one in result.comparison.items()},
+    }
+
+
+def _label(workload: WorkloadResult) -> str:
+    return workload.workload.label or workload.workload.name
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    document = {
+        "block": trial.block,
+        "order": trial.order,
+        "status": trial.status.value,
+        "measurements": {one.metric.name: one.value for one in trial.measurements},
+        "reason": trial.reason,
+        "iterations": {one.metric.name: list(one.iterations) for one in trial.measurements},
+        "started_at": _timestamp(trial.started_at),
+        "duration_s": trial.duration_s,
+        "phases": to_plain(trial.phases),
+        "attestation": to_plain(trial.attestation),
+        "noise": to_plain(trial.noise),
+        "warnings": list(trial.warnings),
+        "command_line": list(trial.command_line),
+    }
+    if trial.status is not TrialStatus.OK:
+        document["console"] = trial.console[-CONSOLE_LIMIT:]
+        document["console_truncated"] = len(trial.console) > CONSOLE_LIMIT
+    return document
+
+
+def _summary(summary: Summary, metric: Metric) -> dict[str, Any]:
+    return {
+        "unit": metric.unit,
+        "better": metric.better.value,
+        "n": summary.n,
+        "mean": summary.mean,
+        "median": summary.median,
+        "ci": _interval(summary.ci),
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "ratio": comparison.ratio,
+        "ci": _interval(comparison.ci),
+        "median_ratio": comparison.median_ratio,
+        "median_ci": _interval(comparison.median_ci),
+        "p": comparison.p,
+        "verdict": comparison.verdict.value,
+        "reason": comparison.reason,
+        "n": comparison.n,
+        "q": comparison.q,
+        "equivalence_p": comparison.equivalence_p,
+        "equivalence_q": comparison.equivalence_q,
+        "noise_floor": comparison.noise_floor,
+    }
+
+
+def _interval(ends: tuple[float, float] | None) -> list[float | None]:
+    return [None, None] if ends is None else [ends[0], ends[1]]
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    if isinstance(value, Mapping):
+        return {_clean(key): _clean(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(one) for one in value]
+    return value
