@@ -1,0 +1,416 @@
+# Set-up of a guestmark checkout; sourced by ./guestmark and ./test with $root set. POSIX sh.
+#
+#   .venv/             Python environment with the locked dependencies; .venv/.guestmark says from which lock
+#   target/            the agent, built by cargo; .setup/agent says from which sources
+#   .setup/stamp       everything is there; its time is that of the beginning of set-up, so an edit made meanwhile counts
+#   .setup/setup.log   what pip, cargo and apt-get said last
+#   .setup/lock        held while setting up
+#
+# Each part's key is written, by renaming, only when the part is complete: whatever interrupts set-up, the next start
+# finds the key missing and does that part again.
+
+state=$root/.setup
+log=$state/setup.log
+rust_wanted=1.85
+python_wanted=3.11
+
+say() { printf 'guestmark: %s\n' "$*" >&2; }
+
+# fail STATUS MESSAGE [HINT…]: what is wrong, what to do.
+fail() {
+    fail_status=$1
+    shift
+    printf 'guestmark: error: %s\n' "$1" >&2
+    shift
+    for line in "$@"; do printf '  %s\n' "$line" >&2; done
+    exit "$fail_status"
+}
+
+# write_file PATH TEXT: the whole file or nothing.
+write_file() { printf '%s\n' "$2" >"$1.new.$$" && mv -f "$1.new.$$" "$1"; }
+
+version_at_least() { # HAVE WANTED, of the form major.minor[.…]
+    have_major=${1%%.*} have_minor=${1#*.}
+    have_minor=${have_minor%%[!0-9]*}
+    case $have_major$have_minor in '' | *[!0-9]*) return 1 ;; esac
+    [ "$have_major" -gt "${2%%.*}" ] || { [ "$have_major" -eq "${2%%.*}" ] && [ "$have_minor" -ge "${2#*.}" ]; }
+}
+
+# ---- steps -----------------------------------------------------------------------------------------------------
+
+# Says that a step is still going on: every second on a terminal, else every half minute. Ends with the launcher.
+tell_progress() { # WHAT START
+    trap - INT TERM HUP EXIT
+    while sleep 1 </dev/null >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        elapsed=$(($(date +%s) - $2))
+        if [ -t 2 ]; then
+            [ "$elapsed" -lt 2 ] || printf '\r\033[Kguestmark: %s … %s s' "$1" "$elapsed" >&2
+        elif [ "$elapsed" -gt 0 ] && [ $((elapsed % 30)) -eq 0 ]; then
+            say "$1 … $elapsed s"
+        fi
+    done
+}
+
+# step WHAT COMMAND…: runs it with its output in the log; on failure one line, the log's last words and where it is.
+# The command has its own session, so that an interruption ends all of it, and dies with the launcher where the
+# system can do that.
+step() {
+    step_begin "$1"
+    shift
+    setsid $die_with_us "$@" </dev/null >>"$log" 2>&1 &
+    step_pid=$!
+    wait "$step_pid"
+    step_status=$?
+    step_pid=
+    step_end
+}
+
+# As step, for apt-get: it stays in the terminal's session (sudo may ask there), is never killed by us (it stops
+# by itself where it safely can) and does not hold our lock.
+step_apt() {
+    step_begin "$1"
+    shift
+    "$@" >>"$log" 2>&1 9>&-
+    step_status=$?
+    step_end
+}
+
+step_begin() {
+    step_what=$1
+    step_start=$(date +%s)
+    printf '\n==== %s\n' "$step_what" >>"$log"
+    [ -t 2 ] || say "$step_what"
+    tell_progress "$step_what" "$step_start" 9>&- >/dev/null &
+    ticker=$!
+}
+
+step_end() {
+    kill "$ticker" 2>/dev/null
+    wait "$ticker" 2>/dev/null
+    ticker=
+    elapsed=$(($(date +%s) - step_start))
+    [ ! -t 2 ] || printf '\r\033[K' >&2
+    if [ "$step_status" -ne 0 ]; then
+        tail -n 5 "$log" | sed 's/^/  | /' >&2
+        fail 3 "$step_what failed (exit status $step_status)" "the full log: $log" "start again to go on from here"
+    fi
+    if [ -t 2 ] || [ "$elapsed" -ge 2 ]; then say "$step_what: done in $elapsed s"; fi
+}
+
+stop_step() {
+    trap '' INT TERM HUP
+    [ -z "$ticker" ] || kill "$ticker" 2>/dev/null
+    [ -z "$step_pid" ] || kill -TERM -- "-$step_pid" 2>/dev/null
+    [ -z "$1" ] || {
+        [ ! -t 2 ] || printf '\r\033[K' >&2
+        say "interrupted; the next start goes on from here"
+        exit "$1"
+    }
+}
+
+# ---- what is there, what is missing ----------------------------------------------------------------------------
+
+find_python() { # sets $python to a real interpreter (not a shim, not a link that an upgrade turns elsewhere)
+    python=
+    for candidate in python3 python3.13 python3.12 python3.11 python3.14 /usr/bin/python3; do
+        python=$("$candidate" -c 'import os, sys, venv, ensurepip
+ok = sys.version_info >= (3, 11)
+print(os.path.realpath(sys._base_executable) if ok else "")' 2>/dev/null) && [ -n "$python" ] && return
+    done
+    python=
+    return 1
+}
+
+find_cargo() { # sets $cargo, and puts its directory first in PATH so that its own rustc is used
+    for cargo in "$(command -v cargo)" "${CARGO_HOME:-${HOME:-/root}/.cargo}/bin/cargo" /usr/bin/cargo; do
+        [ -x "$cargo" ] || continue
+        rustc=${cargo%/*}/rustc
+        [ -x "$rustc" ] || rustc=rustc
+        version_at_least "$("$cargo" --version 2>/dev/null | cut -d' ' -f2)" $rust_wanted || continue
+        version_at_least "$("$rustc" --version 2>/dev/null | cut -d' ' -f2)" $rust_wanted || continue
+        PATH=${cargo%/*}:$PATH
+        return
+    done
+    cargo=
+    return 1
+}
+
+# The agent is linked statically: a compiler driver and the static C library.
+find_linker() {
+    libc=$(cc -print-file-name=libc.a 2>/dev/null) && [ -f "$libc" ]
+}
+
+# Lists what is missing, one name of the table below a line.
+missing() {
+    command -v qemu-system-x86_64 >/dev/null || echo qemu
+    command -v qemu-img >/dev/null || echo qemu-img
+    command -v linux.uml >/dev/null || echo uml
+    command -v sysbench >/dev/null || echo sysbench
+    (PATH=$PATH:/usr/sbin:/sbin && command -v mke2fs >/dev/null) || echo mke2fs
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] ||
+        [ -e /etc/ssl/ca-bundle.pem ] || [ -e /etc/ssl/cert.pem ] || echo ca
+    find_linker || echo linker
+    find_python || echo python
+    find_cargo || echo cargo
+}
+
+why() {
+    case $1 in
+        qemu) echo "runs the tcg and kvm guests" ;;
+        qemu-img) echo "makes and checks disk images" ;;
+        uml) echo "the User-Mode Linux kernel of uml guests" ;;
+        sysbench) echo "the reference workload" ;;
+        mke2fs) echo "makes file systems on disk images" ;;
+        ca) echo "lets pip and cargo check whom they download from" ;;
+        linker) echo "links the agent, statically" ;;
+        python) echo "the tool is written in Python (at least $python_wanted, with venv)" ;;
+        rustfmt) echo "checks the Rust sources' format" ;;
+        clippy) echo "checks the Rust sources" ;;
+        cargo) echo "builds the agent (Rust, at least $rust_wanted)" ;;
+    esac
+}
+
+# package NAME FAMILY: the distribution's packages for it.
+package() {
+    case $2:$1 in
+        debian:qemu) echo qemu-system-x86 ;;
+        debian:qemu-img) echo qemu-utils ;;
+        debian:uml) echo user-mode-linux ;;
+        debian:linker) echo gcc libc6-dev ;;
+        debian:python) echo python3 python3-venv ;;
+        debian:cargo) debian_rust ;;
+        debian:rustfmt) debian_rust_tool rustfmt rustfmt-web ;;
+        debian:clippy) debian_rust_tool rust-clippy rust-web-clippy ;;
+        fedora:qemu) echo qemu-system-x86-core ;;
+        fedora:linker) echo gcc glibc-static ;;
+        fedora:python) echo python3 ;;
+        arch:qemu) echo qemu-system-x86 ;;
+        arch:linker) echo gcc ;;
+        arch:python) echo python ;;
+        arch:cargo) echo rust ;;
+        suse:qemu) echo qemu-x86 ;;
+        suse:qemu-img) echo qemu-tools ;;
+        suse:linker) echo gcc glibc-devel-static ;;
+        suse:python) echo python313 ;;
+        alpine:qemu) echo qemu-system-x86_64 ;;
+        alpine:linker) echo gcc musl-dev ;;
+        alpine:python) echo python3 ;;
+        *:uml) ;; # only Debian and its relatives package it
+        *:mke2fs) echo e2fsprogs ;;
+        *:ca) echo ca-certificates ;;
+        *:qemu) echo "qemu (x86_64 system emulator)" ;;
+        *:linker) echo "gcc and a static libc" ;;
+        *:python) echo "python (at least $python_wanted)" ;;
+        *) echo "$1" ;;
+    esac
+}
+
+# Debian 13 and later have a new enough `cargo`; Debian 12 keeps one as `cargo-web`.
+debian_rust() {
+    for names in "cargo rustc" "cargo-web rustc-web"; do
+        candidate=$(LC_ALL=C apt-cache policy "${names%% *}" 2>/dev/null | sed -n 's/^ *Candidate: //p')
+        if version_at_least "$candidate" $rust_wanted; then
+            echo "$names"
+            return
+        fi
+    done
+    case $(. /etc/os-release && echo "${VERSION_CODENAME:-}") in # package lists not fetched yet
+        bookworm) echo cargo-web rustc-web ;;
+        *) echo cargo rustc ;;
+    esac
+}
+
+debian_rust_tool() { if dpkg -s cargo-web >/dev/null 2>&1; then echo "$2"; else echo "$1"; fi; }
+
+family() {
+    # shellcheck disable=SC1091
+    for id in $(. /etc/os-release 2>/dev/null && echo "${ID:-} ${ID_LIKE:-}"); do
+        case $id in
+            debian | ubuntu) echo debian ;;
+            fedora | rhel | centos) echo fedora ;;
+            arch) echo arch ;;
+            suse | opensuse*) echo suse ;;
+            alpine) echo alpine ;;
+            *) continue ;;
+        esac
+        return
+    done
+    echo other
+}
+
+install_command() {
+    case $1 in
+        debian) echo apt-get install --no-install-recommends ;;
+        fedora) echo dnf install ;;
+        arch) echo pacman -S --needed ;;
+        suse) echo zypper install ;;
+        alpine) echo apk add ;;
+        *) echo "your package manager's install command with:" ;;
+    esac
+}
+
+# install_packages NAME…: has the system's packages installed, or says how and stops.
+install_packages() {
+    family=$(family)
+    [ "$family" = debian ] || { # no UML package elsewhere: that platform stays unusable, the rest works
+        kept=
+        for name in "$@"; do
+            if [ "$name" = uml ]; then
+                say "no User-Mode Linux kernel here (not packaged outside Debian): the platform uml will be unusable"
+            else kept="$kept $name"; fi
+        done
+        # shellcheck disable=SC2086
+        set -- $kept
+        [ $# -gt 0 ] || return 0
+    }
+    become=
+    command -v apt-get >/dev/null && may=yes || may=no
+    if [ "$(id -u)" -ne 0 ]; then
+        become='sudo '
+        if ! command -v sudo >/dev/null; then may=no; elif [ ! -t 0 ] && ! sudo -n true 2>/dev/null; then may=no; fi
+    fi
+    if [ "$family" = debian ] && [ "$may" = yes ]; then
+        step_apt "fetching package lists" ${become:+sudo} apt-get -q update
+    fi
+    packages=
+    say "missing on this system:"
+    for name in "$@"; do
+        names=$(package "$name" "$family")
+        printf '  %-26s %s\n' "$names" "$(why "$name")" >&2
+        packages="$packages $names"
+    done
+    if [ "$family" != debian ] || [ "$may" = no ]; then
+        [ "$family" = other ] || command="$become$(install_command "$family")$packages"
+        [ "$family" != other ] || command="the packages above, with your package manager"
+        fail 2 "these packages must be installed first" "as root: ${command#sudo }" "then start again"
+    fi
+    [ -z "$(dpkg --audit 2>/dev/null)" ] ||
+        step_apt "finishing an interrupted package installation" ${become:+sudo} dpkg --configure -a
+    # shellcheck disable=SC2086
+    step_apt "installing$packages" ${become:+sudo} env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get \
+        -qy -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 --no-remove --no-install-recommends install $packages
+}
+
+# ---- the parts -------------------------------------------------------------------------------------------------
+
+key_of() { # FILE…: one hash over names and contents, independent of where the checkout is and of file times
+    (cd "$root" && find "$@" -type f -exec sha256sum {} + | LC_ALL=C sort | sha256sum | cut -d' ' -f1)
+}
+venv_key() { key_of requirements.txt; }
+dev_key() { key_of requirements.txt requirements-dev.txt; }
+agent_key() { key_of Cargo.toml Cargo.lock .cargo crates; }
+holds() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
+
+venv_ready() { [ -x "$root/.venv/bin/python" ] && holds "$root/.venv/.guestmark" "$(venv_key)"; }
+agent_ready() {
+    { read -r agent && read -r built; } 2>/dev/null <"$state/agent" && [ -x "$root/$agent" ] && [ "$built" = "$(agent_key)" ]
+}
+
+pip_install() { # WHAT PIP-ARGS…: exactly what the locks name, nothing built from source
+    what=$1
+    shift
+    step "$what" env -u PIP_TARGET -u PIP_PREFIX PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
+        "$root/.venv/bin/python" -m pip install --quiet --no-compile --require-hashes --only-binary :all: "$@"
+    step "compiling Python modules" sh -c '"$@" || :' sh \
+        "$root/.venv/bin/python" -I -m compileall -q -j 0 "$root/.venv/lib" "$root/python"
+}
+
+make_venv() {
+    key=$(venv_key)
+    if [ -e "$root/.venv/.guestmark" ] && "$root/.venv/bin/python" -I -c 'import pip' 2>/dev/null; then
+        rm -f "$root/.venv/.guestmark" # complete for another lock: brought up to date in place
+    else
+        rm -rf "$root/.venv"
+        step "making the Python environment" "$python" -m venv "$root/.venv"
+    fi
+    pip_install "installing the Python dependencies" -r "$root/requirements.txt"
+    # Relative, so that the checkout can be moved.
+    for site in "$root"/.venv/lib/python3*/site-packages; do
+        write_file "$site/guestmark-src.pth" ../../../../python
+    done
+    write_file "$root/.venv/.guestmark" "$key"
+}
+
+make_agent() {
+    key=$(agent_key)
+    host=$("$rustc" -vV | sed -n 's/^host: //p')
+    agent=target/$host/release/guestmark-agent
+    # The user's own flags would replace those in .cargo/config.toml, and with them the static linking.
+    step "building the agent" sh -c 'cd "$0" && exec "$@"' "$root" env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS \
+        "$cargo" build --release --locked --package guestmark-agent --target "$host" --target-dir "$root/target"
+    [ -x "$root/$agent" ] || fail 3 "cargo built no $agent" "the full log: $log"
+    write_file "$state/agent" "$agent
+$key"
+}
+
+# What ./test needs besides. A program that cannot be had makes the check or the tests that need it fail.
+dev_ready() { holds "$root/.venv/.guestmark-dev" "$(dev_key)" && [ -z "$(missing_dev)" ]; }
+
+missing_dev() {
+    find_cargo
+    "$cargo" fmt --version >/dev/null 2>&1 || echo rustfmt
+    "$cargo" clippy --version >/dev/null 2>&1 || echo clippy
+}
+
+make_dev() {
+    holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
+    rm -f "$root/.venv/.guestmark-dev"
+    pip_install "installing the Python tools for the checks" -r "$root/requirements.txt" -r "$root/requirements-dev.txt"
+    write_file "$root/.venv/.guestmark-dev" "$(dev_key)"
+}
+
+all_ready() { venv_ready && agent_ready && { [ -z "$want_dev" ] || dev_ready; }; }
+
+stamp() { # as old as the beginning of set-up
+    printf '%s\n' "$agent" >"$state/stamp.$$" && touch -r "$state/begin.$$" "$state/stamp.$$" &&
+        mv -f "$state/stamp.$$" "$state/stamp"
+    rm -f "$state/begin.$$"
+}
+
+# set_up [dev]: everything the command line (or ./test) needs; returns at once when it is there.
+set_up() {
+    umask_before=$(umask)
+    umask 022 # other users may use this checkout
+    want_dev=${1:-} step_pid='' ticker='' die_with_us=
+    if [ -w "$state" ]; then : >"$state/begin.$$"; fi
+    if ! all_ready; then
+        prepare
+    fi
+    [ ! -w "$state" ] || stamp
+    umask "$umask_before"
+}
+
+prepare() {
+    { mkdir -p "$state" && [ -w "$root" ] && [ -w "$state" ]; } 2>/dev/null ||
+        fail 2 "set-up is not complete and this user cannot write to $root" "run $root/guestmark once as its owner"
+    exec 9>>"$state/lock"
+    if command -v flock >/dev/null && ! flock -n 9; then
+        say "another set-up of this checkout is running; waiting for it"
+        flock 9
+    fi
+    find "$state" \( -name 'begin.*' -o -name 'stamp.*' -o -name '*.new.*' \) ! -name "*.$$" -exec rm -f {} +
+    : >"$state/begin.$$"
+    trap 'stop_step 130' INT
+    trap 'stop_step 143' TERM HUP
+    if ! all_ready; then
+        : >"$log"
+        ! setpriv --pdeathsig TERM true 2>/dev/null || die_with_us='setpriv --pdeathsig TERM'
+        say "setting up in $root; the log is .setup/setup.log"
+        absent=$(missing)
+        # shellcheck disable=SC2086
+        [ -z "$absent" ] || install_packages $absent
+        find_python || fail 2 "no Python >= $python_wanted with venv found" "install one, then start again"
+        find_cargo || fail 2 "no Rust >= $rust_wanted found" "install a newer toolchain, then start again"
+        if [ -n "$want_dev" ]; then
+            absent=$(missing_dev)
+            # shellcheck disable=SC2086
+            [ -z "$absent" ] || install_packages $absent
+        fi
+        venv_ready || make_venv
+        agent_ready || make_agent
+        [ -z "$want_dev" ] || make_dev
+        sync -f "$root" 2>/dev/null || sync # a power cut must not leave a stamp without what it stands for
+    fi
+    trap - INT TERM HUP
+    exec 9>&-
+}
