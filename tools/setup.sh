@@ -23,6 +23,7 @@ fail() {
     printf 'guestmark: error: %s\n' "$1" >&2
     shift
     for line in "$@"; do printf '  %s\n' "$line" >&2; done
+    rm -f "$state/begin.$$"
     exit "$fail_status"
 }
 
@@ -103,6 +104,7 @@ stop_step() {
     [ -z "$step_pid" ] || kill -TERM -- "-$step_pid" 2>/dev/null
     [ -z "$1" ] || {
         [ ! -t 2 ] || printf '\r\033[K' >&2
+        rm -f "$state/begin.$$"
         say "interrupted; the next start goes on from here"
         exit "$1"
     }
