@@ -120,7 +120,8 @@ def analyse(
     return Analysis(
         plan=plan,
         workloads=tuple(
-            _workload(plan, workload, cells, by_cell, blocks, reasons, metrics) for workload, cells in groups
+            _workload(plan, workload, cells, by_cell, blocks=blocks, unusable=reasons, wanted=metrics)
+            for workload, cells in groups
         ),
         blocks=len(blocks),
         trials=len(kept),
@@ -134,6 +135,7 @@ def _workload(
     workload: WorkloadSpec,
     cells: Sequence[Cell],
     by_cell: Mapping[str, Sequence[Trial]],
+    *,
     blocks: Sequence[int],
     unusable: Mapping[str, UnusablePlatform],
     wanted: Collection[str] | None,
@@ -246,10 +248,11 @@ def _status(
 def _flagged(trials: Sequence[Trial], blocks: Sequence[int]) -> tuple[int, ...]:
     """Blocks in which the host was disturbed, by the thresholds fixed beforehand."""
     row = {block: position for position, block in enumerate(blocks)}
-    noise = {name: np.full(len(blocks), np.nan) for name in THRESHOLDS}
+    worst = {name: [math.nan] * len(blocks) for name in THRESHOLDS}
     for trial in trials:
-        for name, worst in noise.items():
-            value = trial.noise.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                worst[row[trial.block]] = np.fmax(worst[row[trial.block]], value)
+        for name in trial.noise.keys() & worst.keys():
+            value, series, at = trial.noise[name], worst[name], row[trial.block]
+            if isinstance(value, int | float) and not value <= series[at]:  # also when nothing is known yet
+                series[at] = value
+    noise = {name: np.array(series) for name, series in worst.items()}
     return tuple(block for block, flag in zip(blocks, flag_blocks(noise), strict=True) if flag)

@@ -1,0 +1,89 @@
+"""The closing sentences of a report: what can be said, in words, and what cannot."""
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from guestmark.plan.model import Metric
+from guestmark.report import figures
+from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.compare import Comparison, Verdict, label
+
+_OPPOSITE = {
+    "faster": "slower",
+    "slower": "faster",
+    "less": "more",
+    "more": "less",
+    "better": "worse",
+    "worse": "better",
+}
+
+
+def conclusion(analysis: Analysis) -> RenderableType:
+    """For each workload: the baseline against every cell in its primary metric. Empty when nothing
+    was compared.
+    """
+    parts: list[RenderableType] = []
+    for workload in analysis.workloads:
+        lines = _sentences(workload)
+        if lines and len(analysis.workloads) > 1:
+            parts.append(
+                Text(workload.workload.label or workload.workload.name, style="bold", overflow="fold")
+            )
+        parts += lines
+    return Group(*parts)
+
+
+def _sentences(workload: WorkloadResult) -> list[Text]:
+    if not workload.metrics or workload.baseline is None:
+        return []
+    metric = workload.metrics[0]
+    compared = [
+        (result, result.comparison[metric.name])
+        for result in workload.shown
+        if metric.name in result.comparison
+    ]
+    if not compared:
+        return []
+    lines: list[Text] = []
+    differing = [pair for pair in compared if pair[1].verdict in {Verdict.FASTER, Verdict.SLOWER}]
+    if differing:
+        head = Text(workload.baseline.cell.id, style="bold cyan")
+        head.append(
+            " ran" if label(Verdict.FASTER, metric) == "faster" else f" ({metric.name}) was",
+            style="not bold default",
+        )
+        lines.append(head)
+        facts = [(result, *_factor(comparison, metric)) for result, comparison in differing]
+        room = max(len(factor) for _, factor, _ in facts)
+        for result, factor, word in sorted(facts, key=lambda fact: _size(fact[0], metric)):
+            line = Text(
+                f"  {factor:>{room}} ",
+                style="bold green" if word in {"faster", "less", "better"} else "bold red",
+            )
+            line.append(f"times {word} than ", style="not bold default")
+            line.append(result.cell.id, style="bold magenta")
+            lines.append(line)
+    same = [result.cell.id for result, comparison in compared if comparison.verdict is Verdict.NO_DIFFERENCE]
+    if same:
+        lines.append(Text(f"No difference from {workload.baseline.cell.id}: {', '.join(same)}"))
+    for result, comparison in compared:
+        if comparison.verdict is Verdict.INCONCLUSIVE:
+            line = Text("Inconclusive: ", style="yellow")
+            line.append(f"{result.cell.id} – {comparison.reason}", style="default")
+            lines.append(line)
+    return lines
+
+
+def _factor(comparison: Comparison, metric: Metric) -> tuple[str, str]:
+    """How many times the baseline is … than the cell, as `1.05 ± 0.01`, and the word for it."""
+    ratio, ci = comparison.ratio or 1.0, comparison.ci
+    if ratio < 1:  # say it the way round that gives a number above 1
+        ratio, ci = 1 / ratio, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
+    places = figures.ratio_decimals(ratio, ci)
+    half = "" if ci is None else f" ± {figures.number((ci[1] - ci[0]) / 2, places)}"
+    return f"{figures.number(ratio, places)}{half}", _OPPOSITE[label(comparison.verdict, metric)]
+
+
+def _size(result: CellResult, metric: Metric) -> float:
+    ratio = result.comparison[metric.name].ratio or 1.0
+    return max(ratio, 1 / ratio)

@@ -1,0 +1,129 @@
+"""Numbers for people: a fitting unit, and no more digits than the interval supports. All prefixes
+are powers of ten.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from guestmark.plan.model import Metric
+
+_SCALES: dict[str, tuple[tuple[float, str], ...]] = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
+    "B": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
+    "B/s": ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")),
+    "bit/s": ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")),
+    "Hz": ((1e9, "GHz"), (1e6, "MHz"), (1e3, "kHz"), (1.0, "Hz")),
+}
+_NAME_SUFFIXES = {"s": "_s", "B": "_bytes"}
+MAX_DECIMALS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit to show values in: shown value = value / `size`."""
+
+    size: float
+    name: str
+
+
+def fitting_unit(unit: str, values: Iterable[float]) -> Unit:
+    """The unit in which all `values` (in `unit`) read best side by side: the smallest is at least 1, if it
+    can be.
+
+    When they are more than four decades apart the largest decides, so that none gets endless digits.
+    """
+    scale = _SCALES.get(unit)
+    sizes = [abs(value) for value in values if value and math.isfinite(value)]
+    if scale is None:
+        return Unit(1.0, unit)
+    if not sizes:
+        return Unit(1.0, unit)
+    target = max(min(sizes), max(sizes) / 1e4)
+    for size, name in scale:
+        if target >= size * 0.9995:  # what rounds to 1000 of the smaller unit is 1 of the larger
+            return Unit(size, name)
+    return Unit(*scale[-1])
+
+
+def decimals(half_width: float | None, value: float) -> int:
+    """Decimals that an interval of this half-width supports.
+
+    The Particle Data Group's rule: two digits of the half-width when they are below 36, else one (95 to 99
+    round up to 100). Without a half-width, three significant digits of `value`.
+    """
+    if half_width is None or not math.isfinite(half_width) or half_width <= 0:
+        if not value or not math.isfinite(value):
+            return 0 if value else 1
+        return _clamp(2 - math.floor(math.log10(abs(value))))
+    exponent = math.floor(math.log10(half_width))
+    lead = half_width / 10**exponent
+    return _clamp(-exponent + (lead < 3.55))
+
+
+def number(value: float, places: int) -> str:
+    """`value` with so many decimals, thousands set apart from 10 000 on."""
+    rounded = round(value, places) + 0.0  # no minus zero
+    text = f"{rounded:.{places}f}"
+    return f"{rounded:,.{places}f}".replace(",", " ") if abs(rounded) >= 10_000 else text
+
+
+def estimate(mean: float, ci: tuple[float, float] | None, unit: Unit) -> tuple[str, str]:
+    """A mean and its half-width in `unit`, e.g. `("1.234", "0.012")`; the second is empty without an
+    interval.
+    """
+    half = None if ci is None else (ci[1] - ci[0]) / 2 / unit.size
+    places = decimals(half, mean / unit.size)
+    shown = number(mean / unit.size, places)
+    return shown, "" if half is None else number(half, places)
+
+
+def ratio(value: float, ci: tuple[float, float] | None) -> str:
+    """A ratio with its interval: `×1.23 [1.20, 1.27]`."""
+    places = ratio_decimals(value, ci)
+    if ci is None:
+        return f"×{number(value, places)}"
+    return f"×{number(value, places)} [{number(ci[0], places)}, {number(ci[1], places)}]"
+
+
+def ratio_decimals(value: float, ci: tuple[float, float] | None) -> int:
+    """Decimals of a ratio: as `decimals`, at most four, since nobody measures better than that."""
+    half = None if ci is None else (ci[1] - ci[0]) / 2
+    return min(decimals(half, value), 4)
+
+
+def percent(share: float) -> str:
+    """A share of one as a percentage with two significant digits, `0.8 %`, `12 %`."""
+    value = share * 100
+    places = 0 if value >= 9.95 or value == 0 else 1 if value >= 0.95 else 2
+    return f"{value:.{places}f} %"
+
+
+def heading(metric: Metric, unit: Unit) -> str:
+    """What stands above a column: `wall, ms` for `wall_s`; the name says its unit only once."""
+    name = metric.name
+    if metric.unit in _NAME_SUFFIXES:
+        name = name.removesuffix(_NAME_SUFFIXES[metric.unit]) or name
+    return f"{name}, {unit.name}" if unit.name else name
+
+
+def aligned(numbers: Sequence[str]) -> list[str]:
+    """The numbers padded on both sides, so that their decimal points stand under each other."""
+    split = [text.partition(".") for text in numbers]
+    whole = max((len(left) for left, _, _ in split), default=0)
+    fraction = max((len(point + right) for _, point, right in split), default=0)
+    return [f"{left:>{whole}}{point + right:<{fraction}}" for left, point, right in split]
+
+
+def bar(value: float, largest: float, width: int, *, ascii_only: bool = False) -> str:
+    """A bar of up to `width` characters; something is always drawn for a value above zero."""
+    if not largest > 0 or not value > 0:
+        return ""
+    if ascii_only:
+        return "#" * max(1, round(value / largest * width))
+    eighths = max(1, round(value / largest * width * 8))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _clamp(places: int) -> int:
+    return max(0, min(places, MAX_DECIMALS))

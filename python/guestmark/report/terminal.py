@@ -1,0 +1,221 @@
+"""A run on the terminal: what hyperfine would show, with blocks, intervals and verdicts."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from guestmark.ledger.model import StoredRun
+from guestmark.plan.model import CellStatus, Metric
+from guestmark.report import figures
+from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
+from guestmark.report.conclusion import conclusion
+from guestmark.report.footer import footer
+from guestmark.stats.compare import Comparison, Verdict, label
+
+STYLES = {
+    Verdict.FASTER: "green",
+    Verdict.SLOWER: "red",
+    Verdict.NO_DIFFERENCE: "cyan",
+    Verdict.INCONCLUSIVE: "yellow",
+}
+MARKS = {Verdict.FASTER: "*", Verdict.SLOWER: "*", Verdict.NO_DIFFERENCE: "=", Verdict.INCONCLUSIVE: "?"}
+LEGEND = "* differs from the baseline   = no difference   ? inconclusive"
+WIDE = 100  # columns from which the reasons of verdicts have room
+
+
+def report(run: StoredRun, *, width: int = 80, analysis: Analysis | None = None) -> RenderableType:
+    """Everything about a run: tables, conclusion, footer. `width` in columns."""
+    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    return Group(
+        result_table(found, width=width),
+        conclusion(found),
+        Text(),
+        footer(found, run_id=run.id, state=run.state),
+    )
+
+
+def print_report(run: StoredRun, console: Console | None = None) -> None:
+    """Prints `report` as wide as the console is; without colour when it is not a terminal."""
+    out = console or Console(highlight=False)
+    out.print(report(run, width=out.width), highlight=False)
+
+
+def result_table(analysis: Analysis, *, width: int = 80, details: bool = True) -> RenderableType:
+    """For each workload the table of its primary metric and, with `details`, one of its other metrics."""
+    parts: list[RenderableType] = []
+    for workload in analysis.workloads:
+        parts.append(Text(workload.workload.label or workload.workload.name, style="bold", overflow="fold"))
+        if workload.metrics:
+            parts += [_primary_table(workload, width), Text()]
+        parts += _troubles(workload)
+        if details and len(workload.metrics) > 1:
+            parts += _other_tables(workload, width)
+    return Group(*parts)
+
+
+# --- the table of the primary metric ------------------------------------------------------------------------
+
+
+def _primary_table(workload: WorkloadResult, width: int) -> Table:
+    metric = workload.metrics[0]
+    shown = [result for result in workload.shown if result.status is not CellStatus.UNUSABLE]
+    summaries = [result.summary.get(metric.name) for result in shown]
+    comparisons = [result.comparison.get(metric.name) for result in shown]
+    means = [summary.mean for summary in summaries if summary]
+    unit = figures.fitting_unit(metric.unit, means)
+    verdicts = [_verdict(one, metric, with_reason=width >= WIDE) for one in comparisons]
+    columns = [
+        *_cell_columns(shown),
+        [figures.heading(metric, unit), *_estimates(shown, metric, unit)],
+        [_versus(workload), *_ratios(shown, metric)],
+    ]
+    used = sum(max(map(len, column)) + 2 for column in columns) + max(12, *map(len, verdicts)) + 2
+    bar_width = min(24, width - used)
+    table = _table()
+    for column in columns:
+        table.add_column(column[0], no_wrap=True, overflow="ellipsis")
+    if bar_width >= 5:
+        table.add_column("", no_wrap=True, width=bar_width)
+    table.add_column("verdict", no_wrap=True, overflow="ellipsis")
+    for row, (result, summary, verdict) in enumerate(zip(shown, summaries, verdicts, strict=True), start=1):
+        style = "bold" if result.cell.baseline else "" if summary else "dim"
+        cells = [Text(column[row], style=style) for column in columns]
+        if bar_width >= 5:
+            cells.append(
+                Text(figures.bar(summary.mean, max(means), bar_width) if summary else "", style="blue")
+            )
+        table.add_row(*cells, verdict)
+    return table
+
+
+def _versus(workload: WorkloadResult) -> str:
+    if workload.baseline is None:
+        return ""
+    return f"vs {workload.baseline.cell.id}" if len(workload.baseline.cell.id) <= 20 else "vs baseline"
+
+
+def _table() -> Table:
+    # One column of padding and the box's invisible divider: two columns between columns.
+    return Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim", show_edge=False
+    )
+
+
+def _cell_columns(results: Sequence[CellResult]) -> list[list[str]]:
+    """Columns that tell the cells apart, each with its heading first: the platform and the factors
+    that vary.
+    """
+    factors = dict.fromkeys(name for result in results for name in result.cell.factors)
+    varying = [name for name in factors if len({result.cell.factors.get(name) for result in results}) > 1]
+    return [
+        ["platform", *(result.cell.platform for result in results)],
+        *([name, *(result.cell.factors.get(name, "–") for result in results)] for name in varying),
+    ]
+
+
+def _estimates(results: Sequence[CellResult], metric: Metric, unit: figures.Unit) -> list[str]:
+    """`1.234 ± 0.012` for each cell, points under points; the cell's status where nothing was measured."""
+    summaries = [result.summary.get(metric.name) for result in results]
+    pairs = [figures.estimate(one.mean, one.ci, unit) if one else ("", "") for one in summaries]
+    means = figures.aligned([mean for mean, _ in pairs])
+    halves = figures.aligned([half for _, half in pairs])
+    return [
+        (f"{mean} ± {half}" if half.strip() else mean).rstrip() if summary else result.status.value
+        for result, summary, mean, half in zip(results, summaries, means, halves, strict=True)
+    ]
+
+
+def _ratios(results: Sequence[CellResult], metric: Metric) -> list[str]:
+    """`×1.23 [1.20, 1.27]` for each cell, points under points."""
+    split: list[tuple[str, str]] = []
+    for result in results:
+        comparison = result.comparison.get(metric.name)
+        if comparison is None or comparison.ratio is None:
+            split.append(("", ""))
+        else:
+            value, _, interval = figures.ratio(comparison.ratio, comparison.ci).partition(" ")
+            split.append((value, interval))
+    values = figures.aligned([value for value, _ in split])
+    return [
+        "baseline" if result.cell.baseline else f"{value} {interval}".rstrip()
+        for result, value, (_, interval) in zip(results, values, split, strict=True)
+    ]
+
+
+def _verdict(comparison: Comparison | None, metric: Metric, *, with_reason: bool) -> Text:
+    if comparison is None:
+        return Text("")
+    text = Text(label(comparison.verdict, metric), style=STYLES[comparison.verdict])
+    if with_reason and comparison.reason:
+        text.append(f" ({comparison.reason})", style="dim")
+    return text
+
+
+# --- everything that went wrong -----------------------------------------------------------------------------
+
+
+def _troubles(workload: WorkloadResult) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for result in workload.cells:
+        if result.status in {CellStatus.UNUSABLE, CellStatus.FAILED, CellStatus.PARTIAL}:
+            line = Text(f"{result.cell.id}: ", style="bold")
+            line.append(result.status.value, style="yellow" if result.status is CellStatus.PARTIAL else "red")
+            line.append(f" – {result.reason}", style="")
+            lines.append(line)
+    baseline, metric = workload.baseline, workload.metrics[:1]
+    if baseline and metric and metric[0].name not in baseline.summary and len(workload.shown) > 1:
+        lines.append(Text(f"No comparison is possible: the baseline {baseline.cell.id} was not measured"))
+    return [*lines, Text()] if lines else []
+
+
+# --- the other metrics --------------------------------------------------------------------------------------
+
+
+def _other_tables(workload: WorkloadResult, width: int) -> list[RenderableType]:
+    shown = [result for result in workload.shown if result.summary]
+    if not shown:
+        return []
+    cells = _cell_columns(shown)
+    taken = sum(max(map(len, column)) + 2 for column in cells)
+    pending = [_metric_column(shown, metric) for metric in workload.metrics[1:]]
+    tables: list[RenderableType] = []
+    while pending:
+        room = width - taken
+        chosen: list[list[Text]] = []
+        while pending and (not chosen or room >= max(map(len, pending[0])) + 2):
+            chosen.append(pending.pop(0))
+            room -= max(map(len, chosen[-1])) + 2
+        columns = [*([Text(cell) for cell in column] for column in cells), *chosen]
+        table = _table()
+        for column in columns:
+            table.add_column(column[0], no_wrap=True, overflow="ellipsis")
+        for row in range(1, len(shown) + 1):
+            table.add_row(*(column[row] for column in columns))
+        tables += [table, Text()]
+    tables[-1:] = [
+        Text("* differs from the baseline   = no difference   ? inconclusive", style="dim"),
+        Text(),
+    ]
+    return tables
+
+
+def _metric_column(shown: Sequence[CellResult], metric: Metric) -> list[Text]:
+    """The heading, then for each cell the mean and how it compares."""
+    summaries = [result.summary.get(metric.name) for result in shown]
+    unit = figures.fitting_unit(metric.unit, (summary.mean for summary in summaries if summary))
+    means = figures.aligned(
+        [figures.estimate(one.mean, one.ci, unit)[0] if one else "–" for one in summaries]
+    )
+    texts = [Text(figures.heading(metric, unit))]
+    for mean, result in zip(means, shown, strict=True):
+        text = Text(mean)
+        comparison = result.comparison.get(metric.name)
+        if comparison is not None and comparison.ratio is not None:
+            places = figures.ratio_decimals(comparison.ratio, comparison.ci)
+            against = f" ×{figures.number(comparison.ratio, min(places, 2))}{MARKS[comparison.verdict]}"
+            text.append(against, style=STYLES[comparison.verdict])
+        texts.append(text)
+    return texts
