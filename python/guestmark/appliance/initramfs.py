@@ -1,0 +1,70 @@
+"""The initramfs of a guest: the agent as /init, the two device nodes it needs before /dev is mounted, and modules."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.appliance.cpio import Archive
+from guestmark.appliance.modules import ModuleTree
+from guestmark.appliance.paths import cache_directory
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleList:
+    """Modules by name. The agent loads `required` or gives up; it loads what there is of `optional`."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
+def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Path:
+    """An initramfs in the cache for this agent and these modules; built when it is not there yet.
+
+    The file's name is the hash of all that goes into it, so it is never stale. Left uncompressed: under TCG
+    unpacking costs the guest more than reading does. `modules` is None for a kernel that has everything built in.
+    Raises `GuestmarkError` naming a required module that the tree lacks.
+    """
+    tree = ModuleTree.read(modules) if modules else None
+    key = hashlib.sha256(repr(wanted).encode())
+    for path in (agent, *((modules / "modules.order", modules / "modules.builtin") if modules else ())):
+        key.update(f"{path}{_identity(path)}".encode())
+    directory = cache_directory() / "initramfs"
+    directory.mkdir(exist_ok=True)
+    target = directory / f"{key.hexdigest()[:20]}.cpio"
+    if target.exists():
+        os.utime(target)
+        return target
+    archive = Archive()
+    for path_name in ("dev", "proc", "sys", "guestmark", "guestmark/lib"):
+        archive.directory(path_name)
+    archive.character_device("dev/console", 5, 1)
+    archive.character_device("dev/null", 1, 3)
+    archive.file("init", agent.read_bytes(), 0o755)
+    lines = []
+    if tree:
+        optional = tuple(name for name in wanted.optional if tree.has(name))
+        for name, content in tree.closure(wanted.required + optional):
+            archive.file(f"guestmark/lib/{name}.ko", content)
+            lines.append(f"/guestmark/lib/{name}.ko")
+    archive.file("guestmark/modules", "".join(f"{line}\n" for line in lines).encode())
+    part = target.with_suffix(f".{os.getpid()}")
+    part.write_bytes(archive.bytes())
+    part.rename(target)
+    _forget_old(directory)
+    return target
+
+
+def _identity(path: Path) -> str:
+    try:
+        stamp = path.stat()
+    except FileNotFoundError:
+        return ""
+    return f"{stamp.st_size}-{stamp.st_mtime_ns}-{stamp.st_ino}"
+
+
+def _forget_old(directory: Path, keep: int = 20) -> None:
+    """The cache holds the most recently used archives only; each agent build leaves one."""
+    by_use = sorted(directory.glob("*.cpio"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in by_use[keep:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,247 @@
+"""Which kernel a QEMU guest boots: the user's, else the cached one, else the distribution's."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.appliance import bzimage
+from guestmark.appliance.paths import cache_directory
+from guestmark.errors import GuestmarkError
+
+Notify = Callable[[str], None]
+
+# What guests may need of a distribution's modules; the rest (graphics, sound, wireless …) is most of the 400 MB.
+_WANTED_MODULES = re.compile(
+    r"/kernel/(arch/[^/]+/(kvm|crypto)|crypto|lib|fs|virt|net/(9p|core|packet|vmw_vsock|llc|802|ipv4|ipv6|bridge)"
+    r"|drivers/(virtio|block|char|scsi|nvme|ata|md|cdrom|net/[^/]*$|net/ethernet/(intel|amd|realtek|8390)"
+    r"|net/vmxnet3|message|misc|ptp|vhost|hv|vdpa))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel for x86 guests: `image` for firmware loaders, `elf` for direct (PVH) boots where it has that entry."""
+
+    release: str
+    image: Path
+    elf: Path | None
+    modules: Path | None
+    origin: str
+
+
+def find_kernel(wanted: str = "", notify: Notify = lambda _: None) -> Kernel:
+    """The kernel to boot.
+
+    `wanted` is a file given by the user (`--set kernel=FILE`), empty for the default. `notify` is told what takes long.
+    Raises `GuestmarkError` when there is none and none can be fetched.
+    """
+    if wanted:
+        image = Path(wanted).expanduser().absolute()
+        if not image.is_file():
+            raise GuestmarkError(f"there is no kernel {wanted}", hint="give the path of a vmlinuz or vmlinux")
+        release = bzimage.release_of(image)
+        return _with_elf(release, image, _modules_beside(image, release), f"given: {wanted}")
+    return _cached() or _installed() or _fetched(notify)
+
+
+def _cached() -> Kernel | None:
+    root = _kernel_cache()
+    for directory in sorted(root.glob("*/complete"), key=lambda mark: mark.stat().st_mtime, reverse=True):
+        release = directory.parent.name
+        image = directory.parent / "vmlinuz"
+        modules = directory.parent / "modules"
+        if image.exists() and modules.exists():
+            return _with_elf(release, image, modules, "cached, from the distribution's package")
+    return None
+
+
+def _installed() -> Kernel | None:
+    """A distribution kernel in /boot that this user may read, with its modules; the newest."""
+    found = []
+    for image in Path("/boot").glob("vmlinuz-*"):
+        release = image.name.removeprefix("vmlinuz-")
+        modules = Path("/lib/modules") / release
+        if os.access(image, os.R_OK) and (modules / "modules.dep").exists():
+            found.append((_version_key(release), release, image, modules))
+    if not found:
+        return None
+    _, release, image, modules = max(found)
+    return _with_elf(release, image, modules, "installed in /boot")
+
+
+def _fetched(notify: Notify) -> Kernel:
+    """Downloads the distribution's kernel package and unpacks it into the cache; nothing is installed."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise GuestmarkError(
+            "no kernel for guests was found, and this system has no apt-get to fetch one",
+            hint="install your distribution's kernel package, or give a kernel with --set kernel=FILE",
+        )
+    notify("fetching the distribution's kernel for guests (about 70 MB, once)")
+    with tempfile.TemporaryDirectory(prefix="guestmark-", dir=_kernel_cache()) as scratch_name:
+        scratch = Path(scratch_name)
+        apt = _apt_with_lists(scratch, notify)
+        packages = _kernel_packages(apt)
+        done = subprocess.run(
+            [*apt, "download", *packages],
+            cwd=scratch,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        archives = sorted(scratch.glob("*.deb"))
+        if done.returncode or not archives:
+            raise GuestmarkError(
+                f"apt-get download {' '.join(packages)} failed: {_last_line(done.stderr)}",
+                hint="check the package sources, or give a kernel with --set kernel=FILE",
+            )
+        notify("unpacking it")
+        for archive in archives:
+            _unpack(archive, scratch / "root")
+        images = sorted((scratch / "root").glob("**/vmlinuz-*"))
+        if not images:
+            raise GuestmarkError(
+                f"the package {packages[0]} holds no kernel", hint="give one with --set kernel=FILE"
+            )
+        release = images[0].name.removeprefix("vmlinuz-")
+        modules = next(iter((scratch / "root").glob(f"**/lib/modules/{release}")), None)
+        if modules is None:
+            raise GuestmarkError(f"the package {packages[0]} holds no modules for {release}")
+        target = _kernel_cache() / release
+        if not target.exists():
+            staged = scratch / "staged"
+            staged.mkdir()
+            images[0].rename(staged / "vmlinuz")
+            modules.rename(staged / "modules")
+            (staged / "complete").touch()
+            try:
+                staged.rename(target)
+            except OSError:  # another guestmark was first
+                if not target.exists():
+                    raise
+        return _with_elf(release, target / "vmlinuz", target / "modules", f"fetched: {packages[0]}")
+
+
+def _apt_with_lists(scratch: Path, notify: Notify) -> list[str]:
+    """The apt-get command to use: with the system's package lists, or with own ones where those are missing."""
+    if (
+        subprocess.run(["apt-cache", "show", _metapackage()], capture_output=True, check=False).returncode
+        == 0
+    ):
+        return ["apt-get"]
+    notify("reading the package lists")
+    lists = scratch / "lists"
+    (lists / "partial").mkdir(parents=True)
+    own = [f"-oDir::State::Lists={lists}", f"-oDir::Cache={scratch / 'apt'}"]
+    (scratch / "apt" / "archives" / "partial").mkdir(parents=True)
+    done = subprocess.run(
+        ["apt-get", *own, "update"], capture_output=True, text=True, check=False, timeout=300
+    )
+    if done.returncode:
+        raise GuestmarkError(
+            f"apt-get update failed: {_last_line(done.stderr)}",
+            hint="check the package sources and the network",
+        )
+    return ["apt-get", *own]
+
+
+def _metapackage() -> str:
+    architecture = subprocess.run(
+        ["dpkg", "--print-architecture"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    ubuntu = "ubuntu" in platform.freedesktop_os_release().get("ID", "")
+    return "linux-image-generic" if ubuntu else f"linux-image-{architecture}"
+
+
+def _kernel_packages(apt: list[str]) -> list[str]:
+    """The versioned packages behind the distribution's metapackage: the image and, where apart, its modules."""
+    metapackage = _metapackage()
+    images = _depends(apt, metapackage, r"linux-image-\d")
+    if not images:
+        raise GuestmarkError(
+            f"the package lists know no kernel behind {metapackage}",
+            hint="give a kernel with --set kernel=FILE",
+        )
+    return [images[0], *_depends(apt, images[0], r"linux-modules-\d")]
+
+
+def _depends(apt: list[str], package: str, pattern: str) -> list[str]:
+    text = subprocess.run(
+        ["apt-cache", *apt[1:], "depends", "--important", package],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    names = (line.split()[-1] for line in text.splitlines() if "Depends:" in line)
+    return [name for name in names if re.match(pattern, name)]
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as dpkg:
+        assert dpkg.stdout is not None
+        with tarfile.open(fileobj=dpkg.stdout, mode="r|") as tar:
+            for member in tar:
+                name = member.name
+                wanted = "/boot/vmlinuz-" in name or (
+                    "/lib/modules/" in name and ("/kernel/" not in name or _WANTED_MODULES.search(name))
+                )
+                if wanted and member.isfile():
+                    tar.extract(member, target, filter="data")
+
+
+def _with_elf(release: str, image: Path, modules: Path | None, origin: str) -> Kernel:
+    with image.open("rb") as stream:
+        if stream.read(4) == b"\x7fELF":
+            return Kernel(release, image, image, modules, origin)
+    stamp = image.stat()
+    elf = _kernel_cache() / f"vmlinux-{release}-{stamp.st_size}-{stamp.st_mtime_ns}"
+    none = elf.with_name(elf.name + ".none")  # remembers that there is no directly bootable image inside
+    if not elf.exists() and not none.exists():
+        try:
+            content = bzimage.unpack(image)
+        except bzimage.NotABzImageError:
+            content = b""
+        if bzimage.has_pvh_entry(content):
+            part = elf.with_name(f"{elf.name}.{os.getpid()}")
+            part.write_bytes(content)
+            part.rename(elf)
+        else:
+            none.touch()
+    return Kernel(release, image, elf if elf.exists() else None, modules, origin)
+
+
+def _modules_beside(image: Path, release: str) -> Path | None:
+    """Modules of a kernel the user gave: beside it, below its tree (`make modules_install`), else the system's."""
+    for candidate in (
+        image.parent / "modules",
+        image.parent / "lib" / "modules" / release,
+        image.parent.parent / "lib" / "modules" / release,
+        Path("/lib/modules") / release,
+        _kernel_cache() / release / "modules",
+    ):
+        if candidate.is_dir() and (candidate.name != "modules" or (candidate / "kernel").is_dir()):
+            return candidate
+    return None
+
+
+def _kernel_cache() -> Path:
+    path = cache_directory() / "kernels"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def _version_key(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", release))
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no message"

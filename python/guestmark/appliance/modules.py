@@ -1,0 +1,116 @@
+"""Kernel modules: which files a set of module names needs, in loading order."""
+
+import bz2
+import gzip
+import lzma
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.errors import GuestmarkError
+
+_SUFFIXES = (".ko", ".ko.xz", ".ko.gz", ".ko.zst", ".ko.bz2")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTree:
+    """One `lib/modules/RELEASE` directory.
+
+    `dependencies` maps a module's name to the names it needs; `builtin` are the names in the kernel itself.
+    """
+
+    directory: Path
+    files: dict[str, Path]
+    dependencies: dict[str, tuple[str, ...]]
+    builtin: frozenset[str]
+
+    @classmethod
+    def read(cls, directory: Path) -> "ModuleTree":
+        """Reads `modules.dep` where depmod has made one; a tree fresh out of a package is scanned instead."""
+        dep = directory / "modules.dep"
+        builtin_file = directory / "modules.builtin"
+        builtin = frozenset(
+            _name(Path(line))
+            for line in (builtin_file.read_text().splitlines() if builtin_file.exists() else ())
+        )
+        files: dict[str, Path] = {}
+        dependencies: dict[str, tuple[str, ...]] = {}
+        if dep.exists() and dep.stat().st_size:
+            for line in dep.read_text().splitlines():
+                path, _, needs = line.partition(":")
+                name = _name(Path(path))
+                files[name] = directory / path
+                # depmod lists the closure, nearest first; loading wants the farthest first.
+                dependencies[name] = tuple(_name(Path(need)) for need in needs.split())
+        else:
+            for path_found in sorted((directory / "kernel").rglob("*.ko*")):
+                files[_name(path_found)] = path_found
+        return cls(directory, files, dependencies, builtin)
+
+    def has(self, name: str) -> bool:
+        """Whether the module is there, as a file or built into the kernel."""
+        return name in self.files or name in self.builtin
+
+    def closure(self, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
+        """Names and uncompressed contents of everything `names` need, in loading order; built-ins are left out.
+
+        Raises `GuestmarkError` naming a module that does not exist.
+        """
+        order: dict[str, bytes] = {}
+
+        def visit(name: str) -> None:
+            if name in order or name in self.builtin:
+                return
+            if name not in self.files:
+                raise GuestmarkError(
+                    f"the kernel in {self.directory} has no module {name}",
+                    hint="give another kernel with --set kernel=FILE",
+                )
+            content = decompressed(self.files[name])
+            for need in self.dependencies.get(name) or _depends_of(content):
+                visit(need)
+            order[name] = content
+
+        for name in names:
+            visit(name)
+        return list(order.items())
+
+
+def decompressed(path: Path) -> bytes:
+    """Content of a module file, whichever way the distribution compressed it."""
+    data = path.read_bytes()
+    match path.suffix:
+        case ".xz":
+            return lzma.decompress(data)
+        case ".gz":
+            return gzip.decompress(data)
+        case ".bz2":
+            return bz2.decompress(data)
+        case ".zst":
+            tool = shutil.which("zstd")
+            if tool is None:
+                raise GuestmarkError(
+                    f"{path} is compressed with zstd, which is not installed", hint="install zstd"
+                )
+            return subprocess.run(
+                [tool, "-dc"], input=data, capture_output=True, check=True, timeout=60
+            ).stdout
+        case _:
+            return data
+
+
+def _depends_of(content: bytes) -> tuple[str, ...]:
+    """The `depends=` entry of a module's .modinfo section (what `modinfo -F depends` prints)."""
+    at = content.find(b"\0depends=")
+    if at < 0:
+        return ()
+    value = content[at + 9 : content.index(b"\0", at + 9)].decode()
+    return tuple(name.replace("-", "_") for name in value.split(",") if name)
+
+
+def _name(path: Path) -> str:
+    name = path.name
+    for suffix in sorted(_SUFFIXES, key=len, reverse=True):
+        name = name.removesuffix(suffix)
+    return name.replace("-", "_")

@@ -1,0 +1,65 @@
+"""What a machine really is, held against what the cell asked for. Nothing falls back silently."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from guestmark.plan.units import parse_size
+from guestmark.platforms.guest import Guest, mismatch
+
+# Of the memory asked for, what a kernel may keep for itself (its image, page structures, reserved ranges).
+_MEMORY_KEPT = 0.15
+_MEMORY_KEPT_BYTES = 128 << 20
+
+
+def attest_qemu(guest: Guest, factors: Mapping[str, str]) -> dict[str, Any]:
+    """Accelerator, model, processors and memory by QMP and from inside. Raises `AttestationError` with both values."""
+    vmm = guest.facts_of_vmm()
+    inside = _inside(guest)
+    asked = {"accelerator": guest.cell.platform.rpartition("/")[2].partition("@")[0]}
+    _same("the accelerator", asked["accelerator"], vmm["accelerator"], guest)
+    _same("the processor model", factors["cpu"].partition(",")[0], vmm["cpu"], guest)
+    processors = int(factors["smp"])
+    _same("the number of processors (hypervisor)", processors, vmm["processors"], guest)
+    _same("the number of processors (guest)", processors, inside["processors"], guest)
+    _memory(parse_size(factors["memory"]), vmm["memory_bytes"], inside["memory_bytes"], guest)
+    return {"asked": dict(factors), "vmm": dict(vmm), "guest": inside}
+
+
+def attest_uml(guest: Guest, factors: Mapping[str, str]) -> dict[str, Any]:
+    """Kernel kind, processors and memory from inside. Raises `AttestationError` with both values."""
+    inside = _inside(guest)
+    if "User Mode Linux" not in inside["cpu"]:
+        raise mismatch("the kernel", "User Mode Linux", inside["cpu"] or inside["kernel"], guest)
+    _same("the number of processors", 1, inside["processors"], guest)
+    asked = parse_size(factors["memory"])
+    _memory(asked, asked, inside["memory_bytes"], guest)
+    return {"asked": dict(factors), "guest": inside}
+
+
+def _inside(guest: Guest) -> dict[str, Any]:
+    facts = guest.agent.facts()
+    hello = guest.agent.hello()
+    return {
+        "kernel": hello.kernel,
+        "arch": hello.arch,
+        "boot_id": hello.boot_id,
+        "cpu": facts.cpu_model,
+        "processors": facts.processors,
+        "memory_bytes": facts.memory_bytes,
+        "clocksource": facts.clocksource,
+    }
+
+
+def _same(what: str, asked: object, found: object, guest: Guest) -> None:
+    if asked != found:
+        raise mismatch(what, asked, found, guest)
+
+
+def _memory(asked: int, vmm: int, inside: int, guest: Guest) -> None:
+    if vmm != asked:
+        raise mismatch("the memory (hypervisor)", asked, vmm, guest)
+    kept = max(_MEMORY_KEPT * asked, _MEMORY_KEPT_BYTES)
+    if not asked - kept <= inside <= asked * 1.01:
+        raise mismatch(
+            "the memory (guest)", f"{asked} bytes less what the kernel keeps", f"{inside} bytes", guest
+        )

@@ -1,0 +1,144 @@
+"""Whether a platform is usable: found out by starting it, and remembered for the machine's current boot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from guestmark.agent.binary import agent_binary
+from guestmark.appliance.paths import cache_directory
+from guestmark.errors import GuestmarkError
+from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.platforms.base import Unusable, Usable
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from guestmark.platforms.guest import Guest
+
+# All platforms are tried at the same time; together they stay under 15 s.
+DOCTOR_DEADLINE_S = 12.0
+_KVM_HINT = (
+    "the host's KVM cannot run a Linux guest (common in virtual machines without real nested virtualization); "
+    "use tcg or uml here, or tcg/kvm to exercise KVM"
+)
+
+
+class Startable(Protocol):
+    """A platform whose start has a deadline."""
+
+    name: str
+
+    def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Guest]:
+        """See `Platform.start`."""
+
+    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+        """See `Platform.probe`."""
+
+
+def probe_by_start(platform: Startable, deadline_s: float) -> Usable | Unusable:
+    """Boots a guest with default factors, attests it and stops it."""
+    cell = Cell("probe", WorkloadSpec("probe"), platform.name)
+    try:
+        with platform.start(cell, deadline_s) as guest:
+            guest.attest()
+            return Usable(guest.phases["ready"])
+    except GuestmarkError as error:
+        hint = error.hint
+        if platform.name == "kvm" and not hint:
+            hint = _kvm_hint(error.message)
+        return Unusable(error.message, hint)
+
+
+def probe_all(platforms: Iterable[Startable], *, refresh: bool = False) -> dict[str, Usable | Unusable]:
+    """Probes platforms side by side, each with `DOCTOR_DEADLINE_S`; remembered findings are used unless `refresh`.
+
+    A finding holds for one boot of the host, one agent build and one hypervisor binary.
+    """
+    wanted = list(platforms)
+    known = {} if refresh else _remembered()
+    missing = [platform for platform in wanted if platform.name not in known]
+    if missing:
+        with ThreadPoolExecutor(len(missing)) as pool:
+            found = dict(
+                zip(
+                    (platform.name for platform in missing),
+                    pool.map(lambda platform: platform.probe(DOCTOR_DEADLINE_S), missing),
+                    strict=True,
+                )
+            )
+        known = {**known, **found}
+        _remember({**_remembered(), **found})
+    return {platform.name: known[platform.name] for platform in wanted}
+
+
+def _kvm_hint(message: str) -> str:
+    device = Path("/dev/kvm")
+    if not device.exists():
+        return "there is no /dev/kvm: load kvm_amd or kvm_intel, or switch virtualization on in the firmware"
+    if not os.access(device, os.R_OK | os.W_OK):
+        return "you may not open /dev/kvm: add yourself to its group (usually kvm)"
+    return _KVM_HINT if "guest" in message else ""
+
+
+def _remembered() -> dict[str, Usable | Unusable]:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        stored: Mapping[str, Any] = json.loads(_store().read_text())
+        if stored["valid_for"] == _circumstances():
+            return {
+                name: Usable(finding["ready_s"])
+                if finding["usable"]
+                else Unusable(finding["reason"], finding["hint"])
+                for name, finding in stored["findings"].items()
+            }
+    return {}
+
+
+def _remember(findings: Mapping[str, Usable | Unusable]) -> None:
+    stored = {
+        "valid_for": _circumstances(),
+        "at": time.time(),
+        "findings": {
+            name: {"usable": True, "ready_s": finding.ready_s}
+            if isinstance(finding, Usable)
+            else {"usable": False, "reason": finding.reason, "hint": finding.hint}
+            for name, finding in findings.items()
+        },
+    }
+    with contextlib.suppress(OSError):  # a finding that cannot be kept is found again
+        part = _store().with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(stored, indent=1))
+        part.rename(_store())
+
+
+def _store() -> Path:
+    return cache_directory() / "probes.json"
+
+
+def _circumstances() -> list[str]:
+    programs = [
+        shutil.which("qemu-system-x86_64"),
+        shutil.which("linux.uml"),
+        str(agent_binary()),
+        "/dev/kvm",
+    ]
+    return [
+        Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        str(os.getuid()),
+        *map(_stamp, programs),
+    ]
+
+
+def _stamp(path: str | None) -> str:
+    try:
+        found = Path(path or "").stat()
+    except OSError:
+        return f"{path}: none"
+    return f"{path}: {found.st_size} {found.st_mtime_ns} {found.st_mode}"

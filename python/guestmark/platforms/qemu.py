@@ -1,0 +1,181 @@
+"""QEMU guests with KVM or TCG: the distribution's kernel, the host's root filesystem shared read-only."""
+
+import contextlib
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from guestmark.agent.binary import agent_binary
+from guestmark.agent.client import Agent
+from guestmark.appliance.initramfs import ModuleList, build_initramfs
+from guestmark.appliance.kernel import Kernel, Notify, find_kernel
+from guestmark.appliance.modules import ModuleTree
+from guestmark.errors import PlatformUnusableError
+from guestmark.plan.model import Cell
+from guestmark.platforms import virtiofs
+from guestmark.platforms.attest import attest_qemu
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.guest import Guest, await_ready, channel, stopping
+from guestmark.platforms.probe import probe_by_start
+from guestmark.platforms.process import SupervisedProcess
+from guestmark.platforms.qmp import Monitor
+
+QEMU = "qemu-system-x86_64"
+DEFAULTS = {"memory": "1G", "smp": "1", "machine": "q35"}
+_DEFAULT_CPU = {"kvm": "host", "tcg": "max"}
+_READY_DEADLINE_S = {"kvm": 30.0, "tcg": 90.0}
+_SHARE_TAG = "guestmark-root"
+# Shorter boots under emulation, nothing in the steady state: no rewriting of lock prefixes in the kernel's text, no
+# watching of the clock, no self-tests of ciphers.
+_BOOT_ARGS = {
+    "kvm": "tsc=reliable no_timer_check cryptomgr.notests=1",
+    "tcg": "tsc=reliable no_timer_check cryptomgr.notests=1 noreplace-smp",
+}
+
+
+class QemuPlatform:
+    """`kvm` or `tcg` on the host's own architecture. `notify` is told what takes long (fetching a kernel)."""
+
+    def __init__(self, accelerator: str, arch: str = "", notify: Notify = lambda _: None) -> None:
+        if arch not in ("", platform.machine()):
+            raise PlatformUnusableError(
+                f"{accelerator}@{arch}: guests of another architecture are not supported by this version",
+                hint=f"this host can run {accelerator}",
+            )
+        self.name = accelerator
+        self.accelerator = accelerator
+        self._notify = notify
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Guest]:
+        """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`."""
+        factors = {**DEFAULTS, "cpu": _DEFAULT_CPU[self.accelerator], **cell.factors}
+        kernel = find_kernel(factors.get("kernel", ""), self._notify)
+        bus = "device" if factors["machine"].startswith("microvm") else "pci"
+        share = _share_of(kernel)
+        initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(share, bus))
+        process = SupervisedProcess(self.name)
+        ours, theirs = channel()
+        monitor_ours, monitor_theirs = channel()
+        monitor = Monitor(monitor_ours)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(
+                stopping(process, ours.close, theirs.close, monitor.close, monitor_theirs.close)
+            )
+            command = [
+                *_base(self.accelerator, factors),
+                *(stack.enter_context(virtiofs.server(process.scratch, _SHARE_TAG, bus, factors["memory"]))
+                  if share == "virtiofs" else _plan9(bus)),
+                *_channel(theirs.fileno(), bus),
+                *_monitor(monitor_theirs.fileno()),
+                *_kernel(kernel, initramfs, self._kernel_args(share, factors)),
+            ]  # fmt: skip
+            process.start(command, pass_fds=(theirs.fileno(), monitor_theirs.fileno()))
+            theirs.close()
+            monitor_theirs.close()
+            agent = Agent(ours)
+            guest = Guest(
+                cell, process, agent, lambda: facts_of_vmm(monitor), lambda g: attest_qemu(g, factors)
+            )
+            await_ready(agent, process, deadline_s or _READY_DEADLINE_S[self.accelerator], guest.phases)
+            stack.callback(agent.close)
+            yield guest
+
+    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+        """Boots a guest and attests it; what fails is the reason."""
+        missing = missing_program(QEMU, "qemu-system-x86")
+        return missing or probe_by_start(self, deadline_s or _READY_DEADLINE_S[self.accelerator])
+
+    def _kernel_args(self, share: str, factors: Mapping[str, str]) -> str:
+        options = "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == "9p" else ""
+        return " ".join(
+            [
+                "console=ttyS0 quiet panic=-1",
+                _BOOT_ARGS[self.accelerator],
+                f"guestmark.channel=virtio:guestmark guestmark.root={share}:{_SHARE_TAG}",
+                *([f"guestmark.rootopts={options}"] if options else []),
+                factors.get("kernel_args", ""),
+            ]
+        ).strip()
+
+
+def missing_program(program: str, package: str) -> Unusable | None:
+    """`Unusable` when `program` is not on the PATH, naming the package that brings it."""
+    if shutil.which(program):
+        return None
+    return Unusable(f"{program} is not installed", f"install the package {package}")
+
+
+def facts_of_vmm(monitor: Monitor) -> dict[str, Any]:
+    """What QEMU says it is running: version, accelerator, processors and their model, memory in bytes."""
+    kvm = monitor.execute("query-kvm")
+    processors = monitor.execute("query-cpus-fast")
+    model = monitor.execute("qom-get", {"path": processors[0]["qom-path"], "property": "type"})
+    version = monitor.execute("query-version")["qemu"]
+    return {
+        "accelerator": "kvm" if kvm["enabled"] else "tcg",
+        "kvm_present": kvm["present"],
+        "processors": len(processors),
+        "cpu": str(model).removesuffix("-x86_64-cpu"),
+        "memory_bytes": monitor.execute("query-memory-size-summary")["base-memory"],
+        "qemu": f"{version['major']}.{version['minor']}.{version['micro']}",
+    }
+
+
+def _share_of(kernel: Kernel) -> str:
+    """9p where the kernel can; else virtiofs. A kernel without modules is taken to have 9p built in."""
+    if kernel.modules is None:
+        return "9p"
+    tree = ModuleTree.read(kernel.modules)
+    if tree.has("9pnet_virtio"):
+        return "9p"
+    if not tree.has("virtiofs"):
+        raise PlatformUnusableError(
+            f"the kernel {kernel.release} has neither 9p nor virtiofs, so the host's root cannot be shared with it",
+            hint="give another kernel with --set kernel=FILE",
+        )
+    return "virtiofs"
+
+
+def _modules(share: str, bus: str) -> ModuleList:
+    transport = "virtio_mmio" if bus == "device" else "virtio_pci"
+    shared = ("9p", "9pnet_virtio") if share == "9p" else ("virtiofs",)
+    return ModuleList((transport, "virtio_console", *shared, "overlay"))
+
+
+def _base(accelerator: str, factors: Mapping[str, str]) -> list[str]:
+    threads = ",thread=multi" if accelerator == "tcg" and int(factors["smp"]) > 1 else ""
+    return [
+        QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+        "-machine", factors["machine"], "-accel", accelerator + threads, "-cpu", factors["cpu"],
+        "-smp", factors["smp"], "-m", factors["memory"],
+        "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
+    ]  # fmt: skip
+
+
+def _plan9(bus: str) -> list[str]:
+    return [
+        "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+        "-device", f"virtio-9p-{bus},fsdev=root,mount_tag={_SHARE_TAG}{_modern(bus)}",
+    ]  # fmt: skip
+
+
+def _channel(fd: int, bus: str) -> list[str]:
+    return [
+        "-device", f"virtio-serial-{bus}{_modern(bus)}",
+        "-chardev", f"socket,id=agent,fd={fd}",
+        "-device", "virtserialport,chardev=agent,name=guestmark",
+    ]  # fmt: skip
+
+
+def _monitor(fd: int) -> list[str]:
+    return ["-chardev", f"socket,id=monitor,fd={fd}", "-mon", "chardev=monitor,mode=control"]
+
+
+def _kernel(kernel: Kernel, initramfs: object, arguments: str) -> list[str]:
+    return ["-kernel", str(kernel.elf or kernel.image), "-initrd", str(initramfs), "-append", arguments]
+
+
+def _modern(bus: str) -> str:
+    return ",disable-legacy=on" if bus == "pci" else ""

@@ -1,0 +1,81 @@
+"""User-Mode Linux: the guest kernel is a process of the host; `hostfs` shares the host's root filesystem."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from guestmark.agent.binary import agent_binary
+from guestmark.agent.client import Agent
+from guestmark.appliance.initramfs import ModuleList, build_initramfs
+from guestmark.errors import PlatformUnusableError
+from guestmark.plan.model import Cell
+from guestmark.platforms.attest import attest_uml
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.guest import Guest, await_ready, channel, stopping
+from guestmark.platforms.probe import probe_by_start
+from guestmark.platforms.process import SupervisedProcess
+from guestmark.platforms.qemu import missing_program
+
+UML = "linux.uml"
+DEFAULTS = {"memory": "1G"}
+_READY_DEADLINE_S = 30.0
+_MODULE_TREES = Path("/usr/lib/uml/modules")
+
+
+class UmlPlatform:
+    """`uml`: one processor, no monitor; what it is must be read from inside."""
+
+    name = "uml"
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Guest]:
+        """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`."""
+        factors = {**DEFAULTS, **cell.factors}
+        program = factors.get("kernel") or UML
+        initramfs = build_initramfs(agent_binary(), _modules_of(program), ModuleList(("overlay",)))
+        process = SupervisedProcess(self.name)
+        ours, theirs = channel()
+        with stopping(process, ours.close, theirs.close):
+            process.start(
+                command_line(program, initramfs, factors, theirs.fileno(), process.scratch),
+                pass_fds=(theirs.fileno(),),
+            )
+            theirs.close()
+            agent = Agent(ours)
+            guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors))
+            await_ready(agent, process, deadline_s or _READY_DEADLINE_S, guest.phases)
+            try:
+                yield guest
+            finally:
+                agent.close()
+
+    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+        """Boots a guest and attests it; what fails is the reason."""
+        missing = missing_program(UML, "user-mode-linux")
+        return missing or probe_by_start(self, deadline_s or _READY_DEADLINE_S)
+
+
+def command_line(
+    program: str, initramfs: Path, factors: Mapping[str, str], channel_fd: int, scratch: Path
+) -> list[str]:
+    """The command that starts the guest. The serial line is the agent's channel, the console goes to the output."""
+    return [
+        program,
+        f"mem={factors['memory']}",
+        f"initrd={initramfs}",
+        f"umid={scratch.name}", f"uml_dir={scratch}",
+        "con=null", "con0=null,fd:1", f"ssl0=fd:{channel_fd}", "ssl=null",
+        "quiet", "panic=-1",
+        "guestmark.channel=/dev/ttyS0", "guestmark.root=hostfs:/",
+        *factors.get("kernel_args", "").split(),
+    ]  # fmt: skip
+
+
+def _modules_of(program: str) -> Path | None:
+    """The module tree of the UML kernel: the newest the package brought; None for a kernel of the user's own."""
+    trees = sorted(_MODULE_TREES.glob("*/modules.builtin")) if program == UML else []
+    if program == UML and not trees:
+        raise PlatformUnusableError(
+            f"the modules of {UML} are not in {_MODULE_TREES}", hint="install the package user-mode-linux"
+        )
+    return trees[-1].parent if trees else None
