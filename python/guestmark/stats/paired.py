@@ -42,7 +42,7 @@ def t_interval(d: Array, confidence: float = 0.95) -> tuple[float, float]:
     """
     if d.size < 2:
         raise ValueError("an interval needs two values")
-    from scipy.special import stdtrit  # noqa: PLC0415  # slow to import
+    from scipy.special import stdtrit
 
     half = float(stdtrit(d.size - 1, (1 + confidence) / 2)) * _standard_error(d)
     mean = float(d.mean())
@@ -128,7 +128,7 @@ def equivalence_p(d: Array, margin: float) -> float:
     error = _standard_error(d)
     if error == 0:
         return 2.0**-d.size if room > 0 else 1.0
-    from scipy.special import stdtr  # noqa: PLC0415  # slow to import
+    from scipy.special import stdtr
 
     return float(stdtr(d.size - 1, -room / error))
 

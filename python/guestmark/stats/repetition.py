@@ -40,7 +40,7 @@ def blocks_needed(comparison: Comparison, precision: float) -> int | None:
     """
     if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
         return None
-    from scipy.special import stdtrit  # noqa: PLC0415  # slow to import
+    from scipy.special import stdtrit
 
     n = comparison.n
     half = math.log(comparison.ci[1] / comparison.ci[0]) / 2
