@@ -107,7 +107,9 @@ class Plan:
     cells: tuple[Cell, ...]
     policy: Policy
     metrics: tuple[Metric, ...]  # known beforehand, in table order; the first is the primary one
-    context: Mapping[str, Any] = field(default_factory=dict)  # command line, cwd, env, uid, what the user gave
+    context: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # command line, cwd, env, uid, what the user gave
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,13 @@ class Trial:
     measurements: tuple[Measurement, ...] = ()
     started_at: float = 0.0  # Unix time
     duration_s: float = 0.0  # whole trial, boot and harness included, host's monotonic clock
-    phases: Mapping[str, float] = field(default_factory=dict)  # seconds since the machine's start was asked for
+    phases: Mapping[str, float] = field(
+        default_factory=dict
+    )  # seconds since the machine's start was asked for
     attestation: Mapping[str, Any] = field(default_factory=dict)  # what the machine really is
-    noise: Mapping[str, Any] = field(default_factory=dict)  # host pressure, run-queue delay, steal, frequency, swap
+    noise: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # host pressure, run-queue delay, steal, frequency, swap
     warnings: tuple[str, ...] = ()
     command_line: tuple[str, ...] = ()  # of the hypervisor
     console: str = ""  # kept for failed trials, tail for the others

@@ -1,0 +1,95 @@
+"""The verbs. Each is a module of its own that is imported only when it is the one that was typed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from guestmark.cli.faults import PipeClosed
+
+if TYPE_CHECKING:
+    from typer.core import TyperCommand
+
+# Verb: what it does. The module is `guestmark.cli.<verb>_verb`, its function `command`.
+VERBS = {
+    "exec": "Measure any command on the host and in guests.",
+    "doctor": "Find out which platforms can be used here, by booting them.",
+    "runs": "List the runs in the ledger.",
+    "show": "Show the result of a run.",
+    "resume": "Continue a run where it stopped.",
+    "export": "Write a run as JSON, CSV, Parquet or Markdown.",
+    "shell": "Open a shell in the very guest that would be measured.",
+}
+
+
+class LazyGroup(TyperGroup):
+    """Knows the verbs by name and builds a verb's command only when it is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The verbs in the order of the help."""
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
+        """The command of a verb, or None when there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"guestmark.cli.{cmd_name}_verb")
+        verb = typer.Typer(rich_markup_mode=None, add_completion=False)
+        verb.command(
+            cmd_name, help=module.command.__doc__, context_settings=getattr(module, "SETTINGS", None)
+        )(module.command)
+        command: Any = typer.main.get_command(verb)
+        command.name = cmd_name
+        return command  # type: ignore[no-any-return]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds the verb. Raises `UsageError` with the nearest one for a word that is none."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from guestmark.plan.nearest import unknown
+
+            raise unknown("verb", args[0], VERBS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of verbs, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the verb; a reader that has gone is not an error of ours."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise PipeClosed from error
+        return result
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from guestmark import __version__
+
+        sys.stdout.write(f"guestmark {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Measure what virtualization costs your own workload: hyperfine for hypervisors."""

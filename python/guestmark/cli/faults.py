@@ -1,0 +1,76 @@
+"""How errors reach the user: one line what is wrong, one line what to do, and the right exit status."""
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+
+from guestmark.errors import ExitStatus, GuestmarkError
+
+BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
+
+
+class PipeClosed(Exception):  # noqa: N818 - the reader has gone, which is its right
+    """Whoever reads our output does not want more."""
+
+
+def show(error: GuestmarkError) -> None:
+    """Writes message and hint to standard error."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"guestmark: {error.message}\n")
+        for line in error.hint.splitlines():
+            sys.stderr.write(f"  {line}\n")
+
+
+def status_after(error: BaseException) -> int:
+    """Tells the user about whatever ended the program, and returns the exit status."""
+    if isinstance(error, SystemExit):
+        return _status_of(error)
+    if isinstance(error, GuestmarkError):
+        show(error)
+        return int(error.exit_status)
+    if isinstance(error, KeyboardInterrupt):
+        return int(ExitStatus.INTERRUPTED)
+    if isinstance(error, PipeClosed):
+        return _pipe_closed()
+    if isinstance(error, Exception):
+        return _crashed(error)
+    raise error
+
+
+def _status_of(end: SystemExit) -> int:
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code
+    sys.stderr.write(f"{end.code}\n")
+    return 1
+
+
+def _pipe_closed() -> int:
+    """Ends quietly, as a program killed by SIGPIPE would."""
+    # The interpreter flushes standard output once more at its end; nothing may come of it.
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(null, stream.fileno())
+    return 141
+
+
+def _crashed(error: Exception) -> int:
+    """Stores the traceback of a bug in a file and says so in one line."""
+    text = "".join(traceback.format_exception(error))
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111
+    path = os.path.join(base, "guestmark", f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")  # noqa: PTH118
+    summary = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+        with open(path, "w", encoding="utf-8", errors="replace") as stream:  # noqa: PTH123
+            stream.write(f"{sys.argv!r}\n{text}")
+        where = f"the details are in {path}"
+    except OSError:
+        where = text
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"guestmark: sorry, this is a bug in guestmark ({summary})\n  {where}\n")
+    return BUG_STATUS

@@ -1,0 +1,115 @@
+"""Progress on a terminal: what runs now, how far the run is, and the estimates so far."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live as RichLive
+from rich.text import Text
+
+from guestmark.plan.model import Cell, Plan, Trial, TrialStatus
+from guestmark.plan.units import format_duration
+
+if TYPE_CHECKING:
+    from guestmark.experiment.progress import Estimate
+
+# The display must not disturb what it shows: it is drawn when something happens and, for the clock, once a second.
+_REFRESH_PER_SECOND = 1.0
+
+
+class Live:
+    """An observer that draws on standard error; a context manager, as the terminal must be put right again."""
+
+    wants_estimates = True
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._live = RichLive(
+            get_renderable=self._draw,
+            console=self._console,
+            refresh_per_second=_REFRESH_PER_SECOND,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._plan: Plan | None = None
+        self._cell = ""
+        self._phase = ""
+        self._since = time.monotonic()
+        self._block = 0
+        self._failed = 0
+        self._in_block = 0
+        self._estimate: Estimate | None = None
+        self._estimated_at = 0.0
+
+    def __enter__(self) -> Live:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def started(self, plan: Plan, blocks: int) -> None:
+        """Remembers what there is to do."""
+        self._plan, self._block = plan, blocks
+
+    def trial_started(self, cell: Cell, block: int) -> None:
+        """Names the cell that runs now."""
+        if block != self._block:
+            self._block, self._in_block = block, 0
+        self._cell, self._since = cell.id, time.monotonic()
+
+    def phase(self, name: str) -> None:
+        """Shows what the trial does now."""
+        self._phase = name
+        self._live.refresh()
+
+    def trial_ended(self, cell: Cell, trial: Trial) -> None:
+        """Counts it; a failure is printed and stays on the screen."""
+        self._in_block += 1
+        if trial.status is TrialStatus.FAILED:
+            self._failed += 1
+            self.note(f"block {trial.block + 1}: {cell.id} failed: {trial.reason}")
+
+    def block_ended(self, estimate: Estimate) -> None:
+        """Shows the new estimates."""
+        self._estimate, self._estimated_at = estimate, time.monotonic()
+        self._live.refresh()
+
+    def note(self, text: str) -> None:
+        """Prints a remark that stays on the screen."""
+        self._console.print(Text(f"guestmark: {text}"), soft_wrap=True)
+
+    def _draw(self) -> RenderableType:
+        parts: list[RenderableType] = []
+        if self._estimate is not None and self._estimate.analysis.trials:
+            from guestmark.report.terminal import result_table
+
+            parts.append(result_table(self._estimate.analysis, width=self._console.width, details=False))
+        parts.append(self._status())
+        return Group(*parts)
+
+    def _status(self) -> Text:
+        text = Text(no_wrap=True, overflow="ellipsis")
+        goal = self._estimate.goal if self._estimate else self._plan.policy.blocks if self._plan else None
+        text.append(f"block {self._block + 1}", style="bold")
+        if goal:
+            about = "" if self._plan and self._plan.policy.blocks else "about "
+            text.append(f" of {about}{max(goal, self._block + 1)}")
+        if self._plan:
+            text.append(f", {self._in_block} of {len(self._plan.cells)} cells done")
+        if self._cell:
+            text.append(" · ")
+            text.append(self._cell, style="cyan")
+            text.append(f" {self._phase} ({format_duration(time.monotonic() - self._since)})")
+        if self._estimate and self._estimate.left_s:
+            left = max(self._estimate.left_s - (time.monotonic() - self._estimated_at), 0.0)
+            text.append(f" · about {format_duration(left)} left")
+        if self._failed:
+            text.append(f" · {self._failed} failed", style="red")
+        return text

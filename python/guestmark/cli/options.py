@@ -1,0 +1,92 @@
+"""Values of options as people write them, and what the shell may complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from guestmark.errors import UsageError
+from guestmark.plan import units
+
+T = TypeVar("T")
+
+
+def value(option: str, parse: Callable[[str], T], text: str | None) -> T | None:
+    """Parses an option's text when it was given. Raises `UsageError` naming the option."""
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error
+
+
+def positive_duration(option: str, text: str | None) -> float | None:
+    """Seconds above 0. Raises `UsageError` naming the option."""
+    seconds = value(option, units.parse_duration, text)
+    if seconds is not None and seconds <= 0:
+        raise UsageError(f"{option}: {text!r} is not above 0", hint="e.g. 90s, 10m or 1h30m")
+    return seconds
+
+
+def complete_platform(incomplete: str) -> list[str]:
+    """Platforms after what is typed of `--on`."""
+    from guestmark.platforms.registry import kinds
+
+    before, comma, _ = incomplete.rpartition(",")
+    return [f"{before}{comma}{kind}" for kind in kinds()]
+
+
+def complete_setting(incomplete: str) -> list[str]:
+    """`FACTOR=` and, behind it, the usual levels."""
+    from guestmark.plan.factors import known
+
+    factors = known()
+    name, equals, levels = incomplete.partition("=")
+    if not equals:
+        return [f"{factor}=" for factor in factors]
+    if name not in factors:
+        return []
+    before, comma, _ = levels.rpartition(",")
+    return [f"{name}={before}{comma}{level}" for level in factors[name].levels]
+
+
+def complete_run(incomplete: str) -> list[tuple[str, str]]:
+    """Ids of the runs in the ledger, newest first, with what they measured."""
+    from guestmark.errors import GuestmarkError
+    from guestmark.ledger import open_ledger
+
+    try:
+        with open_ledger(writable=False) as ledger:
+            runs = ledger.runs()
+    except GuestmarkError:
+        return []
+    found = [(run.id, f"{run.label} ({run.state.value})") for run in reversed(runs)]
+    return [("last", "the newest run"), *found]
+
+
+Ledger = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger", metavar="PATH", envvar="GUESTMARK_LEDGER", help="The ledger to use.", show_envvar=True
+    ),
+]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's id, the beginning or end of one, or `last`.", autocompletion=complete_run
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Write the result document there (- for standard output)."),
+]
+Csv = Annotated[
+    str | None, typer.Option("--csv", metavar="FILE", help="Write one line per measurement there.")
+]
+Markdown = Annotated[
+    str | None, typer.Option("--markdown", metavar="FILE", help="Write the tables there as Markdown.")
+]

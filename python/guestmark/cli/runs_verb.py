@@ -1,0 +1,54 @@
+"""`guestmark runs`: what the ledger holds."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from guestmark.cli import options
+
+
+def command(
+    json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    ledger: options.Ledger = None,
+) -> None:
+    """List the runs in the ledger, oldest first."""
+    from guestmark.ledger import default_path, open_ledger
+
+    if ledger is None and not default_path().exists():
+        runs = []
+    else:
+        with open_ledger(ledger, writable=False) as opened:
+            runs = opened.runs()
+    if json:
+        from dataclasses import asdict
+        from json import dump
+
+        dump([asdict(run) for run in runs], sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    if not runs:
+        sys.stderr.write("guestmark: the ledger holds no runs yet\n")
+        return
+    from datetime import datetime
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("run", "begun", "state"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("cells", "blocks", "trials", "failed"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("workload", no_wrap=True, overflow="ellipsis")
+    for run in runs:
+        begun = datetime.fromtimestamp(run.created_at).astimezone().strftime("%Y-%m-%d %H:%M")
+        numbers = (run.cells, run.blocks, run.trials, run.failed)
+        table.add_row(run.id, begun, run.state.value, *map(str, numbers), Text(run.label))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 1000  # a program reads it: nothing is cut off
+    console.print(table)

@@ -1,0 +1,194 @@
+"""What `exec` and `resume` have in common: probe, run, show, write."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from guestmark.errors import ExitStatus, LedgerError, PlatformUnusableError, UsageError
+from guestmark.ledger.model import RunState, StoredRun
+from guestmark.plan.model import Plan, TrialStatus
+
+if TYPE_CHECKING:
+    from guestmark.experiment.progress import Observer
+    from guestmark.ledger.store import Ledger
+    from guestmark.platforms.base import Platform, Unusable, Usable
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where results go: paths, `-` for standard output, None for nowhere."""
+
+    json: str | None = None
+    csv: str | None = None
+    markdown: str | None = None
+    quiet: bool = False
+
+    def files(self) -> list[tuple[str, str]]:
+        """Format and destination of each output that was asked for."""
+        asked = (("json", self.json), ("csv", self.csv), ("markdown", self.markdown))
+        return [(name, path) for name, path in asked if path is not None]
+
+    @property
+    def stdout_taken(self) -> bool:
+        """Whether a document goes to standard output, so that nothing else may."""
+        return any(path == "-" for _, path in self.files())
+
+    def check(self) -> None:
+        """Raises `UsageError` for what cannot be written, before anything is measured."""
+        if sum(path == "-" for _, path in self.files()) > 1:
+            raise UsageError("only one document can go to standard output", hint="give the others a file")
+        for name, path in self.files():
+            folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120
+            if path == "-":
+                continue
+            if not path or os.path.isdir(path):  # noqa: PTH112
+                raise UsageError(f"--{name} {path!r} is not a file's name", hint="e.g. result." + name)
+            if not os.access(path if os.path.exists(path) else folder, os.W_OK):  # noqa: PTH110
+                raise UsageError(
+                    f"--{name} {path}: it cannot be written", hint=f"is {folder} there, and yours?"
+                )
+
+
+def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
+    """Runs a new plan to its end and returns the exit status."""
+    from guestmark.experiment import preflight
+    from guestmark.experiment.environment import record_environment
+    from guestmark.ledger import open_ledger
+
+    outputs.check()
+    with open_ledger(ledger_path) as ledger:
+        unusable = preflight.check_platforms(plan, _prober(outputs))
+        plan, changes = preflight.without(plan, unusable)
+        notes = [*plan.context.get("notes", ()), *changes]
+        plan = replace(plan, context={**plan.context, "notes": notes})
+        run_id = ledger.create_run(plan, record_environment(), plan.policy.seed)
+        _record_unusable(ledger, run_id, unusable, outputs)
+        for note in notes:
+            _say(note, outputs, loud=True)
+        return _run(plan, ledger, run_id, outputs)
+
+
+def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
+    """Continues a stored run and returns the exit status."""
+    from guestmark.experiment import preflight
+    from guestmark.experiment.environment import record_environment
+    from guestmark.ledger import open_ledger
+
+    outputs.check()
+    with open_ledger(ledger_path) as ledger:
+        stored = ledger.load_run(wanted)
+        if stored.state in {RunState.COMPLETE, RunState.STOPPED}:
+            _say(
+                f"run {stored.id} is {stored.state.value} already; nothing is left to do", outputs, loud=True
+            )
+            return _finish(ledger, stored.id, stored.state, outputs)
+        if ledger.is_claimed(stored.id):
+            with ledger.claim(stored.id):  # raises, naming the owner
+                pass
+        known = {one.platform for one in stored.unusable}
+        cells = tuple(cell for cell in stored.plan.cells if cell.platform not in known)
+        unusable = preflight.check_platforms(replace(stored.plan, cells=cells), _prober(outputs))
+        for cell in cells:
+            if cell.baseline and cell.platform in unusable:
+                result = unusable[cell.platform]
+                raise PlatformUnusableError(
+                    f"the baseline {cell.id} of run {stored.id} cannot be used now: {result.reason}",
+                    hint=result.hint,
+                )
+        ledger.add_environment(stored.id, record_environment())
+        _record_unusable(ledger, stored.id, unusable, outputs)
+        return _run(stored.plan, ledger, stored.id, outputs)
+
+
+def _run(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> int:
+    from guestmark.experiment import runner
+    from guestmark.experiment.interrupt import Interruption
+
+    interruption = Interruption()
+    with interruption.handled():
+        try:
+            with _observer(outputs) as observer:
+                state = runner.run(plan, ledger, run_id, observer=observer, interruption=interruption)
+        except LedgerError as error:
+            _say(f"what was measured until now is in run {run_id}", outputs, loud=True)
+            raise LedgerError(error.message, hint=error.hint) from error
+    return _finish(ledger, run_id, state, outputs)
+
+
+def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> int:
+    stored = ledger.load_run(run_id)
+    show(stored, outputs)
+    return int(_status(stored, state))
+
+
+def show(stored: StoredRun, outputs: Outputs) -> None:
+    """Prints the report and writes the documents that were asked for."""
+    from guestmark.report import formats
+    from guestmark.report.terminal import print_report
+
+    for name, path in outputs.files():
+        formats.write(stored, name, path)
+    if not outputs.stdout_taken:
+        from rich.console import Console
+
+        print_report(stored, Console(highlight=False))
+
+
+def _status(stored: StoredRun, state: RunState) -> ExitStatus:
+    if state is RunState.INTERRUPTED:
+        return ExitStatus.INTERRUPTED
+    good = sum(trial.status is TrialStatus.OK for trial in stored.trials)
+    if good == 0:
+        return ExitStatus.NOTHING_MEASURED
+    return ExitStatus.ALL_MEASURED if good == len(stored.trials) else ExitStatus.SOME_FAILED
+
+
+def _record_unusable(ledger: Ledger, run_id: str, unusable: dict[str, Unusable], outputs: Outputs) -> None:
+    for name, result in unusable.items():
+        ledger.record_platform(run_id, name, result.reason, result.hint)
+        hint = f"\n  {result.hint}" if result.hint else ""
+        _say(f"{name} cannot be used here and is left out: {result.reason}{hint}", outputs, loud=True)
+
+
+def _prober(outputs: Outputs) -> Callable[[list[Platform]], Mapping[str, Usable | Unusable]]:
+    from threading import Timer
+
+    from guestmark.platforms.probe import probe_all
+
+    def check(platforms: list[Platform]) -> Mapping[str, Usable | Unusable]:
+        names = ", ".join(platform.name for platform in platforms)
+        slow = Timer(0.5, _say, (f"finding out whether {names} can be used here …", outputs))
+        slow.daemon = True
+        slow.start()
+        try:
+            return probe_all(platforms)
+        finally:
+            slow.cancel()
+
+    return check
+
+
+def _observer(outputs: Outputs) -> AbstractContextManager[Observer]:
+    if outputs.quiet:
+        from guestmark.experiment.progress import Silent
+
+        return nullcontext(Silent())
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from guestmark.cli.live import Live
+
+        return Live()
+    from guestmark.cli.lines import Lines
+
+    return nullcontext(Lines())
+
+
+def _say(text: str, outputs: Outputs, *, loud: bool = False) -> None:
+    """A line on standard error; without `loud` only when progress is wanted."""
+    if loud or not outputs.quiet:
+        sys.stderr.write(f"guestmark: {text}\n")
+        sys.stderr.flush()

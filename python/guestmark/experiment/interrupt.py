@@ -1,0 +1,54 @@
+"""Ctrl-C and its relatives: the first one ends the run in order, the second one at once."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """Raised inside `Interruption.armed` by the first signal; nothing but the runner catches it."""
+
+
+class Interruption:
+    """Whether the user wants to stop. A signal interrupts only what runs inside `armed()`; else it is remembered."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._armed = False
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.received is not None:
+            # Machines die with this process; the ledger is consistent at every moment.
+            os._exit(130)
+        self.received = signal.Signals(number)
+        if self._armed:
+            self._armed = False
+            raise Interrupted
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handles the signals while inside. SIGHUP stays ignored under nohup."""
+        previous = {number: signal.getsignal(number) for number in SIGNALS}
+        for number, handler in previous.items():
+            if handler is not signal.SIG_IGN or number == signal.SIGTERM:
+                signal.signal(number, self._handle)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """The first signal raises `Interrupted` inside, also when it has come already."""
+        self._armed = True
+        try:
+            if self.received is not None:
+                raise Interrupted
+            yield
+        finally:
+            self._armed = False

@@ -1,0 +1,29 @@
+"""How many iterations a trial holds."""
+
+import math
+from collections.abc import Sequence
+
+from guestmark.plan.model import Trial, TrialStatus
+
+MAX_ITERATIONS = 10
+_BOOT_S = 1.0  # what another boot costs, about
+
+
+def choose(duration_s: float) -> int:
+    """Iterations per boot when one takes `duration_s` seconds.
+
+    r = sqrt(cost of a boot / cost of an iteration) for equal variances at both levels, which is all that is known
+    before the first block (Kalibera and Jones, "Rigorous benchmarking in reasonable time", 2013, §6); at most
+    `MAX_ITERATIONS`, since iterations of one boot are no replicates.
+    """
+    if duration_s <= 0:
+        return MAX_ITERATIONS
+    return min(max(round(math.sqrt(_BOOT_S / duration_s)), 1), MAX_ITERATIONS)
+
+
+def chosen_before(cell_trials: Sequence[Trial]) -> int | None:
+    """What was chosen in an earlier trial of the cell; it stays for the whole run, resumed or not."""
+    for trial in cell_trials:
+        if trial.status is TrialStatus.OK and trial.measurements:
+            return len(trial.measurements[0].iterations)
+    return None

@@ -1,0 +1,58 @@
+"""Before anything is measured: which platforms can be used here, and what the plan becomes without the rest."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guestmark.errors import PlatformUnusableError
+from guestmark.plan.model import Cell, Plan
+from guestmark.platforms import registry
+from guestmark.platforms.base import Unusable, Usable
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Platform
+
+
+def check_platforms(
+    plan: Plan, probe_all: Callable[[list["Platform"]], Mapping[str, Usable | Unusable]]
+) -> dict[str, Unusable]:
+    """The unusable platforms of the plan, by name. Raises `UsageError` for one this version cannot make.
+
+    `probe_all` is given all guests' platforms at once and answers by name; the host is asked directly.
+    """
+    platforms = {name: registry.get(name) for name in dict.fromkeys(cell.platform for cell in plan.cells)}
+    guests = [platform for name, platform in platforms.items() if name != "host"]
+    found: dict[str, Usable | Unusable] = dict(probe_all(guests)) if guests else {}
+    found |= {name: platform.probe() for name, platform in platforms.items() if name not in found}
+    return {name: found[name] for name in platforms if isinstance(found[name], Unusable)}  # type: ignore[misc]
+
+
+def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[str]]:
+    """The plan with a baseline that can be used, and remarks about what changed.
+
+    When the baseline's platform is unusable the first usable cell takes its place, and has a null copy if the old one
+    had. Raises `PlatformUnusableError` with all reasons when nothing is left.
+    """
+    usable = [cell for cell in plan.cells if cell.platform not in unusable]
+    if not usable:
+        reasons = "; ".join(f"{name}: {result.reason}" for name, result in unusable.items())
+        hints = "; ".join(dict.fromkeys(result.hint for result in unusable.values() if result.hint))
+        raise PlatformUnusableError(f"no platform can be used: {reasons}", hint=hints)
+    notes: list[str] = []
+    cells = list(plan.cells)
+    for old in [cell for cell in plan.cells if cell.baseline and cell.platform in unusable]:
+        new = next(
+            (cell for cell in usable if cell.null_of is None and cell.workload == old.workload),
+            None,
+        )
+        if new is None:
+            continue
+        notes.append(f"the baseline {old.id} cannot be used; everything is compared with {new.id} instead")
+        cells = [
+            replace(cell, baseline=cell.id == new.id) if cell.id in {old.id, new.id} else cell
+            for cell in cells
+        ]
+        has_null = any(cell.null_of == old.id for cell in plan.cells)
+        if has_null and not any(cell.null_of == new.id for cell in plan.cells):
+            cells.append(Cell(f"{new.id}#2", new.workload, new.platform, new.factors, null_of=new.id))
+    return replace(plan, cells=tuple(cells)), notes

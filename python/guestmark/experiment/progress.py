@@ -1,0 +1,67 @@
+"""What an experiment tells while it runs."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from guestmark.plan.model import Cell, Plan, Trial
+
+if TYPE_CHECKING:
+    from guestmark.report.analysis import Analysis
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How far the run is. Times in seconds; `goal` is the expected number of blocks, None while unknown."""
+
+    blocks: int
+    goal: int | None
+    left_s: float | None
+    analysis: "Analysis"  # of the primary metric only
+
+
+class Observer(Protocol):
+    """Receives what happens, in this order; must be quick, as it runs between the measurements."""
+
+    wants_estimates: bool  # whether `block_ended` is worth an analysis when the number of blocks is fixed
+
+    def started(self, plan: Plan, blocks: int) -> None:
+        """The run begins, or goes on after `blocks` blocks."""
+
+    def trial_started(self, cell: Cell, block: int) -> None:
+        """A machine for `cell` is asked for."""
+
+    def phase(self, name: str) -> None:
+        """What the trial does now: booting, preparing, warming up, measuring."""
+
+    def trial_ended(self, cell: Cell, trial: Trial) -> None:
+        """The trial is in the ledger."""
+
+    def block_ended(self, estimate: Estimate) -> None:
+        """All cells of a block are done."""
+
+    def note(self, text: str) -> None:
+        """A remark the user should read."""
+
+
+class Silent:
+    """Tells nobody."""
+
+    wants_estimates = False
+
+    def started(self, plan: Plan, blocks: int) -> None:
+        """Nothing."""
+
+    def trial_started(self, cell: Cell, block: int) -> None:
+        """Nothing."""
+
+    def phase(self, name: str) -> None:
+        """Nothing."""
+
+    def trial_ended(self, cell: Cell, trial: Trial) -> None:
+        """Nothing."""
+
+    def block_ended(self, estimate: Estimate) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""

@@ -1,0 +1,140 @@
+"""The loop: block after block, cell after cell, each trial in the ledger as soon as it has ended."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from guestmark.experiment import stopping
+from guestmark.experiment.blocks import GIVE_UP_AFTER, given_up, missing_trials
+from guestmark.experiment.interrupt import Interrupted, Interruption
+from guestmark.experiment.iterations import chosen_before
+from guestmark.experiment.progress import Estimate, Observer
+from guestmark.experiment.trial import Slot, run_trial
+from guestmark.ledger.model import RunState
+from guestmark.plan.model import Cell, Plan, Trial, TrialStatus
+from guestmark.platforms import registry
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+
+
+def run(
+    plan: Plan, ledger: "Ledger", run_id: str, *, observer: Observer, interruption: Interruption
+) -> RunState:
+    """Executes the run from where its stored trials end, in the order its seed gives, and returns how it ended.
+
+    Cells of platforms the ledger has as unusable for this run are left out. Raises `LedgerError` when another process
+    executes the run or a trial cannot be stored.
+    """
+    with ledger.claim(run_id):
+        stored = ledger.load_run(run_id)
+        unusable = {one.platform for one in stored.unusable}
+        cells = [cell for cell in plan.cells if cell.platform not in unusable]
+        ledger.set_run_state(run_id, RunState.RUNNING)
+        loop = _Loop(
+            plan=plan,
+            cells=cells,
+            ledger=ledger,
+            run_id=run_id,
+            trials=list(stored.trials),
+            observer=observer,
+            interruption=interruption,
+        )
+        try:
+            state = loop.blocks()
+        except Interrupted:
+            state = RunState.INTERRUPTED
+        except BaseException:
+            ledger.set_run_state(run_id, RunState.INTERRUPTED)
+            raise
+        ledger.set_run_state(run_id, state)
+    return state
+
+
+class _Loop:
+    """The state of a running experiment; everything it decides follows from the plan and the trials."""
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        cells: Sequence[Cell],
+        ledger: "Ledger",
+        run_id: str,
+        trials: list[Trial],
+        observer: Observer,
+        interruption: Interruption,
+    ) -> None:
+        self._plan = plan
+        self._cells = cells
+        self._ledger = ledger
+        self._run_id = run_id
+        self._trials = trials
+        self._done = {(trial.block, trial.cell_id): trial for trial in trials}
+        self._observer = observer
+        self._interruption = interruption
+
+    def blocks(self) -> RunState:
+        """Runs blocks until the policy says stop."""
+        block = self._first_incomplete()
+        self._observer.started(self._plan, block)
+        while True:
+            decision = self._decide(block)
+            if decision.state is not None:
+                return self._final(decision.state)
+            if all(self._given_up(cell) for cell in self._cells):
+                return RunState.FAILED
+            for order, cell in missing_trials(self._plan.policy.seed, block, self._plan.cells, self._done):
+                if cell in self._cells and not self._given_up(cell):
+                    self._trial(cell, block, order)
+            block += 1
+
+    def _first_incomplete(self) -> int:
+        alive = [cell for cell in self._cells if not self._given_up(cell)]
+        last = max((trial.block for trial in self._trials), default=-1)
+        for block in range(last + 1):
+            if any((block, cell.id) not in self._done for cell in alive):
+                return block
+        return last + 1
+
+    def _decide(self, blocks: int) -> stopping.Decision:
+        if not self._trials:  # spares the first trial the import of what analyses
+            return stopping.Decision(None, self._plan.policy.blocks, None)
+        if self._plan.policy.blocks is not None and not self._wants_estimates:
+            left = self._plan.policy.blocks - blocks
+            return stopping.Decision(RunState.COMPLETE if left <= 0 else None, self._plan.policy.blocks, None)
+        from guestmark.report.analysis import analyse
+
+        stored = [trial for trial in self._trials if trial.block < blocks]
+        analysis = analyse(self._plan, stored, metrics={self._plan.metrics[0].name})
+        decision = stopping.decide(self._plan, self._trials, blocks, analysis)
+        self._observer.block_ended(Estimate(blocks, decision.goal, decision.left_s, analysis))
+        return decision
+
+    @property
+    def _wants_estimates(self) -> bool:
+        return self._observer.wants_estimates
+
+    def _trial(self, cell: Cell, block: int, order: int) -> None:
+        with self._interruption.armed():
+            pass  # a signal that came between two trials ends the run here
+        mine = self._of(cell)
+        self._observer.trial_started(cell, block)
+        slot = Slot(cell, block, order, chosen_before(mine))
+        trial = run_trial(self._plan, slot, registry.get(cell.platform), self._interruption, self._observer)
+        self._ledger.append(self._run_id, trial)
+        self._trials.append(trial)
+        self._done[block, cell.id] = trial
+        self._observer.trial_ended(cell, trial)
+        if self._given_up(cell):
+            self._observer.note(
+                f"{cell.id} has failed {GIVE_UP_AFTER} times and never succeeded; it is not tried again: {trial.reason}"
+            )
+
+    def _of(self, cell: Cell) -> list[Trial]:
+        return [trial for trial in self._trials if trial.cell_id == cell.id]
+
+    def _given_up(self, cell: Cell) -> bool:
+        return given_up(self._of(cell))
+
+    def _final(self, state: RunState) -> RunState:
+        return state if any(trial.status is TrialStatus.OK for trial in self._trials) else RunState.FAILED

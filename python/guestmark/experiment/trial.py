@@ -1,0 +1,186 @@
+"""One trial: a fresh machine, attested, the workload run on it, and everything that is known about it kept."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from guestmark.errors import (
+    AgentError,
+    GuestmarkError,
+    MachineError,
+    PlatformUnusableError,
+    WorkloadError,
+)
+from guestmark.experiment import iterations
+from guestmark.experiment.interrupt import Interruption
+from guestmark.experiment.progress import Observer
+from guestmark.plan.model import Better, Cell, Measurement, Metric, Plan, Trial, TrialStatus
+from guestmark.workloads import base as workloads
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine, Platform
+
+_CONSOLE_TAIL = 4096  # characters kept of a good trial's console
+_TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Which trial it is: cell, block and position inside the block; `iterations` when an earlier trial chose it."""
+
+    cell: Cell
+    block: int
+    order: int
+    iterations: int | None = None
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is gathered while the trial goes on, so that a failure keeps what there was."""
+
+    measurements: tuple[Measurement, ...] = ()
+    phases: Mapping[str, float] = field(default_factory=dict)
+    attestation: dict[str, Any] = field(default_factory=dict)
+    noise: Mapping[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    command_line: tuple[str, ...] = ()
+    console: str = ""
+
+
+def run_trial(
+    plan: Plan, slot: Slot, platform: "Platform", interruption: Interruption, observer: Observer
+) -> Trial:
+    """Runs one trial to its end and returns it, failed or not.
+
+    `MachineError`, `WorkloadError` and `PlatformUnusableError` make a failed trial. Raises `Interrupted` when the user
+    stops (the machine is gone by then, and there is no trial); anything else is a bug and is not caught.
+    """
+    started_at, begin = time.time(), time.monotonic()
+    record = _Record()
+    reason = ""
+    try:
+        with ExitStack() as stack:
+            _measure(
+                plan,
+                slot,
+                platform=platform,
+                record=record,
+                stack=stack,
+                interruption=interruption,
+                observer=observer,
+            )
+    except _TRIAL_FAULTS as error:
+        reason = _one_line(error)
+        if isinstance(error, MachineError) and error.console:
+            record.console = error.console
+    failed = bool(reason)
+    return Trial(
+        cell_id=slot.cell.id,
+        block=slot.block,
+        order=slot.order,
+        status=TrialStatus.FAILED if failed else TrialStatus.OK,
+        reason=reason,
+        measurements=() if failed else record.measurements,
+        started_at=started_at,
+        duration_s=time.monotonic() - begin,
+        phases=dict(record.phases),
+        attestation=record.attestation,
+        noise=dict(record.noise),
+        warnings=tuple(dict.fromkeys(record.warnings)),
+        command_line=record.command_line,
+        console=record.console if failed else record.console[-_CONSOLE_TAIL:],
+    )
+
+
+def _measure(
+    plan: Plan,
+    slot: Slot,
+    *,
+    platform: "Platform",
+    record: _Record,
+    stack: ExitStack,
+    interruption: Interruption,
+    observer: Observer,
+) -> None:
+    from guestmark.experiment.noise import NoiseRecorder
+
+    # Leaving `armed` comes before leaving the machine: its end is not to be interrupted.
+    with interruption.armed():
+        observer.phase("booting" if slot.cell.platform != "host" else "starting")
+        machine = stack.enter_context(platform.start(slot.cell))
+        workload = workloads.create(plan, slot.cell)
+        recorder = NoiseRecorder(machine)
+        try:
+            record.command_line = machine.command_line
+            record.phases = machine.phases
+            record.attestation.update(machine.attest())
+            try:
+                observer.phase("preparing")
+                workload.prepare(machine)
+                record.attestation.update(workload.facts)
+                with recorder:
+                    record.measurements = _iterate(plan, slot, workload, machine, observer)
+            finally:
+                record.warnings += workload.warnings
+                _clean_up(workload, machine, record)
+        finally:
+            record.noise = recorder.result()
+            record.console = machine.console()
+
+
+def _iterate(
+    plan: Plan, slot: Slot, workload: workloads.Workload, machine: "Machine", observer: Observer
+) -> tuple[Measurement, ...]:
+    wanted = plan.policy.iterations or slot.iterations
+    for number in range(plan.policy.warmup):
+        observer.phase(f"warming up {number + 1}/{plan.policy.warmup}")
+        duration = _timed(lambda: workload.run(machine))[1]
+        wanted = wanted or iterations.choose(duration)
+    rounds: list[list[Measurement]] = []
+    while not rounds or len(rounds) < (wanted or 1):
+        observer.phase(f"measuring {len(rounds) + 1}/{wanted or '?'}")
+        measured, duration = _timed(lambda: workload.run(machine))
+        wanted = wanted or iterations.choose(duration)
+        rounds.append(measured)
+    return merge(rounds)
+
+
+def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
+    """One measurement per metric from those of every iteration. Raises `WorkloadError` when an iteration lacks one."""
+    from guestmark.stats import reduce_iterations
+
+    values: dict[str, list[float]] = {}
+    metrics: dict[str, Metric] = {}
+    for measured in rounds:
+        for measurement in measured:
+            metrics[measurement.metric.name] = measurement.metric
+            values.setdefault(measurement.metric.name, []).append(measurement.value)
+    for name, series in values.items():
+        if len(series) != len(rounds):
+            raise WorkloadError(
+                f"metric {name} was measured in {len(series)} of {len(rounds)} iterations only"
+            )
+    return tuple(
+        Measurement(metric, reduce_iterations(values[name], Better(metric.better)), tuple(values[name]))
+        for name, metric in metrics.items()
+    )
+
+
+def _timed(run: Callable[[], list[Measurement]]) -> tuple[list[Measurement], float]:
+    begin = time.monotonic()
+    return run(), time.monotonic() - begin
+
+
+def _clean_up(workload: workloads.Workload, machine: "Machine", record: _Record) -> None:
+    """Cleans up without hiding why the trial failed: a dead machine needs no cleaning."""
+    try:
+        workload.cleanup(machine)
+    except (AgentError, WorkloadError) as error:
+        record.warnings.append(f"cleaning up: {_one_line(error)}")
+
+
+def _one_line(error: GuestmarkError) -> str:
+    line = " ".join(error.message.split())
+    return f"{line} ({' '.join(error.hint.split())})" if error.hint else line

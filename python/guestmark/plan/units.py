@@ -1,0 +1,96 @@
+"""Durations, percentages, sizes and numbers as people write them; every parser raises `ValueError` with one line."""
+
+import math
+import re
+
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)", re.ASCII)
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGTP]?)(I?)B?\s*", re.ASCII | re.IGNORECASE)
+_PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_GROUPED_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", re.ASCII)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from `90`, `90s`, `1.5m`, `10min`, `1h30m`, `250ms`; a number without a unit is seconds."""
+    rest = text.strip().lower()
+    if not rest:
+        raise ValueError("a duration is missing")
+    total, position, parts = 0.0, 0, 0
+    while position < len(rest):
+        match = _DURATION_PART.match(rest, position)
+        if match is None:
+            raise ValueError(f"{text!r} is not a duration (write 90s, 10m or 1h30m)")
+        number, unit = match.groups()
+        if unit == "" and (parts or match.end() != len(rest)):
+            raise ValueError(f"{text!r} is not a duration (a unit is missing; write 90s, 10m or 1h30m)")
+        if unit and unit not in _DURATION_UNITS:
+            raise ValueError(f"{text!r} has an unknown unit {unit!r} (known: {', '.join(_DURATION_UNITS)})")
+        total += float(number) * _DURATION_UNITS[unit or "s"]
+        position, parts = match.end(), parts + 1
+    if not math.isfinite(total):
+        raise ValueError(f"{text!r} is too long a duration")
+    return total
+
+
+def parse_fraction(text: str) -> float:
+    """A share of one from `2%` or `0.02`; `2` is refused, as it could mean either."""
+    stripped = text.strip()
+    is_percent = stripped.endswith("%")
+    number = stripped.removesuffix("%").strip()
+    if not _PLAIN_NUMBER.fullmatch(number):
+        raise ValueError(f"{text!r} is not a percentage (write 2% or 0.02)")
+    value = float(number) / (100.0 if is_percent else 1.0)
+    if not 0.0 < value < 1.0:
+        hint = f"; did you mean {number}%?" if not is_percent and value >= 1.0 else ""
+        raise ValueError(f"{text!r} must be above 0 and below 100%{hint}")
+    return value
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `512M`, `1GiB`, `0.5g`, `268435456`: units are powers of 1024 in every usual spelling.
+
+    Hypervisors and qemu-img read `M` and `MB` so; only whole bytes are accepted.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size (write 512M or 1GiB)")
+    number, prefix, binary = match.groups()
+    if binary and not prefix:
+        raise ValueError(f"{text!r} is not a size (write 512M or 1GiB)")
+    value = float(number) * 1024 ** " KMGTP".index(prefix.upper() or " ")
+    if value <= 0 or value != int(value):
+        raise ValueError(f"{text!r} is not a whole, positive number of bytes")
+    return int(value)
+
+
+def format_size(size: int) -> str:
+    """The shortest exact spelling, e.g. 536870912 → `512M`; `parse_size` reads it back."""
+    for power, prefix in ((5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "K")):
+        if size and size % 1024**power == 0:
+            return f"{size // 1024**power}{prefix}"
+    return str(size)
+
+
+def parse_number(text: str) -> float:
+    """A finite number as programs print it: `12`, `-0.5`, `1e3`, `1,234.5` (commas only as thousands separators)."""
+    stripped = text.strip()
+    if _GROUPED_NUMBER.fullmatch(stripped):
+        stripped = stripped.replace(",", "")
+    if not _PLAIN_NUMBER.fullmatch(stripped):
+        raise ValueError(f"{text!r} is not a number")
+    value = float(stripped)
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is not a finite number")
+    return value
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds for people: `0.42 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,117 @@
+"""The host itself: the same agent as in guests, as a child over a socket, so both are timed by the same code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from guestmark.agent.binary import agent_binary
+from guestmark.agent.client import Agent
+from guestmark.errors import AttestationError, GuestmarkError, MachineError, UsageError
+from guestmark.plan.model import Cell
+from guestmark.platforms.base import Unusable, Usable
+
+READY_DEADLINE_S = 10.0
+_STOP_DEADLINE_S = 2.0
+
+
+@dataclass(slots=True)
+class Host:
+    """The host as a machine; what is started and stopped is only the agent."""
+
+    agent: Agent
+    command_line: tuple[str, ...]
+    phases: dict[str, float] = field(default_factory=dict)
+    vmm_pid: int | None = None
+
+    def attest(self) -> Mapping[str, Any]:
+        """The host's kernel as the agent sees it. Raises `AttestationError` when it is not this process's own."""
+        hello = self.agent.hello()
+        here = os.uname()
+        if (hello.kernel, hello.arch) != (here.release, here.machine):
+            raise AttestationError(
+                f"the agent does not run on this host: asked {here.release} {here.machine}, "
+                f"found {hello.kernel} {hello.arch}"
+            )
+        return {
+            "kernel": hello.kernel,
+            "arch": hello.arch,
+            "boot_id": hello.boot_id,
+            "processors": os.cpu_count(),
+        }
+
+    def console(self) -> str:
+        """Nothing: a host has no console."""
+        return ""
+
+    def vmm_stats(self) -> Mapping[str, float]:
+        """Nothing: there is no hypervisor."""
+        return {}
+
+
+class HostPlatform:
+    """`host`: no machine is booted; every trial gets an agent, and a process tree, of its own."""
+
+    name = "host"
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell) -> Iterator[Host]:
+        """Starts an agent for `cell`; leaving the context ends it with everything it runs.
+
+        Raises `UsageError` for factors, which a host cannot be given, and `MachineError` when the agent does not
+        answer in time.
+        """
+        if cell.factors:
+            raise UsageError(
+                f"the host cannot be given {', '.join(cell.factors)}", hint="factors are for guests"
+            )
+        begin = time.monotonic()
+        command = (str(agent_binary()), "serve")
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as stack:
+            stack.callback(ours.close)
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=theirs,
+                    stdout=theirs,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # a Ctrl-C in the terminal is for the controller alone
+                )
+            except OSError as error:
+                raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
+            finally:
+                theirs.close()
+            stack.callback(_stop, process, ours)
+            agent = Agent(ours)
+            stack.callback(agent.close)
+            agent.hello(timeout_s=READY_DEADLINE_S)
+            yield Host(agent, command, {"ready": time.monotonic() - begin})
+
+    def probe(self) -> Usable | Unusable:
+        """Starts an agent and asks it for its name."""
+        from guestmark.plan.model import WorkloadSpec
+
+        try:
+            with self.start(Cell("probe", WorkloadSpec("probe"), self.name)) as host:
+                host.attest()
+                return Usable(host.phases["ready"])
+        except GuestmarkError as error:
+            return Unusable(error.message, error.hint)
+
+
+def _stop(process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+    """The end of its channel ends the agent and what it runs; if not, a signal does."""
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_RDWR)
+    try:
+        process.wait(_STOP_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,53 @@
+"""The contract between an experiment and what it measures; a workload is one file and one registration."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from guestmark.plan.nearest import unknown
+
+if TYPE_CHECKING:
+    from guestmark.plan.model import Cell, Measurement, Plan
+    from guestmark.platforms.base import Machine
+
+
+class Workload(Protocol):
+    """One workload during one trial; a fresh one is made for every trial."""
+
+    facts: Mapping[str, Any]  # what `prepare` found out about the machine; goes into the trial's attestation
+    warnings: list[str]  # remarks for the user, collected by all steps
+
+    def prepare(self, machine: Machine) -> None:
+        """What has to be done once before measuring; not timed. Raises `WorkloadError` or `MachineError`."""
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """One iteration, warm-up or measured: every metric of it. Raises `WorkloadError` or `MachineError`."""
+
+    def cleanup(self, machine: Machine) -> None:
+        """Undoes `prepare`; called whenever `prepare` was, while the machine still answers."""
+
+
+Factory = Callable[["Plan", "Cell"], Workload]
+
+_builtin = {"exec": "guestmark.workloads.exec:ExecWorkload"}
+_registry: dict[str, Factory] = {}
+
+
+def register(name: str, factory: Factory) -> None:
+    """Makes a workload known. Raises `ValueError` when the name is taken."""
+    if name in _builtin or _registry.setdefault(name, factory) is not factory:
+        raise ValueError(f"workload {name!r} is registered twice")
+
+
+def create(plan: Plan, cell: Cell) -> Workload:
+    """The workload of `cell` for one trial. Raises `UsageError` with the nearest name for an unknown one."""
+    name = cell.workload.name
+    if name in _builtin:
+        module, _, attribute = _builtin[name].partition(":")
+        factory: Factory = getattr(importlib.import_module(module), attribute)
+        return factory(plan, cell)
+    if name not in _registry:
+        raise unknown("workload", name, {*_builtin, *_registry})
+    return _registry[name](plan, cell)
