@@ -32,7 +32,7 @@ def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[st
         "run": {
             "id": run.id,
             "name": run.plan.name,
-            "created_at": _timestamp(run.created_at),
+            "created_at": timestamp(run.created_at),
             "seed": run.seed,
             "state": run.state.value,
             "blocks": found.blocks,
@@ -61,9 +61,8 @@ def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[st
         "flagged_blocks": list(found.flagged_blocks),
         "unusable": to_plain(run.unusable),
     }
-    clean = _clean(document)
-    assert isinstance(clean, dict)
-    return clean
+    cleaned: dict[str, Any] = clean(document)
+    return cleaned
 
 
 def _plan(run: StoredRun) -> dict[str, Any]:
@@ -110,7 +109,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "measurements": {one.metric.name: one.value for one in trial.measurements},
         "reason": trial.reason,
         "iterations": {one.metric.name: list(one.iterations) for one in trial.measurements},
-        "started_at": _timestamp(trial.started_at),
+        "started_at": timestamp(trial.started_at),
         "duration_s": trial.duration_s,
         "phases": to_plain(trial.phases),
         "attestation": to_plain(trial.attestation),
@@ -156,17 +155,19 @@ def _interval(ends: tuple[float, float] | None) -> list[float | None]:
     return [None, None] if ends is None else [ends[0], ends[1]]
 
 
-def _timestamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
+    """Unix time as UTC in ISO 8601, to the millisecond."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _clean(value: Any) -> Any:
+def clean(value: Any) -> Any:
+    """`value` as strict JSON can hold it: no NaN, no infinity, no lone surrogate."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     if isinstance(value, Mapping):
-        return {_clean(key): _clean(one) for key, one in value.items()}
+        return {clean(key): clean(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(one) for one in value]
+        return [clean(one) for one in value]
     return value

@@ -1,0 +1,237 @@
+"""The environment a run was made in, as far as it can change a figure. Environment variables are
+never recorded.
+"""
+
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import guestmark
+
+PROGRAMS = (f"qemu-system-{platform.machine()}", "linux.uml", "qemu-img", "guestfish", "virtiofsd")
+LIBRARIES = ("msgspec", "numpy", "polars", "pydantic", "qemu.qmp", "rich", "scipy", "sqlalchemy", "typer")
+VULNERABILITIES = "sys/devices/system/cpu/vulnerabilities"
+_VERSION_LIMIT_S = 5.0
+
+
+def record_environment(
+    argv: Sequence[str] | None = None,
+    *,
+    programs: Iterable[str] = PROGRAMS,
+    agent: Path | None = None,
+    root: Path = Path("/"),
+) -> dict[str, Any]:
+    """What the host is, as a JSON-representable dict; what cannot be found out is absent.
+
+    `argv` is guestmark's command line (default: this process's), `programs` are asked for their version when
+    they are installed, `agent` is the agent's binary, whose hash is recorded. `root` is where /proc and /sys
+    are.
+    """
+    memory = _memory(root / "proc/meminfo")
+    found: dict[str, Any] = {
+        "recorded_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "command_line": list(sys.orig_argv if argv is None else argv),
+        "processor": _processor(root),
+        "frequency": _frequency(root / "sys/devices/system/cpu"),
+        "memory_bytes": memory.get("MemTotal"),
+        "memory_available_bytes": memory.get("MemAvailable"),
+        "swap_bytes": memory.get("SwapTotal"),
+        "swap_free_bytes": memory.get("SwapFree"),
+        "transparent_hugepages": _chosen(_line(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        "kernel": {
+            "release": platform.release(),
+            "version": platform.version(),
+            "command_line": _line(root / "proc/cmdline"),
+        },
+        "distribution": _distribution(root / "etc/os-release"),
+        "virtualization": _virtualization(root),
+        "mitigations": {
+            file.name: _line(file) for file in sorted((root / VULNERABILITIES).glob("*")) if _line(file)
+        },
+        "load": _load(root / "proc/loadavg"),
+        "programs": _versions(programs),
+        "guestmark": _guestmark(agent),
+        "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
+        "libraries": _libraries(),
+    }
+    return {name: value for name, value in found.items() if value not in (None, {}, "")}
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _line(file: Path) -> str:
+    return _text(file).strip()
+
+
+def _processor(root: Path) -> dict[str, Any]:
+    """Of the first processor; the flags as a short hash too, since nobody compares 130 words by eye."""
+    fields: dict[str, str] = {}
+    for line in _text(root / "proc/cpuinfo").split("\n\n", 1)[0].splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    flags = sorted((fields.get("flags") or fields.get("Features") or "").split())
+    found: dict[str, Any] = {
+        "model": fields.get("model name") or fields.get("cpu model") or platform.processor(),
+        "vendor": fields.get("vendor_id"),
+        "family_model_stepping": "/".join(
+            fields.get(name, "") for name in ("cpu family", "model", "stepping")
+        ),
+        "microcode": fields.get("microcode"),
+        "bugs": fields.get("bugs"),
+        "architecture": platform.machine(),
+        "count": os.cpu_count(),
+        "usable": len(os.sched_getaffinity(0)),
+        "flags_sha256": hashlib.sha256(" ".join(flags).encode()).hexdigest()[:16] if flags else None,
+        "smt": _line(root / "sys/devices/system/cpu/smt/active"),
+    }
+    return {name: value for name, value in found.items() if value not in (None, "", "//")}
+
+
+def _frequency(folder: Path) -> dict[str, Any]:
+    policies = sorted((folder / "cpufreq").glob("policy*"))
+    found: dict[str, Any] = {}
+    for name, file in (
+        ("governor", "scaling_governor"),
+        ("driver", "scaling_driver"),
+        ("minimum_khz", "scaling_min_freq"),
+        ("maximum_khz", "scaling_max_freq"),
+        ("energy_preference", "energy_performance_preference"),
+    ):
+        values = sorted({text for policy in policies if (text := _line(policy / file))})
+        if values:
+            found[name] = values[0] if len(values) == 1 else values
+    if boost := _line(folder / "cpufreq/boost"):
+        found["boost"] = boost == "1"
+    elif no_turbo := _line(folder / "intel_pstate/no_turbo"):
+        found["boost"] = no_turbo == "0"
+    return found
+
+
+def _memory(file: Path) -> dict[str, int]:
+    found = {}
+    for line in _text(file).splitlines():
+        name, _, rest = line.partition(":")
+        with contextlib.suppress(ValueError, IndexError):
+            found[name] = int(rest.split()[0]) * 1024
+    return found
+
+
+def _chosen(text: str) -> str:
+    """`madvise` from `always [madvise] never`."""
+    return text.partition("[")[2].partition("]")[0]
+
+
+def _distribution(file: Path) -> str:
+    for line in _text(file).splitlines():
+        name, _, value = line.partition("=")
+        if name == "PRETTY_NAME":
+            return value.strip().strip('"')
+    return ""
+
+
+def _virtualization(root: Path) -> dict[str, Any]:
+    """Whether this host is itself a guest, by what systemd-detect-virt looks at too; `hypervisor` is
+    the CPUID bit.
+    """
+    dmi = root / "sys/class/dmi/id"
+    cpuinfo = _text(root / "proc/cpuinfo")
+    found: dict[str, Any] = {
+        "hypervisor": any(
+            line.startswith("flags") and " hypervisor" in line for line in cpuinfo.splitlines()[:64]
+        )
+        or "User Mode Linux" in cpuinfo,
+        "vendor": _line(dmi / "sys_vendor"),
+        "product": _line(dmi / "product_name"),
+        "xen": _line(root / "sys/hypervisor/type"),
+        "container": _line(root / "run/systemd/container")
+        or ("docker" if (root / ".dockerenv").exists() else "")
+        or ("podman" if (root / "run/.containerenv").exists() else ""),
+        "device_tree": _line(root / "proc/device-tree/hypervisor/compatible").strip("\0"),
+    }
+    return {name: value for name, value in found.items() if value != ""}
+
+
+def _load(file: Path) -> list[float]:
+    try:
+        return [float(field) for field in _text(file).split()[:3]]
+    except ValueError:
+        return []
+
+
+def _versions(programs: Iterable[str]) -> dict[str, str]:
+    """First line of what each installed program says to --version; they are asked at the same time."""
+    started = {}
+    for program in programs:
+        if path := shutil.which(program):
+            with contextlib.suppress(OSError):
+                started[program] = subprocess.Popen(
+                    [path, "--version"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+    found = {}
+    for program, process in started.items():
+        try:
+            output, _ = process.communicate(timeout=_VERSION_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            found[program] = "does not answer --version"
+            continue
+        lines = output.decode(errors="replace").strip().splitlines()
+        found[program] = lines[0][:200] if lines else "says nothing"
+    return found
+
+
+def _guestmark(agent: Path | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"version": getattr(guestmark, "__version__", None)}
+    if found["version"] is None:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found["version"] = metadata.version("guestmark")
+    here = Path(guestmark.__file__).resolve().parent
+    checkout = here.parent.parent
+    if (checkout / ".git").exists() and (commit := _git(checkout, "rev-parse", "HEAD")):
+        found["commit"] = commit
+        found["modified"] = bool(_git(checkout, "status", "--porcelain", "--untracked-files=no"))
+    if agent is not None:
+        with contextlib.suppress(OSError):
+            found["agent_sha256"] = hashlib.sha256(agent.read_bytes()).hexdigest()
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _git(checkout: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(checkout), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_LIMIT_S,
+            check=False,
+            env={"PATH": os.environ.get("PATH", os.defpath), "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _libraries() -> dict[str, str]:
+    found = {}
+    for library in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[library] = metadata.version(library)
+    return found

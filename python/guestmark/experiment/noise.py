@@ -1,0 +1,218 @@
+"""What the host went through while a trial was measured.
+
+Counters of the kernel are read before and after; reading takes well under a millisecond and nothing runs in
+between. What a host cannot tell is absent from the result, never zero.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine
+
+_PSI = ("cpu", "io", "memory")
+_MAX_CPUS = 8  # whose frequency is asked for; some kernels answer slowly
+
+
+class NoiseRecorder:
+    """Records between `start` and `stop`, or inside a `with` block when it was given the machine that is
+    measured.
+
+    The result is flat. Keys named as in `guestmark.stats.THRESHOLDS` are what blocks are flagged by: shares
+    of the elapsed time (`psi_cpu_some`, `psi_io_full`, `psi_memory_some`, `steal` of all processors' time,
+    `run_queue_delay` summed over the hypervisor's threads), the relative `frequency_drop`, and the counts
+    `throttled` and `swapped_pages`. The raw figures stand beside them with their unit in the name.
+    """
+
+    def __init__(self, machine: Machine | None = None, *, root: Path = Path("/")) -> None:
+        self._machine = machine
+        self._root = root  # a test's copy of /proc and /sys
+        self._pids: tuple[int, ...] = ()
+        self._before: dict[str, Any] | None = None
+        self._result: dict[str, Any] = {}
+
+    def __enter__(self) -> NoiseRecorder:
+        pid = self._machine.vmm_pid if self._machine is not None else None
+        self.start(() if pid is None else (pid,))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, pids: Iterable[int] = ()) -> None:
+        """Begins recording; `pids` are the hypervisor's processes, whose threads' waiting is recorded too."""
+        self._pids = tuple(pids)
+        self._result = {}
+        self._before = self._read()
+
+    def stop(self) -> dict[str, Any]:
+        """Ends recording and returns what happened since `start`; empty when nothing was started."""
+        if self._before is not None:
+            self._result = _difference(self._before, self._read())
+            self._before = None
+        return self._result
+
+    def result(self) -> dict[str, Any]:
+        """What the last recording found; empty before its end."""
+        return self._result
+
+    def _read(self) -> dict[str, Any]:
+        root = self._root
+        return {
+            "time": time.monotonic(),
+            "psi": {name: _pressure(root / "proc/pressure" / name) for name in _PSI},
+            "threads": {pid: _threads(root / "proc" / str(pid) / "task") for pid in self._pids},
+            "stat": _stat(root / "proc/stat"),
+            "swap": _pairs(root / "proc/vmstat", ("pswpin", "pswpout")),
+            "throttled": _throttled(root / "sys/devices/system/cpu"),
+            "mhz": _frequency(root),
+            "load": _load(root / "proc/loadavg"),
+        }
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:  # not there, not allowed, or its process just ended
+        return ""
+
+
+def _pressure(file: Path) -> dict[str, int]:
+    """Microseconds of stall so far, by `some` and `full`."""
+    found = {}
+    for line in _text(file).splitlines():
+        kind, _, rest = line.partition(" ")
+        with contextlib.suppress(ValueError):
+            found[kind] = int(rest.rpartition("total=")[2])
+    return found
+
+
+def _threads(folder: Path) -> dict[str, tuple[int, int]]:
+    """Nanoseconds run and waited on a run queue so far, by thread (Linux:
+    Documentation/scheduler/sched-stats).
+    """
+    found = {}
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(folder):  # noqa: PTH208 - names only, and quick
+            fields = _text(folder / thread / "schedstat").split()
+            if len(fields) >= 2:
+                found[thread] = (int(fields[0]), int(fields[1]))
+    return found
+
+
+def _stat(file: Path) -> dict[str, int]:
+    """Ticks of all processors together, ticks stolen by the host's own host, and context switches."""
+    found: dict[str, int] = {}
+    for line in _text(file).splitlines():
+        name, *fields = line.split()
+        if name == "cpu" and len(fields) >= 8:
+            ticks = [int(field) for field in fields[:8]]  # guest time is already in user time
+            found |= {"ticks": sum(ticks), "steal": ticks[7]}
+        elif name == "ctxt" and fields:
+            found["switches"] = int(fields[0])
+    return found
+
+
+def _pairs(file: Path, names: tuple[str, ...]) -> dict[str, int]:
+    found = {}
+    for line in _text(file).splitlines():
+        name, _, value = line.partition(" ")
+        if name in names:
+            found[name] = int(value)
+    return found
+
+
+def _throttled(folder: Path) -> int | None:
+    counts = [
+        int(text)
+        for counter in folder.glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
+        if (text := _text(counter).strip()).isdigit()
+    ]
+    return sum(counts) if counts else None
+
+
+def _frequency(root: Path) -> float | None:
+    """Frequency in MHz of the fastest processor now: that of one that works, whatever the idle ones do."""
+    folder = root / "sys/devices/system/cpu"
+    found = [
+        int(text) / 1000
+        for number in range(_MAX_CPUS)
+        if (text := _text(folder / f"cpu{number}/cpufreq/scaling_cur_freq").strip()).isdigit()
+    ]
+    if not found:
+        for line in _text(root / "proc/cpuinfo").splitlines():
+            if line.startswith("cpu MHz"):
+                with contextlib.suppress(ValueError):
+                    found.append(float(line.partition(":")[2]))
+    return max(found) if found else None
+
+
+def _load(file: Path) -> float | None:
+    fields = _text(file).split()
+    return float(fields[0]) if fields else None
+
+
+def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    elapsed = max(after["time"] - before["time"], 1e-9)
+    noise: dict[str, Any] = {"elapsed_s": elapsed}
+    for name in _PSI:
+        for kind in before["psi"][name].keys() & after["psi"][name].keys():
+            stalled = after["psi"][name][kind] - before["psi"][name][kind]
+            noise[f"psi_{name}_{kind}_us"] = stalled
+            noise[f"psi_{name}_{kind}"] = stalled / 1e6 / elapsed
+    _add_threads(noise, before["threads"], after["threads"], elapsed)
+    stat = {
+        name: after["stat"][name] - before["stat"][name]
+        for name in before["stat"].keys() & after["stat"].keys()
+    }
+    if "steal" in stat:
+        noise["steal_ticks"] = stat["steal"]
+        noise["steal"] = stat["steal"] / stat["ticks"] if stat["ticks"] > 0 else 0.0
+    if "switches" in stat:
+        noise["context_switches"] = stat["switches"]
+    swap = {
+        name: after["swap"][name] - before["swap"][name]
+        for name in before["swap"].keys() & after["swap"].keys()
+    }
+    if swap:
+        noise |= {f"{name}_pages": pages for name, pages in swap.items()}
+        noise["swapped_pages"] = sum(swap.values())
+    if before["throttled"] is not None and after["throttled"] is not None:
+        noise["throttled"] = after["throttled"] - before["throttled"]
+    if before["mhz"] and after["mhz"]:
+        noise["frequency_mhz"] = [before["mhz"], after["mhz"]]
+        noise["frequency_drop"] = max(0.0, 1 - after["mhz"] / before["mhz"])
+    if after["load"] is not None:
+        noise["load_1min"] = after["load"]
+    return noise
+
+
+def _add_threads(
+    noise: dict[str, Any],
+    before: Mapping[int, Mapping[str, tuple[int, int]]],
+    after: Mapping[int, Mapping[str, tuple[int, int]]],
+    elapsed: float,
+) -> None:
+    """Threads started meanwhile count from zero; what threads did that ended meanwhile is not known
+    any more.
+    """
+    ran = waited = known = 0
+    for pid, threads in after.items():
+        for thread, (run_ns, wait_ns) in threads.items():
+            run_before, wait_before = before.get(pid, {}).get(thread, (0, 0))
+            ran += run_ns - run_before
+            waited += wait_ns - wait_before
+            known += 1
+    if known:
+        noise["vmm_run_s"] = ran / 1e9
+        noise["run_queue_delay_s"] = waited / 1e9
+        noise["run_queue_delay"] = waited / 1e9 / elapsed
