@@ -289,7 +289,7 @@ install_packages() {
     [ -z "$(dpkg --audit 2>/dev/null)" ] ||
         step_apt "finishing an interrupted package installation" ${become:+sudo} dpkg --configure -a
     # shellcheck disable=SC2086
-    step_apt "installing$packages" ${become:+sudo} env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get \
+    step_apt "installing these packages" ${become:+sudo} env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get \
         -qy -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 --no-remove --no-install-recommends install $packages
 }
 
