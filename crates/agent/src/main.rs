@@ -1,2 +1,42 @@
-//! Placeholder.
-fn main() {}
+//! The agent: PID 1 in a guest, a plain child of the controller on the host.
+//!
+//! `guestmark-agent serve` answers on standard input and output; as PID 1 it boots first (see `init`);
+//! `guestmark-agent supervise` keeps a hypervisor from outliving its controller.
+
+mod calls;
+mod exec;
+mod frame;
+mod init;
+mod reap;
+mod serve;
+mod spawn;
+mod sys;
+mod transfer;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: guestmark-agent serve
+       guestmark-agent supervise --lifeline FD [--remove PATH]... [--grace MS] -- COMMAND [ARGUMENT]...
+       guestmark-agent --version";
+
+fn main() -> ExitCode {
+    if std::process::id() == 1 {
+        init::run();
+    }
+    let mut arguments = std::env::args_os().skip(1);
+    let result = match arguments.next().as_deref().and_then(std::ffi::OsStr::to_str) {
+        Some("serve") => serve::serve_stdio(),
+        Some("--version") => {
+            println!("guestmark-agent {} protocol {}", env!("CARGO_PKG_VERSION"), guestmark_wire::PROTOCOL);
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(125);
+        }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("guestmark-agent: {error}");
+        ExitCode::from(125)
+    })
+}

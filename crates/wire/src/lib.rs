@@ -1,1 +1,454 @@
-//! Placeholder.
+//! Messages between the control plane and the agent; nothing but types.
+//!
+//! A frame is a little-endian `u32` length followed by that many bytes of `MessagePack` (structs as maps with field
+//! names, enums externally tagged). The controller sends [`Request`]s, the agent answers with [`Answer`] or
+//! [`Failed`], in between with any number of [`Chunk`]s. The agent speaks first: one [`Answer`] of [`Hello`] with id 0.
+//!
+//! Byte strings (arguments, environment, paths, contents) are `MessagePack` `bin`: Unix names need not be UTF-8.
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+/// Changes with every incompatible change of a message; both sides refuse another one.
+pub const PROTOCOL: u32 = 1;
+/// Most bytes of content in one [`Call::Data`] or [`Chunk`].
+pub const MAX_CHUNK: usize = 1 << 20;
+/// Longest payload of a frame: a chunk and room for its envelope, or a long command line. Longer ones are refused.
+pub const MAX_FRAME: usize = MAX_CHUNK + (64 << 10);
+/// Most bytes of one output stream that the agent keeps for the reply of an [`Exec`].
+pub const MAX_OUTPUT: u64 = 64 << 20;
+
+/// What the controller sends. `id` is chosen by the controller, unique among the calls in flight, and not 0.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request<'a> {
+    /// Which call this starts or belongs to.
+    pub id: u64,
+    /// What is asked for.
+    #[serde(borrow)]
+    pub call: Call<'a>,
+}
+
+/// The calls. The last four belong to a running call with the same `id`, have no reply of their own, and are ignored
+/// when that call has already ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Call<'a> {
+    /// Who answers: [`Hello`].
+    Hello,
+    /// The clocks now, as cheap as possible: [`Clock`].
+    Clock,
+    /// Runs a program: [`Exited`], preceded by chunks of streams 1 and 2.
+    Exec(Box<Exec>),
+    /// Resolves a command as `exec` would: [`Which`].
+    Which(Lookup),
+    /// Digest of a file: [`Digest`].
+    Sha256(Path),
+    /// Mounts a filesystem: [`Done`].
+    Mount(Mount),
+    /// Unmounts: [`Done`].
+    Umount(Umount),
+    /// Writes all caches back: [`Done`].
+    Sync,
+    /// Contents of a file as chunks of stream 1, then [`Count`].
+    ReadFile(ReadFile),
+    /// Replaces a file by the data that follows: [`Count`].
+    WriteFile(WriteFile),
+    /// Discards the data that follows (measures the channel): [`Count`].
+    Sink,
+    /// Metadata of a file, symbolic links followed: [`Stat`].
+    Stat(Path),
+    /// Size of a filesystem: [`Statfs`].
+    Statfs(Path),
+    /// Makes a directory: [`Done`].
+    Mkdir(Mkdir),
+    /// Removes a file, or with `recursive` a whole directory: [`Done`].
+    Remove(Remove),
+    /// What the machine is: [`Facts`].
+    Facts,
+    /// Writes back, replies [`Done`] and switches the machine off (as a plain process: exits).
+    PowerOff,
+    /// Bytes for the standard input, file or sink of the call.
+    Data(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
+    /// No more bytes will follow.
+    End,
+    /// Sends a signal to the process group of the call.
+    Kill(Kill),
+    /// New size of the terminal of the call.
+    Winsize(Winsize),
+}
+
+/// A program to run in a session of its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Exec {
+    /// Arguments; the first is looked up as `execvp` does, with the `PATH` of `env`.
+    pub argv: Vec<ByteBuf>,
+    /// `NAME=value` strings; the agent's own environment when absent.
+    #[serde(default)]
+    pub env: Option<Vec<ByteBuf>>,
+    /// Working directory; the agent's own when absent.
+    #[serde(default)]
+    pub cwd: Option<ByteBuf>,
+    /// User to become.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// Group to become.
+    #[serde(default)]
+    pub gid: Option<u32>,
+    /// Supplementary groups to take.
+    #[serde(default)]
+    pub groups: Option<Vec<u32>>,
+    /// Whether [`Call::Data`] for the standard input follows; else it is `/dev/null`.
+    #[serde(default)]
+    pub stdin: bool,
+    /// After this many nanoseconds the whole process group is killed.
+    #[serde(default)]
+    pub time_limit_ns: Option<u64>,
+    /// Bytes of each output stream to keep; the rest is read, discarded and counted.
+    pub output_limit: u64,
+    /// Send output as it comes instead of when the program has ended (which does not disturb it).
+    #[serde(default)]
+    pub stream: bool,
+    /// Run on a terminal of this size; output is one stream (1), sent as it comes.
+    #[serde(default)]
+    pub pty: Option<Winsize>,
+}
+
+/// Size of a terminal in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Winsize {
+    /// Lines.
+    pub rows: u16,
+    /// Columns.
+    pub cols: u16,
+}
+
+/// A signal for the process group of a running call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kill {
+    /// Signal number.
+    pub signal: i32,
+}
+
+/// A command to look up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Lookup {
+    /// What would be the first argument.
+    pub name: ByteBuf,
+    /// The `PATH` to search.
+    #[serde(default)]
+    pub path: Option<ByteBuf>,
+    /// Directory that relative names start from.
+    #[serde(default)]
+    pub cwd: Option<ByteBuf>,
+}
+
+/// A file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Path {
+    /// Its path.
+    pub path: ByteBuf,
+}
+
+/// A filesystem to mount, as `mount(2)`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Device, tag or `none`.
+    pub source: ByteBuf,
+    /// Where.
+    pub target: ByteBuf,
+    /// Type as in `/proc/filesystems`.
+    pub fstype: String,
+    /// Comma-separated options as for `mount -o`: flags are recognised, the rest goes to the filesystem.
+    #[serde(default)]
+    pub options: String,
+}
+
+/// A filesystem to unmount.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Umount {
+    /// Where it is mounted.
+    pub target: ByteBuf,
+    /// Detach now, unmount when no longer used.
+    #[serde(default)]
+    pub lazy: bool,
+}
+
+/// A part of a file to read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReadFile {
+    /// Its path; may be in `/proc` or a device.
+    pub path: ByteBuf,
+    /// First byte.
+    #[serde(default)]
+    pub offset: u64,
+    /// Most bytes to send.
+    pub limit: u64,
+}
+
+/// A file to write.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WriteFile {
+    /// Its path; created or truncated.
+    pub path: ByteBuf,
+    /// Permissions when it is created.
+    pub mode: u32,
+    /// Owner to give it.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// Group to give it.
+    #[serde(default)]
+    pub gid: Option<u32>,
+    /// Reply only when the contents have reached the disk.
+    #[serde(default)]
+    pub fsync: bool,
+}
+
+/// A directory to make.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Mkdir {
+    /// Its path.
+    pub path: ByteBuf,
+    /// Its permissions.
+    pub mode: u32,
+    /// Make missing parents too and accept one that exists.
+    #[serde(default)]
+    pub parents: bool,
+}
+
+/// What to remove.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Remove {
+    /// Its path; a symbolic link is removed, not followed.
+    pub path: ByteBuf,
+    /// Remove directories with all they hold.
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+/// The call ended well.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Answer<T> {
+    /// Of the request.
+    pub id: u64,
+    /// The result.
+    pub ok: T,
+}
+
+/// The call failed; the agent goes on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Failed {
+    /// Of the request; 0 when it could not be decoded.
+    pub id: u64,
+    /// Why.
+    pub error: Failure,
+}
+
+/// A part of an output stream or file of the call `id`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Chunk<'a> {
+    /// Of the request.
+    pub id: u64,
+    /// 1: standard output or contents; 2: standard error.
+    pub stream: u8,
+    /// The bytes.
+    #[serde(borrow, with = "serde_bytes")]
+    pub data: &'a [u8],
+}
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What kind of failure.
+    pub kind: Kind,
+    /// For a human.
+    pub message: String,
+    /// The system's error number, if it was a system call that failed.
+    #[serde(default)]
+    pub errno: Option<i32>,
+}
+
+/// Kinds of failures that a controller tells apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The command or file does not exist.
+    NotFound,
+    /// The command or file may not be used.
+    PermissionDenied,
+    /// The command is not a program for this machine.
+    BadFormat,
+    /// The working directory cannot be entered.
+    BadCwd,
+    /// The request makes no sense.
+    BadRequest,
+    /// A system call failed, see `errno`.
+    Os,
+}
+
+/// Who answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL`] of the agent.
+    pub protocol: u32,
+    /// Version of the agent.
+    pub version: String,
+    /// Machine as `uname -m`.
+    pub arch: String,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Process id; 1 in a guest.
+    pub pid: u32,
+    /// User id.
+    pub uid: u32,
+    /// Host name.
+    pub hostname: String,
+    /// Identifies one boot of one kernel.
+    pub boot_id: String,
+    /// The clocks now.
+    pub clock: Clock,
+    /// Steps of the boot with their ends on the monotonic clock, in order.
+    pub phases: Vec<Phase>,
+}
+
+/// The end of one step of the boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Its name.
+    pub name: String,
+    /// When it ended, `CLOCK_MONOTONIC`.
+    pub at_ns: u64,
+}
+
+/// The clocks of the machine, read one right after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// `CLOCK_MONOTONIC`.
+    pub monotonic_ns: u64,
+    /// `CLOCK_REALTIME`.
+    pub realtime_ns: u64,
+    /// `CLOCK_BOOTTIME`.
+    pub boottime_ns: u64,
+}
+
+/// How a program ended and what it used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exited {
+    /// Exit status, if it exited.
+    pub status: Option<i32>,
+    /// Signal, if one killed it.
+    pub signal: Option<i32>,
+    /// Whether it was killed at its time limit.
+    pub timed_out: bool,
+    /// Whether the kernel killed something for lack of memory meanwhile.
+    pub oom_killed: bool,
+    /// Process id it had.
+    pub pid: u32,
+    /// `CLOCK_MONOTONIC` right before the process was made.
+    pub started_ns: u64,
+    /// `CLOCK_MONOTONIC` right after its end was noticed.
+    pub ended_ns: u64,
+    /// Processor time in user mode, its waited-for children included.
+    pub user_us: u64,
+    /// Processor time in the kernel.
+    pub system_us: u64,
+    /// Largest resident set of any one process.
+    pub max_rss_kib: u64,
+    /// Page faults without I/O.
+    pub minor_faults: u64,
+    /// Page faults with I/O.
+    pub major_faults: u64,
+    /// Times it gave up the processor.
+    pub voluntary_switches: u64,
+    /// Times the processor was taken from it.
+    pub involuntary_switches: u64,
+    /// Bytes of standard output discarded past the limit.
+    pub stdout_discarded: u64,
+    /// Bytes of standard error discarded past the limit.
+    pub stderr_discarded: u64,
+    /// Processes it left behind that were killed.
+    pub leftovers: u32,
+}
+
+/// Where a command is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Which {
+    /// Absolute path.
+    pub path: ByteBuf,
+}
+
+/// Digest of a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Digest {
+    /// SHA-256 in hexadecimal.
+    pub sha256: String,
+    /// Bytes read.
+    pub size: u64,
+}
+
+/// Nothing to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {}
+
+/// Bytes moved, and when the first and the last were seen by the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Bytes.
+    pub bytes: u64,
+    /// `CLOCK_MONOTONIC` when the call was taken up.
+    pub started_ns: u64,
+    /// `CLOCK_MONOTONIC` when the last byte was dealt with.
+    pub ended_ns: u64,
+}
+
+/// Metadata of a file, as `stat(2)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Units of 512 bytes allocated.
+    pub blocks: u64,
+    /// Last modification, `CLOCK_REALTIME`.
+    pub mtime_ns: i64,
+}
+
+/// Size of a filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statfs {
+    /// Magic number of its type.
+    pub magic: u64,
+    /// Bytes of one block.
+    pub block_size: u64,
+    /// All blocks.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Blocks free for others than root.
+    pub available: u64,
+}
+
+/// What the machine is, as its kernel says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Model of the first processor.
+    pub cpu_model: String,
+    /// Its features.
+    pub cpu_flags: Vec<String>,
+    /// Processors online.
+    pub cpus_online: u32,
+    /// `MemTotal`.
+    pub mem_total_kib: u64,
+    /// Command line of the kernel.
+    pub cmdline: String,
+    /// `/proc/self/mounts`.
+    pub mounts: String,
+    /// Clock source in use; empty when the kernel does not say.
+    pub clocksource: String,
+    /// Virtual machine's maker as the kernel or firmware says; empty when none is known.
+    pub hypervisor: String,
+}

@@ -1,0 +1,240 @@
+//! Calls that are answered at once.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+
+use guestmark_wire::{
+    Answer, Call, Clock, Done, Facts, Failed, Failure, Hello, Kind, Lookup, Phase, Stat, Statfs, Which, PROTOCOL,
+};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::time::ClockId;
+use serde::Serialize;
+
+use crate::exec::{failure, os_failure};
+use crate::frame::Outbox;
+use crate::{spawn, sys};
+
+/// Answers a call that neither runs a program nor moves many bytes.
+pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
+    match call {
+        Call::Which(lookup) => reply(id, which(&lookup), out),
+        Call::Mount(mount) => {
+            let result = self::mount(&mount.source, &mount.target, &mount.fstype, &mount.options);
+            reply(id, done("mount", &mount.target, result), out);
+        }
+        Call::Umount(umount) => {
+            let flags = if umount.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+            let result = sys::cstring(&umount.target).and_then(|target| Ok(rustix::mount::unmount(target, flags)?));
+            reply(id, done("umount", &umount.target, result), out);
+        }
+        Call::Sync => {
+            rustix::fs::sync();
+            reply(id, Ok(Done {}), out);
+        }
+        Call::Stat(path) => reply(id, stat(&path.path), out),
+        Call::Statfs(path) => reply(id, statfs(&path.path), out),
+        Call::Mkdir(mkdir) => {
+            let mut builder = fs::DirBuilder::new();
+            let result = builder.recursive(mkdir.parents).mode(mkdir.mode).create(OsStr::from_bytes(&mkdir.path));
+            reply(id, done("mkdir", &mkdir.path, result), out);
+        }
+        Call::Remove(remove) => {
+            let path = OsStr::from_bytes(&remove.path);
+            let result = match fs::symlink_metadata(path) {
+                Ok(data) if data.is_dir() && remove.recursive => fs::remove_dir_all(path),
+                Ok(data) if data.is_dir() => fs::remove_dir(path),
+                Ok(_) => fs::remove_file(path),
+                Err(error) => Err(error),
+            };
+            reply(id, done("remove", &remove.path, result), out);
+        }
+        Call::Facts => reply(id, Ok(facts()), out),
+        _ => reply::<Done>(id, Err(failure(Kind::BadRequest, "not a call of its own")), out),
+    }
+}
+
+fn reply<T: Serialize>(id: u64, result: Result<T, Failure>, out: &mut Outbox) {
+    match result {
+        Ok(ok) => out.push(&Answer { id, ok }),
+        Err(error) => out.push(&Failed { id, error }),
+    }
+}
+
+fn done(what: &str, path: &[u8], result: io::Result<()>) -> Result<Done, Failure> {
+    let name = String::from_utf8_lossy(path);
+    result.map(|()| Done {}).map_err(|error| os_failure(&format!("{what} {name}"), &error))
+}
+
+/// The clocks now.
+pub fn clock() -> Clock {
+    Clock {
+        monotonic_ns: sys::monotonic_ns(),
+        realtime_ns: sys::clock_ns(ClockId::Realtime),
+        boottime_ns: sys::clock_ns(ClockId::Boottime),
+    }
+}
+
+fn line_of(path: &str) -> String {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+/// Who we are.
+pub fn hello(phases: &[Phase]) -> Hello {
+    let name = rustix::system::uname();
+    Hello {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        arch: name.machine().to_string_lossy().into_owned(),
+        kernel: name.release().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+        uid: rustix::process::getuid().as_raw(),
+        hostname: name.nodename().to_string_lossy().into_owned(),
+        boot_id: line_of("/proc/sys/kernel/random/boot_id"),
+        clock: clock(),
+        phases: phases.to_vec(),
+    }
+}
+
+fn which(lookup: &Lookup) -> Result<Which, Failure> {
+    let cwd = match &lookup.cwd {
+        Some(cwd) => cwd.to_vec(),
+        None => std::env::current_dir().map(|cwd| cwd.as_os_str().as_bytes().to_vec()).unwrap_or_default(),
+    };
+    let name = String::from_utf8_lossy(&lookup.name);
+    let mut denied = false;
+    for file in spawn::candidates(&lookup.name, lookup.path.as_ref().map(|path| path.as_slice()), Some(&cwd)) {
+        let path = spawn::within(Some(&cwd), &file);
+        match fs::metadata(OsStr::from_bytes(&path)) {
+            Ok(data) if data.is_file() && data.permissions().mode() & 0o111 != 0 => {
+                return Ok(Which { path: path.into() });
+            }
+            Ok(_) => denied = true,
+            Err(error) => denied |= error.kind() == io::ErrorKind::PermissionDenied,
+        }
+    }
+    Err(if denied {
+        failure(Kind::PermissionDenied, &format!("{name}: permission denied"))
+    } else {
+        failure(Kind::NotFound, &format!("{name}: command not found"))
+    })
+}
+
+fn stat(path: &[u8]) -> Result<Stat, Failure> {
+    let data = fs::metadata(OsStr::from_bytes(path))
+        .map_err(|error| os_failure(&String::from_utf8_lossy(path), &error))?;
+    Ok(Stat {
+        mode: data.mode(),
+        uid: data.uid(),
+        gid: data.gid(),
+        size: data.size(),
+        blocks: data.blocks(),
+        mtime_ns: data.mtime() * 1_000_000_000 + data.mtime_nsec(),
+    })
+}
+
+fn statfs(path: &[u8]) -> Result<Statfs, Failure> {
+    let data = rustix::fs::statfs(OsStr::from_bytes(path))
+        .map_err(|error| os_failure(&String::from_utf8_lossy(path), &error.into()))?;
+    Ok(Statfs {
+        magic: data.f_type as u64,
+        block_size: data.f_bsize as u64,
+        blocks: data.f_blocks,
+        free: data.f_bfree,
+        available: data.f_bavail,
+    })
+}
+
+/// Mounts as `mount -t FSTYPE -o OPTIONS SOURCE TARGET` would.
+pub fn mount(source: &[u8], target: &[u8], fstype: &str, options: &str) -> io::Result<()> {
+    let mut flags = MountFlags::empty();
+    let mut data = Vec::new();
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        flags |= match option {
+            "ro" => MountFlags::RDONLY,
+            "sync" => MountFlags::SYNCHRONOUS,
+            "dirsync" => MountFlags::DIRSYNC,
+            "noatime" => MountFlags::NOATIME,
+            "nodiratime" => MountFlags::NODIRATIME,
+            "relatime" => MountFlags::RELATIME,
+            "strictatime" => MountFlags::STRICTATIME,
+            "lazytime" => MountFlags::LAZYTIME,
+            "nodev" => MountFlags::NODEV,
+            "noexec" => MountFlags::NOEXEC,
+            "nosuid" => MountFlags::NOSUID,
+            "bind" => MountFlags::BIND,
+            "rbind" => MountFlags::BIND | MountFlags::REC,
+            "remount" => {
+                data.clear();
+                return remount(target, options);
+            }
+            "rw" | "defaults" | "async" | "atime" | "dev" | "exec" | "suid" => MountFlags::empty(),
+            other => {
+                data.push(other);
+                MountFlags::empty()
+            }
+        };
+    }
+    let data = sys::cstring(data.join(",").as_bytes())?;
+    rustix::mount::mount(sys::cstring(source)?, sys::cstring(target)?, fstype, flags, data.as_c_str())?;
+    Ok(())
+}
+
+fn remount(target: &[u8], options: &str) -> io::Result<()> {
+    let mut flags = MountFlags::empty();
+    let mut data = Vec::new();
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option {
+            "remount" | "rw" => {}
+            "ro" => flags |= MountFlags::RDONLY,
+            "sync" => flags |= MountFlags::SYNCHRONOUS,
+            "noatime" => flags |= MountFlags::NOATIME,
+            other => data.push(other),
+        }
+    }
+    let data = sys::cstring(data.join(",").as_bytes())?;
+    Ok(rustix::mount::mount_remount(sys::cstring(target)?, flags, data.as_c_str())?)
+}
+
+fn facts() -> Facts {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let of_cpu = |names: &[&str]| {
+        let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(name, _)| names.contains(&name.trim())).map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+    };
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let mem_total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_ascii_whitespace().next());
+    let maker = line_of("/sys/hypervisor/type");
+    Facts {
+        cpu_model: of_cpu(&["model name", "cpu", "cpu model", "uarch", "Processor"]),
+        cpu_flags: of_cpu(&["flags", "Features", "isa"]).split_ascii_whitespace().map(str::to_owned).collect(),
+        cpus_online: online(&line_of("/sys/devices/system/cpu/online")),
+        mem_total_kib: mem_total.and_then(|number| number.parse().ok()).unwrap_or(0),
+        cmdline: line_of("/proc/cmdline"),
+        mounts: fs::read_to_string("/proc/self/mounts").unwrap_or_default(),
+        clocksource: line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        hypervisor: if maker.is_empty() { line_of("/sys/class/dmi/id/sys_vendor") } else { maker },
+    }
+}
+
+/// How many processors a list such as `0-2,4` names; 1 when the kernel does not say (it has a single one).
+fn online(list: &str) -> u32 {
+    let count = |part: &str| match part.split_once('-') {
+        Some((first, last)) => Some(last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)? + 1),
+        None => part.parse::<u32>().ok().map(|_| 1),
+    };
+    list.split(',').filter_map(count).sum::<u32>().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn lists_of_processors_are_counted() {
+        assert_eq!(super::online("0-2,4"), 4);
+        assert_eq!(super::online("0"), 1);
+        assert_eq!(super::online(""), 1);
+        assert_eq!(super::online("3-1"), 1);
+    }
+}

@@ -1,0 +1,363 @@
+//! The `exec` call: one program from its start until nothing of it is left.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use guestmark_wire::{Answer, Exec, Exited, Failure, Kind, Winsize, MAX_CHUNK, MAX_OUTPUT};
+
+use crate::frame::Outbox;
+use crate::spawn::{self, Command, Step};
+use crate::sys::{self, Reaped};
+
+/// Standard input that may wait here for a program that does not read.
+const INPUT_LIMIT: usize = 4 << 20;
+
+/// One running program.
+pub struct Job {
+    /// Of its request.
+    pub id: u64,
+    /// Process id, also its process group and session.
+    pub pid: libc::pid_t,
+    /// When it is to be killed.
+    pub deadline: Option<Instant>,
+    started_ns: u64,
+    timed_out: bool,
+    ooms_before: Option<u64>,
+    /// Where its standard input goes; `None` once closed.
+    pub input: Option<OwnedFd>,
+    queued: VecDeque<u8>,
+    end_of_input: bool,
+    /// Standard output (the terminal, if it has one) and standard error.
+    pub outputs: [Output; 2],
+    pty: bool,
+}
+
+/// One output stream.
+pub struct Output {
+    /// Read end; `None` once at its end.
+    pub fd: Option<OwnedFd>,
+    stream: u8,
+    live: bool,
+    limit: u64,
+    kept: Vec<u8>,
+    seen: u64,
+}
+
+impl Output {
+    fn new(fd: Option<OwnedFd>, stream: u8, live: bool, limit: u64) -> Self {
+        Self { fd, stream, live, limit, kept: Vec::new(), seen: 0 }
+    }
+
+    /// Reads what is there, at most a few buffers so that other calls get their turn. Returns whether there may be more.
+    pub fn receive(&mut self, id: u64, out: &mut Outbox) -> bool {
+        let Some(fd) = &self.fd else { return false };
+        let fd = fd.as_raw_fd();
+        let mut buffer = [0_u8; 64 << 10];
+        for _ in 0..4 {
+            match sys::read(fd, &mut buffer) {
+                Ok(None) => return false,
+                Ok(Some(count @ 1..)) => {
+                    let room = self.limit.saturating_sub(self.seen).min(count as u64) as usize;
+                    self.seen += count as u64;
+                    if room > 0 && self.live {
+                        out.push(&guestmark_wire::Chunk { id, stream: self.stream, data: &buffer[..room] });
+                    } else {
+                        self.kept.extend_from_slice(&buffer[..room]);
+                    }
+                }
+                // EIO is how a terminal says that its last user has gone.
+                Ok(Some(0)) | Err(_) => {
+                    self.fd = None;
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn discarded(&self) -> u64 {
+        self.seen.saturating_sub(self.limit)
+    }
+}
+
+impl Job {
+    /// Starts the program of a request.
+    pub fn start(id: u64, exec: Exec, vmstat: Option<&File>) -> Result<Self, Failure> {
+        if exec.argv.is_empty() {
+            return Err(failure(Kind::BadRequest, "no command given"));
+        }
+        if exec.output_limit > MAX_OUTPUT && !exec.stream && exec.pty.is_none() {
+            return Err(failure(Kind::BadRequest, &format!("output_limit is above {MAX_OUTPUT}")));
+        }
+        let name = exec.argv[0].clone().into_vec();
+        let shown = String::from_utf8_lossy(&name).into_owned();
+        let mut io = Stdio::open(&exec).map_err(|error| os_failure("cannot make pipes", &error))?;
+        let command = command(&exec, &name, io.theirs.each_ref().map(AsRawFd::as_raw_fd))?;
+        if command.files.is_empty() {
+            return Err(failure(Kind::NotFound, &format!("{shown}: command not found")));
+        }
+        let ooms_before = vmstat.and_then(oom_kills);
+        // What an earlier call's output took must not show up as the resident set that this program starts from.
+        let _ = std::fs::write("/proc/self/clear_refs", "5");
+        let (pid, started_ns) = command.spawn().map_err(|(step, error)| spawn_failure(step, &error, &shown, &exec))?;
+        drop(command);
+        let live = exec.stream || exec.pty.is_some();
+        let deadline = exec.time_limit_ns.map(|limit| Instant::now() + Duration::from_nanos(limit));
+        let [out, err] = io.outputs.each_mut().map(Option::take);
+        for fd in [io.input.as_ref(), out.as_ref(), err.as_ref()].into_iter().flatten() {
+            sys::set_nonblocking(fd.as_fd()).map_err(|error| os_failure("cannot set up pipes", &error))?;
+        }
+        Ok(Self {
+            id,
+            pid,
+            deadline,
+            started_ns,
+            timed_out: false,
+            ooms_before,
+            input: io.input,
+            queued: VecDeque::new(),
+            end_of_input: false,
+            outputs: [Output::new(out, 1, live, exec.output_limit), Output::new(err, 2, live, exec.output_limit)],
+            pty: exec.pty.is_some(),
+        })
+    }
+
+    /// Whether it has so much standard input waiting that the controller should not be listened to.
+    pub fn is_full(&self) -> bool {
+        self.input.is_some() && self.queued.len() >= INPUT_LIMIT
+    }
+
+    /// Whether standard input waits to be written.
+    pub fn has_input(&self) -> bool {
+        self.input.is_some() && !self.queued.is_empty()
+    }
+
+    /// Takes bytes for the standard input.
+    pub fn feed(&mut self, data: &[u8]) {
+        if self.input.is_some() && !self.end_of_input {
+            self.queued.extend(data);
+            self.write_input();
+        }
+    }
+
+    /// No more standard input will come.
+    pub fn end_input(&mut self) {
+        self.end_of_input = true;
+        self.write_input();
+    }
+
+    /// Hands the program as much of its standard input as it takes now.
+    pub fn write_input(&mut self) {
+        while let Some(fd) = &self.input {
+            let (front, _) = self.queued.as_slices();
+            if front.is_empty() {
+                // A terminal has no end of file but its end-of-transmission character; its user types that.
+                if self.end_of_input && !self.pty {
+                    self.input = None;
+                }
+                return;
+            }
+            match sys::write(fd.as_raw_fd(), front) {
+                Ok(Some(count)) => drop(self.queued.drain(..count)),
+                Ok(None) => return,
+                Err(_) => {
+                    self.input = None;
+                    self.queued.clear();
+                }
+            }
+        }
+    }
+
+    /// Sends a signal to its whole process group.
+    pub fn signal(&self, signal: i32) {
+        if sys::kill(-self.pid, signal).is_err() {
+            let _ = sys::kill(self.pid, signal);
+        }
+    }
+
+    /// Kills it for having reached its time limit.
+    pub fn expire(&mut self) {
+        self.timed_out = true;
+        self.deadline = None;
+        self.signal(libc::SIGKILL);
+    }
+
+    /// Gives its terminal another size.
+    pub fn resize(&self, size: Winsize) {
+        if let (true, Some(fd)) = (self.pty, &self.input) {
+            let _ = set_winsize(fd, size);
+        }
+    }
+
+    /// Sends what it printed and how it ended. Everything of it must be gone by now.
+    pub fn finish(mut self, child: &Reaped, ended_ns: u64, leftovers: u32, vmstat: Option<&File>, out: &mut Outbox) {
+        for output in &mut self.outputs {
+            while output.receive(self.id, out) {}
+        }
+        for output in &self.outputs {
+            for chunk in output.kept.chunks(MAX_CHUNK) {
+                out.push(&guestmark_wire::Chunk { id: self.id, stream: output.stream, data: chunk });
+            }
+        }
+        let ooms_after = vmstat.and_then(oom_kills);
+        let time = |value: libc::timeval| value.tv_sec as u64 * 1_000_000 + value.tv_usec as u64;
+        let (status, usage) = (child.status, &child.usage);
+        let exited = Exited {
+            status: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
+            signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
+            timed_out: self.timed_out,
+            oom_killed: ooms_after > self.ooms_before,
+            pid: self.pid as u32,
+            started_ns: self.started_ns,
+            ended_ns,
+            user_us: time(usage.ru_utime),
+            system_us: time(usage.ru_stime),
+            max_rss_kib: usage.ru_maxrss as u64,
+            minor_faults: usage.ru_minflt as u64,
+            major_faults: usage.ru_majflt as u64,
+            voluntary_switches: usage.ru_nvcsw as u64,
+            involuntary_switches: usage.ru_nivcsw as u64,
+            stdout_discarded: self.outputs[0].discarded(),
+            stderr_discarded: self.outputs[1].discarded(),
+            leftovers,
+        };
+        out.push(&Answer { id: self.id, ok: exited });
+    }
+}
+
+/// Both ends of a program's standard descriptors.
+struct Stdio {
+    theirs: [OwnedFd; 3],
+    input: Option<OwnedFd>,
+    outputs: [Option<OwnedFd>; 2],
+}
+
+impl Stdio {
+    fn open(exec: &Exec) -> io::Result<Self> {
+        if let Some(size) = exec.pty {
+            let (ours, theirs) = open_pty(size)?;
+            let more = [theirs.try_clone()?, theirs.try_clone()?];
+            let [second, third] = more;
+            return Ok(Self { theirs: [theirs, second, third], input: Some(ours.try_clone()?), outputs: [Some(ours), None] });
+        }
+        let (input, stdin) = if exec.stdin {
+            let (read, write) = sys::pipe()?;
+            (Some(write), read)
+        } else {
+            (None, File::open("/dev/null")?.into())
+        };
+        let (out, stdout) = sys::pipe()?;
+        let (err, stderr) = sys::pipe()?;
+        Ok(Self { theirs: [stdin, stdout, stderr], input, outputs: [Some(out), Some(err)] })
+    }
+}
+
+fn open_pty(size: Winsize) -> io::Result<(OwnedFd, OwnedFd)> {
+    use rustix::pty::{grantpt, ioctl_tiocgptpeer, openpt, unlockpt, OpenptFlags};
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = openpt(flags)?;
+    grantpt(&ours)?;
+    unlockpt(&ours)?;
+    let theirs = ioctl_tiocgptpeer(&ours, flags)?;
+    set_winsize(&ours, size)?;
+    Ok((ours, theirs))
+}
+
+fn set_winsize(fd: &OwnedFd, size: Winsize) -> io::Result<()> {
+    let size = rustix::termios::Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
+    Ok(rustix::termios::tcsetwinsize(fd, size)?)
+}
+
+fn command(exec: &Exec, name: &[u8], stdio: [i32; 3]) -> Result<Command, Failure> {
+    let bad = |_| failure(Kind::BadRequest, "a string holds a zero byte");
+    let strings = |list: &[serde_bytes::ByteBuf]| {
+        list.iter().map(|bytes| CString::new(bytes.as_slice())).collect::<Result<Vec<_>, _>>().map_err(bad)
+    };
+    let cwd = exec.cwd.as_ref().map(|cwd| cwd.as_slice());
+    if cwd.is_some_and(|cwd| !cwd.starts_with(b"/")) {
+        return Err(failure(Kind::BadRequest, "cwd must be an absolute path"));
+    }
+    let env = match &exec.env {
+        Some(env) => strings(env)?,
+        None => inherited_environment(),
+    };
+    let path = env.iter().find_map(|variable| variable.to_bytes().strip_prefix(b"PATH="));
+    let files = spawn::candidates(name, path, cwd);
+    let files = files.into_iter().map(CString::new).collect::<Result<_, _>>().map_err(bad)?;
+    Ok(Command {
+        files,
+        argv: strings(&exec.argv)?,
+        env,
+        cwd: cwd.map(CString::new).transpose().map_err(bad)?,
+        uid: exec.uid,
+        gid: exec.gid,
+        groups: exec.groups.clone(),
+        stdio: Some(stdio),
+        terminal: exec.pty.is_some(),
+    })
+}
+
+/// The agent's own environment.
+pub fn inherited_environment() -> Vec<CString> {
+    use std::os::unix::ffi::OsStrExt;
+    std::env::vars_os()
+        .filter_map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok())
+        .collect()
+}
+
+fn spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec) -> Failure {
+    let (kind, message) = match (step, error.raw_os_error()) {
+        (Step::Exec, Some(libc::ENOENT | libc::ENOTDIR)) => {
+            let there = exec.argv.first().is_some_and(|file| {
+                spawn::is_file(&spawn::within(exec.cwd.as_ref().map(|cwd| cwd.as_slice()), file))
+            });
+            let why = if there { "its interpreter or loader does not exist" } else { "command not found" };
+            (Kind::NotFound, format!("{name}: {why}"))
+        }
+        (Step::Exec, Some(libc::EACCES | libc::EPERM)) => (Kind::PermissionDenied, format!("{name}: permission denied")),
+        (Step::Exec, Some(libc::ENOEXEC | libc::ELIBBAD)) => (Kind::BadFormat, format!("{name}: {error}")),
+        (Step::Exec | Step::Clone, _) => (Kind::Os, format!("cannot start {name}: {error}")),
+        (Step::Chdir, _) => {
+            let cwd = exec.cwd.as_ref().map(|cwd| String::from_utf8_lossy(cwd).into_owned()).unwrap_or_default();
+            (Kind::BadCwd, format!("cannot enter the working directory {cwd}: {error}"))
+        }
+        (Step::Credentials, _) => (Kind::PermissionDenied, format!("cannot become the user: {error}")),
+        (Step::Setup, _) => (Kind::Os, format!("cannot set up the process: {error}")),
+    };
+    Failure { kind, message, errno: error.raw_os_error() }
+}
+
+/// A failure that is not a system call's.
+pub fn failure(kind: Kind, message: &str) -> Failure {
+    Failure { kind, message: message.to_owned(), errno: None }
+}
+
+/// A failed system call.
+pub fn os_failure(what: &str, error: &io::Error) -> Failure {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => Kind::NotFound,
+        io::ErrorKind::PermissionDenied => Kind::PermissionDenied,
+        _ => Kind::Os,
+    };
+    Failure { kind, message: format!("{what}: {error}"), errno: error.raw_os_error() }
+}
+
+/// How often the kernel has killed for lack of memory, from an open `/proc/vmstat`.
+fn oom_kills(vmstat: &File) -> Option<u64> {
+    use std::os::unix::fs::FileExt;
+    let mut text = [0_u8; 16 << 10];
+    let mut length = 0;
+    while length < text.len() {
+        match vmstat.read_at(&mut text[length..], length as u64) {
+            Ok(count @ 1..) => length += count,
+            _ => break,
+        }
+    }
+    let text = std::str::from_utf8(&text[..length]).ok()?;
+    let (_, after) = text.split_once("\noom_kill ")?;
+    after.lines().next()?.trim().parse().ok()
+}

@@ -1,0 +1,133 @@
+//! Nothing outlives its call: descendants are found, killed and reaped, orphans re-parented to us included.
+
+use std::io::Read;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use crate::sys::{self, Reaped};
+
+/// Our children at this moment, ended ones included.
+pub fn children() -> Vec<libc::pid_t> {
+    let pid = std::process::id();
+    let mut text = String::new();
+    let path = format!("/proc/self/task/{pid}/children");
+    match std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)) {
+        Ok(_) => text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect(),
+        // A kernel without CONFIG_PROC_CHILDREN.
+        Err(_) => scan(pid),
+    }
+}
+
+/// Children by the parent that every process names.
+fn scan(parent: u32) -> Vec<libc::pid_t> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&pid| Stat::of(pid).is_some_and(|stat| stat.parent == parent as libc::pid_t))
+        .collect()
+}
+
+/// What is used of `/proc/PID/stat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Whether it has ended and waits to be reaped.
+    pub ended: bool,
+    /// Parent.
+    pub parent: libc::pid_t,
+    /// Process group.
+    pub group: libc::pid_t,
+    /// Session.
+    pub session: libc::pid_t,
+}
+
+impl Stat {
+    /// Of the process `pid`, if it exists.
+    pub fn of(pid: libc::pid_t) -> Option<Self> {
+        Self::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(stat: &[u8]) -> Option<Self> {
+        // The name in parentheses may hold anything, parentheses too: what counts comes after the last one.
+        let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
+        let mut words = std::str::from_utf8(&stat[after..]).ok()?.split_ascii_whitespace();
+        let state = words.next()?;
+        Some(Self {
+            ended: state == "Z" || state == "X",
+            parent: words.next()?.parse().ok()?,
+            group: words.next()?.parse().ok()?,
+            session: words.next()?.parse().ok()?,
+        })
+    }
+}
+
+/// Kills and reaps our children for which `doomed` says so, and theirs as they become ours, until none is left (or
+/// `patience` is over: a process in an uninterruptible sleep cannot be killed). Other children that end meanwhile are
+/// handed to `other`. Returns how many were killed.
+pub fn sweep(
+    signals: BorrowedFd<'_>,
+    patience: Duration,
+    doomed: impl Fn(libc::pid_t) -> bool,
+    mut other: impl FnMut(Reaped),
+) -> u32 {
+    let deadline = Instant::now() + patience;
+    let mut killed = 0;
+    let mut sent = Vec::new();
+    loop {
+        let mut left = false;
+        for pid in children().into_iter().filter(|&pid| doomed(pid)) {
+            left = true;
+            if !sent.contains(&pid) && Stat::of(pid).is_some_and(|stat| !stat.ended) {
+                sent.push(pid);
+                let _ = sys::kill(pid, libc::SIGKILL);
+            }
+        }
+        let mut reaped = false;
+        while let Some(child) = sys::reap() {
+            reaped = true;
+            if let Some(at) = sent.iter().position(|&pid| pid == child.pid) {
+                sent.swap_remove(at);
+                killed += u32::from(libc::WIFSIGNALED(child.status));
+            } else if !doomed(child.pid) {
+                other(child);
+            }
+        }
+        if !left || Instant::now() >= deadline {
+            return killed;
+        }
+        if !reaped {
+            let mut wait = [libc::pollfd { fd: signals.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            let _ = sys::poll(&mut wait, Some(Duration::from_millis(10)));
+            // Only SIGCHLD is taken here for granted: a request to end is seen again by the caller's own check.
+            if wait[0].revents != 0 {
+                drain_child_signals(signals);
+            }
+        }
+    }
+}
+
+/// Takes pending signals so that polling can wait again; a request to end is put back for the caller.
+fn drain_child_signals(signals: BorrowedFd<'_>) {
+    let mut end = None;
+    while let Some(signal) = sys::take_signal(signals) {
+        if signal != libc::SIGCHLD {
+            end = Some(signal);
+        }
+    }
+    if let Some(signal) = end {
+        let _ = sys::kill(std::process::id() as libc::pid_t, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Stat;
+
+    #[test]
+    fn names_with_parentheses_do_not_confuse() {
+        let stat = Stat::parse(b"17 (a) Z (b)) S 3 17 16 0 -1 4194304 1 2").unwrap();
+        assert_eq!(stat, Stat { ended: false, parent: 3, group: 17, session: 16 });
+        assert!(Stat::parse(b"17 (x) Z 3 17 16").unwrap().ended);
+        assert_eq!(Stat::parse(b"17 (x"), None);
+    }
+}

@@ -1,0 +1,338 @@
+//! The loop that answers the controller. One thread: whatever may take long is done in steps.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use guestmark_wire::{Answer, Call, Done, Failed, Kind, Phase, Request};
+
+use crate::exec::{failure, Job};
+use crate::frame::{Decoder, Outbox};
+use crate::transfer::Transfer;
+use crate::{calls, reap, sys};
+
+/// Answers waiting beyond this stop the production of more.
+const OUTBOX_LIMIT: usize = 4 << 20;
+/// How long processes that were killed may take to go.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why serving ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// The controller has gone.
+    Gone,
+    /// The controller asked to switch off.
+    PowerOff,
+    /// A signal asked us to end.
+    Signal(i32),
+    /// The controller sent something that is no frame, or the channel failed.
+    Broken(String),
+}
+
+/// The channel to the controller; both may be the same descriptor.
+pub struct Channel {
+    /// Where requests come from.
+    pub input: OwnedFd,
+    /// Where answers go.
+    pub output: OwnedFd,
+    /// Whether the other end may be absent at first (a virtio port nobody has opened yet): then an end of file before
+    /// the first byte means "not yet".
+    pub may_be_absent: bool,
+}
+
+/// `guestmark-agent serve`: on standard input and output.
+pub fn serve_stdio() -> io::Result<ExitCode> {
+    let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
+    sys::close_inherited_on_exec();
+    let channel = Channel { input: sys::duplicate(0)?, output: sys::duplicate(1)?, may_be_absent: false };
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    sys::duplicate_onto(null.as_fd(), 0)?;
+    sys::duplicate_onto(null.as_fd(), 1)?;
+    sys::become_subreaper()?;
+    match serve(channel, &signals, Vec::new()) {
+        End::Gone | End::PowerOff => Ok(ExitCode::SUCCESS),
+        End::Signal(signal) => Ok(ExitCode::from((128 + signal) as u8)),
+        End::Broken(why) => Err(io::Error::other(why)),
+    }
+}
+
+/// Greets the controller and answers it until the end; then nothing that it started is left.
+pub fn serve(channel: Channel, signals: &OwnedFd, phases: Vec<Phase>) -> End {
+    let mut server = Server {
+        signals,
+        vmstat: File::open("/proc/vmstat").ok(),
+        out: Outbox::default(),
+        jobs: Vec::new(),
+        transfers: Vec::new(),
+        ended: Vec::new(),
+        phases,
+    };
+    sys::release_freed_memory_eagerly();
+    let end = server.run(&channel).unwrap_or_else(|error| End::Broken(format!("channel: {error}")));
+    for job in &server.jobs {
+        job.signal(libc::SIGKILL);
+    }
+    reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
+    end
+}
+
+struct Server<'a> {
+    signals: &'a OwnedFd,
+    vmstat: Option<File>,
+    out: Outbox,
+    jobs: Vec<Job>,
+    transfers: Vec<Transfer>,
+    /// Programs that ended while another one's remains were swept up.
+    ended: Vec<(sys::Reaped, u64)>,
+    phases: Vec<Phase>,
+}
+
+fn wants(fd: RawFd, events: libc::c_short) -> libc::pollfd {
+    libc::pollfd { fd, events, revents: 0 }
+}
+
+impl Server<'_> {
+    fn run(&mut self, channel: &Channel) -> io::Result<End> {
+        let (input, output) = (channel.input.as_raw_fd(), channel.output.as_raw_fd());
+        sys::set_nonblocking(channel.input.as_fd())?;
+        sys::set_nonblocking(channel.output.as_fd())?;
+        let mut decoder = Decoder::new();
+        let mut absent = channel.may_be_absent;
+        let mut fds = Vec::new();
+        self.out.push(&Answer { id: 0, ok: calls::hello(&self.phases) });
+        self.out.flush(output)?;
+        loop {
+            let listening = !self.jobs.iter().any(Job::is_full);
+            fds.clear();
+            fds.push(wants(self.signals.as_raw_fd(), libc::POLLIN));
+            // A full program's controller is not listened to, but its hang-up (always reported) is still noticed.
+            fds.push(wants(input, if listening && !absent { libc::POLLIN } else { 0 }));
+            fds.push(wants(output, if self.out.len() > 0 { libc::POLLOUT } else { 0 }));
+            let room = self.out.len() < OUTBOX_LIMIT;
+            for job in &self.jobs {
+                for fd in job.outputs.iter().map(|output| output.fd.as_ref()) {
+                    fds.push(wants(fd.map_or(-1, AsRawFd::as_raw_fd), if room { libc::POLLIN } else { 0 }));
+                    if !room {
+                        fds.last_mut().expect("just pushed").fd = -1;
+                    }
+                }
+                let fd = job.input.as_ref().filter(|_| job.has_input());
+                fds.push(wants(fd.map_or(-1, AsRawFd::as_raw_fd), libc::POLLOUT));
+            }
+            if absent {
+                // The port reports a hang-up until the controller is there, which would wake us all the time.
+                fds[1].fd = -1;
+                fds[2].fd = -1;
+            }
+            sys::poll(&mut fds, self.timeout(room, absent))?;
+
+            if fds[0].revents != 0 {
+                while let Some(child) = sys::reap() {
+                    let now = sys::monotonic_ns();
+                    self.child_ended(child, now);
+                }
+                while let Some(signal) = sys::take_signal(self.signals.as_fd()) {
+                    if signal != libc::SIGCHLD && channel_process(channel) {
+                        return Ok(End::Signal(signal));
+                    }
+                }
+                self.settle_ended();
+                // Jobs may have gone: what was polled for them no longer fits.
+                self.out.flush(output)?;
+                continue;
+            }
+            for (index, events) in fds[3..].chunks(3).enumerate() {
+                let (job, out) = (&mut self.jobs[index], &mut self.out);
+                for (output, event) in job.outputs.iter_mut().zip(events) {
+                    if event.revents != 0 {
+                        output.receive(job.id, out);
+                    }
+                }
+                if events[2].revents != 0 {
+                    job.write_input();
+                }
+            }
+            if absent || fds[1].revents != 0 {
+                match sys::read(input, decoder.space()) {
+                    Ok(Some(0)) if absent => {}
+                    Ok(Some(0)) => return Ok(End::Gone),
+                    // How a terminal or socket says that the other side has gone.
+                    Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::ECONNRESET | libc::EPIPE)) => {
+                        return Ok(End::Gone)
+                    }
+                    Err(error) => return Err(error),
+                    Ok(None) => {
+                        absent = false;
+                        if listening && fds[1].revents & (libc::POLLHUP | libc::POLLERR) != 0 {
+                            return Ok(End::Gone);
+                        }
+                    }
+                    Ok(Some(count)) => {
+                        absent = false;
+                        decoder.filled(count);
+                        if let Some(end) = self.take_requests(&mut decoder, output)? {
+                            return Ok(end);
+                        }
+                    }
+                }
+            }
+            self.expire();
+            self.pump();
+            match self.out.flush(output) {
+                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => return Ok(End::Gone),
+                other => other?,
+            }
+        }
+    }
+
+    /// How long nothing can happen by itself.
+    fn timeout(&self, room: bool, absent: bool) -> Option<Duration> {
+        if room && self.transfers.iter().any(Transfer::has_work) {
+            return Some(Duration::ZERO);
+        }
+        let now = Instant::now();
+        let deadline = self.jobs.iter().filter_map(|job| job.deadline).min();
+        let wait = deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let patience = absent.then_some(Duration::from_micros(500));
+        wait.into_iter().chain(patience).min()
+    }
+
+    fn take_requests(&mut self, decoder: &mut Decoder, output: RawFd) -> io::Result<Option<End>> {
+        loop {
+            match decoder.next_frame() {
+                Ok(None) => return Ok(None),
+                Ok(Some(frame)) => match rmp_serde::from_slice::<Request<'_>>(frame) {
+                    Ok(request) => {
+                        if self.answer(request) {
+                            while self.out.len() > 0 {
+                                self.out.flush(output)?;
+                                let mut fds = [wants(output, libc::POLLOUT)];
+                                sys::poll(&mut fds, Some(Duration::from_secs(1)))?;
+                            }
+                            return Ok(Some(End::PowerOff));
+                        }
+                        self.out.flush(output)?;
+                    }
+                    Err(error) => {
+                        let error = failure(Kind::BadRequest, &format!("not a request: {error}"));
+                        self.out.push(&Failed { id: 0, error });
+                    }
+                },
+                Err(oversized) => {
+                    return Ok(Some(End::Broken(format!("a frame of {} bytes was announced", oversized.0))))
+                }
+            }
+        }
+    }
+
+    /// Answers a request, or takes it up. Returns whether to switch off.
+    fn answer(&mut self, request: Request<'_>) -> bool {
+        let id = request.id;
+        match request.call {
+            Call::Clock => self.out.push(&Answer { id, ok: calls::clock() }),
+            Call::Exec(exec) => match Job::start(id, *exec, self.vmstat.as_ref()) {
+                Ok(job) => self.jobs.push(job),
+                Err(error) => self.out.push(&Failed { id, error }),
+            },
+            Call::Data(data) => {
+                if let Some(job) = self.jobs.iter_mut().find(|job| job.id == id) {
+                    job.feed(data);
+                } else {
+                    self.transfer(id, |transfer, out| transfer.feed(data, out));
+                }
+            }
+            Call::End => {
+                if let Some(job) = self.jobs.iter_mut().find(|job| job.id == id) {
+                    job.end_input();
+                } else {
+                    self.transfer(id, Transfer::end);
+                }
+            }
+            Call::Kill(kill) => {
+                if let Some(job) = self.jobs.iter().find(|job| job.id == id) {
+                    job.signal(kill.signal);
+                }
+            }
+            Call::Winsize(size) => {
+                if let Some(job) = self.jobs.iter().find(|job| job.id == id) {
+                    job.resize(size);
+                }
+            }
+            Call::ReadFile(_) | Call::WriteFile(_) | Call::Sink | Call::Sha256(_) => {
+                match Transfer::start(id, request.call) {
+                    Ok(transfer) => self.transfers.push(transfer),
+                    Err(error) => self.out.push(&Failed { id, error }),
+                }
+            }
+            Call::Hello => self.out.push(&Answer { id, ok: calls::hello(&self.phases) }),
+            Call::PowerOff => {
+                rustix::fs::sync();
+                self.out.push(&Answer { id, ok: Done {} });
+                return true;
+            }
+            other => calls::answer(id, other, &mut self.out),
+        }
+        false
+    }
+
+    fn transfer(&mut self, id: u64, act: impl FnOnce(&mut Transfer, &mut Outbox) -> bool) {
+        if let Some(at) = self.transfers.iter().position(|transfer| transfer.id == id) {
+            if act(&mut self.transfers[at], &mut self.out) {
+                self.transfers.swap_remove(at);
+            }
+        }
+    }
+
+    /// Takes one step of every call that is done in steps.
+    fn pump(&mut self) {
+        let out = &mut self.out;
+        self.transfers.retain_mut(|transfer| out.len() >= OUTBOX_LIMIT || !transfer.step(out));
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        for job in &mut self.jobs {
+            if job.deadline.is_some_and(|deadline| deadline <= now) {
+                job.expire();
+            }
+        }
+    }
+
+    fn child_ended(&mut self, child: sys::Reaped, ended_ns: u64) {
+        if self.jobs.iter().any(|job| job.pid == child.pid) {
+            self.ended.push((child, ended_ns));
+        }
+    }
+
+    /// Finishes the calls whose program has ended.
+    fn settle_ended(&mut self) {
+        while let Some((child, ended_ns)) = self.ended.pop() {
+            let Some(at) = self.jobs.iter().position(|job| job.pid == child.pid) else { continue };
+            let job = self.jobs.swap_remove(at);
+            let leaders: Vec<_> = self.jobs.iter().map(|job| job.pid).collect();
+            let mine = |pid| {
+                if leaders.is_empty() {
+                    return true;
+                }
+                // Another program is running: an orphan is ours only when its session or group says so.
+                !leaders.contains(&pid)
+                    && reap::Stat::of(pid).is_some_and(|stat| stat.session == job.pid || stat.group == job.pid)
+            };
+            let mut others = Vec::new();
+            let leftovers = reap::sweep(self.signals.as_fd(), PATIENCE, mine, |other| {
+                others.push((other, sys::monotonic_ns()));
+            });
+            for (other, at) in others {
+                self.child_ended(other, at);
+            }
+            job.finish(&child, ended_ns, leftovers, self.vmstat.as_ref(), &mut self.out);
+        }
+    }
+}
+
+/// PID 1 is not to be ended by a signal (the kernel sends it some, for Ctrl-Alt-Del for instance).
+fn channel_process(_channel: &Channel) -> bool {
+    std::process::id() != 1
+}

@@ -1,0 +1,200 @@
+//! Starting a program with as little as possible between the time stamp and its first instruction.
+//!
+//! `clone(CLONE_VM | CLONE_VFORK)` on a stack of its own, as glibc's `posix_spawn` does, but with the user, the groups
+//! and the controlling terminal set too and without its 64 signal calls: the agent keeps every disposition at its
+//! default (see `sys::signal_fd`), so the child only has to unblock.
+
+use std::ffi::{c_void, CString};
+use std::io;
+use std::os::fd::RawFd;
+
+use crate::sys;
+
+/// Step at which the start of a program failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    /// Making the process.
+    Clone,
+    /// Session, terminal, descriptors.
+    Setup,
+    /// Entering the working directory.
+    Chdir,
+    /// Becoming the user.
+    Credentials,
+    /// Executing the file.
+    Exec,
+}
+
+/// A program ready to be started.
+pub struct Command {
+    /// Files to try, in order; the first that the kernel accepts runs.
+    pub files: Vec<CString>,
+    /// Arguments.
+    pub argv: Vec<CString>,
+    /// Environment.
+    pub env: Vec<CString>,
+    /// Working directory.
+    pub cwd: Option<CString>,
+    /// User.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Supplementary groups.
+    pub groups: Option<Vec<u32>>,
+    /// Standard descriptors, all above 2; `None` inherits ours.
+    pub stdio: Option<[RawFd; 3]>,
+    /// Whether the standard input becomes the controlling terminal.
+    pub terminal: bool,
+}
+
+struct Plan<'a> {
+    command: &'a Command,
+    argv: Vec<*const libc::c_char>,
+    env: Vec<*const libc::c_char>,
+    parent: libc::pid_t,
+    step: Step,
+    errno: libc::c_int,
+}
+
+const STACK: usize = 64 << 10;
+
+impl Command {
+    /// Starts the program in a session of its own: its process id and the `CLOCK_MONOTONIC` right before. It dies with
+    /// the agent.
+    pub fn spawn(&self) -> Result<(libc::pid_t, u64), (Step, io::Error)> {
+        let pointers = |strings: &[CString]| {
+            strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
+        };
+        let mut plan = Plan {
+            command: self,
+            argv: pointers(&self.argv),
+            env: pointers(&self.env),
+            parent: std::process::id() as libc::pid_t,
+            step: Step::Clone,
+            errno: 0,
+        };
+        let mut stack = Vec::<u128>::with_capacity(STACK / size_of::<u128>());
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        // SAFETY: the end of an allocation is a valid pointer to compute.
+        let top = unsafe { stack.as_mut_ptr().add(stack.capacity()) };
+        let started_ns = sys::monotonic_ns();
+        // SAFETY: CLONE_VFORK suspends us until the child has exec'ed or exited, so `stack` and `plan` outlive it and
+        // nothing else runs in this memory; all signals are blocked, so no handler can.
+        let pid = unsafe { libc::clone(child, top.cast(), flags, (&raw mut plan).cast()) };
+        if pid < 0 {
+            return Err((Step::Clone, io::Error::last_os_error()));
+        }
+        if plan.errno == 0 {
+            return Ok((pid, started_ns));
+        }
+        // SAFETY: waits for the child that has just failed; no status is wanted.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) };
+        Err((plan.step, io::Error::from_raw_os_error(plan.errno)))
+    }
+}
+
+/// The child: only system calls, no allocation, no panic.
+extern "C" fn child(plan: *mut c_void) -> libc::c_int {
+    // SAFETY: `spawn` passes its plan and waits while we use it.
+    let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
+    // SAFETY: we are the child of `spawn`.
+    unsafe { prepare_and_exec(plan) };
+    // SAFETY: reads this thread's error number.
+    plan.errno = unsafe { *libc::__errno_location() };
+    127
+}
+
+/// Returns only on failure, with `errno` set and `plan.step` saying where.
+unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
+    let ok = |value: libc::c_int| (value >= 0).then_some(());
+    let command = plan.command;
+    // SAFETY (all below): pointers come from live C strings and vectors in `plan`.
+    plan.step = Step::Setup;
+    unsafe {
+        ok(libc::setsid())?;
+        if let Some(stdio) = &command.stdio {
+            for (target, &fd) in stdio.iter().enumerate() {
+                ok(libc::dup2(fd, target as RawFd))?;
+            }
+        }
+        if command.terminal {
+            ok(libc::ioctl(0, libc::TIOCSCTTY, 0))?;
+        }
+    }
+    plan.step = Step::Credentials;
+    // The raw calls: glibc's wrappers would look for other threads to change.
+    unsafe {
+        if let Some(groups) = &command.groups {
+            ok(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) as libc::c_int)?;
+        }
+        if let Some(gid) = command.gid {
+            ok(libc::syscall(libc::SYS_setresgid, gid, gid, gid) as libc::c_int)?;
+        }
+        if let Some(uid) = command.uid {
+            ok(libc::syscall(libc::SYS_setresuid, uid, uid, uid) as libc::c_int)?;
+        }
+    }
+    if let Some(cwd) = &command.cwd {
+        plan.step = Step::Chdir;
+        // SAFETY: see above.
+        ok(unsafe { libc::chdir(cwd.as_ptr()) })?;
+    }
+    plan.step = Step::Setup;
+    // After the change of user, which would clear it. If the agent died before this, there is nobody left to tell.
+    unsafe {
+        ok(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
+        if libc::getppid() != plan.parent {
+            libc::_exit(127);
+        }
+        let mut none = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut none);
+        ok(libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()))?;
+    }
+    plan.step = Step::Exec;
+    let mut denied = false;
+    for file in &command.files {
+        // SAFETY: see above. On success this does not return.
+        unsafe { libc::execve(file.as_ptr(), plan.argv.as_ptr(), plan.env.as_ptr()) };
+        // SAFETY: reads this thread's error number.
+        match unsafe { *libc::__errno_location() } {
+            libc::EACCES => denied = true,
+            libc::ENOENT | libc::ENOTDIR => {}
+            _ => return None,
+        }
+    }
+    // SAFETY: sets this thread's error number.
+    unsafe { *libc::__errno_location() = if denied { libc::EACCES } else { libc::ENOENT } };
+    None
+}
+
+/// The files that `execvp` would try for `name` from within `cwd`: as it is when it has a slash, else in the directories
+/// of `path`. Those that are certainly not programs are left out.
+pub fn candidates(name: &[u8], path: Option<&[u8]>, cwd: Option<&[u8]>) -> Vec<Vec<u8>> {
+    if name.is_empty() {
+        return Vec::new();
+    }
+    if name.contains(&b'/') {
+        return vec![name.to_vec()];
+    }
+    let path = path.unwrap_or(b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    path.split(|&byte| byte == b':')
+        .map(|directory| if directory.is_empty() { b".".as_slice() } else { directory })
+        .map(|directory| [directory, b"/", name].concat())
+        .filter(|file| is_file(&within(cwd, file)))
+        .collect()
+}
+
+/// `file` as seen from `cwd`.
+pub fn within(cwd: Option<&[u8]>, file: &[u8]) -> Vec<u8> {
+    match cwd {
+        Some(cwd) if !file.starts_with(b"/") => [cwd, b"/", file].concat(),
+        _ => file.to_vec(),
+    }
+}
+
+/// Whether `file` is there and not a directory.
+pub fn is_file(file: &[u8]) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    std::fs::metadata(std::ffi::OsStr::from_bytes(file)).is_ok_and(|data| data.is_file())
+}

@@ -1,0 +1,193 @@
+//! System calls that neither `std` nor `rustix` has in the form needed here. The agent has a single thread.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// A system call's return value as a result.
+pub fn check(value: libc::c_int) -> io::Result<libc::c_int> {
+    if value < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(value)
+    }
+}
+
+/// A path or argument for the kernel.
+pub fn cstring(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Nanoseconds of a clock.
+pub fn clock_ns(clock: rustix::time::ClockId) -> u64 {
+    let now = rustix::time::clock_gettime(clock);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+pub fn monotonic_ns() -> u64 {
+    clock_ns(rustix::time::ClockId::Monotonic)
+}
+
+/// Waits until one of `fds` is ready or `timeout` is over; interruptions count as "nothing ready".
+pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
+    let timeout = timeout.map(|t| libc::timespec {
+        tv_sec: t.as_secs() as libc::time_t,
+        tv_nsec: t.subsec_nanos().into(),
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: `fds` and `timeout` outlive the call; a null signal mask leaves the mask alone.
+    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, std::ptr::null()) };
+    match check(ready) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+            fds.iter_mut().for_each(|fd| fd.revents = 0);
+            Ok(())
+        }
+        other => other.map(drop),
+    }
+}
+
+/// Reads into `buffer`; `None` when nothing is there yet.
+pub fn read(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
+        let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+        if count >= 0 {
+            return Ok(Some(count as usize));
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => return Ok(None),
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Writes from `buffer`; `None` when nothing can be taken now.
+pub fn write(fd: RawFd, buffer: &[u8]) -> io::Result<Option<usize>> {
+    loop {
+        // SAFETY: the kernel reads at most `buffer.len()` bytes from `buffer`.
+        let count = unsafe { libc::write(fd, buffer.as_ptr().cast(), buffer.len()) };
+        if count >= 0 {
+            return Ok(Some(count as usize));
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => return Ok(None),
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Makes `fd` non-blocking.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    Ok(rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?)
+}
+
+/// A pipe (read end, write end), closed on exec.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds: [RawFd; 2] = [-1; 2];
+    // SAFETY: `fds` has room for two descriptors.
+    check(unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: the kernel has just made both and nobody else owns them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+/// A copy of `fd` above the standard ones, closed on exec.
+pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: plain system call on a number.
+    let copy = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) })?;
+    // SAFETY: the kernel has just made it and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// Makes `fd` the descriptor number `as_fd`, inherited on exec.
+pub fn duplicate_onto(fd: BorrowedFd<'_>, as_fd: RawFd) -> io::Result<()> {
+    // SAFETY: plain system call on numbers; callers pass standard descriptors, which nothing in Rust owns.
+    check(unsafe { libc::dup2(fd.as_raw_fd(), as_fd) }).map(drop)
+}
+
+/// Marks every descriptor from 3 up to be closed on exec, so that programs inherit none that our parent leaked.
+pub fn close_inherited_on_exec() {
+    // SAFETY: changes flags only. Kernels before 5.11 refuse, and then nothing is lost but tidiness.
+    unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 4_u32) };
+}
+
+/// Makes orphaned descendants our children.
+pub fn become_subreaper() -> io::Result<()> {
+    // SAFETY: plain system call.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
+}
+
+/// Gives every signal its default disposition, blocks all of them and returns a descriptor that becomes readable when
+/// one of `signals` is pending. Started programs get an empty mask and so the same start as from a fresh login.
+pub fn signal_fd(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut wanted = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the sets are initialised by sigfillset and sigemptyset before they are used; dispositions are set to
+    // default only, so no handler of ours can ever run.
+    unsafe {
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        libc::sigfillset(all.as_mut_ptr());
+        check(libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()))?;
+        libc::sigemptyset(wanted.as_mut_ptr());
+        for &signal in signals {
+            libc::sigaddset(wanted.as_mut_ptr(), signal);
+        }
+        let fd = check(libc::signalfd(-1, wanted.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Takes one pending signal: its number.
+pub fn take_signal(signals: BorrowedFd<'_>) -> Option<libc::c_int> {
+    let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
+    match read(signals.as_raw_fd(), &mut info) {
+        Ok(Some(count)) if count == info.len() => {
+            Some(u32::from_ne_bytes([info[0], info[1], info[2], info[3]]) as libc::c_int)
+        }
+        _ => None,
+    }
+}
+
+/// Sends `signal` to a process, or to a group when `pid` is negative.
+pub fn kill(pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: plain system call.
+    check(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
+/// A child that has ended: process id, wait status, resources.
+pub struct Reaped {
+    /// Process id it had.
+    pub pid: libc::pid_t,
+    /// Status as of `wait(2)`.
+    pub status: libc::c_int,
+    /// Resources it and its waited-for children used.
+    pub usage: libc::rusage,
+}
+
+/// Reaps one child that has ended, if there is one.
+pub fn reap() -> Option<Reaped> {
+    let mut status = 0;
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: both out pointers are valid; `rusage` is valid when all zero.
+    let (pid, usage) = unsafe {
+        let pid = libc::wait4(-1, &raw mut status, libc::WNOHANG | libc::__WALL, usage.as_mut_ptr());
+        (pid, usage.assume_init())
+    };
+    (pid > 0).then_some(Reaped { pid, status, usage })
+}
+
+/// Makes memory that was freed go back to the kernel at once: what a big output took must not count as the resident set
+/// that the next program starts from.
+pub fn release_freed_memory_eagerly() {
+    // SAFETY: sets a tunable of the allocator.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) };
+}

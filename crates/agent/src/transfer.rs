@@ -1,0 +1,166 @@
+//! Calls that move many bytes, done in steps so that other calls get their turn; no acknowledgements on the way.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+
+use guestmark_wire::{Answer, Call, Count, Digest, Failed, Failure, Kind, MAX_CHUNK};
+use sha2::{Digest as _, Sha256};
+
+use crate::exec::{failure, os_failure};
+use crate::frame::Outbox;
+use crate::sys;
+
+/// A running call that moves bytes.
+pub struct Transfer {
+    /// Of its request.
+    pub id: u64,
+    bytes: u64,
+    started_ns: u64,
+    what: What,
+}
+
+enum What {
+    /// To the controller; what is left of the limit.
+    Read { file: File, left: u64 },
+    /// From the controller.
+    Write { file: File, fsync: bool },
+    /// From the controller to nowhere.
+    Sink,
+    /// Into a digest.
+    Hash { file: File, state: Box<Sha256> },
+    /// Failed; what the controller still sends is ignored.
+    Failed,
+}
+
+impl Transfer {
+    /// Takes up a call.
+    pub fn start(id: u64, call: Call<'_>) -> Result<Self, Failure> {
+        let open = |options: &mut std::fs::OpenOptions, path: &[u8]| {
+            let name = String::from_utf8_lossy(path).into_owned();
+            options.open(OsStr::from_bytes(path)).map_err(|error| os_failure(&name, &error))
+        };
+        // A FIFO nobody writes to must not block everything.
+        let reading = |path: &[u8]| {
+            let file = open(File::options().read(true).custom_flags(libc::O_NONBLOCK), path)?;
+            let data = file.metadata().map_err(|error| os_failure("stat", &error))?;
+            if data.is_dir() || data.file_type().is_fifo() {
+                let name = String::from_utf8_lossy(path);
+                return Err(failure(Kind::BadRequest, &format!("{name}: not a file that can be read to its end")));
+            }
+            Ok(file)
+        };
+        let what = match call {
+            Call::ReadFile(read) => {
+                let mut file = reading(&read.path)?;
+                if read.offset > 0 {
+                    let sought = io::Seek::seek(&mut file, io::SeekFrom::Start(read.offset));
+                    sought.map_err(|error| os_failure("seek", &error))?;
+                }
+                What::Read { file, left: read.limit }
+            }
+            Call::Sha256(path) => What::Hash { file: reading(&path.path)?, state: Box::default() },
+            Call::WriteFile(write) => {
+                let options = &mut File::options();
+                options.write(true).create(true).truncate(true).mode(write.mode);
+                let file = open(options, &write.path)?;
+                std::os::unix::fs::fchown(&file, write.uid, write.gid).map_err(|error| os_failure("chown", &error))?;
+                What::Write { file, fsync: write.fsync }
+            }
+            _ => What::Sink,
+        };
+        Ok(Self { id, bytes: 0, started_ns: sys::monotonic_ns(), what })
+    }
+
+    /// Whether `step` has something to do.
+    pub fn has_work(&self) -> bool {
+        matches!(self.what, What::Read { .. } | What::Hash { .. })
+    }
+
+    /// Does one step; returns whether the call has ended (its answer is then in `out`).
+    pub fn step(&mut self, out: &mut Outbox) -> bool {
+        match &mut self.what {
+            What::Read { file, left } => {
+                let limit = (*left).min(MAX_CHUNK as u64) as usize;
+                let sent = match limit {
+                    0 => Ok(0),
+                    _ => out.push_chunk(self.id, 1, limit, |space| retry(|| file.read(space))),
+                };
+                match sent {
+                    Ok(0) => self.end(out),
+                    Ok(count) => {
+                        *left -= count as u64;
+                        self.bytes += count as u64;
+                        false
+                    }
+                    Err(error) => self.fail("read", &error, out, true),
+                }
+            }
+            What::Hash { file, state } => {
+                let mut buffer = vec![0; MAX_CHUNK];
+                match retry(|| file.read(&mut buffer)) {
+                    Ok(0) => {
+                        let mut sha256 = String::with_capacity(64);
+                        for byte in std::mem::take(&mut **state).finalize() {
+                            let _ = write!(sha256, "{byte:02x}");
+                        }
+                        out.push(&Answer { id: self.id, ok: Digest { sha256, size: self.bytes } });
+                        true
+                    }
+                    Ok(count) => {
+                        state.update(&buffer[..count]);
+                        self.bytes += count as u64;
+                        false
+                    }
+                    Err(error) => self.fail("read", &error, out, true),
+                }
+            }
+            What::Write { .. } | What::Sink | What::Failed => false,
+        }
+    }
+
+    /// Takes data from the controller; returns whether the call has ended.
+    pub fn feed(&mut self, data: &[u8], out: &mut Outbox) -> bool {
+        self.bytes += data.len() as u64;
+        if let What::Write { file, .. } = &mut self.what {
+            if let Err(error) = file.write_all(data) {
+                return self.fail("write", &error, out, false);
+            }
+        }
+        false
+    }
+
+    /// No more data will come: answers. Returns that the call has ended.
+    pub fn end(&mut self, out: &mut Outbox) -> bool {
+        match &mut self.what {
+            What::Write { file, fsync: true } => {
+                if let Err(error) = file.sync_all() {
+                    return self.fail("fsync", &error, out, true);
+                }
+            }
+            What::Failed => return true,
+            _ => {}
+        }
+        let count = Count { bytes: self.bytes, started_ns: self.started_ns, ended_ns: sys::monotonic_ns() };
+        out.push(&Answer { id: self.id, ok: count });
+        true
+    }
+
+    fn fail(&mut self, what: &str, error: &io::Error, out: &mut Outbox, ended: bool) -> bool {
+        out.push(&Failed { id: self.id, error: os_failure(what, error) });
+        self.what = What::Failed;
+        ended
+    }
+}
+
+fn retry(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match read() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+"""Finding and starting the agent's binary."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+from guestmark.agent.frames import Transport
+from guestmark.errors import GuestmarkError
+
+NAME = "guestmark-agent"
+
+
+def _candidates() -> list[Path]:
+    checkout = Path(__file__).resolve().parents[3]
+    target = f"{platform.machine()}-unknown-linux-gnu"
+    return [
+        checkout / "target" / target / "release" / NAME,
+        checkout / "target" / "release" / NAME,
+        Path(sysconfig.get_path("scripts")) / NAME,
+        Path(sys.prefix) / "bin" / NAME,
+        Path(__file__).resolve().parent / NAME,
+    ]
+
+
+@functools.cache
+def _find(override: str | None) -> Path:
+    if override:
+        path = Path(override)
+        if not os.access(path, os.X_OK):
+            raise GuestmarkError(
+                f"GUESTMARK_AGENT={override} is not a program that can be run",
+                hint="unset GUESTMARK_AGENT, or build the agent: cargo build --release -p guestmark-agent",
+            )
+        return path.resolve()
+    for path in _candidates():
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
+    raise GuestmarkError(
+        "the agent's binary (guestmark-agent) is missing",
+        hint="build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_AGENT",
+    )
+
+
+def agent_binary() -> Path:
+    """Path of `guestmark-agent`: `GUESTMARK_AGENT`, else the checkout's build, else beside the package's scripts.
+
+    Raises `GuestmarkError` when there is none.
+    """
+    return _find(os.environ.get("GUESTMARK_AGENT"))
+
+
+def start_host_agent() -> tuple[subprocess.Popen[bytes], Transport]:
+    """Starts an agent on this machine over a pair of pipes: the process and its transport.
+
+    When the transport is closed, or this process ends in whatever way, the agent kills all it started and exits.
+    """
+    process = subprocess.Popen(
+        [str(agent_binary()), "serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+    )
+    return process, Transport.of_process(process)
+
+
+def supervised(
+    command: Sequence[str], *, lifeline_fd: int, remove: Sequence[str] = (), grace_ms: int = 0
+) -> list[str]:
+    """Arguments that run `command` under a supervisor which ends all of it when the lifeline's other end is closed.
+
+    `lifeline_fd` is the read end of a pipe (pass it on with `pass_fds`) whose only write end this process keeps open;
+    paths in `remove` (base names starting with `guestmark-`) are removed then, and at the command's own end.
+    """
+    removals = [argument for path in remove for argument in ("--remove", path)]
+    grace = ["--grace", str(grace_ms)] if grace_ms else []
+    return [str(agent_binary()), "supervise", "--lifeline", str(lifeline_fd), *removals, *grace, "--", *command]
