@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from guestmark.cli import options
+from guestmark.errors import UsageError
 
 
 class Format(StrEnum):
@@ -28,9 +30,12 @@ def command(
     ledger: options.Ledger = None,
 ) -> None:
     """Write a run as JSON, CSV, Parquet or Markdown."""
+    from guestmark.cli.session import write
     from guestmark.ledger import open_ledger
     from guestmark.report import formats
 
+    if format is Format.PARQUET and output == "-" and sys.stdout.isatty():
+        raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
-    formats.write(stored, format.value, output)
+    write(formats.render(stored, formats.Format(format.value)), output)

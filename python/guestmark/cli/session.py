@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from guestmark.errors import ExitStatus, LedgerError, PlatformUnusableError, UsageError
 from guestmark.ledger.model import RunState, StoredRun
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from guestmark.experiment.progress import Observer
     from guestmark.ledger.store import Ledger
     from guestmark.platforms.base import Platform, Unusable, Usable
+    from guestmark.platforms.probe import Startable
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Outputs:
 
 def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     """Runs a new plan to its end and returns the exit status."""
+    from guestmark.agent.binary import agent_binary
     from guestmark.experiment import preflight
     from guestmark.experiment.environment import record_environment
     from guestmark.ledger import open_ledger
@@ -66,7 +68,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
         plan, changes = preflight.without(plan, unusable)
         notes = [*plan.context.get("notes", ()), *changes]
         plan = replace(plan, context={**plan.context, "notes": notes})
-        run_id = ledger.create_run(plan, record_environment(), plan.policy.seed)
+        run_id = ledger.create_run(plan, record_environment(agent=agent_binary()), plan.policy.seed)
         _record_unusable(ledger, run_id, unusable, outputs)
         for note in notes:
             _say(note, outputs, loud=True)
@@ -75,6 +77,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
 
 def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
     """Continues a stored run and returns the exit status."""
+    from guestmark.agent.binary import agent_binary
     from guestmark.experiment import preflight
     from guestmark.experiment.environment import record_environment
     from guestmark.ledger import open_ledger
@@ -100,7 +103,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
                     f"the baseline {cell.id} of run {stored.id} cannot be used now: {result.reason}",
                     hint=result.hint,
                 )
-        ledger.add_environment(stored.id, record_environment())
+        ledger.add_environment(stored.id, record_environment(agent=agent_binary()))
         _record_unusable(ledger, stored.id, unusable, outputs)
         return _run(stored.plan, ledger, stored.id, outputs)
 
@@ -129,14 +132,30 @@ def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> i
 def show(stored: StoredRun, outputs: Outputs) -> None:
     """Prints the report and writes the documents that were asked for."""
     from guestmark.report import formats
+    from guestmark.report.analysis import analyse
     from guestmark.report.terminal import print_report
 
+    analysis = analyse(stored.plan, stored.trials, stored.unusable)
     for name, path in outputs.files():
-        formats.write(stored, name, path)
+        write(formats.render(stored, formats.Format(name), analysis), path)
     if not outputs.stdout_taken:
         from rich.console import Console
 
         print_report(stored, Console(highlight=False))
+
+
+def write(data: bytes, path: str) -> None:
+    """Writes a document to a file, or for `-` to standard output. Raises `GuestmarkError` when it cannot."""
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    from pathlib import Path
+
+    from guestmark.report import formats
+
+    formats.write(Path(path), data)
 
 
 def _status(stored: StoredRun, state: RunState) -> ExitStatus:
@@ -166,7 +185,7 @@ def _prober(outputs: Outputs) -> Callable[[list[Platform]], Mapping[str, Usable 
         slow.daemon = True
         slow.start()
         try:
-            return probe_all(platforms)
+            return probe_all(cast("list[Startable]", platforms))
         finally:
             slow.cancel()
 

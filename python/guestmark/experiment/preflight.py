@@ -20,11 +20,21 @@ def check_platforms(
 
     `probe_all` is given all guests' platforms at once and answers by name; the host is asked directly.
     """
-    platforms = {name: registry.get(name) for name in dict.fromkeys(cell.platform for cell in plan.cells)}
-    guests = [platform for name, platform in platforms.items() if name != "host"]
-    found: dict[str, Usable | Unusable] = dict(probe_all(guests)) if guests else {}
-    found |= {name: platform.probe() for name, platform in platforms.items() if name not in found}
-    return {name: found[name] for name in platforms if isinstance(found[name], Unusable)}  # type: ignore[misc]
+    found: dict[str, Usable | Unusable] = {}
+    guests: list[Platform] = []
+    for name in dict.fromkeys(cell.platform for cell in plan.cells):
+        try:
+            platform = registry.get(name)
+        except PlatformUnusableError as error:
+            found[name] = Unusable(error.message, error.hint)
+            continue
+        if name == "host":
+            found[name] = platform.probe()
+        else:
+            guests.append(platform)
+    if guests:
+        found |= probe_all(guests)
+    return {name: result for name, result in found.items() if isinstance(result, Unusable)}
 
 
 def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[str]]:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from fractions import Fraction
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)", re.ASCII)
@@ -57,8 +58,8 @@ def parse_size(text: str) -> int:
     number, prefix, binary = match.groups()
     if binary and not prefix:
         raise ValueError(f"{text!r} is not a size (write 512M or 1GiB)")
-    value = float(number) * 1024 ** " KMGTP".index(prefix.upper() or " ")
-    if value <= 0 or value != int(value):
+    value = Fraction(number) * 1024 ** " KMGTP".index(prefix.upper() or " ")
+    if value <= 0 or value.denominator != 1:
         raise ValueError(f"{text!r} is not a whole, positive number of bytes")
     return int(value)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from guestmark.agent.binary import agent_binary
+from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.plan.model import Cell
@@ -73,23 +72,13 @@ class HostPlatform:
             )
         begin = time.monotonic()
         command = (str(agent_binary()), "serve")
-        ours, theirs = socket.socketpair()
+        try:
+            process, transport = start_host_agent()
+        except OSError as error:
+            raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
         with contextlib.ExitStack() as stack:
-            stack.callback(ours.close)
-            try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=theirs,
-                    stdout=theirs,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # a Ctrl-C in the terminal is for the controller alone
-                )
-            except OSError as error:
-                raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
-            finally:
-                theirs.close()
-            stack.callback(_stop, process, ours)
-            agent = Agent(ours)
+            stack.callback(_stop, process)
+            agent = Agent(transport)
             stack.callback(agent.close)
             agent.hello(timeout_s=READY_DEADLINE_S)
             yield Host(agent, command, {"ready": time.monotonic() - begin})
@@ -106,10 +95,8 @@ class HostPlatform:
             return Unusable(error.message, error.hint)
 
 
-def _stop(process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     """The end of its channel ends the agent and what it runs; if not, a signal does."""
-    with contextlib.suppress(OSError):
-        channel.shutdown(socket.SHUT_RDWR)
     try:
         process.wait(_STOP_DEADLINE_S)
     except subprocess.TimeoutExpired:

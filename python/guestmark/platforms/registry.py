@@ -23,7 +23,7 @@ def _host(_spec: PlatformSpec) -> Platform:
 def _qemu(spec: PlatformSpec) -> Platform:
     from guestmark.platforms.qemu import QemuPlatform
 
-    return QemuPlatform(spec.inner.kind, spec.inner.arch)
+    return QemuPlatform(spec.inner.kind, spec.inner.arch or "")
 
 
 def _uml(_spec: PlatformSpec) -> Platform:

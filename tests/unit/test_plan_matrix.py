@@ -1,0 +1,140 @@
+"""Factors, the matrix, baselines and null cells."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guestmark.errors import UsageError
+from guestmark.plan import factors
+from guestmark.plan.matrix import Null, expand
+from guestmark.plan.model import WorkloadSpec
+from guestmark.plan.platform_spec import parse_platforms
+
+WORKLOAD = WorkloadSpec("exec", {"argv": ["true"]}, "true")
+
+
+def cells(on, settings=(), **more):
+    return expand(WORKLOAD, parse_platforms([on]), factors.parse_settings(settings), **more).cells
+
+
+def ids(*arguments, **more):
+    return [cell.id for cell in cells(*arguments, **more)]
+
+
+def test_levels_get_one_spelling():
+    assert factors.parse_settings(["memory=1024 MiB,0.5g"]) == {"memory": ("1G", "512M")}
+
+
+def test_a_comma_inside_a_level_is_escaped():
+    assert factors.parse_settings([r"cpu=host\,-vmx,max"]) == {"cpu": ("host,-vmx", "max")}
+
+
+@pytest.mark.parametrize(
+    ("setting", "telling"),
+    [
+        ("memroy=1G", "did you mean 'memory'"),
+        ("memory", "e.g. --set memory="),
+        ("memory=", "the guest's memory"),
+        ("memory=1X", "the guest's memory"),
+        ("memory=1M", "the guest's memory"),
+        ("memory=1G,1024M", "give each level once"),
+        ("smp=0", "processors"),
+        ("smp=two", "processors"),
+        ("cpu=a b", "processor model"),
+        ("kernel=/no/such/kernel", "kernel"),
+        ("kernel_args=a\nb", "kernel"),
+        ("=1", "known:"),
+    ],
+)
+def test_bad_settings_say_what_to_do(setting, telling):
+    with pytest.raises(UsageError) as caught:
+        factors.parse_settings([setting])
+    assert telling in caught.value.hint
+
+
+def test_a_factor_is_given_once():
+    with pytest.raises(UsageError, match="twice"):
+        factors.parse_settings(["smp=1", "smp=2"])
+
+
+def test_the_matrix_has_every_combination_in_order():
+    assert ids("tcg", ["memory=256M,512M", "smp=1,2"], null=Null.NONE) == [
+        "tcg memory=256M smp=1",
+        "tcg memory=256M smp=2",
+        "tcg memory=512M smp=1",
+        "tcg memory=512M smp=2",
+    ]
+
+
+def test_a_factor_applies_where_it_can_and_the_rest_is_said():
+    matrix = expand(WORKLOAD, parse_platforms(["host,uml,tcg"]), {"smp": ("1", "2")}, null=Null.NONE)
+    assert [cell.id for cell in matrix.cells] == ["host", "uml", "tcg smp=1", "tcg smp=2"]
+    assert matrix.notes == ("smp does not apply to host, uml, which are measured without it",)
+
+
+def test_a_factor_that_applies_nowhere_is_refused():
+    with pytest.raises(UsageError, match="memory cannot be set on host"):
+        cells("host", ["memory=1G"])
+
+
+def test_the_first_platform_is_the_baseline_and_has_a_null_copy():
+    host, uml, null = cells("host,uml")
+    assert (host.baseline, uml.baseline, null.baseline) == (True, False, False)
+    assert (null.id, null.null_of, null.platform) == ("host#2", "host", "host")
+
+
+def test_a_repeated_platform_is_a_null_cell_and_not_doubled():
+    assert ids("host,host") == ["host", "host#2"]
+    assert ids("host,uml,uml") == ["host", "uml", "host#2", "uml#2"]
+    assert ids("host,host,host", null=Null.NONE) == ["host", "host#2", "host#3"]
+
+
+def test_null_copies_of_all_cells():
+    assert ids("host,uml", null=Null.ALL) == ["host", "uml", "host#2", "uml#2"]
+    assert ids("host,uml", null=Null.NONE) == ["host", "uml"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("tcg", "tcg memory=256M"),
+        ("tcg memory=512M", "tcg memory=512M"),
+        ("memory=0.5G", "tcg memory=512M"),
+        ("host", "host"),
+    ],
+)
+def test_a_baseline_can_be_named_in_several_ways(asked, found):
+    matrix = cells("host,tcg", ["memory=256M,512M"], baseline=asked)
+    assert [cell.id for cell in matrix if cell.baseline] == [found]
+
+
+def test_a_baseline_that_is_not_listed_is_measured_too():
+    assert ids("uml", baseline="host", null=Null.NONE) == ["host", "uml"]
+
+
+@pytest.mark.parametrize("asked", ["hots", "memory=1G", "tcg smp=2", ""])
+def test_a_baseline_that_is_no_cell_is_refused(asked):
+    with pytest.raises(UsageError):
+        cells("host,tcg", ["memory=256M"], baseline=asked)
+
+
+def test_registering_a_factor_twice_is_refused():
+    with pytest.raises(ValueError, match="twice"):
+        factors.register(factors.Factor("memory", "", str, frozenset()))
+
+
+platforms = st.lists(st.sampled_from(["host", "uml", "tcg", "kvm"]), min_size=1, max_size=6)
+
+
+@given(platforms, st.sampled_from(list(Null)), st.booleans())
+def test_ids_are_unique_and_there_is_one_baseline(names, null, with_levels):
+    settings = {"memory": ("256M", "512M")} if with_levels and set(names) - {"host"} else {}
+    found = expand(WORKLOAD, parse_platforms(names), settings, null=null).cells
+    assert len({cell.id for cell in found}) == len(found)
+    assert sum(cell.baseline for cell in found) == 1
+    assert all(
+        cell.null_of in {other.id for other in found if other.null_of is None}
+        for cell in found
+        if cell.null_of
+    )
+    assert {cell.platform for cell in found} == set(names)

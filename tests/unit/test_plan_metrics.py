@@ -1,0 +1,102 @@
+"""`--metric` specifications and what they find in output."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guestmark.errors import UsageError, WorkloadError
+from guestmark.plan.metric_spec import MetricSpec, parse_metric, parse_metrics
+from guestmark.plan.model import Better
+
+SYSBENCH = "CPU speed:\n    events per second:   871.34\n\nGeneral statistics:\n    total time:  3.4420s\n"
+
+
+def test_all_parts():
+    spec = parse_metric(r"speed:events/s:higher=events per second: *([0-9.]+)")
+    assert (spec.metric.name, spec.metric.unit, spec.metric.better) == ("speed", "events/s", Better.HIGHER)
+    assert spec.extract(SYSBENCH) == 871.34
+    assert MetricSpec.from_params(spec.to_params()) == spec
+
+
+def test_the_expression_may_hold_equals_signs_and_colons():
+    assert parse_metric(r"n=x=:(\d+)").extract("x=:7") == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "value"),
+    [
+        (r"n=(?P<value>\d+) of (\d+)", "3 of 4", 3),
+        (r"n=\d+$", "10\n20\n", 20),  # of several matches the last; $ is the end of a line
+        (r"n=^t (.*)$", "t 1,234.5\nend", 1234.5),
+        (r"n=(?:a|b)=(\S+)", "a=1e3", 1000),
+    ],
+)
+def test_what_counts(text, output, value):
+    assert parse_metric(text).extract(output) == value
+
+
+def test_stderr_is_searched_when_stdout_has_no_match():
+    assert parse_metric(r"n=n=(\d+)").extract("nothing", "n=5") == 5
+
+
+@pytest.mark.parametrize(
+    ("output", "telling"), [("", "nothing in the output"), ("n=abc", "not a number"), ("n=nan", "not a")]
+)
+def test_a_metric_that_is_not_there_fails_the_trial(output, telling):
+    with pytest.raises(WorkloadError, match=telling):
+        parse_metric(r"n=n=(\w+)").extract(output)
+
+
+def test_a_group_that_took_no_part_is_not_a_number():
+    with pytest.raises(WorkloadError, match="not a number"):
+        parse_metric(r"n=x(\d)?").extract("x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "n",
+        "n=",
+        "=x",
+        "1n=x",
+        "n:s:up=x",
+        "n:s:higher:x=y",
+        "wall_s=x",
+        "a b=x",
+        r"n=(\d)(\d)",
+        "n=(",
+        "n=[",
+        "n=*",
+    ],
+)
+def test_bad_specifications(text):
+    with pytest.raises(UsageError) as caught:
+        parse_metric(text)
+    assert caught.value.hint
+
+
+def test_the_place_of_a_mistake_is_shown():
+    with pytest.raises(UsageError) as caught:
+        parse_metric("n=abc(def")
+    lines = caught.value.message.splitlines()
+    assert lines[-1].index("^") == lines[-2].index("(")
+
+
+def test_a_name_can_be_given_once():
+    with pytest.raises(UsageError, match="twice"):
+        parse_metrics(["n=a", "n=b"])
+
+
+@given(st.text())
+def test_any_text_parses_or_is_a_usage_error(text):
+    try:
+        spec = parse_metric(text)
+    except UsageError:
+        return
+    assert MetricSpec.from_params(spec.to_params()) == spec
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.text(alphabet="abc :\n"))
+def test_a_printed_number_is_found_again(value, noise):
+    assert parse_metric(r"n=<([^>]*)>").extract(f"{noise}<{value!r}>{noise}") == value
