@@ -10,6 +10,7 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from guestmark.agent.client import CommandError
 from guestmark.errors import AttestationError, WorkloadError
 from guestmark.plan import metric_spec
 from guestmark.plan.exec_plan import read_stdin
@@ -38,13 +39,14 @@ class ExecWorkload:
         self._ignore_failure = bool(params.get("ignore_failure"))
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
         self._limit_s = plan.policy.trial_limit_s
-        self._caller = {
+        self._caller: dict[str, Any] = {
             "env": dict(context.get("env", os.environ)),
             "cwd": context.get("cwd", os.getcwd()),  # noqa: PTH109
-            "uid": context.get("uid"),
-            "gid": context.get("gid"),
-            "groups": context.get("groups"),
         }
+        if (
+            cell.platform != "host"
+        ):  # where the agent has the caller's identity already, and may not change it
+            self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
         self._same_root = _shares_root(cell.platform)
 
     def prepare(self, machine: Machine) -> None:
@@ -53,10 +55,11 @@ class ExecWorkload:
         Raises `WorkloadError` when it is not there, `AttestationError` when it is another file than on the host.
         """
         agent, env, cwd = machine.agent, self._caller["env"], self._caller["cwd"]
-        path = agent.which(self._argv[0], env=env, cwd=cwd)
-        if path is None:
-            raise _not_found(self._argv)
-        digest = agent.sha256(path)
+        try:
+            path = agent.which(self._argv[0], path=env.get("PATH"), cwd=cwd)
+        except CommandError as error:
+            raise _cannot_run(self._argv, error) from error
+        digest = agent.sha256(path).sha256
         self.facts["binary"] = path
         self.facts["binary_sha256"] = digest
         on_host = _on_host(self._argv[0], env.get("PATH", os.defpath), cwd)
@@ -76,9 +79,9 @@ class ExecWorkload:
             self._argv,
             env=self._caller["env"],
             cwd=self._caller["cwd"],
-            uid=self._caller["uid"],
-            gid=self._caller["gid"],
-            groups=self._caller["groups"],
+            uid=self._caller.get("uid"),
+            gid=self._caller.get("gid"),
+            groups=self._caller.get("groups"),
             stdin=self._stdin,
             timeout_s=self._limit_s,
             output_limit=OUTPUT_LIMIT,
@@ -107,8 +110,9 @@ class ExecWorkload:
                     f"{name} was longer than {format_size(OUTPUT_LIMIT)}; the rest was dropped"
                 )
         clocks = disagreement(result.wall_s, result.guest_wall_s, result.wall_error_s)
-        if clocks:
-            self.warnings.append(clocks)
+        self.warnings += [warning for warning in (result.clock_warning, clocks) if warning]
+        if result.leftovers:
+            self.warnings.append("the command left processes behind, which were killed")
         if result.timed_out:
             raise WorkloadError(
                 f"the command ran past its limit of {format_duration(self._limit_s)}{_tail(result)}"
@@ -117,8 +121,8 @@ class ExecWorkload:
             raise WorkloadError(f"{_killed_by(result)}{_tail(result)}")
         if result.oom_killed:
             raise WorkloadError(f"the machine ran out of memory and a process was killed{_tail(result)}")
-        if result.exit_status != 0:
-            text = f"the command failed with exit status {result.exit_status}"
+        if result.status != 0:
+            text = f"the command failed with exit status {result.status}"
             if not self._ignore_failure:
                 raise WorkloadError(text + _tail(result))
             self.warnings.append(text)
@@ -148,9 +152,8 @@ def _on_host(name: str, path: str, cwd: str) -> tuple[str, str]:
         found: str | None = os.path.join(cwd, name)  # noqa: PTH118
     else:
         # Entries that are relative or empty mean the working directory, which here is the caller's.
-        found = shutil.which(
-            name, path=os.pathsep.join(os.path.join(cwd, part) for part in path.split(os.pathsep))
-        )  # noqa: PTH118
+        folders = [os.path.join(cwd, part) for part in path.split(os.pathsep)]  # noqa: PTH118
+        found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
         return "", ""
     try:
@@ -166,16 +169,13 @@ def _digest(path: str, _mtime_ns: int, _size: int, _inode: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _not_found(argv: list[str]) -> WorkloadError:
+def _cannot_run(argv: list[str], error: CommandError) -> WorkloadError:
     name = argv[0]
-    if len(argv) == 1 and any(character.isspace() for character in name):
+    if error.kind == "not_found" and len(argv) == 1 and any(character.isspace() for character in name):
         return WorkloadError(
-            f"command not found: {name!r}",
-            hint=f"write the words apart, or sh -c {name!r} for a shell",
+            f"command not found: {name!r}", hint=f"write the words apart, or sh -c {name!r} for a shell"
         )
-    return WorkloadError(
-        f"command not found: {name}", hint="it must be installed on the host, guests use its files"
-    )
+    return error
 
 
 def _killed_by(result: ExecResult) -> str:
