@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 
 use guestmark_wire::{
-    Answer, Call, Clock, Done, Facts, Failed, Failure, Hello, Kind, Lookup, Phase, Stat, Statfs, Which, PROTOCOL,
+    Answer, Call, Clock, Done, Facts, Failed, Failure, Hello, Kind, Lookup, Phase, Stat, Statfs,
+    Which, PROTOCOL,
 };
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::time::ClockId;
@@ -26,8 +27,13 @@ pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
             reply(id, done("mount", &mount.target, result), out);
         }
         Call::Umount(umount) => {
-            let flags = if umount.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-            let result = sys::cstring(&umount.target).and_then(|target| Ok(rustix::mount::unmount(target, flags)?));
+            let flags = if umount.lazy {
+                UnmountFlags::DETACH
+            } else {
+                UnmountFlags::empty()
+            };
+            let result = sys::cstring(&umount.target)
+                .and_then(|target| Ok(rustix::mount::unmount(target, flags)?));
             reply(id, done("umount", &umount.target, result), out);
         }
         Call::Sync => {
@@ -38,7 +44,10 @@ pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
         Call::Statfs(path) => reply(id, statfs(&path.path), out),
         Call::Mkdir(mkdir) => {
             let mut builder = fs::DirBuilder::new();
-            let result = builder.recursive(mkdir.parents).mode(mkdir.mode).create(OsStr::from_bytes(&mkdir.path));
+            let result = builder
+                .recursive(mkdir.parents)
+                .mode(mkdir.mode)
+                .create(OsStr::from_bytes(&mkdir.path));
             reply(id, done("mkdir", &mkdir.path, result), out);
         }
         Call::Remove(remove) => {
@@ -52,7 +61,11 @@ pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
             reply(id, done("remove", &remove.path, result), out);
         }
         Call::Facts => reply(id, Ok(facts()), out),
-        _ => reply::<Done>(id, Err(failure(Kind::BadRequest, "not a call of its own")), out),
+        _ => reply::<Done>(
+            id,
+            Err(failure(Kind::BadRequest, "not a call of its own")),
+            out,
+        ),
     }
 }
 
@@ -65,7 +78,9 @@ fn reply<T: Serialize>(id: u64, result: Result<T, Failure>, out: &mut Outbox) {
 
 fn done(what: &str, path: &[u8], result: io::Result<()>) -> Result<Done, Failure> {
     let name = String::from_utf8_lossy(path);
-    result.map(|()| Done {}).map_err(|error| os_failure(&format!("{what} {name}"), &error))
+    result
+        .map(|()| Done {})
+        .map_err(|error| os_failure(&format!("{what} {name}"), &error))
 }
 
 /// The clocks now.
@@ -78,7 +93,9 @@ pub fn clock() -> Clock {
 }
 
 fn line_of(path: &str) -> String {
-    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+    fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default()
 }
 
 /// Who we are.
@@ -101,11 +118,17 @@ pub fn hello(phases: &[Phase]) -> Hello {
 fn which(lookup: &Lookup) -> Result<Which, Failure> {
     let cwd = match &lookup.cwd {
         Some(cwd) => cwd.to_vec(),
-        None => std::env::current_dir().map(|cwd| cwd.as_os_str().as_bytes().to_vec()).unwrap_or_default(),
+        None => std::env::current_dir()
+            .map(|cwd| cwd.as_os_str().as_bytes().to_vec())
+            .unwrap_or_default(),
     };
     let name = String::from_utf8_lossy(&lookup.name);
     let mut denied = false;
-    for file in spawn::candidates(&lookup.name, lookup.path.as_ref().map(|path| path.as_slice()), Some(&cwd)) {
+    for file in spawn::candidates(
+        &lookup.name,
+        lookup.path.as_ref().map(|path| path.as_slice()),
+        Some(&cwd),
+    ) {
         let path = spawn::within(Some(&cwd), &file);
         match fs::metadata(OsStr::from_bytes(&path)) {
             Ok(data) if data.is_file() && data.permissions().mode() & 0o111 != 0 => {
@@ -116,7 +139,10 @@ fn which(lookup: &Lookup) -> Result<Which, Failure> {
         }
     }
     Err(if denied {
-        failure(Kind::PermissionDenied, &format!("{name}: permission denied"))
+        failure(
+            Kind::PermissionDenied,
+            &format!("{name}: permission denied"),
+        )
     } else {
         failure(Kind::NotFound, &format!("{name}: command not found"))
     })
@@ -178,7 +204,13 @@ pub fn mount(source: &[u8], target: &[u8], fstype: &str, options: &str) -> io::R
         };
     }
     let data = sys::cstring(data.join(",").as_bytes())?;
-    rustix::mount::mount(sys::cstring(source)?, sys::cstring(target)?, fstype, flags, data.as_c_str())?;
+    rustix::mount::mount(
+        sys::cstring(source)?,
+        sys::cstring(target)?,
+        fstype,
+        flags,
+        data.as_c_str(),
+    )?;
     Ok(())
 }
 
@@ -195,37 +227,57 @@ fn remount(target: &[u8], options: &str) -> io::Result<()> {
         }
     }
     let data = sys::cstring(data.join(",").as_bytes())?;
-    Ok(rustix::mount::mount_remount(sys::cstring(target)?, flags, data.as_c_str())?)
+    Ok(rustix::mount::mount_remount(
+        sys::cstring(target)?,
+        flags,
+        data.as_c_str(),
+    )?)
 }
 
 fn facts() -> Facts {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let of_cpu = |names: &[&str]| {
         let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-        lines.find(|(name, _)| names.contains(&name.trim())).map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+        lines
+            .find(|(name, _)| names.contains(&name.trim()))
+            .map(|(_, value)| value.trim().to_owned())
+            .unwrap_or_default()
     };
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let mem_total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_ascii_whitespace().next());
+    let mem_total = meminfo.lines().find_map(|line| {
+        line.strip_prefix("MemTotal:")?
+            .split_ascii_whitespace()
+            .next()
+    });
     let maker = line_of("/sys/hypervisor/type");
     Facts {
         cpu_model: of_cpu(&["model name", "cpu", "cpu model", "uarch", "Processor"]),
-        cpu_flags: of_cpu(&["flags", "Features", "isa"]).split_ascii_whitespace().map(str::to_owned).collect(),
+        cpu_flags: of_cpu(&["flags", "Features", "isa"])
+            .split_ascii_whitespace()
+            .map(str::to_owned)
+            .collect(),
         cpus_online: online(&line_of("/sys/devices/system/cpu/online")),
-        mem_total_kib: mem_total.and_then(|number| number.parse().ok()).unwrap_or(0),
+        mem_total_kib: mem_total
+            .and_then(|number| number.parse().ok())
+            .unwrap_or(0),
         cmdline: line_of("/proc/cmdline"),
         mounts: fs::read_to_string("/proc/self/mounts").unwrap_or_default(),
         clocksource: line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        hypervisor: if maker.is_empty() { line_of("/sys/class/dmi/id/sys_vendor") } else { maker },
+        hypervisor: if maker.is_empty() {
+            line_of("/sys/class/dmi/id/sys_vendor")
+        } else {
+            maker
+        },
     }
 }
 
 /// How many processors a list such as `0-2,4` names; 1 when the kernel does not say (it has a single one).
-fn online(list: &str) -> u32 {
-    let count = |part: &str| match part.split_once('-') {
-        Some((first, last)) => Some(last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)? + 1),
-        None => part.parse::<u32>().ok().map(|_| 1),
+fn online(ranges: &str) -> u32 {
+    let size = |range: &str| match range.split_once('-') {
+        Some((from, to)) => Some(to.parse::<u32>().ok()?.checked_sub(from.parse().ok()?)? + 1),
+        None => range.parse::<u32>().ok().map(|_| 1),
     };
-    list.split(',').filter_map(count).sum::<u32>().max(1)
+    ranges.split(',').filter_map(size).sum::<u32>().max(1)
 }
 
 #[cfg(test)]

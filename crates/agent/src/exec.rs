@@ -49,14 +49,21 @@ pub struct Output {
 
 impl Output {
     fn new(fd: Option<OwnedFd>, stream: u8, live: bool, limit: u64) -> Self {
-        Self { fd, stream, live, limit, kept: Vec::new(), seen: 0 }
+        Self {
+            fd,
+            stream,
+            live,
+            limit,
+            kept: Vec::new(),
+            seen: 0,
+        }
     }
 
     /// Reads what is there, at most a few buffers so that other calls get their turn. Returns whether there may be more.
     pub fn receive(&mut self, id: u64, out: &mut Outbox) -> bool {
         let Some(fd) = &self.fd else { return false };
         let fd = fd.as_raw_fd();
-        let mut buffer = [0_u8; 64 << 10];
+        let mut buffer = vec![0_u8; 64 << 10];
         for _ in 0..4 {
             match sys::read(fd, &mut buffer) {
                 Ok(None) => return false,
@@ -64,7 +71,11 @@ impl Output {
                     let room = self.limit.saturating_sub(self.seen).min(count as u64) as usize;
                     self.seen += count as u64;
                     if room > 0 && self.live {
-                        out.push(&guestmark_wire::Chunk { id, stream: self.stream, data: &buffer[..room] });
+                        out.push(&guestmark_wire::Chunk {
+                            id,
+                            stream: self.stream,
+                            data: &buffer[..room],
+                        });
                     } else {
                         self.kept.extend_from_slice(&buffer[..room]);
                     }
@@ -86,31 +97,43 @@ impl Output {
 
 impl Job {
     /// Starts the program of a request.
-    pub fn start(id: u64, exec: Exec, vmstat: Option<&File>) -> Result<Self, Failure> {
+    pub fn start(id: u64, exec: &Exec, vmstat: Option<&File>) -> Result<Self, Failure> {
         if exec.argv.is_empty() {
             return Err(failure(Kind::BadRequest, "no command given"));
         }
         if exec.output_limit > MAX_OUTPUT && !exec.stream && exec.pty.is_none() {
-            return Err(failure(Kind::BadRequest, &format!("output_limit is above {MAX_OUTPUT}")));
+            return Err(failure(
+                Kind::BadRequest,
+                &format!("output_limit is above {MAX_OUTPUT}"),
+            ));
         }
         let name = exec.argv[0].clone().into_vec();
         let shown = String::from_utf8_lossy(&name).into_owned();
-        let mut io = Stdio::open(&exec).map_err(|error| os_failure("cannot make pipes", &error))?;
-        let command = command(&exec, &name, io.theirs.each_ref().map(AsRawFd::as_raw_fd))?;
+        let mut io = Stdio::open(exec).map_err(|error| os_failure("cannot make pipes", &error))?;
+        let command = command(exec, &name, io.theirs.each_ref().map(AsRawFd::as_raw_fd))?;
         if command.files.is_empty() {
-            return Err(failure(Kind::NotFound, &format!("{shown}: command not found")));
+            return Err(failure(
+                Kind::NotFound,
+                &format!("{shown}: command not found"),
+            ));
+        }
+        for fd in io.input.iter().chain(io.outputs.iter().flatten()) {
+            sys::set_nonblocking(fd.as_fd())
+                .map_err(|error| os_failure("cannot set up pipes", &error))?;
         }
         let ooms_before = vmstat.and_then(oom_kills);
         // What an earlier call's output took must not show up as the resident set that this program starts from.
         let _ = std::fs::write("/proc/self/clear_refs", "5");
-        let (pid, started_ns) = command.spawn().map_err(|(step, error)| spawn_failure(step, &error, &shown, &exec))?;
+        let (pid, started_ns) = command
+            .spawn()
+            .map_err(|(step, error)| spawn_failure(step, &error, &shown, exec))?;
+        // A limit beyond what the clock can say is none.
+        let deadline = exec
+            .time_limit_ns
+            .and_then(|limit| Instant::now().checked_add(Duration::from_nanos(limit)));
         drop(command);
         let live = exec.stream || exec.pty.is_some();
-        let deadline = exec.time_limit_ns.map(|limit| Instant::now() + Duration::from_nanos(limit));
         let [out, err] = io.outputs.each_mut().map(Option::take);
-        for fd in [io.input.as_ref(), out.as_ref(), err.as_ref()].into_iter().flatten() {
-            sys::set_nonblocking(fd.as_fd()).map_err(|error| os_failure("cannot set up pipes", &error))?;
-        }
         Ok(Self {
             id,
             pid,
@@ -121,7 +144,10 @@ impl Job {
             input: io.input,
             queued: VecDeque::new(),
             end_of_input: false,
-            outputs: [Output::new(out, 1, live, exec.output_limit), Output::new(err, 2, live, exec.output_limit)],
+            outputs: [
+                Output::new(out, 1, live, exec.output_limit),
+                Output::new(err, 2, live, exec.output_limit),
+            ],
             pty: exec.pty.is_some(),
         })
     }
@@ -194,13 +220,24 @@ impl Job {
     }
 
     /// Sends what it printed and how it ended. Everything of it must be gone by now.
-    pub fn finish(mut self, child: &Reaped, ended_ns: u64, leftovers: u32, vmstat: Option<&File>, out: &mut Outbox) {
+    pub fn finish(
+        mut self,
+        child: &Reaped,
+        ended_ns: u64,
+        leftovers: u32,
+        vmstat: Option<&File>,
+        out: &mut Outbox,
+    ) {
         for output in &mut self.outputs {
             while output.receive(self.id, out) {}
         }
         for output in &self.outputs {
             for chunk in output.kept.chunks(MAX_CHUNK) {
-                out.push(&guestmark_wire::Chunk { id: self.id, stream: output.stream, data: chunk });
+                out.push(&guestmark_wire::Chunk {
+                    id: self.id,
+                    stream: output.stream,
+                    data: chunk,
+                });
             }
         }
         let ooms_after = vmstat.and_then(oom_kills);
@@ -225,7 +262,10 @@ impl Job {
             stderr_discarded: self.outputs[1].discarded(),
             leftovers,
         };
-        out.push(&Answer { id: self.id, ok: exited });
+        out.push(&Answer {
+            id: self.id,
+            ok: exited,
+        });
     }
 }
 
@@ -242,7 +282,11 @@ impl Stdio {
             let (ours, theirs) = open_pty(size)?;
             let more = [theirs.try_clone()?, theirs.try_clone()?];
             let [second, third] = more;
-            return Ok(Self { theirs: [theirs, second, third], input: Some(ours.try_clone()?), outputs: [Some(ours), None] });
+            return Ok(Self {
+                theirs: [theirs, second, third],
+                input: Some(ours.try_clone()?),
+                outputs: [Some(ours), None],
+            });
         }
         let (input, stdin) = if exec.stdin {
             let (read, write) = sys::pipe()?;
@@ -252,7 +296,11 @@ impl Stdio {
         };
         let (out, stdout) = sys::pipe()?;
         let (err, stderr) = sys::pipe()?;
-        Ok(Self { theirs: [stdin, stdout, stderr], input, outputs: [Some(out), Some(err)] })
+        Ok(Self {
+            theirs: [stdin, stdout, stderr],
+            input,
+            outputs: [Some(out), Some(err)],
+        })
     }
 }
 
@@ -268,14 +316,22 @@ fn open_pty(size: Winsize) -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 fn set_winsize(fd: &OwnedFd, size: Winsize) -> io::Result<()> {
-    let size = rustix::termios::Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
+    let size = rustix::termios::Winsize {
+        ws_row: size.rows,
+        ws_col: size.cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
     Ok(rustix::termios::tcsetwinsize(fd, size)?)
 }
 
 fn command(exec: &Exec, name: &[u8], stdio: [i32; 3]) -> Result<Command, Failure> {
     let bad = |_| failure(Kind::BadRequest, "a string holds a zero byte");
     let strings = |list: &[serde_bytes::ByteBuf]| {
-        list.iter().map(|bytes| CString::new(bytes.as_slice())).collect::<Result<Vec<_>, _>>().map_err(bad)
+        list.iter()
+            .map(|bytes| CString::new(bytes.as_slice()))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(bad)
     };
     let cwd = exec.cwd.as_ref().map(|cwd| cwd.as_slice());
     if cwd.is_some_and(|cwd| !cwd.starts_with(b"/")) {
@@ -285,9 +341,15 @@ fn command(exec: &Exec, name: &[u8], stdio: [i32; 3]) -> Result<Command, Failure
         Some(env) => strings(env)?,
         None => inherited_environment(),
     };
-    let path = env.iter().find_map(|variable| variable.to_bytes().strip_prefix(b"PATH="));
+    let path = env
+        .iter()
+        .find_map(|variable| variable.to_bytes().strip_prefix(b"PATH="));
     let files = spawn::candidates(name, path, cwd);
-    let files = files.into_iter().map(CString::new).collect::<Result<_, _>>().map_err(bad)?;
+    let files = files
+        .into_iter()
+        .map(CString::new)
+        .collect::<Result<_, _>>()
+        .map_err(bad)?;
     Ok(Command {
         files,
         argv: strings(&exec.argv)?,
@@ -305,7 +367,9 @@ fn command(exec: &Exec, name: &[u8], stdio: [i32; 3]) -> Result<Command, Failure
 pub fn inherited_environment() -> Vec<CString> {
     use std::os::unix::ffi::OsStrExt;
     std::env::vars_os()
-        .filter_map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok())
+        .filter_map(|(name, value)| {
+            CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
+        })
         .collect()
 }
 
@@ -313,27 +377,56 @@ fn spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec) -> Fail
     let (kind, message) = match (step, error.raw_os_error()) {
         (Step::Exec, Some(libc::ENOENT | libc::ENOTDIR)) => {
             let there = exec.argv.first().is_some_and(|file| {
-                spawn::is_file(&spawn::within(exec.cwd.as_ref().map(|cwd| cwd.as_slice()), file))
+                spawn::is_file(&spawn::within(
+                    exec.cwd.as_ref().map(|cwd| cwd.as_slice()),
+                    file,
+                ))
             });
-            let why = if there { "its interpreter or loader does not exist" } else { "command not found" };
+            let why = if there {
+                "its interpreter or loader does not exist"
+            } else {
+                "command not found"
+            };
             (Kind::NotFound, format!("{name}: {why}"))
         }
-        (Step::Exec, Some(libc::EACCES | libc::EPERM)) => (Kind::PermissionDenied, format!("{name}: permission denied")),
-        (Step::Exec, Some(libc::ENOEXEC | libc::ELIBBAD)) => (Kind::BadFormat, format!("{name}: {error}")),
+        (Step::Exec, Some(libc::EACCES | libc::EPERM)) => {
+            (Kind::PermissionDenied, format!("{name}: permission denied"))
+        }
+        (Step::Exec, Some(libc::ENOEXEC | libc::ELIBBAD)) => {
+            (Kind::BadFormat, format!("{name}: {error}"))
+        }
         (Step::Exec | Step::Clone, _) => (Kind::Os, format!("cannot start {name}: {error}")),
         (Step::Chdir, _) => {
-            let cwd = exec.cwd.as_ref().map(|cwd| String::from_utf8_lossy(cwd).into_owned()).unwrap_or_default();
-            (Kind::BadCwd, format!("cannot enter the working directory {cwd}: {error}"))
+            let cwd = exec
+                .cwd
+                .as_ref()
+                .map(|cwd| String::from_utf8_lossy(cwd).into_owned())
+                .unwrap_or_default();
+            (
+                Kind::BadCwd,
+                format!("cannot enter the working directory {cwd}: {error}"),
+            )
         }
-        (Step::Credentials, _) => (Kind::PermissionDenied, format!("cannot become the user: {error}")),
+        (Step::Credentials, _) => (
+            Kind::PermissionDenied,
+            format!("cannot become the user: {error}"),
+        ),
         (Step::Setup, _) => (Kind::Os, format!("cannot set up the process: {error}")),
     };
-    Failure { kind, message, errno: error.raw_os_error() }
+    Failure {
+        kind,
+        message,
+        errno: error.raw_os_error(),
+    }
 }
 
 /// A failure that is not a system call's.
 pub fn failure(kind: Kind, message: &str) -> Failure {
-    Failure { kind, message: message.to_owned(), errno: None }
+    Failure {
+        kind,
+        message: message.to_owned(),
+        errno: None,
+    }
 }
 
 /// A failed system call.
@@ -343,7 +436,11 @@ pub fn os_failure(what: &str, error: &io::Error) -> Failure {
         io::ErrorKind::PermissionDenied => Kind::PermissionDenied,
         _ => Kind::Os,
     };
-    Failure { kind, message: format!("{what}: {error}"), errno: error.raw_os_error() }
+    Failure {
+        kind,
+        message: format!("{what}: {error}"),
+        errno: error.raw_os_error(),
+    }
 }
 
 /// How often the kernel has killed for lack of memory, from an open `/proc/vmstat`.

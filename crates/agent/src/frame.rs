@@ -26,7 +26,11 @@ pub struct Oversized(pub usize);
 impl Decoder {
     /// An empty one.
     pub fn new() -> Self {
-        Self { buffer: vec![0; HEADER + MAX_FRAME], start: 0, end: 0 }
+        Self {
+            buffer: vec![0; HEADER + MAX_FRAME],
+            start: 0,
+            end: 0,
+        }
     }
 
     /// Where to put received bytes; never empty as long as frames are taken when complete.
@@ -43,7 +47,9 @@ impl Decoder {
     /// Bytes missing for the frame under way.
     fn wanted(&self) -> usize {
         let have = self.end - self.start;
-        self.announced().map_or(HEADER, |length| HEADER + length.min(MAX_FRAME)).saturating_sub(have)
+        self.announced()
+            .map_or(HEADER, |length| HEADER + length.min(MAX_FRAME))
+            .saturating_sub(have)
     }
 
     fn announced(&self) -> Option<usize> {
@@ -58,7 +64,9 @@ impl Decoder {
 
     /// Takes the next whole frame.
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, Oversized> {
-        let Some(length) = self.announced() else { return Ok(None) };
+        let Some(length) = self.announced() else {
+            return Ok(None);
+        };
         if length > MAX_FRAME {
             return Err(Oversized(length));
         }
@@ -89,7 +97,8 @@ impl Outbox {
         let start = self.buffer.len();
         self.buffer.extend_from_slice(&[0; HEADER]);
         // Writing into memory cannot fail and our types have nothing that MessagePack cannot hold.
-        rmp_serde::encode::write_named(&mut self.buffer, message).expect("message types are encodable");
+        rmp_serde::encode::write_named(&mut self.buffer, message)
+            .expect("message types are encodable");
         self.patch(start);
     }
 
@@ -104,8 +113,13 @@ impl Outbox {
     ) -> io::Result<usize> {
         let start = self.buffer.len();
         self.buffer.extend_from_slice(&[0; HEADER]);
-        let chunk = guestmark_wire::Chunk { id, stream, data: &[] };
-        rmp_serde::encode::write_named(&mut self.buffer, &chunk).expect("message types are encodable");
+        let chunk = guestmark_wire::Chunk {
+            id,
+            stream,
+            data: &[],
+        };
+        rmp_serde::encode::write_named(&mut self.buffer, &chunk)
+            .expect("message types are encodable");
         // The empty byte string comes last, as `bin 8` (2 bytes): make it a `bin 32` (5 bytes) whose length follows.
         self.buffer.truncate(self.buffer.len() - 2);
         self.buffer.push(0xc6);

@@ -52,7 +52,13 @@ fn boot_and_serve() -> io::Result<()> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "/proc", "proc", plain, "")?;
     mount("sysfs", "/sys", "sysfs", plain, "")?;
-    mount("devtmpfs", "/dev", "devtmpfs", MountFlags::NOSUID, "mode=755")?;
+    mount(
+        "devtmpfs",
+        "/dev",
+        "devtmpfs",
+        MountFlags::NOSUID,
+        "mode=755",
+    )?;
     phases.ended("mounts");
     let options = Options::parse(&fs::read_to_string("/proc/cmdline")?);
     load_modules()?;
@@ -68,9 +74,9 @@ fn boot_and_serve() -> io::Result<()> {
     let channel = open_channel(&options.channel)?;
     phases.ended("channel");
     if options.root != "none" {
-        empty_initramfs(old_root.into());
+        remove_below(&old_root.into(), 0);
     }
-    match serve::serve(channel, &signals, phases.0) {
+    match serve::serve(&channel, &signals, phases.0) {
         End::Gone | End::PowerOff => Ok(()),
         End::Signal(signal) => Err(io::Error::other(format!("ended by signal {signal}"))),
         End::Broken(why) => Err(io::Error::other(why)),
@@ -81,7 +87,10 @@ struct Phases(Vec<Phase>);
 
 impl Phases {
     fn ended(&mut self, name: &str) {
-        self.0.push(Phase { name: name.to_owned(), at_ns: sys::monotonic_ns() });
+        self.0.push(Phase {
+            name: name.to_owned(),
+            at_ns: sys::monotonic_ns(),
+        });
     }
 }
 
@@ -98,7 +107,9 @@ impl Options {
     fn parse(cmdline: &str) -> Self {
         let of = |name: &str, default: &str| {
             let mut words = cmdline.split_ascii_whitespace().filter_map(|word| {
-                word.strip_prefix("guestmark.")?.strip_prefix(name)?.strip_prefix('=')
+                word.strip_prefix("guestmark.")?
+                    .strip_prefix(name)?
+                    .strip_prefix('=')
             });
             words.next_back().unwrap_or(default).to_owned()
         };
@@ -115,16 +126,26 @@ fn failed(what: &str, error: &io::Error) -> io::Error {
     io::Error::other(format!("{what}: {error}"))
 }
 
-fn mount(source: &str, target: &str, fstype: &str, flags: MountFlags, data: &str) -> io::Result<()> {
+fn mount(
+    source: &str,
+    target: &str,
+    fstype: &str,
+    flags: MountFlags,
+    data: &str,
+) -> io::Result<()> {
     let options = sys::cstring(data.as_bytes())?;
     rustix::mount::mount(source, target, fstype, flags, options.as_c_str())
         .map_err(|error| failed(&format!("cannot mount {fstype} on {target}"), &error.into()))
 }
 
 fn load_modules() -> io::Result<()> {
-    let Ok(list) = fs::read_to_string("/guestmark/modules") else { return Ok(()) };
+    let Ok(list) = fs::read_to_string("/guestmark/modules") else {
+        return Ok(());
+    };
     for line in list.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let (path, optional) = line.strip_prefix('-').map_or((line, false), |path| (path, true));
+        let (path, optional) = line
+            .strip_prefix('-')
+            .map_or((line, false), |path| (path, true));
         if let Err(error) = load_module(path) {
             let message = format!("cannot load module {path}: {error}");
             if !optional {
@@ -140,7 +161,14 @@ fn load_module(path: &str) -> io::Result<()> {
     /// `MODULE_INIT_COMPRESSED_FILE` of `linux/module.h`.
     const COMPRESSED: i32 = 4;
     let file = File::open(path)?;
-    let flags = if path.ends_with(".ko") { 0 } else { COMPRESSED };
+    let flags = if std::path::Path::new(path)
+        .extension()
+        .is_some_and(|suffix| suffix == "ko")
+    {
+        0
+    } else {
+        COMPRESSED
+    };
     match rustix::system::finit_module(&file, c"", flags) {
         Err(rustix::io::Errno::EXIST) => Ok(()),
         other => Ok(other?),
@@ -148,28 +176,57 @@ fn load_module(path: &str) -> io::Result<()> {
 }
 
 fn mount_root(options: &Options) -> io::Result<()> {
-    for directory in ["/guestmark", "/guestmark/lower", "/guestmark/rw", "/guestmark/root"] {
+    for directory in [
+        "/guestmark",
+        "/guestmark/lower",
+        "/guestmark/rw",
+        "/guestmark/root",
+    ] {
         match fs::create_dir(directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(directory, &error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed(directory, &error))
+            }
             _ => {}
         }
     }
     let (kind, name) = options.root.split_once(':').unwrap_or((&options.root, ""));
     let rootopts = options.rootopts.as_str();
     let (source, fstype, data) = match kind {
-        "9p" if rootopts.is_empty() => (name, "9p", "trans=virtio,version=9p2000.L,msize=262144,cache=loose"),
+        "9p" if rootopts.is_empty() => (
+            name,
+            "9p",
+            "trans=virtio,version=9p2000.L,msize=262144,cache=loose",
+        ),
         "9p" => (name, "9p", rootopts),
         "virtiofs" => (name, "virtiofs", rootopts),
         // hostfs takes the directory as its only data.
         "hostfs" => ("none", "hostfs", name),
-        _ => return Err(io::Error::other(format!("guestmark.root={}: unknown kind of root", options.root))),
+        _ => {
+            return Err(io::Error::other(format!(
+                "guestmark.root={}: unknown kind of root",
+                options.root
+            )))
+        }
     };
     mount(source, "/guestmark/lower", fstype, MountFlags::RDONLY, data)?;
-    mount("tmpfs", "/guestmark/rw", "tmpfs", MountFlags::empty(), &format!("size={},mode=755", options.overlay))?;
+    mount(
+        "tmpfs",
+        "/guestmark/rw",
+        "tmpfs",
+        MountFlags::empty(),
+        &format!("size={},mode=755", options.overlay),
+    )?;
     fs::create_dir("/guestmark/rw/upper")?;
     fs::create_dir("/guestmark/rw/work")?;
-    let layers = "lowerdir=/guestmark/lower,upperdir=/guestmark/rw/upper,workdir=/guestmark/rw/work";
-    mount("overlay", "/guestmark/root", "overlay", MountFlags::empty(), layers)
+    let layers =
+        "lowerdir=/guestmark/lower,upperdir=/guestmark/rw/upper,workdir=/guestmark/rw/work";
+    mount(
+        "overlay",
+        "/guestmark/root",
+        "overlay",
+        MountFlags::empty(),
+        layers,
+    )
 }
 
 /// Makes the overlay the root, as `switch_root` does, and takes `/proc`, `/sys` and `/dev` along.
@@ -183,7 +240,8 @@ fn switch_root() -> io::Result<()> {
         }
     }
     std::env::set_current_dir("/guestmark/root")?;
-    rustix::mount::mount_move(".", "/").map_err(|error| failed("cannot move the root", &error.into()))?;
+    rustix::mount::mount_move(".", "/")
+        .map_err(|error| failed("cannot move the root", &error.into()))?;
     std::os::unix::fs::chroot(".")?;
     std::env::set_current_dir("/")
 }
@@ -193,29 +251,50 @@ fn furnish(plain: MountFlags) -> io::Result<()> {
     let _ = fs::create_dir("/dev/pts");
     let _ = fs::create_dir("/dev/shm");
     let safe = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("devpts", "/dev/pts", "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, "gid=5,mode=620,ptmxmode=666")?;
+    mount(
+        "devpts",
+        "/dev/pts",
+        "devpts",
+        MountFlags::NOSUID | MountFlags::NOEXEC,
+        "gid=5,mode=620,ptmxmode=666",
+    )?;
     mount("tmpfs", "/dev/shm", "tmpfs", safe, "mode=1777")?;
     let _ = fs::create_dir("/run");
-    mount("tmpfs", "/run", "tmpfs", safe | (plain & MountFlags::NOSUID), "mode=755")?;
-    let links = [("/proc/self/fd", "/dev/fd"), ("fd/0", "/dev/stdin"), ("fd/1", "/dev/stdout"), ("fd/2", "/dev/stderr")];
+    mount(
+        "tmpfs",
+        "/run",
+        "tmpfs",
+        safe | (plain & MountFlags::NOSUID),
+        "mode=755",
+    )?;
+    let links = [
+        ("/proc/self/fd", "/dev/fd"),
+        ("fd/0", "/dev/stdin"),
+        ("fd/1", "/dev/stdout"),
+        ("fd/2", "/dev/stderr"),
+    ];
     for (target, link) in links {
         let _ = std::os::unix::fs::symlink(target, link);
     }
     let _ = std::os::unix::fs::symlink("pts/ptmx", "/dev/ptmx");
     rustix::system::sethostname(b"guestmark")?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let files = rustix::process::Rlimit { current: Some(1024), maximum: Some(1 << 20) };
+    let files = rustix::process::Rlimit {
+        current: Some(1024),
+        maximum: Some(1 << 20),
+    };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, files);
-    bring_up_loopback()
+    bring_up_loopback();
+    Ok(())
 }
 
-fn bring_up_loopback() -> io::Result<()> {
+fn bring_up_loopback() {
     // SAFETY: plain system calls; `request` is fully initialised and outlives them.
     unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         if socket < 0 {
             // A kernel without networking: nothing to bring up.
-            return Ok(());
+            return;
         }
         let mut request = std::mem::zeroed::<libc::ifreq>();
         request.ifr_name[0] = b'l' as libc::c_char;
@@ -224,28 +303,39 @@ fn bring_up_loopback() -> io::Result<()> {
         libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request);
         libc::close(socket);
     }
-    Ok(())
 }
 
 fn open_channel(spec: &str) -> io::Result<Channel> {
     let (file, may_be_absent) = if let Some(name) = spec.strip_prefix("virtio:") {
         (open_port(name)?, true)
     } else {
-        let file = File::options().read(true).write(true).open(spec).map_err(|error| failed(spec, &error))?;
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(spec)
+            .map_err(|error| failed(spec, &error))?;
         let mut mode = rustix::termios::tcgetattr(&file)?;
         mode.make_raw();
         rustix::termios::tcsetattr(&file, rustix::termios::OptionalActions::Now, &mode)?;
         (file, false)
     };
     let output = file.try_clone()?;
-    Ok(Channel { input: file.into(), output: output.into(), may_be_absent })
+    Ok(Channel {
+        input: file.into(),
+        output: output.into(),
+        may_be_absent,
+    })
 }
 
 /// A virtio-serial port by its name: the device announces ports one by one after its driver has started.
 fn open_port(name: &str) -> io::Result<File> {
     let deadline = Instant::now() + CHANNEL_PATIENCE;
     loop {
-        for entry in fs::read_dir("/sys/class/virtio-ports").into_iter().flatten().flatten() {
+        for entry in fs::read_dir("/sys/class/virtio-ports")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let said = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
             if said.trim() == name {
                 let device = std::path::Path::new("/dev").join(entry.file_name());
@@ -255,20 +345,20 @@ fn open_port(name: &str) -> io::Result<File> {
             }
         }
         if Instant::now() >= deadline {
-            return Err(io::Error::other(format!("no virtio port named {name} within {CHANNEL_PATIENCE:?}")));
+            return Err(io::Error::other(format!(
+                "no virtio port named {name} within {CHANNEL_PATIENCE:?}"
+            )));
         }
         std::thread::sleep(Duration::from_micros(300));
     }
 }
 
 /// Frees the memory that the initramfs takes; it can no longer be reached by name.
-fn empty_initramfs(root: OwnedFd) {
-    remove_below(&root, 0);
-}
-
 fn remove_below(directory: &OwnedFd, depth: u32) {
     use rustix::fs::{openat, unlinkat, AtFlags, Dir, FileType, Mode, OFlags};
-    let Ok(entries) = Dir::read_from(directory) else { return };
+    let Ok(entries) = Dir::read_from(directory) else {
+        return;
+    };
     for entry in entries.flatten() {
         let name = entry.file_name();
         if name == c"." || name == c".." {
@@ -296,7 +386,9 @@ mod tests {
 
     #[test]
     fn options_are_found_among_others_and_the_last_one_counts() {
-        let options = Options::parse("quiet guestmark.root=9p:r guestmark.root=9p:root xguestmark.root=no guestmark.rootopts=a=b,c\n");
+        let options = Options::parse(
+            "quiet guestmark.root=9p:r guestmark.root=9p:root xguestmark.root=no guestmark.rootopts=a=b,c\n",
+        );
         assert_eq!(options.root, "9p:root");
         assert_eq!(options.rootopts, "a=b,c");
         assert_eq!(options.channel, "virtio:guestmark");

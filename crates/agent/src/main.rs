@@ -10,6 +10,7 @@ mod init;
 mod reap;
 mod serve;
 mod spawn;
+mod supervise;
 mod sys;
 mod transfer;
 
@@ -24,10 +25,19 @@ fn main() -> ExitCode {
         init::run();
     }
     let mut arguments = std::env::args_os().skip(1);
-    let result = match arguments.next().as_deref().and_then(std::ffi::OsStr::to_str) {
+    let result = match arguments
+        .next()
+        .as_deref()
+        .and_then(std::ffi::OsStr::to_str)
+    {
         Some("serve") => serve::serve_stdio(),
+        Some("supervise") => supervise::supervise(arguments),
         Some("--version") => {
-            println!("guestmark-agent {} protocol {}", env!("CARGO_PKG_VERSION"), guestmark_wire::PROTOCOL);
+            println!(
+                "guestmark-agent {} protocol {}",
+                env!("CARGO_PKG_VERSION"),
+                guestmark_wire::PROTOCOL
+            );
             return ExitCode::SUCCESS;
         }
         _ => {

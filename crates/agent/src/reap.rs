@@ -12,7 +12,10 @@ pub fn children() -> Vec<libc::pid_t> {
     let mut text = String::new();
     let path = format!("/proc/self/task/{pid}/children");
     match std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)) {
-        Ok(_) => text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect(),
+        Ok(_) => text
+            .split_ascii_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect(),
         // A kernel without CONFIG_PROC_CHILDREN.
         Err(_) => scan(pid),
     }
@@ -20,7 +23,9 @@ pub fn children() -> Vec<libc::pid_t> {
 
 /// Children by the parent that every process names.
 fn scan(parent: u32) -> Vec<libc::pid_t> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -50,7 +55,9 @@ impl Stat {
     fn parse(stat: &[u8]) -> Option<Self> {
         // The name in parentheses may hold anything, parentheses too: what counts comes after the last one.
         let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
-        let mut words = std::str::from_utf8(&stat[after..]).ok()?.split_ascii_whitespace();
+        let mut words = std::str::from_utf8(&stat[after..])
+            .ok()?
+            .split_ascii_whitespace();
         let state = words.next()?;
         Some(Self {
             ended: state == "Z" || state == "X",
@@ -96,7 +103,11 @@ pub fn sweep(
             return killed;
         }
         if !reaped {
-            let mut wait = [libc::pollfd { fd: signals.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            let mut wait = [libc::pollfd {
+                fd: signals.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            }];
             let _ = sys::poll(&mut wait, Some(Duration::from_millis(10)));
             // Only SIGCHLD is taken here for granted: a request to end is seen again by the caller's own check.
             if wait[0].revents != 0 {
@@ -126,7 +137,15 @@ mod tests {
     #[test]
     fn names_with_parentheses_do_not_confuse() {
         let stat = Stat::parse(b"17 (a) Z (b)) S 3 17 16 0 -1 4194304 1 2").unwrap();
-        assert_eq!(stat, Stat { ended: false, parent: 3, group: 17, session: 16 });
+        assert_eq!(
+            stat,
+            Stat {
+                ended: false,
+                parent: 3,
+                group: 17,
+                session: 16
+            }
+        );
         assert!(Stat::parse(b"17 (x) Z 3 17 16").unwrap().ended);
         assert_eq!(Stat::parse(b"17 (x"), None);
     }

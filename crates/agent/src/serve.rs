@@ -46,12 +46,16 @@ pub struct Channel {
 pub fn serve_stdio() -> io::Result<ExitCode> {
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();
-    let channel = Channel { input: sys::duplicate(0)?, output: sys::duplicate(1)?, may_be_absent: false };
+    let channel = Channel {
+        input: sys::duplicate(0)?,
+        output: sys::duplicate(1)?,
+        may_be_absent: false,
+    };
     let null = File::options().read(true).write(true).open("/dev/null")?;
     sys::duplicate_onto(null.as_fd(), 0)?;
     sys::duplicate_onto(null.as_fd(), 1)?;
     sys::become_subreaper()?;
-    match serve(channel, &signals, Vec::new()) {
+    match serve(&channel, &signals, Vec::new()) {
         End::Gone | End::PowerOff => Ok(ExitCode::SUCCESS),
         End::Signal(signal) => Ok(ExitCode::from((128 + signal) as u8)),
         End::Broken(why) => Err(io::Error::other(why)),
@@ -59,7 +63,7 @@ pub fn serve_stdio() -> io::Result<ExitCode> {
 }
 
 /// Greets the controller and answers it until the end; then nothing that it started is left.
-pub fn serve(channel: Channel, signals: &OwnedFd, phases: Vec<Phase>) -> End {
+pub fn serve(channel: &Channel, signals: &OwnedFd, phases: Vec<Phase>) -> End {
     let mut server = Server {
         signals,
         vmstat: File::open("/proc/vmstat").ok(),
@@ -70,7 +74,9 @@ pub fn serve(channel: Channel, signals: &OwnedFd, phases: Vec<Phase>) -> End {
         phases,
     };
     sys::release_freed_memory_eagerly();
-    let end = server.run(&channel).unwrap_or_else(|error| End::Broken(format!("channel: {error}")));
+    let end = server
+        .run(channel)
+        .unwrap_or_else(|error| End::Broken(format!("channel: {error}")));
     for job in &server.jobs {
         job.signal(libc::SIGKILL);
     }
@@ -90,7 +96,11 @@ struct Server<'a> {
 }
 
 fn wants(fd: RawFd, events: libc::c_short) -> libc::pollfd {
-    libc::pollfd { fd, events, revents: 0 }
+    libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    }
 }
 
 impl Server<'_> {
@@ -101,19 +111,35 @@ impl Server<'_> {
         let mut decoder = Decoder::new();
         let mut absent = channel.may_be_absent;
         let mut fds = Vec::new();
-        self.out.push(&Answer { id: 0, ok: calls::hello(&self.phases) });
+        self.out.push(&Answer {
+            id: 0,
+            ok: calls::hello(&self.phases),
+        });
         self.out.flush(output)?;
         loop {
             let listening = !self.jobs.iter().any(Job::is_full);
             fds.clear();
             fds.push(wants(self.signals.as_raw_fd(), libc::POLLIN));
             // A full program's controller is not listened to, but its hang-up (always reported) is still noticed.
-            fds.push(wants(input, if listening && !absent { libc::POLLIN } else { 0 }));
-            fds.push(wants(output, if self.out.len() > 0 { libc::POLLOUT } else { 0 }));
+            fds.push(wants(
+                input,
+                if listening && !absent {
+                    libc::POLLIN
+                } else {
+                    0
+                },
+            ));
+            fds.push(wants(
+                output,
+                if self.out.len() > 0 { libc::POLLOUT } else { 0 },
+            ));
             let room = self.out.len() < OUTBOX_LIMIT;
             for job in &self.jobs {
                 for fd in job.outputs.iter().map(|output| output.fd.as_ref()) {
-                    fds.push(wants(fd.map_or(-1, AsRawFd::as_raw_fd), if room { libc::POLLIN } else { 0 }));
+                    fds.push(wants(
+                        fd.map_or(-1, AsRawFd::as_raw_fd),
+                        if room { libc::POLLIN } else { 0 },
+                    ));
                     if !room {
                         fds.last_mut().expect("just pushed").fd = -1;
                     }
@@ -134,7 +160,7 @@ impl Server<'_> {
                     self.child_ended(child, now);
                 }
                 while let Some(signal) = sys::take_signal(self.signals.as_fd()) {
-                    if signal != libc::SIGCHLD && channel_process(channel) {
+                    if signal != libc::SIGCHLD {
                         return Ok(End::Signal(signal));
                     }
                 }
@@ -159,7 +185,12 @@ impl Server<'_> {
                     Ok(Some(0)) if absent => {}
                     Ok(Some(0)) => return Ok(End::Gone),
                     // How a terminal or socket says that the other side has gone.
-                    Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::ECONNRESET | libc::EPIPE)) => {
+                    Err(error)
+                        if matches!(
+                            error.raw_os_error(),
+                            Some(libc::EIO | libc::ECONNRESET | libc::EPIPE)
+                        ) =>
+                    {
                         return Ok(End::Gone)
                     }
                     Err(error) => return Err(error),
@@ -221,7 +252,10 @@ impl Server<'_> {
                     }
                 },
                 Err(oversized) => {
-                    return Ok(Some(End::Broken(format!("a frame of {} bytes was announced", oversized.0))))
+                    return Ok(Some(End::Broken(format!(
+                        "a frame of {} bytes was announced",
+                        oversized.0
+                    ))))
                 }
             }
         }
@@ -231,8 +265,11 @@ impl Server<'_> {
     fn answer(&mut self, request: Request<'_>) -> bool {
         let id = request.id;
         match request.call {
-            Call::Clock => self.out.push(&Answer { id, ok: calls::clock() }),
-            Call::Exec(exec) => match Job::start(id, *exec, self.vmstat.as_ref()) {
+            Call::Clock => self.out.push(&Answer {
+                id,
+                ok: calls::clock(),
+            }),
+            Call::Exec(exec) => match Job::start(id, &exec, self.vmstat.as_ref()) {
                 Ok(job) => self.jobs.push(job),
                 Err(error) => self.out.push(&Failed { id, error }),
             },
@@ -266,7 +303,10 @@ impl Server<'_> {
                     Err(error) => self.out.push(&Failed { id, error }),
                 }
             }
-            Call::Hello => self.out.push(&Answer { id, ok: calls::hello(&self.phases) }),
+            Call::Hello => self.out.push(&Answer {
+                id,
+                ok: calls::hello(&self.phases),
+            }),
             Call::PowerOff => {
                 rustix::fs::sync();
                 self.out.push(&Answer { id, ok: Done {} });
@@ -288,7 +328,8 @@ impl Server<'_> {
     /// Takes one step of every call that is done in steps.
     fn pump(&mut self) {
         let out = &mut self.out;
-        self.transfers.retain_mut(|transfer| out.len() >= OUTBOX_LIMIT || !transfer.step(out));
+        self.transfers
+            .retain_mut(|transfer| out.len() >= OUTBOX_LIMIT || !transfer.step(out));
     }
 
     fn expire(&mut self) {
@@ -309,7 +350,9 @@ impl Server<'_> {
     /// Finishes the calls whose program has ended.
     fn settle_ended(&mut self) {
         while let Some((child, ended_ns)) = self.ended.pop() {
-            let Some(at) = self.jobs.iter().position(|job| job.pid == child.pid) else { continue };
+            let Some(at) = self.jobs.iter().position(|job| job.pid == child.pid) else {
+                continue;
+            };
             let job = self.jobs.swap_remove(at);
             let leaders: Vec<_> = self.jobs.iter().map(|job| job.pid).collect();
             let mine = |pid| {
@@ -318,7 +361,8 @@ impl Server<'_> {
                 }
                 // Another program is running: an orphan is ours only when its session or group says so.
                 !leaders.contains(&pid)
-                    && reap::Stat::of(pid).is_some_and(|stat| stat.session == job.pid || stat.group == job.pid)
+                    && reap::Stat::of(pid)
+                        .is_some_and(|stat| stat.session == job.pid || stat.group == job.pid)
             };
             let mut others = Vec::new();
             let leftovers = reap::sweep(self.signals.as_fd(), PATIENCE, mine, |other| {
@@ -327,12 +371,13 @@ impl Server<'_> {
             for (other, at) in others {
                 self.child_ended(other, at);
             }
-            job.finish(&child, ended_ns, leftovers, self.vmstat.as_ref(), &mut self.out);
+            job.finish(
+                &child,
+                ended_ns,
+                leftovers,
+                self.vmstat.as_ref(),
+                &mut self.out,
+            );
         }
     }
-}
-
-/// PID 1 is not to be ended by a signal (the kernel sends it some, for Ctrl-Alt-Del for instance).
-fn channel_process(_channel: &Channel) -> bool {
-    std::process::id() != 1
 }

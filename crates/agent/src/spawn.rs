@@ -64,7 +64,11 @@ impl Command {
     /// the agent.
     pub fn spawn(&self) -> Result<(libc::pid_t, u64), (Step, io::Error)> {
         let pointers = |strings: &[CString]| {
-            strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
+            strings
+                .iter()
+                .map(|s| s.as_ptr())
+                .chain([std::ptr::null()])
+                .collect::<Vec<_>>()
         };
         let mut plan = Plan {
             command: self,
@@ -109,8 +113,8 @@ extern "C" fn child(plan: *mut c_void) -> libc::c_int {
 unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
     let ok = |value: libc::c_int| (value >= 0).then_some(());
     let command = plan.command;
-    // SAFETY (all below): pointers come from live C strings and vectors in `plan`.
     plan.step = Step::Setup;
+    // SAFETY: system calls on numbers.
     unsafe {
         ok(libc::setsid())?;
         if let Some(stdio) = &command.stdio {
@@ -124,6 +128,7 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
     }
     plan.step = Step::Credentials;
     // The raw calls: glibc's wrappers would look for other threads to change.
+    // SAFETY: system calls on numbers and a live vector.
     unsafe {
         if let Some(groups) = &command.groups {
             ok(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) as libc::c_int)?;
@@ -137,11 +142,12 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
     }
     if let Some(cwd) = &command.cwd {
         plan.step = Step::Chdir;
-        // SAFETY: see above.
+        // SAFETY: a live C string.
         ok(unsafe { libc::chdir(cwd.as_ptr()) })?;
     }
     plan.step = Step::Setup;
     // After the change of user, which would clear it. If the agent died before this, there is nobody left to tell.
+    // SAFETY: system calls on numbers; the set is initialised by sigemptyset and is valid when all zero.
     unsafe {
         ok(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
         if libc::getppid() != plan.parent {
@@ -149,12 +155,16 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
         }
         let mut none = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut none);
-        ok(libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()))?;
+        ok(libc::sigprocmask(
+            libc::SIG_SETMASK,
+            &raw const none,
+            std::ptr::null_mut(),
+        ))?;
     }
     plan.step = Step::Exec;
     let mut denied = false;
     for file in &command.files {
-        // SAFETY: see above. On success this does not return.
+        // SAFETY: live C strings and null-terminated vectors of such. On success this does not return.
         unsafe { libc::execve(file.as_ptr(), plan.argv.as_ptr(), plan.env.as_ptr()) };
         // SAFETY: reads this thread's error number.
         match unsafe { *libc::__errno_location() } {
@@ -179,7 +189,13 @@ pub fn candidates(name: &[u8], path: Option<&[u8]>, cwd: Option<&[u8]>) -> Vec<V
     }
     let path = path.unwrap_or(b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     path.split(|&byte| byte == b':')
-        .map(|directory| if directory.is_empty() { b".".as_slice() } else { directory })
+        .map(|directory| {
+            if directory.is_empty() {
+                b".".as_slice()
+            } else {
+                directory
+            }
+        })
         .map(|directory| [directory, b"/", name].concat())
         .filter(|file| is_file(&within(cwd, file)))
         .collect()

@@ -37,12 +37,23 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<(
         tv_sec: t.as_secs() as libc::time_t,
         tv_nsec: t.subsec_nanos().into(),
     });
-    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let timeout = timeout
+        .as_ref()
+        .map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: `fds` and `timeout` outlive the call; a null signal mask leaves the mask alone.
-    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, std::ptr::null()) };
+    let ready = unsafe {
+        libc::ppoll(
+            fds.as_mut_ptr(),
+            fds.len() as libc::nfds_t,
+            timeout,
+            std::ptr::null(),
+        )
+    };
     match check(ready) {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-            fds.iter_mut().for_each(|fd| fd.revents = 0);
+            for fd in fds {
+                fd.revents = 0;
+            }
             Ok(())
         }
         other => other.map(drop),
@@ -86,7 +97,10 @@ pub fn write(fd: RawFd, buffer: &[u8]) -> io::Result<Option<usize>> {
 /// Makes `fd` non-blocking.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
-    Ok(rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?)
+    Ok(rustix::fs::fcntl_setfl(
+        fd,
+        flags | rustix::fs::OFlags::NONBLOCK,
+    )?)
 }
 
 /// A pipe (read end, write end), closed on exec.
@@ -136,12 +150,20 @@ pub fn signal_fd(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
             libc::signal(signal, libc::SIG_DFL);
         }
         libc::sigfillset(all.as_mut_ptr());
-        check(libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()))?;
+        check(libc::sigprocmask(
+            libc::SIG_SETMASK,
+            all.as_ptr(),
+            std::ptr::null_mut(),
+        ))?;
         libc::sigemptyset(wanted.as_mut_ptr());
         for &signal in signals {
             libc::sigaddset(wanted.as_mut_ptr(), signal);
         }
-        let fd = check(libc::signalfd(-1, wanted.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+        let fd = check(libc::signalfd(
+            -1,
+            wanted.as_ptr(),
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        ))?;
         Ok(OwnedFd::from_raw_fd(fd))
     }
 }
@@ -179,7 +201,12 @@ pub fn reap() -> Option<Reaped> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: both out pointers are valid; `rusage` is valid when all zero.
     let (pid, usage) = unsafe {
-        let pid = libc::wait4(-1, &raw mut status, libc::WNOHANG | libc::__WALL, usage.as_mut_ptr());
+        let pid = libc::wait4(
+            -1,
+            &raw mut status,
+            libc::WNOHANG | libc::__WALL,
+            usage.as_mut_ptr(),
+        );
         (pid, usage.assume_init())
     };
     (pid > 0).then_some(Reaped { pid, status, usage })

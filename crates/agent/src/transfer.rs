@@ -41,15 +41,25 @@ impl Transfer {
     pub fn start(id: u64, call: Call<'_>) -> Result<Self, Failure> {
         let open = |options: &mut std::fs::OpenOptions, path: &[u8]| {
             let name = String::from_utf8_lossy(path).into_owned();
-            options.open(OsStr::from_bytes(path)).map_err(|error| os_failure(&name, &error))
+            options
+                .open(OsStr::from_bytes(path))
+                .map_err(|error| os_failure(&name, &error))
         };
         // A FIFO nobody writes to must not block everything.
         let reading = |path: &[u8]| {
-            let file = open(File::options().read(true).custom_flags(libc::O_NONBLOCK), path)?;
-            let data = file.metadata().map_err(|error| os_failure("stat", &error))?;
+            let file = open(
+                File::options().read(true).custom_flags(libc::O_NONBLOCK),
+                path,
+            )?;
+            let data = file
+                .metadata()
+                .map_err(|error| os_failure("stat", &error))?;
             if data.is_dir() || data.file_type().is_fifo() {
                 let name = String::from_utf8_lossy(path);
-                return Err(failure(Kind::BadRequest, &format!("{name}: not a file that can be read to its end")));
+                return Err(failure(
+                    Kind::BadRequest,
+                    &format!("{name}: not a file that can be read to its end"),
+                ));
             }
             Ok(file)
         };
@@ -60,19 +70,38 @@ impl Transfer {
                     let sought = io::Seek::seek(&mut file, io::SeekFrom::Start(read.offset));
                     sought.map_err(|error| os_failure("seek", &error))?;
                 }
-                What::Read { file, left: read.limit }
+                What::Read {
+                    file,
+                    left: read.limit,
+                }
             }
-            Call::Sha256(path) => What::Hash { file: reading(&path.path)?, state: Box::default() },
+            Call::Sha256(path) => What::Hash {
+                file: reading(&path.path)?,
+                state: Box::default(),
+            },
             Call::WriteFile(write) => {
                 let options = &mut File::options();
-                options.write(true).create(true).truncate(true).mode(write.mode);
+                options
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .mode(write.mode);
                 let file = open(options, &write.path)?;
-                std::os::unix::fs::fchown(&file, write.uid, write.gid).map_err(|error| os_failure("chown", &error))?;
-                What::Write { file, fsync: write.fsync }
+                std::os::unix::fs::fchown(&file, write.uid, write.gid)
+                    .map_err(|error| os_failure("chown", &error))?;
+                What::Write {
+                    file,
+                    fsync: write.fsync,
+                }
             }
             _ => What::Sink,
         };
-        Ok(Self { id, bytes: 0, started_ns: sys::monotonic_ns(), what })
+        Ok(Self {
+            id,
+            bytes: 0,
+            started_ns: sys::monotonic_ns(),
+            what,
+        })
     }
 
     /// Whether `step` has something to do.
@@ -107,7 +136,13 @@ impl Transfer {
                         for byte in std::mem::take(&mut **state).finalize() {
                             let _ = write!(sha256, "{byte:02x}");
                         }
-                        out.push(&Answer { id: self.id, ok: Digest { sha256, size: self.bytes } });
+                        out.push(&Answer {
+                            id: self.id,
+                            ok: Digest {
+                                sha256,
+                                size: self.bytes,
+                            },
+                        });
                         true
                     }
                     Ok(count) => {
@@ -144,13 +179,23 @@ impl Transfer {
             What::Failed => return true,
             _ => {}
         }
-        let count = Count { bytes: self.bytes, started_ns: self.started_ns, ended_ns: sys::monotonic_ns() };
-        out.push(&Answer { id: self.id, ok: count });
+        let count = Count {
+            bytes: self.bytes,
+            started_ns: self.started_ns,
+            ended_ns: sys::monotonic_ns(),
+        };
+        out.push(&Answer {
+            id: self.id,
+            ok: count,
+        });
         true
     }
 
     fn fail(&mut self, what: &str, error: &io::Error, out: &mut Outbox, ended: bool) -> bool {
-        out.push(&Failed { id: self.id, error: os_failure(what, error) });
+        out.push(&Failed {
+            id: self.id,
+            error: os_failure(what, error),
+        });
         self.what = What::Failed;
         ended
     }

@@ -1,0 +1,257 @@
+//! `guestmark-agent supervise`: runs a hypervisor so that nothing of it outlives the controller, however that ends.
+//!
+//! The controller holds the other end of the lifeline; the kernel closes it even when the controller is killed with
+//! SIGKILL. The supervisor itself dying takes the command along (`PR_SET_PDEATHSIG`).
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use lexopt::{Arg, ValueExt};
+
+use crate::exec::inherited_environment;
+use crate::spawn::{self, Command, Step};
+use crate::{reap, sys};
+
+/// Our own failures, as `env` and `timeout` say them.
+const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// How long killed processes may take to go before their files are removed all the same.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Options {
+    lifeline: i32,
+    remove: Vec<PathBuf>,
+    grace: Duration,
+    command: Vec<OsString>,
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let mut lifeline = None;
+    let mut options = Options {
+        lifeline: -1,
+        remove: Vec::new(),
+        grace: Duration::ZERO,
+        command: Vec::new(),
+    };
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("lifeline") => lifeline = Some(parser.value()?.parse::<u16>()?),
+            Arg::Long("remove") => options.remove.push(removable(parser.value()?)?),
+            Arg::Long("grace") => {
+                options.grace = Duration::from_millis(parser.value()?.parse::<u32>()?.into());
+            }
+            Arg::Value(first) => {
+                options.command.push(first);
+                options.command.extend(parser.raw_args()?);
+            }
+            other => return Err(other.unexpected()),
+        }
+    }
+    options.lifeline = lifeline
+        .filter(|&fd| fd > 2)
+        .ok_or("--lifeline needs a file descriptor above 2")?
+        .into();
+    if options.command.is_empty() {
+        return Err("no command given".into());
+    }
+    Ok(options)
+}
+
+/// Only what is named as ours may be removed: a mistake in a caller must not cost a user their files.
+fn removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
+    let path = PathBuf::from(path);
+    let ours = path
+        .file_name()
+        .is_some_and(|name| name.as_bytes().starts_with(b"guestmark-"));
+    if ours && path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(format!(
+            "--remove {}: not an absolute path whose last part starts with guestmark-",
+            path.display()
+        )
+        .into())
+    }
+}
+
+/// Runs a command until it or the controller ends. Exits with the command's status (128 + its signal).
+pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    if rustix::io::fcntl_getfd(borrow(options.lifeline)).is_err() {
+        return Err(io::Error::other(format!(
+            "--lifeline {}: not an open file descriptor",
+            options.lifeline
+        )));
+    }
+    // SAFETY: it is open, as was just seen, and nothing else in this process uses it.
+    let lifeline = unsafe { OwnedFd::from_raw_fd(options.lifeline) };
+    rustix::io::fcntl_setfd(&lifeline, rustix::io::FdFlags::CLOEXEC)?;
+    let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
+    sys::become_subreaper()?;
+    let status = match command(&options.command)?.spawn() {
+        Ok((pid, _)) => watch(pid, &lifeline, &signals, options.grace),
+        Err((step, error)) => {
+            eprintln!(
+                "guestmark-agent: {}: {error}",
+                options.command[0].to_string_lossy()
+            );
+            match (step, error.raw_os_error()) {
+                (Step::Exec, Some(libc::ENOENT)) => NOT_FOUND,
+                (Step::Exec, _) => NOT_EXECUTABLE,
+                _ => FAILED,
+            }
+        }
+    };
+    reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
+    for path in &options.remove {
+        remove(path);
+    }
+    Ok(ExitCode::from(status))
+}
+
+fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {
+    // SAFETY: used for one system call that copes with a descriptor that is not open.
+    unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
+}
+
+fn command(words: &[OsString]) -> io::Result<Command> {
+    let path = std::env::var_os("PATH");
+    let files = spawn::candidates(
+        words[0].as_bytes(),
+        path.as_ref().map(|path| path.as_bytes()),
+        None,
+    );
+    let c = |bytes: Vec<u8>| CString::new(bytes).map_err(io::Error::other);
+    Ok(Command {
+        files: files.into_iter().map(c).collect::<Result<_, _>>()?,
+        argv: words
+            .iter()
+            .cloned()
+            .map(|word| c(word.into_vec()))
+            .collect::<Result<_, _>>()?,
+        env: inherited_environment(),
+        cwd: None,
+        uid: None,
+        gid: None,
+        groups: None,
+        stdio: None,
+        terminal: false,
+    })
+}
+
+/// Waits for the command's end and, when the controller has gone or a signal says so, brings it about.
+fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, grace: Duration) -> u8 {
+    let mut kill_at = None;
+    loop {
+        let mut fds = [signals.as_raw_fd(), lifeline.as_raw_fd()].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        if kill_at.is_some() {
+            fds[1].fd = -1;
+        }
+        let wait = kill_at.map(|at: Instant| at.saturating_duration_since(Instant::now()));
+        let _ = sys::poll(&mut fds, wait);
+        while let Some(child) = sys::reap() {
+            if child.pid == pid {
+                return if libc::WIFEXITED(child.status) {
+                    libc::WEXITSTATUS(child.status) as u8
+                } else {
+                    (128 + libc::WTERMSIG(child.status)) as u8
+                };
+            }
+        }
+        let mut end = kill_at.is_none() && fds[1].revents != 0 && has_ended(lifeline);
+        while let Some(signal) = sys::take_signal(signals.as_fd()) {
+            end |= signal != libc::SIGCHLD;
+        }
+        if end && kill_at.is_none() {
+            kill_at = Some(Instant::now() + grace);
+            if !grace.is_zero() {
+                let _ = sys::kill(-pid, libc::SIGTERM);
+            }
+        }
+        if kill_at.is_some_and(|at| at <= Instant::now()) {
+            let _ = sys::kill(-pid, libc::SIGKILL);
+            let _ = sys::kill(pid, libc::SIGKILL);
+            // It may be stuck in the kernel: do not ask again all the time.
+            kill_at = Some(Instant::now() + Duration::from_millis(100));
+        }
+    }
+}
+
+/// Whether the controller's end is closed. Bytes on the lifeline mean nothing.
+fn has_ended(lifeline: &OwnedFd) -> bool {
+    matches!(
+        sys::read(lifeline.as_raw_fd(), &mut [0; 256]),
+        Ok(Some(0)) | Err(_)
+    )
+}
+
+fn remove(path: &Path) {
+    let result = match std::fs::symlink_metadata(path) {
+        // `remove_dir_all` does not follow symbolic links, not even ones put there meanwhile.
+        Ok(data) if data.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            eprintln!("guestmark-agent: cannot remove {}: {error}", path.display());
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    fn parse(words: &[&str]) -> Result<super::Options, String> {
+        super::parse(words.iter().map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_command_keeps_its_own_options() {
+        let options = parse(&[
+            "--lifeline",
+            "7",
+            "--grace=20",
+            "--",
+            "qemu",
+            "--remove",
+            "-x",
+        ])
+        .unwrap();
+        assert_eq!(options.lifeline, 7);
+        assert_eq!(options.grace.as_millis(), 20);
+        assert_eq!(options.command, ["qemu", "--remove", "-x"]);
+        assert!(options.remove.is_empty());
+    }
+
+    #[test]
+    fn only_paths_named_as_ours_are_removed() {
+        for path in ["/tmp/other", "guestmark-x", "/", "/tmp/guestmark-x/..", ""] {
+            assert!(
+                parse(&["--lifeline", "7", "--remove", path, "true"]).is_err(),
+                "{path}"
+            );
+        }
+        assert!(parse(&["--lifeline", "7", "--remove", "/tmp/guestmark-x", "true"]).is_ok());
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        assert!(parse(&["--", "true"]).is_err_and(|error| error.contains("--lifeline")));
+        assert!(parse(&["--lifeline", "1", "true"]).is_err());
+        assert!(parse(&["--lifeline", "7"]).is_err_and(|error| error.contains("command")));
+    }
+}
