@@ -96,3 +96,4 @@ SCENARIOS = (
 # No test of a null: with spikes of its own the cell does differ. Kept to show what intervals do.
 ONE_SIDED_SPIKES = Scenario("one-sided spikes", _normal(0.01), own=_own_spikes)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+QUIET = Scenario("quiet", _normal(0.01))  # for tables of many cells

@@ -17,6 +17,7 @@ from guestmark.stats.repetition import (
     variance_components,
 )
 from guestmark.stats.summary import Summary, reduce_iterations, summarise
+from guestmark.stats.warmup import steady_from
 
 __all__ = [
     "THRESHOLDS",
@@ -41,6 +42,7 @@ __all__ = [
     "precise_enough",
     "reduce_iterations",
     "sign_flip_p",
+    "steady_from",
     "summarise",
     "t_interval",
     "variance_components",

@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 EXACT_BLOCKS = 30  # up to here the sign-flip test enumerates all 2^K sign vectors
 RESAMPLES = 19_999  # beyond: this many random sign vectors
 _SEED = 20_130_401  # of those vectors: the same data give the same p, always
+_ROUNDING = 1e-13  # differences of logs this small are rounding, not measurement
 _TIES = 1e-12  # sums this close, relative to sum |d|, are ties; ties count against the claim
 
 
@@ -23,7 +24,8 @@ def log_ratios(cell: Array, baseline: Array) -> Array | None:
 
     A block in which either value is NaN (missing trial) is left out. A zero, negative or infinite value has
     no logarithm; leaving out just those blocks would bias the estimate, so one of them leaves the comparison
-    without a ratio. Raises ValueError if the shapes differ: values pair by block index, never by rank.
+    without a ratio. Differences by rounding alone count as none. Raises ValueError if the shapes differ:
+    values pair by block index, never by rank.
     """
     if cell.shape != baseline.shape or cell.ndim != 1:
         raise ValueError(f"values do not pair: shapes {cell.shape} and {baseline.shape}")
@@ -31,7 +33,9 @@ def log_ratios(cell: Array, baseline: Array) -> Array | None:
     above, below = cell[both], baseline[both]
     if not (np.isfinite(above) & np.isfinite(below) & (above > 0) & (below > 0)).all():
         return None
-    return np.asarray(np.log(above) - np.log(below), dtype=np.float64)
+    d = np.asarray(np.log(above) - np.log(below), dtype=np.float64)
+    d[np.abs(d) <= _ROUNDING] = 0.0
+    return d
 
 
 def t_interval(d: Array, confidence: float = 0.95) -> tuple[float, float]:
@@ -126,7 +130,7 @@ def equivalence_p(d: Array, margin: float) -> float:
     bound = math.log1p(margin)
     room = bound - abs(float(d.mean()))
     error = _standard_error(d)
-    if error == 0:
+    if error <= _ROUNDING:
         return 2.0**-d.size if room > 0 else 1.0
     from scipy.special import stdtr
 
@@ -134,8 +138,4 @@ def equivalence_p(d: Array, margin: float) -> float:
 
 
 def _standard_error(d: Array) -> float:
-    """Return SD/√K; rounding noise of equal values counts as no spread."""
-    spread = float(d.std(ddof=1))
-    if spread <= 1e-14 * float(np.abs(d).max()):
-        return 0.0
-    return spread / math.sqrt(d.size)
+    return float(d.std(ddof=1)) / math.sqrt(d.size)

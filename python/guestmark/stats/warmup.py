@@ -1,5 +1,6 @@
 """Warm-up: where the iterations of one trial become steady, if they do."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -70,7 +71,7 @@ def steady_from(series: Sequence[float], *, tolerance: float = 0.01, min_share: 
     if x.size < MIN_ITERATIONS:
         raise ValueError(f"needs {MIN_ITERATIONS} iterations to tell warm-up from chance")
     bounds = (0, *change_points(series), x.size)
-    segments = list(zip(bounds, bounds[1:], strict=False))
+    segments = list(itertools.pairwise(bounds))
     while len(segments) > 1 and segments[-1][1] - segments[-1][0] <= _BLIP:
         segments.pop()
     first, last = segments[-1]

@@ -1,0 +1,236 @@
+"""Verdicts: which data give which, and why."""
+
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guestmark.plan.model import Better, Metric
+from guestmark.stats import (
+    Comparison,
+    Verdict,
+    compare_table,
+    downgraded,
+    label,
+    null_differs,
+    reduce_iterations,
+    summarise,
+)
+
+
+def noisy(seed: int, n: int = 12, level: float = 1.0, spread: float = 0.01) -> np.ndarray:
+    return level * np.exp(np.random.default_rng(seed).normal(0, spread, n))
+
+
+def compared(
+    cell: np.ndarray, baseline: np.ndarray, better: Better = Better.LOWER, **more: object
+) -> Comparison:
+    options: dict = {"margin": 0.03, **more}
+    return compare_table({"base": baseline, "cell": cell}, "base", better=better, **options)["cell"]
+
+
+@pytest.mark.parametrize(
+    ("level", "better", "verdict"),
+    [
+        (1.1, Better.LOWER, Verdict.SLOWER),
+        (0.9, Better.LOWER, Verdict.FASTER),
+        (1.1, Better.HIGHER, Verdict.FASTER),
+        (0.9, Better.HIGHER, Verdict.SLOWER),
+    ],
+)
+def test_direction_follows_the_metric(level, better, verdict):
+    c = compared(noisy(1, level=level), noisy(2), better)
+    assert (c.verdict, c.reason) == (verdict, "")
+    assert c.ratio == pytest.approx(level, rel=0.01)
+    assert c.ci[0] < c.ratio < c.ci[1]
+    assert c.median_ci[0] <= c.median_ratio <= c.median_ci[1]
+
+
+def test_equal_within_the_margin_is_no_difference():
+    c = compared(noisy(1, spread=0.005), noisy(2, spread=0.005))
+    assert (c.verdict, c.reason) == (Verdict.NO_DIFFERENCE, "within the margin of 0.03")
+    assert c.p > 0.05 > c.equivalence_p
+
+
+def test_not_significant_is_not_the_same_as_equal():
+    c = compared(noisy(1, spread=0.1), noisy(2, spread=0.1))
+    assert c.p > 0.05
+    assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "interval too wide")
+
+
+def test_a_small_but_sure_difference_is_a_difference_and_says_it_is_small():
+    c = compared(noisy(1, level=1.01, spread=0.001), noisy(2, spread=0.001))
+    assert (c.verdict, c.reason) == (Verdict.SLOWER, "by less than the margin of 0.03")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_fewer_than_six_blocks_decide_nothing(n):
+    c = compared(noisy(1, n, level=2), noisy(2, n))
+    assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "fewer than 6 blocks")
+    assert c.ratio == pytest.approx(2, rel=0.05)
+    assert (c.ci is None) == (n < 2)
+    assert c.median_ci is None
+
+
+def test_a_difference_inside_the_noise_floor_is_not_claimed():
+    cell, baseline = noisy(1, level=1.02), noisy(2)
+    assert compared(cell, baseline).verdict is Verdict.SLOWER
+    c = compared(cell, baseline, null_pairs=[(noisy(3, spread=0.06), noisy(4, spread=0.06))], margin=0.005)
+    assert c.noise_floor > c.ratio - 1
+    assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "inside the noise floor")
+
+
+def test_equality_is_not_claimed_when_noise_exceeds_the_margin():
+    c = compared(
+        noisy(1, spread=0.005), noisy(2, spread=0.005), null_pairs=[(noisy(3, level=1.05), noisy(4))]
+    )
+    assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "noise floor above the margin")
+
+
+def test_mean_and_median_on_different_sides_decide_nothing():
+    baseline = np.ones(25)
+    cell = np.full(25, 0.98)
+    cell[:7] = 4.0  # most blocks faster, some very much slower
+    c = compared(cell, baseline)
+    assert c.p < 0.05
+    assert c.ci[0] > 1 > c.median_ci[1]
+    assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "mean and median disagree")
+
+
+def test_too_few_blocks_for_so_many_cells_is_said():
+    values = {
+        "base": noisy(0, 8),
+        **{f"same{i}": noisy(i + 1, 8) for i in range(39)},
+        "cell": noisy(99, 8, 1.5),
+    }
+    c = compare_table(values, "base", better=Better.LOWER, margin=0.03)["cell"]
+    assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "40 cells need 11 blocks")
+    assert c.p < 0.05 < c.q
+
+
+def test_holm_is_never_kinder_than_benjamini_hochberg():
+    values = {"base": noisy(0), **{f"c{i}": noisy(i + 1, level=1 + i / 500) for i in range(10)}}
+    bh = compare_table(values, "base", better=Better.LOWER, margin=0.03)
+    holm = compare_table(values, "base", better=Better.LOWER, margin=0.03, method="holm")
+    assert list(bh) == [f"c{i}" for i in range(10)]
+    assert all(holm[name].q >= bh[name].q >= bh[name].p for name in bh)
+    assert any(holm[name].q > bh[name].q for name in bh)
+
+
+def test_pairing_removes_what_blocks_have_in_common():
+    host = np.linspace(1, 3, 12)  # the host becomes three times slower
+    c = compared(noisy(1, level=1.05) * host, noisy(2) * host)
+    assert c.verdict is Verdict.SLOWER
+    assert c.ratio == pytest.approx(1.05, rel=0.01)
+
+
+def test_missing_blocks_reduce_n_only():
+    cell, baseline = noisy(1, level=1.1), noisy(2)
+    cell[3] = baseline[5] = np.nan
+    c = compared(cell, baseline)
+    assert (c.n, c.verdict) == (10, Verdict.SLOWER)
+    assert compared(np.full(12, np.nan), baseline).reason == "no complete block"
+
+
+@pytest.mark.parametrize(
+    ("cell", "baseline"),
+    [(0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (-1.0, 1.0)],
+)
+def test_values_without_a_ratio_give_none_and_no_verdict(cell, baseline):
+    c = compared(np.full(12, cell), np.full(12, baseline))
+    assert astuple(c)[:9] == (12, *[None] * 8)
+    assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "a value is not above zero: no ratio")
+
+
+def test_identical_values_are_no_difference_and_constant_factors_a_difference():
+    same = compared(np.full(10, 0.25), np.full(10, 0.25))
+    assert (same.verdict, same.ratio, same.ci, same.p) == (Verdict.NO_DIFFERENCE, 1, (1, 1), 1)
+    assert same.equivalence_p > 0
+    double = compared(np.full(10, 0.5), np.full(10, 0.25))
+    assert (double.verdict, double.p) == (Verdict.SLOWER, 2.0**-9)
+
+
+def test_intervals_that_floats_cannot_hold_are_left_out():
+    c = compared(np.array([1e300, 1e-300]), np.array([1.0, 1.0]))
+    assert c.ratio == pytest.approx(1, rel=1e-9)
+    assert c.ci is None
+
+
+def test_bad_tables_are_refused():
+    with pytest.raises(ValueError, match="baseline"):
+        compare_table({"a": np.ones(3)}, "b", better=Better.LOWER, margin=0.03)
+    with pytest.raises(ValueError, match="do not pair"):
+        compare_table({"a": np.ones(20), "b": np.ones(21)}, "a", better=Better.LOWER, margin=0.03)
+    assert compare_table({"a": np.ones(3)}, "a", better=Better.LOWER, margin=0.03) == {}
+
+
+VALUES = st.lists(st.integers(50, 200), min_size=12, max_size=12).map(lambda x: np.array(x) / 100)
+
+
+@given(VALUES, VALUES)
+def test_swapping_cell_and_baseline_swaps_the_verdict(a, b):
+    there, back = compared(a, b), compared(b, a)
+    assert there.ratio == pytest.approx(1 / back.ratio)
+    assert there.p == back.p
+    swapped = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+    assert there.verdict is swapped.get(back.verdict, back.verdict)
+
+
+@given(VALUES, VALUES, st.floats(1e-9, 1e9))
+def test_verdicts_do_not_depend_on_the_unit(a, b, unit):
+    here, there = compared(a, b), compared(a * unit, b * unit)
+    assert there.ratio == pytest.approx(here.ratio)
+    assert there.p == here.p
+    assert there.equivalence_p == pytest.approx(here.equivalence_p, rel=1e-4, abs=1e-9)
+
+
+def test_a_null_comparison_that_differs_downgrades():
+    quiet = compared(noisy(1), noisy(2))
+    assert not null_differs(quiet)
+    loud = compared(noisy(1, level=1.05), noisy(2))
+    assert null_differs(loud)
+    assert not null_differs(compared(np.zeros(12), np.zeros(12)))
+    taken_back = downgraded(loud)
+    assert (taken_back.verdict, taken_back.ratio) == (Verdict.INCONCLUSIVE, loud.ratio)
+    assert taken_back.reason == "a null comparison differs"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "unit", "better", "word"),
+    [
+        (Verdict.FASTER, "s", Better.LOWER, "faster"),
+        (Verdict.SLOWER, "MB/s", Better.HIGHER, "slower"),
+        (Verdict.FASTER, "bytes", Better.LOWER, "less"),
+        (Verdict.SLOWER, "bytes", Better.LOWER, "more"),
+        (Verdict.FASTER, "MiB", Better.HIGHER, "more"),
+        (Verdict.FASTER, "", Better.HIGHER, "better"),
+        (Verdict.SLOWER, "points", Better.HIGHER, "worse"),
+        (Verdict.NO_DIFFERENCE, "bytes", Better.LOWER, "no difference"),
+        (Verdict.INCONCLUSIVE, "s", Better.LOWER, "inconclusive"),
+    ],
+)
+def test_words_suit_the_metric(verdict, unit, better, word):
+    assert label(verdict, Metric("m", unit, better)) == word
+
+
+def test_iterations_reduce_by_median_for_times_and_mean_for_rates():
+    assert reduce_iterations([1, 2, 9], Better.LOWER) == 2
+    assert reduce_iterations([1, 2, 9], Better.HIGHER) == 4
+    with pytest.raises(ValueError, match="without iterations"):
+        reduce_iterations([], Better.LOWER)
+    with pytest.raises(ValueError, match="not a number"):
+        reduce_iterations([1.0, float("nan")], Better.LOWER)
+
+
+def test_summaries_narrow_with_the_root_of_n():
+    values = np.array([1.0, 2.0, 3.0, np.nan])
+    s = summarise(values)
+    assert (s.n, s.mean, s.median) == (3, 2, 2)
+    # t(.975, 2) / √3 = 2.484; a mean ± z·SD would be 1.96 here and 1.96 for a thousand values as well
+    assert s.ci == pytest.approx((2 - 2.48414, 2 + 2.48414), rel=1e-5)
+    many = summarise(np.tile([1.0, 2.0, 3.0], 300))
+    assert many.ci[1] - many.ci[0] < 0.11
+    assert summarise(np.array([5.0])).ci is None
+    assert summarise(np.array([np.nan])).n == 0

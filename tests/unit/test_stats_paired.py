@@ -1,0 +1,187 @@
+"""Estimates and tests on paired differences, held against scipy.stats and statsmodels."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guestmark.stats import (
+    adjust,
+    blocks_to_claim,
+    equivalence_p,
+    log_ratios,
+    median_interval,
+    sign_flip_p,
+    t_interval,
+)
+
+DIFFERENCES = st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=1, max_size=12).map(np.array)
+
+
+def brute_force(d: np.ndarray) -> float:
+    signs = np.array(list(itertools.product((-1, 1), repeat=d.size)))
+    return float((np.abs(signs @ d) >= abs(d.sum()) - 1e-12 * np.abs(d).sum()).mean())
+
+
+@given(DIFFERENCES)
+def test_sign_flip_counts_every_sign_vector(d):
+    p = sign_flip_p(d)
+    assert p == pytest.approx(brute_force(d), abs=1e-12)
+    assert 2.0 ** (1 - d.size) <= p <= 1
+    assert sign_flip_p(-d) == p
+
+
+@pytest.mark.parametrize("blocks", [5, 8, 12])
+def test_sign_flip_is_scipys_exact_permutation_test(blocks):
+    from scipy.stats import permutation_test
+
+    d = np.random.default_rng(blocks).normal(0.01, 0.02, blocks)
+    exact = permutation_test(
+        (d,), lambda x, axis: x.mean(axis), permutation_type="samples", n_resamples=np.inf, vectorized=True
+    )
+    assert sign_flip_p(d) == pytest.approx(float(exact.pvalue), rel=1e-12)
+
+
+@pytest.mark.parametrize("blocks", [2, 6, 11, 30])
+def test_smallest_sign_flip_p_is_reached_and_not_undercut(blocks):
+    assert sign_flip_p(np.full(blocks, 0.1)) == 2.0 ** (1 - blocks)
+
+
+@pytest.mark.parametrize("blocks", [31, 60, 200])
+def test_p_of_random_sign_vectors_is_never_zero_and_always_the_same(blocks):
+    d = np.full(blocks, 0.1)  # no other sign vector among 19,999 is as extreme: k/(n+1) would be 0
+    assert sign_flip_p(d) == 1 / 20_000 == sign_flip_p(d)
+
+
+def test_random_sign_vectors_agree_with_the_exact_test(monkeypatch):
+    d = np.random.default_rng(4).normal(0.005, 0.02, 24)
+    exact = sign_flip_p(d)
+    monkeypatch.setattr("guestmark.stats.paired.EXACT_BLOCKS", 0)
+    assert sign_flip_p(d) == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 20_000))
+
+
+def test_no_difference_at_all_has_p_one():
+    assert sign_flip_p(np.zeros(10)) == 1
+    assert sign_flip_p(np.array([0.02, -0.02] * 5)) == 1
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 40])
+def test_t_interval_is_scipys(n):
+    from scipy.stats import ttest_1samp
+
+    d = np.random.default_rng(n).normal(0.01, 0.02, n)
+    expected = ttest_1samp(d, 0).confidence_interval()
+    assert t_interval(d) == pytest.approx((expected.low, expected.high), rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [*range(6, 40), 199, 500])
+def test_median_interval_is_scipys(n):
+    from scipy.stats import quantile_test
+
+    d = np.random.default_rng(n).normal(0.01, 0.02, n)
+    expected = quantile_test(d, q=0, p=0.5).confidence_interval()
+    assert median_interval(d) == (expected.low, expected.high)
+
+
+def test_median_has_no_interval_below_six_blocks():
+    assert median_interval(np.arange(5.0)) is None
+    assert median_interval(np.arange(6.0)) == (0, 5)
+
+
+def test_interval_of_one_value_is_refused():
+    with pytest.raises(ValueError, match="two values"):
+        t_interval(np.array([1.0]))
+
+
+# statsmodels 0.15.0: DescrStatsW(np.array(d)).ttost_mean(-log1p(margin), log1p(margin))[0]
+QUIET = [0.011, -0.004, 0.007, 0.002, -0.001, 0.013, 0.005, -0.006]
+HIGH = [0.03, 0.01, 0.025, 0.041, 0.017, 0.022, 0.035]
+LOW = [-0.02, 0.004, -0.031, -0.012, -0.009, -0.027, 0.001, -0.015, -0.018, -0.022]
+
+
+@pytest.mark.parametrize(
+    ("d", "margin", "p"),
+    [
+        (QUIET, 0.01, 0.015117550386461273),
+        (QUIET, 0.03, 6.473229709281466e-06),
+        (QUIET, 0.05, 1.5457984491081425e-07),
+        (HIGH, 0.01, 0.9961479415567402),
+        (HIGH, 0.03, 0.18736873310506172),
+        (HIGH, 0.05, 0.0005998773350350906),
+        (LOW, 0.01, 0.9006980284560715),
+        (LOW, 0.03, 0.0013186150178408997),
+        (LOW, 0.05, 2.7327861802849344e-06),
+    ],
+)
+def test_equivalence_is_statsmodels_ttost(d, margin, p):
+    assert equivalence_p(np.array(d), margin) == pytest.approx(p, rel=1e-9)
+
+
+def test_equivalence_without_spread_is_no_certainty():
+    assert equivalence_p(np.full(10, 0.01), 0.03) == 2.0**-10
+    assert equivalence_p(np.full(10, 0.04), 0.03) == 1
+    assert equivalence_p(np.array([0.0]), 0.03) == 1
+    with pytest.raises(ValueError, match="margin"):
+        equivalence_p(np.zeros(10), 0)
+
+
+def test_blocks_with_a_missing_trial_are_left_out():
+    d = log_ratios(np.array([2.0, np.nan, 4.0, 8.0]), np.array([1.0, 1.0, np.nan, 2.0]))
+    assert d == pytest.approx([math.log(2), math.log(4)])
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.inf])
+def test_a_value_without_a_logarithm_leaves_no_ratio(bad):
+    assert log_ratios(np.array([1.0, bad]), np.ones(2)) is None
+    assert log_ratios(np.ones(2), np.array([1.0, bad])) is None
+    # unless its block does not count anyway
+    assert log_ratios(np.array([1.0, bad]), np.array([1.0, np.nan])) == pytest.approx([0.0])
+
+
+def test_rounding_is_no_difference():
+    third = np.full(8, 0.1 + 0.2)
+    assert (third != 0.3).all()
+    assert (log_ratios(third, np.full(8, 0.3)) == 0).all()
+
+
+def test_unequal_sample_counts_are_an_error():
+    with pytest.raises(ValueError, match="do not pair"):
+        log_ratios(np.ones(20), np.ones(21))
+
+
+# The example of Benjamini and Hochberg's method in statsmodels 0.15.0: multipletests(p, method=...)[1]
+RAW = [0.001, 0.008, 0.039, 0.041, 0.042, 0.06, 0.074, 0.205, 0.212, 0.216]
+
+
+def test_adjusted_p_values_are_statsmodels():
+    bh = [0.01, 0.04, 0.084, 0.084, 0.084, 0.1, 0.10571428571428572, 0.216, 0.216, 0.216]
+    holm = [0.01, 0.072, 0.312, 0.312, 0.312, 0.312, 0.312, 0.615, 0.615, 0.615]
+    shuffled = np.random.default_rng(1).permutation(10)
+    assert adjust(np.array(RAW)[shuffled], "bh") == pytest.approx(np.array(bh)[shuffled])
+    assert adjust(np.array(RAW)[shuffled], "holm") == pytest.approx(np.array(holm)[shuffled])
+
+
+@given(st.lists(st.floats(0, 1), max_size=50))
+def test_benjamini_hochberg_is_scipys(p):
+    from scipy.stats import false_discovery_control
+
+    adjusted = adjust(np.array(p), "bh")
+    assert adjusted == pytest.approx(false_discovery_control(p) if p else [])
+    assert (adjust(np.array(p), "holm") >= adjusted - 1e-12).all()
+
+
+def test_an_unknown_method_is_refused():
+    with pytest.raises(ValueError, match="unknown method"):
+        adjust(np.ones(2), "bonferroni")  # type: ignore[arg-type]
+
+
+def test_a_gate_over_40_cells_needs_11_blocks():
+    assert blocks_to_claim(1) == 6
+    assert blocks_to_claim(40) == 11
+    for blocks, claimed in ((10, False), (11, True)):
+        p = np.ones(40)
+        p[0] = sign_flip_p(np.full(blocks, 0.5))  # the clearest difference that can be
+        assert bool(adjust(p, "holm")[0] < 0.05) is claimed
