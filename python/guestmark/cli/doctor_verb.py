@@ -1,0 +1,108 @@
+"""`guestmark doctor`: which platforms can be used here, found out by booting them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Unusable, Usable
+    from guestmark.platforms.probe import Startable
+
+_ON_EVERY_ARCH = ("linux.uml", "qemu-img", "virtiofsd", "guestfish", "sysbench", "fio")
+
+
+def command(
+    json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Boot them again, even those tried since this host was started.")
+    ] = False,
+) -> None:
+    """Find out which platforms can be used here, by booting them.
+
+    Findings are kept until the host is started anew or the hypervisor is another one.
+    """
+    if sys.stderr.isatty() and not json:
+        sys.stderr.write("guestmark: booting a guest on each platform (15 s at most) …\n")
+    report = examine(again)
+    if json:
+        from json import dumps
+
+        sys.stdout.write(dumps(report, indent=2, ensure_ascii=False) + "\n")
+        return
+    _show(report)
+
+
+def examine(again: bool) -> dict[str, Any]:
+    """The document of `doctor --json`: platforms, host, tools."""
+    import platform
+    from concurrent.futures import ThreadPoolExecutor
+
+    from guestmark.experiment.environment import record_environment
+    from guestmark.platforms import registry
+    from guestmark.platforms.probe import probe_all
+
+    names = [kind for kind in registry.kinds() if kind not in {"ssh", "nested"}]
+    tools = (f"qemu-system-{platform.machine()}", *_ON_EVERY_ARCH)
+    guests = cast("list[Startable]", [registry.get(name) for name in names if name != "host"])
+    with ThreadPoolExecutor(1) as pool:
+        environment = pool.submit(record_environment, programs=tools)
+        found: dict[str, Usable | Unusable] = {"host": registry.get("host").probe()}
+        found |= probe_all(guests, refresh=again)
+        host = environment.result()
+    versions = host.pop("programs", {})
+    return {
+        "platforms": [_finding(name, found[name]) for name in names],
+        "host": {name: value for name, value in host.items() if name not in {"command_line", "libraries"}},
+        "tools": {tool: versions.get(tool) for tool in tools},
+    }
+
+
+def _finding(name: str, result: Usable | Unusable) -> dict[str, Any]:
+    from guestmark.platforms.base import Unusable
+
+    if isinstance(result, Unusable):
+        return {"name": name, "usable": False, "reason": result.reason, "hint": result.hint, "ready_s": None}
+    return {"name": name, "usable": True, "reason": "", "hint": "", "ready_s": round(result.ready_s, 4)}
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for one in report["platforms"]:
+        if one["usable"]:
+            said = Text(f"ready in {one['ready_s']:.2g} s")
+            table.add_row(Text(one["name"], "bold"), Text("usable", "green"), said)
+        else:
+            said = Text(one["reason"])
+            if one["hint"]:
+                said.append(f"\n{one['hint']}", "dim")
+            table.add_row(Text(one["name"], "bold"), Text("unusable", "red"), said)
+    console.print(table)
+    console.print()
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    for label, value in _facts(report["host"]):
+        facts.add_row(Text(label, "dim"), Text(value))
+    for tool, version in report["tools"].items():
+        facts.add_row(Text(tool, "dim"), Text(version) if version else Text("not installed", "yellow"))
+    console.print(facts)
+
+
+def _facts(host: dict[str, Any]) -> list[tuple[str, str]]:
+    processor, kernel = host.get("processor", {}), host.get("kernel", {})
+    virtual = host.get("virtualization", {})
+    facts = [
+        ("processor", f"{processor.get('model', 'unknown')}, {processor.get('usable', '?')} usable"),
+        ("memory", f"{(host.get('memory_bytes') or 0) / 2**30:.1f} GiB"),
+        ("kernel", str(kernel.get("release", ""))),
+        ("system", str(host.get("distribution", ""))),
+        ("governor", str(host.get("frequency", {}).get("governor", ""))),
+        ("itself a guest", "yes" if virtual.get("hypervisor") else "no"),
+    ]
+    return [(label, value) for label, value in facts if value]
