@@ -21,8 +21,8 @@ BUSY_TIMEOUT_S = 10.0
 
 def default_path() -> Path:
     """Where the ledger is when nothing else is said: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
-    import os  # noqa: PLC0415
-    from pathlib import Path  # noqa: PLC0415
+    import os
+    from pathlib import Path
 
     base = os.environ.get("XDG_DATA_HOME", "")
     # A relative XDG_DATA_HOME is invalid and to be ignored (XDG Base Directory Specification).
@@ -41,7 +41,7 @@ def open_ledger(
 
     Raises `LedgerError` (message and hint) when it cannot be opened or is not a guestmark ledger.
     """
-    from guestmark.ledger.connect import connect  # noqa: PLC0415
-    from guestmark.ledger.store import Ledger  # noqa: PLC0415
+    from guestmark.ledger.connect import connect
+    from guestmark.ledger.store import Ledger
 
     return Ledger(connect(where, writable=writable, busy_timeout_s=busy_timeout_s))

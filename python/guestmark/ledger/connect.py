@@ -2,6 +2,7 @@
 durable.
 """
 
+import errno
 import os
 import sqlite3
 from contextlib import closing
@@ -92,16 +93,7 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
         head = stream.read(16)
     if head and head != b"SQLite format 3\0":
         raise not_a_database(str(file))
-    with closing(sqlite3.connect(_uri(file, "ro"), uri=True, timeout=busy_timeout_s)) as probe:
-        try:
-            kind, version, tables = _identity(probe)
-        except sqlite3.OperationalError:
-            # Read-only storage: SQLite cannot make the shared memory beside the file, nor can anybody be
-            # writing.
-            if writable or os.access(file.parent, os.W_OK):
-                raise
-            with closing(sqlite3.connect(_uri(file, "ro", immutable=True), uri=True)) as frozen:
-                kind, version, tables = _identity(frozen)
+    kind, version, tables = _identity(file, writable, busy_timeout_s)
     if kind == 0 and version == 0 and tables == 0:
         return True
     if kind != APPLICATION_ID:
@@ -113,11 +105,30 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
     return False
 
 
-def _identity(probe: sqlite3.Connection) -> tuple[int, int, int]:
-    kind = probe.execute("PRAGMA application_id").fetchone()[0]
-    version = probe.execute("PRAGMA user_version").fetchone()[0]
-    tables = probe.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return kind, version, tables
+def _identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[int, int, int]:
+    """Application id, schema version and number of tables of the database in `file`, looked up
+    without writing.
+    """
+    try:
+        return _look(_uri(file, "ro"), busy_timeout_s)
+    except sqlite3.OperationalError as error:
+        if writable:
+            # A process that died while it wrote left a journal to roll back, which takes write access.
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+                return _look(_uri(file, "rw"), busy_timeout_s)
+            raise
+        # Read-only storage: SQLite cannot make its shared memory beside the file, nor can anybody be writing.
+        if os.access(file.parent, os.W_OK):
+            raise
+        return _look(_uri(file, "ro", immutable=True), busy_timeout_s)
+
+
+def _look(uri: str, busy_timeout_s: float) -> tuple[int, int, int]:
+    with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s)) as probe:
+        kind = probe.execute("PRAGMA application_id").fetchone()[0]
+        version = probe.execute("PRAGMA user_version").fetchone()[0]
+        tables = probe.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        return kind, version, tables
 
 
 def _check_version(version: int, where: str) -> None:
@@ -134,7 +145,10 @@ def _make_file(file: Path) -> None:
     """An empty file only its owner can read: a plan holds the caller's environment. SQLite's companions
     inherit it.
     """
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
     try:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:  # another guestmark was quicker
@@ -172,7 +186,7 @@ def _file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engine:
 
 
 def _queue() -> Any:
-    from sqlalchemy.pool import QueuePool  # noqa: PLC0415
+    from sqlalchemy.pool import QueuePool
 
     return QueuePool
 

@@ -95,7 +95,7 @@ def _first_line(error: BaseException) -> str:
 @contextmanager
 def explained(where: str, doing: str) -> Iterator[None]:
     """Turns every database and operating system error inside into `LedgerError`; others pass."""
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield

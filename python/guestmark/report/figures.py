@@ -75,7 +75,7 @@ def estimate(mean: float, ci: tuple[float, float] | None, unit: Unit) -> tuple[s
     half = None if ci is None else (ci[1] - ci[0]) / 2 / unit.size
     places = decimals(half, mean / unit.size)
     shown = number(mean / unit.size, places)
-    return shown, "" if half is None else number(half, places)
+    return shown, number(half, places) if half else ""
 
 
 def ratio(value: float, ci: tuple[float, float] | None) -> str:
