@@ -29,10 +29,9 @@ HARD_TO_SEE = {"regime": 0.86, "spikes": 0.86}
 
 
 def check(name: str, blocks: int, result: Fixed) -> None:
-    if blocks >= 10:
-        assert 0.035 <= result.false_positives <= 0.065
-    else:  # p comes in steps of 2^(1-K): .031 is the nearest to .05 from below with 6 blocks, less with ties
-        assert result.false_positives <= 0.045
+    assert result.false_positives <= 0.065
+    if blocks >= 10:  # below, p comes in coarse steps of 2^(1-K), coarser still with ties: .031 at 6 blocks
+        assert result.false_positives >= 0.035
     assert 0.93 <= result.coverage <= CONSERVATIVE.get(name, 0.97)
     assert result.median_coverage >= 0.94
 
@@ -74,9 +73,7 @@ def test_coverage_holds_when_stopped_on_another_precision(name):
 
 
 def test_why_ten_blocks_come_first_and_significance_never_stops():
-    three = coverage_at_stop(BY_NAME["iid"], 0.01, SIMS, 1, first=3)[0]
-    ten = coverage_at_stop(BY_NAME["iid"], 0.01, SIMS, 1)[0]
-    assert three < 0.93 <= ten
+    assert coverage_at_stop(BY_NAME["iid"], 0.01, SIMS, 1, first=3)[0] < 0.93
     assert false_positives_at_first_p(SIMS, 1, BY_NAME["iid"]) > 0.2
 
 
