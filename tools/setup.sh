@@ -42,7 +42,7 @@ version_at_least() { # HAVE WANTED, of the form major.minor[.…]
 # Says that a step is still going on: every second on a terminal, else every half minute. Ends with the launcher.
 tell_progress() { # WHAT START
     trap - INT TERM HUP EXIT
-    while sleep 1 </dev/null >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+    while sleep 1 </dev/null >/dev/null 2>&1 && [ -e /proc/$$/exe ]; do # (a killed launcher may stay as a zombie)
         elapsed=$(($(date +%s) - $2))
         if [ -t 2 ]; then
             [ "$elapsed" -lt 2 ] || printf '\r\033[Kguestmark: %s … %s s' "$1" "$elapsed" >&2

@@ -1,0 +1,151 @@
+"""A copy of this checkout in which the launcher can be provoked: real set-up steps, but little to download or build."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = (
+    "guestmark",
+    "tools",
+    "requirements.txt",
+    "requirements-dev.txt",
+    "Cargo.toml",
+    "Cargo.lock",
+    ".cargo",
+)
+
+# Tells what the launcher handed over; needs none of the dependencies.
+STUB_CLI = """\
+import json, os, sys
+
+def main():
+    import guestmark
+    print(json.dumps({"cwd": os.getcwd(), "argv": sys.argv, "package": guestmark.__file__}))
+    return 7
+"""
+STUB_STATUS = 7
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A copied checkout at `path`."""
+
+    path: Path
+
+    @property
+    def launcher(self) -> Path:
+        return self.path / "guestmark"
+
+    @property
+    def log(self) -> Path:
+        return self.path / ".setup/setup.log"
+
+    def key(self, name: str) -> str:
+        """What `tools/setup.sh` computes as the key `name` (venv_key, agent_key, dev_key) of this copy."""
+        return subprocess.run(
+            ["sh", "-c", f'root=$0; . "$0/tools/setup.sh"; {name}', self.path],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        ).stdout.strip()
+
+    def mark_agent_ready(self) -> None:
+        """An agent as if built from the copy's present sources (any executable: the stub CLI never starts it)."""
+        agent = Path("target/any/release/guestmark-agent")
+        (self.path / agent).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy("/bin/true", self.path / agent)
+        (self.path / ".setup").mkdir(exist_ok=True)
+        (self.path / ".setup/agent").write_text(f"{agent}\n{self.key('agent_key')}\n")
+
+    def tiny_lock(self) -> None:
+        """Replaces the lock by its smallest single package, so that a real environment takes seconds."""
+        blocks = (ROOT / "requirements-dev.txt").read_text().split("\n    # via")
+        entry = next(
+            line
+            for block in blocks
+            for line in [block[block.find("iniconfig==") :]]
+            if "iniconfig==" in block
+        )
+        (self.path / "requirements.txt").write_text(entry.strip() + "\n")
+
+    def run(
+        self,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        before: tuple[str, ...] = (),
+    ) -> subprocess.CompletedProcess[str]:
+        """Starts the launcher and waits for it, a minute and a half at most."""
+        return subprocess.run(
+            [*before, str(self.launcher), *args],
+            env=dict(env) if env is not None else None,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    def start(self) -> subprocess.Popen[str]:
+        """Starts the launcher as a terminal would: in a process group of its own."""
+        return subprocess.Popen(
+            ["env", "--default-signal=INT", self.launcher],  # whatever this test was started from
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def processes(self) -> list[int]:
+        """Processes whose command line names this copy."""
+        found = []
+        for proc in Path("/proc").iterdir():
+            if not proc.name.isdigit() or int(proc.name) == os.getpid():
+                continue
+            try:
+                command = (proc / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(self.path) in command:
+                found.append(int(proc.name))
+        return found
+
+
+def copy_checkout(to: Path, *, venv: bool) -> Checkout:
+    """Copies the checkout to `to` with the stub CLI and a ready agent; `venv`: with this checkout's environment."""
+    to.mkdir(parents=True)
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, to / name)
+        else:
+            shutil.copy2(source, to / name)
+    for crate in (ROOT / "crates").iterdir():
+        shutil.copytree(crate, to / "crates" / crate.name, ignore=shutil.ignore_patterns("target"))
+    (to / "python/guestmark/cli").mkdir(parents=True)
+    (to / "python/guestmark/__init__.py").touch()
+    (to / "python/guestmark/cli/__init__.py").write_text(STUB_CLI)
+    checkout = Checkout(to)
+    checkout.mark_agent_ready()
+    if venv:
+        (to / ".venv").symlink_to(ROOT / ".venv")
+        assert (ROOT / ".venv/.guestmark").read_text().strip() == checkout.key("venv_key"), (
+            "run ./test: it sets up first"
+        )
+    return checkout
+
+
+def handed_over(run: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    """What the stub CLI printed, after checking that it was reached and its exit status came through."""
+    assert run.returncode == STUB_STATUS, run.stderr
+    told = json.loads(run.stdout)
+    assert isinstance(told, dict)
+    return told

@@ -1,0 +1,117 @@
+"""Set-up killed, interrupted or started twice: the next start completes it and nothing is left running."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from setup_checkout import STUB_STATUS, Checkout, copy_checkout, handed_over
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Checkout:
+    checkout = copy_checkout(tmp_path / "checkout", venv=False)
+    checkout.tiny_lock()
+    return checkout
+
+
+def wait_for(what: Path, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not what.exists():
+        assert time.monotonic() < end, f"{what} did not appear"
+        time.sleep(0.01)
+
+
+def gone(checkout: Checkout, seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while checkout.processes():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+MOMENTS = {
+    "at once": ".setup/lock",
+    "environment begun": ".venv/pyvenv.cfg",
+    "pip half there": ".venv/lib/python3*/site-packages/pip/__init__.py",
+    "dependencies installed": ".venv/lib/python3*/site-packages/iniconfig/__init__.py",
+}
+
+
+def killed_at(checkout: Checkout, moment: str, number: signal.Signals, *, group: bool) -> int:
+    """Starts set-up, sends the signal when the moment's file appears, and returns the launcher's exit status."""
+    launcher = checkout.start()
+    end = time.monotonic() + 40
+    while not list(checkout.path.glob(MOMENTS[moment])):
+        assert launcher.poll() is None, launcher.communicate()[1]
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    if group:
+        os.killpg(launcher.pid, number)
+    else:
+        launcher.send_signal(number)
+    launcher.communicate(timeout=30)
+    return launcher.returncode
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(moment, marks=() if moment == "environment begun" else pytest.mark.long)
+        for moment in MOMENTS
+    ],
+)
+def test_killed_set_up_is_completed_by_the_next_start(bare: Checkout, moment: str) -> None:
+    assert killed_at(bare, moment, signal.SIGKILL, group=False) == -signal.SIGKILL
+    assert not (bare.path / ".setup/stamp").exists()
+    handed_over(bare.run())
+    assert gone(bare)
+    assert not list((bare.path / ".setup").glob("begin.*"))
+    again = bare.run()
+    handed_over(again)
+    assert again.stderr == ""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_set_up_leaves_nothing_running(
+    bare: Checkout, number: signal.Signals, status: int
+) -> None:
+    assert killed_at(bare, "environment begun", number, group=True) == status
+    assert gone(bare)
+    assert not (bare.path / ".setup/stamp").exists()
+    handed_over(bare.run())
+
+
+def test_two_first_starts_at_once(bare: Checkout) -> None:
+    first = bare.start()
+    wait_for(bare.path / ".venv")
+    second = bare.start()
+    errors = [launcher.communicate(timeout=60)[1] for launcher in (first, second)]
+    assert [first.returncode, second.returncode] == [STUB_STATUS, STUB_STATUS], errors
+    assert "another set-up of this checkout is running" in errors[1]
+    assert "making the Python environment" not in errors[1]
+    assert (bare.path / ".venv/.guestmark").read_text().strip() == bare.key("venv_key")
+
+
+@pytest.mark.long
+def test_changed_lock_updates_the_environment_in_place(bare: Checkout) -> None:
+    handed_over(bare.run())
+    cfg = (bare.path / ".venv/pyvenv.cfg").stat().st_ino
+    lock = bare.path / "requirements.txt"
+    lock.write_text(lock.read_text() + "# changed\n")
+    run = bare.run()
+    handed_over(run)
+    assert "installing the Python dependencies" in run.stderr
+    assert (bare.path / ".venv/pyvenv.cfg").stat().st_ino == cfg
+
+
+@pytest.mark.long
+def test_vanished_interpreter_makes_the_environment_anew(bare: Checkout) -> None:
+    handed_over(bare.run())
+    python = bare.path / ".venv/bin/python"
+    python.unlink()
+    python.symlink_to("/usr/bin/python3.0-was-upgraded")
+    handed_over(bare.run())
+    assert python.resolve().exists()
