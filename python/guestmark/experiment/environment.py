@@ -63,7 +63,7 @@ def record_environment(
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "libraries": _libraries(),
     }
-    return {name: value for name, value in found.items() if value not in (None, {}, "")}
+    return {name: value for name, value in found.items() if value not in (None, {}, [], "")}
 
 
 def _text(file: Path) -> str:

@@ -104,7 +104,7 @@ def _threads(folder: Path) -> dict[str, tuple[int, int]]:
     with contextlib.suppress(OSError):
         for thread in os.listdir(folder):  # noqa: PTH208 - names only, and quick
             fields = _text(folder / thread / "schedstat").split()
-            if len(fields) >= 2:
+            if len(fields) >= 2 and fields[0].isdigit() and fields[1].isdigit():
                 found[thread] = (int(fields[0]), int(fields[1]))
     return found
 
@@ -113,11 +113,12 @@ def _stat(file: Path) -> dict[str, int]:
     """Ticks of all processors together, ticks stolen by the host's own host, and context switches."""
     found: dict[str, int] = {}
     for line in _text(file).splitlines():
-        name, *fields = line.split()
+        name, *fields = line.split() or [""]
         if name == "cpu" and len(fields) >= 8:
-            ticks = [int(field) for field in fields[:8]]  # guest time is already in user time
-            found |= {"ticks": sum(ticks), "steal": ticks[7]}
-        elif name == "ctxt" and fields:
+            with contextlib.suppress(ValueError):
+                ticks = [int(field) for field in fields[:8]]  # guest time is already in user time
+                found |= {"ticks": sum(ticks), "steal": ticks[7]}
+        elif name == "ctxt" and fields and fields[0].isdigit():
             found["switches"] = int(fields[0])
     return found
 
@@ -126,7 +127,7 @@ def _pairs(file: Path, names: tuple[str, ...]) -> dict[str, int]:
     found = {}
     for line in _text(file).splitlines():
         name, _, value = line.partition(" ")
-        if name in names:
+        if name in names and value.strip().isdigit():
             found[name] = int(value)
     return found
 
@@ -157,8 +158,10 @@ def _frequency(root: Path) -> float | None:
 
 
 def _load(file: Path) -> float | None:
-    fields = _text(file).split()
-    return float(fields[0]) if fields else None
+    try:
+        return float(_text(file).split()[0])
+    except (IndexError, ValueError):
+        return None
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The closing sentences of a report: what can be said, in words, and what cannot."""
 
-from rich.console import Group, RenderableType
 from rich.text import Text
 
 from guestmark.plan.model import Metric
@@ -18,11 +17,12 @@ _OPPOSITE = {
 }
 
 
-def conclusion(analysis: Analysis) -> RenderableType:
-    """For each workload: the baseline against every cell in its primary metric. Empty when nothing
-    was compared.
+def conclusion(analysis: Analysis) -> list[Text]:
+    """Lines that say, for each workload, how the baseline did against every cell in its primary metric.
+
+    Empty when nothing was compared.
     """
-    parts: list[RenderableType] = []
+    parts: list[Text] = []
     for workload in analysis.workloads:
         lines = _sentences(workload)
         if lines and len(analysis.workloads) > 1:
@@ -30,7 +30,7 @@ def conclusion(analysis: Analysis) -> RenderableType:
                 Text(workload.workload.label or workload.workload.name, style="bold", overflow="fold")
             )
         parts += lines
-    return Group(*parts)
+    return parts
 
 
 def _sentences(workload: WorkloadResult) -> list[Text]:
@@ -66,11 +66,14 @@ def _sentences(workload: WorkloadResult) -> list[Text]:
     same = [result.cell.id for result, comparison in compared if comparison.verdict is Verdict.NO_DIFFERENCE]
     if same:
         lines.append(Text(f"No difference from {workload.baseline.cell.id}: {', '.join(same)}"))
+    undecided: dict[str, list[str]] = {}
     for result, comparison in compared:
         if comparison.verdict is Verdict.INCONCLUSIVE:
-            line = Text("Inconclusive: ", style="yellow")
-            line.append(f"{result.cell.id} – {comparison.reason}", style="default")
-            lines.append(line)
+            undecided.setdefault(comparison.reason, []).append(result.cell.id)
+    for reason, cells in undecided.items():
+        line = Text("Inconclusive: ", style="yellow")
+        line.append(f"{', '.join(cells)} – {reason}", style="default")
+        lines.append(line)
     return lines
 
 

@@ -21,6 +21,8 @@ def footer(analysis: Analysis, *, run_id: str = "", state: RunState | None = Non
     for workload in analysis.workloads:
         lines += _null_lines(workload, many=len(analysis.workloads) > 1)
     lines += _warnings(analysis)
+    if not any(result.summary for result in analysis.cells):
+        lines.append(Text("Nothing was measured", style="bold red"))
     policy = analysis.plan.policy
     counted = f"{analysis.blocks} blocks, {analysis.trials} trials"
     if analysis.failed:
@@ -30,7 +32,7 @@ def footer(analysis: Analysis, *, run_id: str = "", state: RunState | None = Non
     if spent:
         lines.append(_dim(spent))
     if run_id:
-        going_on = state not in {None, RunState.COMPLETE}
+        going_on = state not in {None, RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
         lines.append(_dim(f"Run {run_id}, {state.value}" if state is not None else f"Run {run_id}"))
         command = f"guestmark resume {run_id}" if going_on else f"guestmark show {run_id}"
         lines.append(Text(f"{'Continue' if going_on else 'See again'}: {command}", style="dim", no_wrap=True))

@@ -29,12 +29,10 @@ WIDE = 100  # columns from which the reasons of verdicts have room
 def report(run: StoredRun, *, width: int = 80, analysis: Analysis | None = None) -> RenderableType:
     """Everything about a run: tables, conclusion, footer. `width` in columns."""
     found = analysis or analyse(run.plan, run.trials, run.unusable)
-    return Group(
-        result_table(found, width=width),
-        conclusion(found),
-        Text(),
-        footer(found, run_id=run.id, state=run.state),
-    )
+    parts: list[RenderableType] = [result_table(found, width=width)]
+    if said := conclusion(found):
+        parts += [*said, Text()]
+    return Group(*parts, footer(found, run_id=run.id, state=run.state))
 
 
 def print_report(run: StoredRun, console: Console | None = None) -> None:

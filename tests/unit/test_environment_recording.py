@@ -1,0 +1,128 @@
+"""What is recorded of the host: the real one, and one made of files."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from guestmark.experiment.environment import record_environment
+
+
+def test_the_real_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GUESTMARK_TEST_PASSWORD", "hunter2-in-the-environment")
+    found = record_environment(["guestmark", "exec", "--", "true"])
+    text = json.dumps(found, allow_nan=False)
+    assert "hunter2" not in text
+    assert "GUESTMARK_TEST_PASSWORD" not in text
+    assert found["command_line"] == ["guestmark", "exec", "--", "true"]
+    assert found["kernel"]["release"] == os.uname().release
+    assert found["processor"]["count"] == os.cpu_count()
+    total = next(
+        line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal")
+    )
+    assert found["memory_bytes"] == int(total.split()[1]) * 1024
+    assert len(found["load"]) == 3
+    assert found["recorded_at"].endswith("Z")
+    assert found["guestmark"]["version"]
+    assert found["libraries"]["numpy"]
+    assert found["python"]["version"].startswith(f"{sys.version_info.major}.")
+
+
+def test_the_checkout_is_named() -> None:
+    checkout = Path(__file__).parents[2]
+    if not (checkout / ".git").exists():
+        pytest.skip("not a checkout")
+    head = subprocess.run(
+        ["git", "-C", checkout, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=30
+    ).stdout.strip()
+    assert record_environment([], programs=())["guestmark"]["commit"] == head
+
+
+def script(folder: Path, name: str, body: str) -> str:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{body}\n")
+    file.chmod(0o755)
+    return name
+
+
+def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("guestmark.experiment.environment._VERSION_LIMIT_S", 0.5)
+    programs = [
+        script(tmp_path, "gm-good", 'echo "good 1.2"; echo more'),
+        script(tmp_path, "gm-failing", "echo bad 3 >&2; exit 1"),
+        script(tmp_path, "gm-silent", ":"),
+        script(tmp_path, "gm-hanging", "exec sleep 60"),
+        "gm-not-there",
+    ]
+    assert record_environment([], programs=programs)["programs"] == {
+        "gm-good": "good 1.2",
+        "gm-failing": "bad 3",
+        "gm-silent": "says nothing",
+        "gm-hanging": "does not answer --version",
+    }
+
+
+def test_the_agent_is_identified(tmp_path: Path) -> None:
+    agent = tmp_path / "agent"
+    agent.write_bytes(b"abc")
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert record_environment([], programs=(), agent=agent)["guestmark"]["agent_sha256"] == digest
+    assert "agent_sha256" not in record_environment([], programs=(), agent=tmp_path / "x")["guestmark"]
+
+
+def fill(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def test_a_host_made_of_files(tmp_path: Path) -> None:
+    policy = "sys/devices/system/cpu/cpufreq/policy{}/scaling_{}"
+    fill(
+        tmp_path,
+        {
+            "proc/cpuinfo": "processor : 0\nvendor_id : GenuineIntel\nmodel name : Core i5\ncpu family : 6\n"
+            "model : 37\nstepping : 2\nmicrocode : 0x9\nflags : fpu hypervisor sse\n\nprocessor : 1\nmodel name : other\n",
+            "proc/meminfo": "MemTotal: 4096 kB\nMemAvailable: 1024 kB\nSwapTotal: 0 kB\nHugePages_Total: 0\n",
+            "proc/loadavg": "0.50 0.25 0.10 1/100 42\n",
+            "proc/cmdline": "root=/dev/vda1 mitigations=off\n",
+            "etc/os-release": 'NAME="Debian"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n',
+            "sys/class/dmi/id/sys_vendor": "QEMU\n",
+            policy.format(0, "governor"): "performance\n",
+            policy.format(1, "governor"): "powersave\n",
+            policy.format(0, "driver"): "acpi-cpufreq\n",
+            "sys/devices/system/cpu/intel_pstate/no_turbo": "1\n",
+            "sys/devices/system/cpu/vulnerabilities/meltdown": "Mitigation: PTI\n",
+            "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+        },
+    )
+    found = record_environment([], programs=(), root=tmp_path)
+    assert found["processor"]["model"] == "Core i5"
+    assert found["processor"]["family_model_stepping"] == "6/37/2"
+    assert found["frequency"] == {
+        "governor": ["performance", "powersave"],
+        "driver": "acpi-cpufreq",
+        "boost": False,
+    }
+    assert (found["memory_bytes"], found["swap_bytes"]) == (4 * 2**20, 0)
+    assert "swap_free_bytes" not in found
+    assert found["distribution"] == "Debian GNU/Linux 12 (bookworm)"
+    assert found["virtualization"] == {"hypervisor": True, "vendor": "QEMU"}
+    assert found["load"] == [0.5, 0.25, 0.1]
+    assert found["mitigations"] == {"meltdown": "Mitigation: PTI"}
+    assert found["transparent_hugepages"] == "madvise"
+    assert found["kernel"]["command_line"] == "root=/dev/vda1 mitigations=off"
+
+
+def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
+    found = record_environment([], programs=(), root=tmp_path)
+    assert found["virtualization"] == {"hypervisor": False}
+    assert (
+        not {"memory_bytes", "swap_bytes", "load", "frequency", "distribution", "mitigations"} & found.keys()
+    )
+    json.dumps(found, allow_nan=False)

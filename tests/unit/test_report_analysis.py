@@ -1,0 +1,137 @@
+"""What an analysis says of constructed runs."""
+
+import math
+
+import pytest
+from report_runs import EXEC, MEMORY, constructed, host_uml_tcg, memory_sweep
+
+from guestmark.plan.model import Cell, CellStatus, TrialStatus
+from guestmark.report.analysis import analyse
+from guestmark.stats import Verdict
+
+
+def test_verdicts_of_a_plain_run() -> None:
+    run = host_uml_tcg()
+    analysis = analyse(run.plan, run.trials, run.unusable)
+    (workload,) = analysis.workloads
+    cells = {result.cell.id: result for result in workload.cells}
+    assert analysis.blocks == 12
+    assert analysis.failed == 0
+    assert [metric.name for metric in workload.metrics] == [metric.name for metric in run.plan.metrics]
+    assert cells["uml"].comparison["wall_s"].verdict is Verdict.SLOWER
+    assert cells["uml"].comparison["wall_s"].ratio == pytest.approx(1.05, rel=0.02)
+    assert cells["tcg"].comparison["wall_s"].ratio == pytest.approx(24, rel=0.02)
+    assert cells["host"].comparison == {}
+    assert cells["host"].summary["wall_s"].n == 12
+    assert cells["host#2"].comparison["wall_s"].ratio == pytest.approx(1, abs=0.02)
+    assert cells["kvm"].status is CellStatus.UNUSABLE
+    assert cells["kvm"].reason == "no guest gets ready"
+    assert 0 < workload.noise_floors["wall_s"] < 0.02
+    assert workload.downgraded == ()
+
+
+def test_a_failed_trial_takes_only_its_own_comparison_out_of_its_block() -> None:
+    run = host_uml_tcg(failing={("uml", 3), ("uml", 5)})
+    results = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    assert results["uml"].status is CellStatus.PARTIAL
+    assert results["uml"].reason == "2 of 12 trials failed: died by signal 11"
+    assert results["uml"].comparison["wall_s"].n == 10
+    assert results["uml"].summary["wall_s"].n == 10
+    assert results["tcg"].comparison["wall_s"].n == 12
+
+
+def test_a_failed_baseline_leaves_summaries_and_no_comparison() -> None:
+    run = host_uml_tcg(failing={("host", block) for block in range(12)})
+    results = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    assert results["host"].status is CellStatus.FAILED
+    assert results["uml"].comparison == {}
+    assert results["uml"].summary["wall_s"].n == 12
+
+
+def test_nothing_yet() -> None:
+    run = host_uml_tcg(blocks=0)
+    analysis = analyse(run.plan, run.trials, run.unusable)
+    assert {result.status for result in analysis.cells} == {CellStatus.PENDING, CellStatus.UNUSABLE}
+    assert analysis.workloads[0].metrics == ()
+
+
+def test_a_null_cell_that_differs_takes_every_verdict_back() -> None:
+    run = constructed(
+        [
+            (Cell("host", EXEC, "host", {}, True), 1.0),
+            (Cell("uml", EXEC, "uml"), 2.0),
+            (Cell("host#2", EXEC, "host", null_of="host"), 1.1),
+        ]
+    )
+    (workload,) = analyse(run.plan, run.trials).workloads
+    cells = {result.cell.id: result for result in workload.cells}
+    assert "wall_s" in cells["host#2"].null_differs
+    assert "wall_s" in workload.downgraded
+    uml = cells["uml"].comparison["wall_s"]
+    assert uml.verdict is Verdict.INCONCLUSIVE
+    assert uml.ratio == pytest.approx(2, rel=0.02)
+    assert "null" in uml.reason
+
+
+def test_workloads_are_compared_within_themselves() -> None:
+    run = constructed(
+        [
+            (Cell("cpu host", EXEC, "host", {}, True), 1.0),
+            (Cell("mem host", MEMORY, "host", {}, True), 5.0),
+            (Cell("cpu uml", EXEC, "uml"), 1.5),
+            (Cell("mem uml", MEMORY, "uml"), 5.0),
+        ]
+    )
+    analysis = analyse(run.plan, run.trials)
+    assert [workload.workload for workload in analysis.workloads] == [EXEC, MEMORY]
+    assert [result.cell.id for result in analysis.cells] == ["cpu host", "mem host", "cpu uml", "mem uml"]
+    ratios = [result.comparison["wall_s"].ratio for result in analysis.cells if result.comparison]
+    assert ratios == pytest.approx([1.5, 1.0], rel=0.02)
+
+
+def test_order_of_the_trials_does_not_matter() -> None:
+    run = host_uml_tcg(failing={("tcg", 2)})
+    assert analyse(run.plan, reversed(run.trials)) == analyse(run.plan, run.trials)
+
+
+def test_only_the_metrics_asked_for() -> None:
+    run = memory_sweep()
+    (workload,) = analyse(run.plan, run.trials, metrics={"wall_s"}).workloads
+    assert [metric.name for metric in workload.metrics] == ["wall_s"]
+    whole = analyse(run.plan, run.trials).workloads[0]
+    for part, full in zip(workload.cells, whole.cells, strict=True):
+        assert part.comparison.get("wall_s") == full.comparison.get("wall_s")
+
+
+def test_values_that_are_not_finite_count_as_missing() -> None:
+    run = host_uml_tcg(values={("uml", 0): math.inf, ("uml", 1): math.nan, ("host", 2): -math.inf})
+    results = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    assert results["uml"].summary["wall_s"].n == 10
+    assert results["uml"].comparison["wall_s"].n == 9
+    assert math.isfinite(results["host"].summary["wall_s"].mean)
+
+
+def test_zeros_have_no_ratio_and_do_no_harm() -> None:
+    run = host_uml_tcg(values={("uml", 4): 0.0})
+    comparison = next(r for r in analyse(run.plan, run.trials).cells if r.cell.id == "uml").comparison[
+        "wall_s"
+    ]
+    assert comparison.ratio is None
+    assert comparison.verdict is Verdict.INCONCLUSIVE
+
+
+def test_disturbed_blocks_are_named() -> None:
+    run = host_uml_tcg(noise={("uml", 7): {"swapped_pages": 12}, ("tcg", 2): {"psi_memory_some": 0.5}})
+    assert analyse(run.plan, run.trials).flagged_blocks == (2, 7)
+
+
+def test_most_frequent_reason_is_named_first() -> None:
+    from dataclasses import replace
+
+    run = host_uml_tcg(failing={("uml", block) for block in range(3)})
+    trials = [
+        replace(one, reason="it hung") if one.status is TrialStatus.FAILED and one.block == 0 else one
+        for one in run.trials
+    ]
+    result = next(r for r in analyse(run.plan, trials).cells if r.cell.id == "uml")
+    assert result.reason == "3 of 12 trials failed: died by signal 11 (and 1 other reasons)"

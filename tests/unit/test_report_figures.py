@@ -1,0 +1,95 @@
+"""Numbers for people: digits, units, alignment."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guestmark.plan.model import Metric
+from guestmark.report.figures import (
+    aligned,
+    bar,
+    decimals,
+    estimate,
+    fitting_unit,
+    heading,
+    number,
+    percent,
+    ratio,
+)
+
+
+@pytest.mark.parametrize(
+    ("half_width", "expected"),
+    [
+        (0.0321, 3),
+        (0.0354, 3),
+        (0.0356, 2),
+        (0.0949, 2),
+        (0.098, 2),
+        (0.1, 2),
+        (1.2, 1),
+        (4.0, 0),
+        (355, 0),
+        (1e-12, 9),
+    ],
+)
+def test_decimals_follow_the_interval(half_width: float, expected: int) -> None:
+    assert decimals(half_width, 1.0) == expected
+
+
+def test_decimals_without_an_interval() -> None:
+    assert [decimals(None, value) for value in (1.2345, 12.345, 1234.5, 0.0012345, 0.0)] == [2, 1, 0, 5, 1]
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_what_is_shown_is_within_a_third_of_the_interval(mean: float, half: float) -> None:
+    shown = float(number(mean, decimals(half, mean)).replace("\u202f", "").replace(" ", ""))
+    assert abs(shown - mean) <= 0.5 * half
+
+
+@pytest.mark.parametrize(
+    ("unit", "values", "expected"),
+    [
+        ("s", [1.5, 30.0], "s"),
+        ("s", [0.5, 30.0], "ms"),
+        ("s", [0.9999], "s"),
+        ("s", [2e-5], "µs"),
+        ("s", [1e-7, 100.0], "ms"),
+        ("s", [0.0], "s"),
+        ("s", [], "s"),
+        ("B", [12e6], "MB"),
+        ("B/s", [2.5e9, 1e9], "GB/s"),
+        ("events/s", [1e9], "events/s"),
+    ],
+)
+def test_units_fit(unit: str, values: list[float], expected: str) -> None:
+    assert fitting_unit(unit, values).name == expected
+
+
+def test_figures_as_shown() -> None:
+    seconds = fitting_unit("s", [0.5])
+    assert estimate(0.51234, (0.5, 0.52468), seconds) == ("512", "12")
+    assert estimate(0.51234, None, seconds) == ("512", "")
+    assert estimate(12e6, (12e6, 12e6), fitting_unit("B", [12e6])) == ("12.0", "")
+    assert ratio(1.2345, (1.1945, 1.2745)) == "×1.23 [1.19, 1.27]"
+    assert ratio(31.1, (30.4, 31.8)) == "×31.1 [30.4, 31.8]"
+    assert ratio(1.0, (1.0, 1.0)) == "×1.00 [1.00, 1.00]"
+    assert number(1234567.0, 0) == "1 234 567"
+    assert number(-0.0001, 2) == "0.00"
+    assert [percent(share) for share in (0, 0.0049, 0.0123, 0.5)] == ["0 %", "0.49 %", "1.2 %", "50 %"]
+    assert heading(Metric("wall_s", "s"), seconds) == "wall, ms"
+    assert heading(Metric("speed", "events/s"), fitting_unit("events/s", [])) == "speed, events/s"
+    assert heading(Metric("answer", ""), fitting_unit("", [])) == "answer"
+
+
+def test_points_stand_under_each_other() -> None:
+    assert aligned(["1.25", "10", "", "100.5"]) == ["  1.25", " 10   ", "      ", "100.5 "]
+
+
+def test_bars() -> None:
+    assert bar(10, 10, 8) == "█" * 8
+    assert bar(5, 10, 8) == "█" * 4
+    assert bar(1e-9, 10, 8) == "▏"
+    assert bar(0, 10, 8) == ""
+    assert bar(float("nan"), 10, 8) == ""
+    assert bar(5, 10, 8, ascii_only=True) == "####"

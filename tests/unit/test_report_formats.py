@@ -1,0 +1,177 @@
+"""Documents and exports of constructed runs, read back by independent readers."""
+
+import csv
+import io
+import json
+import math
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_runs import host_uml_tcg, memory_sweep
+
+from guestmark.errors import GuestmarkError
+from guestmark.ledger import open_ledger
+from guestmark.ledger.model import StoredRun
+from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.report.document import result_document
+from guestmark.report.formats import Format, columns, render, trial_rows, write
+
+
+def test_the_document_has_the_keys_that_stay() -> None:
+    document = result_document(host_uml_tcg(failing={("uml", 3)}))
+    assert document["schema"] == "guestmark-result/1"
+    assert {"schema", "run", "plan", "environment", "cells"} <= document.keys()
+    assert [cell["id"] for cell in document["cells"]] == ["host", "uml", "kvm", "tcg"]
+    assert [cell["id"] for cell in document["null_cells"]] == ["host#2"]
+    uml = document["cells"][1]
+    assert {
+        "id", "workload", "platform", "factors", "baseline", "status", "reason", "trials", "summary", "vs_baseline"
+    } <= uml.keys()  # fmt: skip
+    assert {"block", "order", "status", "measurements", "reason"} <= uml["trials"][0].keys()
+    assert uml["trials"][0]["measurements"].keys() == {
+        "wall_s", "guest_wall_s", "user_s", "system_s", "max_rss_bytes"
+    }  # fmt: skip
+    assert uml["trials"][3]["status"] == "failed"
+    assert uml["trials"][3]["reason"] == "died by signal 11"
+    assert uml["trials"][3]["console"] == "oops"
+    assert {"unit", "better", "n", "mean", "median", "ci"} <= uml["summary"]["wall_s"].keys()
+    assert {"ratio", "ci", "median_ratio", "median_ci", "p", "verdict"} <= uml["vs_baseline"]["wall_s"].keys()
+    low, high = uml["vs_baseline"]["wall_s"]["ci"]
+    assert low < uml["vs_baseline"]["wall_s"]["ratio"] < high
+    assert uml["vs_baseline"]["wall_s"]["verdict"] == "slower"
+    assert (uml["status"], uml["baseline"], uml["factors"]) == ("partial", False, {})
+    kvm = document["cells"][2]
+    assert (kvm["status"], kvm["reason"], kvm["trials"]) == ("unusable", "no guest gets ready", [])
+    assert document["run"]["id"] == "20261121-213000-k3f"
+    assert document["run"]["created_at"] == "2026-11-21T21:30:00.500Z"
+
+
+def strict(data: bytes) -> object:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} in JSON")
+
+    return json.loads(data.decode("utf-8"), parse_constant=refuse)
+
+
+def test_json_is_strict_whatever_was_measured() -> None:
+    run = host_uml_tcg(blocks=1, values={("uml", 0): math.nan, ("tcg", 0): math.inf, ("host", 0): -math.inf})
+    odd = replace(
+        run,
+        environments=({"load": math.nan, "name": "a\udcffb"},),
+        trials=tuple(replace(one, reason="\ud800 x", phases={"ready": math.inf}) for one in run.trials),
+    )
+    document = strict(render(odd, Format.JSON))
+    assert isinstance(document, dict)
+    assert document["environment"] == {"load": None, "name": "a���b"}
+    assert document["cells"][1]["trials"][0]["measurements"]["wall_s"] is None
+    assert strict(render(host_uml_tcg(blocks=0), Format.JSON))
+
+
+def test_documents_do_not_hold_environment_variables() -> None:
+    for form in (Format.JSON, Format.CSV, Format.MARKDOWN, Format.PARQUET):
+        assert b"secret" not in render(host_uml_tcg(blocks=2), form)
+    plan = result_document(host_uml_tcg(blocks=1))["plan"]
+    assert plan["context"]["env_names"] == ["HOME", "PASSWORD"]
+    assert plan["context"]["cwd"] == "/tmp"
+
+
+def test_a_run_from_the_ledger_gives_the_same_document(tmp_path: Path) -> None:
+    run = memory_sweep(failing={("tcg memory=2G", 4)})
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        run_id = ledger.create_run(run.plan, run.environment, run.seed)
+        for one in reversed(run.trials):
+            ledger.append(run_id, one)
+        stored = ledger.load_run(run_id)
+    assert result_document(stored)["cells"] == result_document(run)["cells"]
+    assert result_document(stored)["plan"] == result_document(run)["plan"]
+
+
+def test_json_order_is_stable() -> None:
+    run = memory_sweep()
+    assert render(run, Format.JSON) == render(replace(run, trials=tuple(run.trials)), Format.JSON)
+    assert list(result_document(run))[:5] == ["schema", "run", "plan", "environment", "environments_resumed"]
+
+
+def test_csv_holds_every_measurement_and_every_failure() -> None:
+    run = memory_sweep(blocks=3, failing={("tcg memory=2G", 1)})
+    rows = list(csv.DictReader(io.StringIO(render(run, Format.CSV).decode())))
+    assert len(rows) == (4 * 3 - 1) * 5 + 1
+    assert rows[0]["factor_memory"] == "1G"
+    assert rows[0]["metric"] == "wall_s"
+    assert float(rows[0]["value"]) == run.trials[0].measurements[0].value  # exactly
+    (failed,) = [row for row in rows if row["status"] == "failed"]
+    assert (failed["metric"], failed["value"], failed["reason"]) == ("", "", "died by signal 11")
+    assert {row["baseline"] for row in rows} == {"true", "false"}
+
+
+def test_csv_survives_any_command_line() -> None:
+    label = "sh -c 'echo \"a,b\"\n; x'"
+    run = renamed(host_uml_tcg(blocks=1), label)
+    rows = list(csv.DictReader(io.StringIO(render(run, Format.CSV).decode(), newline="")))
+    assert {row["workload"] for row in rows} == {label}
+
+
+def renamed(run: StoredRun, label: str) -> StoredRun:
+    cells = tuple(
+        Cell(c.id, WorkloadSpec("exec", {}, label), c.platform, c.factors, c.baseline, c.null_of)
+        for c in run.plan.cells
+    )
+    return replace(run, plan=replace(run.plan, cells=cells))
+
+
+def test_parquet_holds_the_same_rows() -> None:
+    import polars
+
+    run = memory_sweep(blocks=3, failing={("tcg memory=2G", 1)})
+    frame = polars.read_parquet(io.BytesIO(render(run, Format.PARQUET)))
+    assert frame.columns == columns(run)
+    assert frame.rows(named=True) == trial_rows(run)
+    assert frame["value"].dtype == polars.Float64
+    empty = polars.read_parquet(io.BytesIO(render(memory_sweep(blocks=0), Format.PARQUET)))
+    assert empty.schema == frame.schema
+
+
+def test_markdown() -> None:
+    text = render(host_uml_tcg(failing={("uml", 3)}), Format.MARKDOWN).decode()
+    assert text == (Path(__file__).parent / "golden" / "report.md").read_text()
+
+
+def test_markdown_cannot_be_broken_out_of() -> None:
+    text = render(renamed(host_uml_tcg(blocks=7), "a `b` | c\n\n# d <script>"), Format.MARKDOWN).decode()
+    assert text.splitlines()[0] == "`a 'b' | c # d <script>`"
+    assert {line.count("|") for line in text.splitlines() if line.startswith("|")} == {9}
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    file.write_text("old")
+    file.chmod(0o640)
+    write(file, b"new")
+    assert file.read_bytes() == b"new"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert [one.name for one in tmp_path.iterdir()] == ["out.json"]
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    write(link, b"newer")
+    assert link.is_symlink()
+    assert file.read_bytes() == b"newer"
+
+
+def test_a_pipe_is_written_into(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write(pipe, b"data")
+    assert os.read(reader, 100) == b"data"
+    os.close(reader)
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    for bad in (tmp_path / "none" / "out.json", Path("/dev/full"), tmp_path):
+        with pytest.raises(GuestmarkError, match="cannot be written") as raised:
+            write(bad, b"x" * 100)
+        assert "in the ledger" in raised.value.hint
+    assert list(tmp_path.iterdir()) == []

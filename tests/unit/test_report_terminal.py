@@ -1,0 +1,69 @@
+"""What users see, against files that were looked at: `GOLDEN=1 pytest` writes them anew."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from report_runs import EXEC, constructed, host_uml_tcg, memory_sweep
+from rich.cells import cell_len
+from rich.console import Console
+
+from guestmark.ledger.model import RunState, StoredRun
+from guestmark.plan.model import Cell
+from guestmark.report.terminal import print_report
+
+GOLDEN = Path(__file__).parent / "golden"
+RUNS = {
+    "plain": lambda: host_uml_tcg(failing={("uml", 3)}),
+    "few": lambda: host_uml_tcg(blocks=3, state=RunState.INTERRUPTED),
+    "sweep": memory_sweep,
+    "nothing": lambda: host_uml_tcg(blocks=0, state=RunState.FAILED),
+    "no-baseline": lambda: host_uml_tcg(failing={("host", block) for block in range(12)}),
+    "downgraded": lambda: constructed(
+        [
+            (Cell("host", EXEC, "host", {}, True), 1.0),
+            (Cell("uml", EXEC, "uml"), 2.0),
+            (Cell("host#2", EXEC, "host", null_of="host"), 1.1),
+        ],
+        noise={("uml", 1): {"swapped_pages": 5}},
+        warnings={("uml", 1): ("clocks disagree by 2 %",)},
+    ),
+}
+
+
+def printed(run: StoredRun, width: int, **options: object) -> str:
+    out = io.StringIO()
+    print_report(run, Console(file=out, width=width, **options))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", RUNS)
+def test_reports(name: str, width: int) -> None:
+    text = "".join(line.rstrip() + "\n" for line in printed(RUNS[name](), width).splitlines())
+    file = GOLDEN / f"{name}-{width}.txt"
+    if os.environ.get("GOLDEN"):
+        file.write_text(text)
+    assert text == file.read_text()
+    assert all(cell_len(line) <= width for line in text.splitlines())
+
+
+def test_no_colour_when_it_is_not_a_terminal() -> None:
+    assert "\x1b" not in printed(RUNS["plain"](), 80)
+    assert "\x1b[31mslower" in printed(RUNS["plain"](), 80, force_terminal=True, color_system="standard")
+
+
+def test_markup_in_commands_is_text() -> None:
+    from test_report_formats import renamed
+
+    text = printed(renamed(host_uml_tcg(blocks=7), "echo [bold]x[/nothing] :smile:"), 80)
+    assert "echo [bold]x[/nothing] :smile:" in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 250])
+def test_any_width_does(width: int) -> None:
+    for run in RUNS.values():
+        assert all(
+            cell_len(line) <= width for line in printed(run(), width).splitlines() if "guestmark" not in line
+        )
