@@ -96,7 +96,8 @@ def sign_flip_p(d: Array) -> float:
         return 1.0
     if d.size <= EXACT_BLOCKS:
         half = d.size // 2
-        few, many = _signed_sums(d[:half]), np.sort(_signed_sums(d[half:]))
+        # Both sorted: look-ups in order stay in the cache.
+        few, many = np.sort(_signed_sums(d[:half])), np.sort(_signed_sums(d[half:]))
         as_large = many.size * few.size - int(np.searchsorted(many, observed - ties - few).sum())
         return float(min(1.0, 2 * as_large / 2**d.size))
     as_large = int((np.abs(_random_signs(d.size) @ d) >= observed - ties).sum())
