@@ -87,7 +87,8 @@ def test_a_host_made_of_files(tmp_path: Path) -> None:
         tmp_path,
         {
             "proc/cpuinfo": "processor : 0\nvendor_id : GenuineIntel\nmodel name : Core i5\ncpu family : 6\n"
-            "model : 37\nstepping : 2\nmicrocode : 0x9\nflags : fpu hypervisor sse\n\nprocessor : 1\nmodel name : other\n",
+            "model : 37\nstepping : 2\nmicrocode : 0x9\nflags : fpu hypervisor sse\n\n"
+            "processor : 1\nmodel name : other\n",
             "proc/meminfo": "MemTotal: 4096 kB\nMemAvailable: 1024 kB\nSwapTotal: 0 kB\nHugePages_Total: 0\n",
             "proc/loadavg": "0.50 0.25 0.10 1/100 42\n",
             "proc/cmdline": "root=/dev/vda1 mitigations=off\n",
