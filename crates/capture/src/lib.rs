@@ -1,1 +1,26 @@
-//! Placeholder.
+//! Who is slow in this trace: exact statistics of every connection in a packet capture, in one pass and bounded memory.
+//!
+//! A reader ([`pcap`], [`pcapng`], [`packetlist`]) takes packets out of a [`input::Source`], [`decode`] makes segments of
+//! them, the [`tracker`] counts them into connections ([`conn`]), and a connection that is over becomes a [`summary`].
+//! [`analysis`] ties these together; [`truth`] says what limits the result.
+
+pub mod analysis;
+pub mod conn;
+pub mod decode;
+pub mod endpoint;
+pub mod fault;
+pub mod filter;
+pub mod hist;
+pub mod input;
+pub mod output;
+pub mod packet;
+pub mod packetlist;
+pub mod pcap;
+pub mod pcapng;
+pub mod seqspace;
+pub mod services;
+pub mod summary;
+pub mod tracker;
+pub mod truth;
+pub mod watch;
+pub mod wiretime;

@@ -1,0 +1,167 @@
+//! `--by endpoint`: connections added up per server (address and port) and per client (address).
+
+use crate::conn::{Conn, Latency};
+use crate::hist::bucket_range;
+use crate::summary::{seconds, Host, Response, Side, Summary};
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// Beyond this many endpoints, or this much memory for their histograms, new ones are added up as one.
+const MAX_ENDPOINTS: usize = 65_536;
+const MAX_HEAP: usize = 24 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Role {
+    Client,
+    Server,
+}
+
+type EndpointKey = (Host, Option<u16>, Role, &'static str);
+
+#[derive(Default)]
+struct Sums {
+    connections: u64,
+    duration: u64,
+    packets: u64,
+    wire_bytes: u64,
+    payload_bytes: u64,
+    unique_bytes: u64,
+    retransmitted_bytes: u64,
+    retransmissions: u64,
+    out_of_order: u64,
+    missing_bytes: u64,
+    zero_windows: u64,
+    resets: u64,
+    latency: Latency,
+}
+
+/// All endpoints so far.
+#[derive(Default)]
+pub struct Endpoints {
+    by_key: HashMap<EndpointKey, Sums, ahash::RandomState>,
+    others: Sums,
+    heap: usize,
+    /// Time of all connections, and of it the clients' and the servers' responses, nanoseconds.
+    pub time: [u64; 3],
+}
+
+/// One endpoint's row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Endpoint {
+    /// Address, or `others` for all that were too many.
+    pub address: String,
+    /// Port of a server.
+    pub port: Option<u16>,
+    role: Option<Role>,
+    /// `tcp` or `udp`.
+    pub protocol: Option<&'static str>,
+    /// Connections it took part in.
+    pub connections: u64,
+    /// Sum of their durations.
+    pub time_s: f64,
+    packets: u64,
+    wire_bytes: u64,
+    payload_bytes: u64,
+    unique_bytes: u64,
+    retransmitted_bytes: u64,
+    retransmissions: u64,
+    out_of_order: u64,
+    missing_bytes: u64,
+    zero_windows: u64,
+    resets: u64,
+    /// Its response latency over all connections.
+    pub response: Response,
+    /// (lower end in seconds, upper end, count) of every non-empty bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<Vec<(f64, f64, u32)>>,
+}
+
+impl Endpoints {
+    /// Add a finished connection.
+    pub fn add(&mut self, conn: &Conn, client: usize, summary: &Summary) {
+        let sides = [(&summary.client, client, Role::Client), (&summary.server, 1 - client, Role::Server)];
+        self.time[0] += summary.duration_ns;
+        for (side, which, role) in sides {
+            let latency = &conn.sent[which].latency;
+            self.time[1 + usize::from(role == Role::Server)] += latency.sum;
+            let port = (role == Role::Server).then_some(side.port);
+            let key = (side.address.clone(), port, role, summary.protocol);
+            let full = self.by_key.len() >= MAX_ENDPOINTS || self.heap > MAX_HEAP;
+            let sums = if full && !self.by_key.contains_key(&key) {
+                &mut self.others
+            } else {
+                self.by_key.entry(key).or_default()
+            };
+            self.heap += sums.add(side, latency, summary.duration_ns);
+        }
+    }
+
+    /// Rows, by time spent responding, longest first.
+    #[must_use]
+    pub fn rows(&self, histograms: bool) -> Vec<Endpoint> {
+        let mut keys: Vec<_> = self.by_key.iter().collect();
+        keys.sort_by(|(ka, a), (kb, b)| b.latency.sum.cmp(&a.latency.sum).then_with(|| ka.cmp(kb)));
+        let mut rows: Vec<_> = keys
+            .into_iter()
+            .map(|((host, port, role, protocol), sums)| Endpoint {
+                port: *port,
+                role: Some(*role),
+                protocol: Some(protocol),
+                ..sums.row(host.to_string(), histograms)
+            })
+            .collect();
+        if self.others.connections > 0 {
+            rows.push(self.others.row("others".to_owned(), histograms));
+        }
+        rows
+    }
+}
+
+impl Sums {
+    fn add(&mut self, side: &Side, latency: &Latency, duration: u64) -> usize {
+        self.connections += 1;
+        self.duration += duration;
+        self.packets += side.packets;
+        self.wire_bytes += side.wire_bytes;
+        self.payload_bytes += side.payload_bytes;
+        self.unique_bytes += side.unique_bytes;
+        self.retransmitted_bytes += side.retransmitted_bytes;
+        self.retransmissions += u64::from(side.retransmissions);
+        self.out_of_order += u64::from(side.out_of_order);
+        self.missing_bytes += side.missing_bytes;
+        self.zero_windows += u64::from(side.zero_windows);
+        self.resets += u64::from(side.resets);
+        self.latency.merge(latency)
+    }
+
+    fn row(&self, address: String, histogram: bool) -> Endpoint {
+        let buckets = || {
+            let range = |bucket| {
+                let (low, width) = bucket_range(bucket);
+                (seconds(low), seconds(low.saturating_add(width)))
+            };
+            self.latency.hist.buckets().into_iter().map(|(b, count)| (range(b).0, range(b).1, count)).collect()
+        };
+        Endpoint {
+            address,
+            port: None,
+            role: None,
+            protocol: None,
+            connections: self.connections,
+            time_s: seconds(self.duration),
+            packets: self.packets,
+            wire_bytes: self.wire_bytes,
+            payload_bytes: self.payload_bytes,
+            unique_bytes: self.unique_bytes,
+            retransmitted_bytes: self.retransmitted_bytes,
+            retransmissions: self.retransmissions,
+            out_of_order: self.out_of_order,
+            missing_bytes: self.missing_bytes,
+            zero_windows: self.zero_windows,
+            resets: self.resets,
+            response: Response::new(&self.latency, self.duration),
+            histogram: histogram.then(buckets),
+        }
+    }
+}

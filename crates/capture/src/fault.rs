@@ -1,0 +1,44 @@
+//! What can be wrong with a capture: where and why.
+
+use std::fmt;
+use std::io;
+
+/// Reading stopped at `offset` (in decompressed bytes) for `reason`; everything before it was counted.
+#[derive(Debug)]
+pub struct Fault {
+    /// Offset in bytes; for a packet list the line number is in the reason.
+    pub offset: u64,
+    /// One line what is wrong.
+    pub reason: String,
+    /// One line what to do, may be empty.
+    pub hint: &'static str,
+}
+
+impl Fault {
+    /// A fault without advice.
+    #[must_use]
+    pub fn new(offset: u64, reason: impl Into<String>) -> Self {
+        Self { offset, reason: reason.into(), hint: "" }
+    }
+
+    /// The input itself could not be read.
+    #[must_use]
+    pub fn io(offset: u64, error: &io::Error) -> Self {
+        Self::new(offset, format!("cannot be read: {error}"))
+    }
+
+    /// The same with advice.
+    #[must_use]
+    pub fn hint(mut self, hint: &'static str) -> Self {
+        self.hint = hint;
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at byte {}: {}", self.offset, self.reason)
+    }
+}
+
+impl std::error::Error for Fault {}

@@ -1,0 +1,239 @@
+//! A mergeable log-linear histogram of durations in nanoseconds.
+//!
+//! Every power of two is divided into 64 equal buckets (values under 64 ns are kept exactly), so the midpoint of a
+//! bucket is within [`RELATIVE_ERROR`] of every value in it. Buckets are the same in every histogram: merging adds counts.
+//! Small histograms stay small, because a capture may hold hundreds of thousands of connections with a few samples each.
+
+const SUB_BITS: u32 = 6;
+const SUB: u64 = 1 << SUB_BITS;
+const PENDING: usize = 14;
+/// From this many distinct buckets on, a window of plain counters is smaller and faster than a list of pairs.
+const DENSE_FROM: usize = 96;
+
+/// Largest relative error of a percentile: half a bucket's width over its lower end.
+pub const RELATIVE_ERROR: f64 = 0.5 / SUB as f64;
+
+/// Bucket of a value in nanoseconds.
+#[must_use]
+pub fn bucket_of(value: u64) -> u16 {
+    if value < SUB {
+        return value as u16;
+    }
+    let shift = 63 - value.leading_zeros() - SUB_BITS;
+    ((u64::from(shift) + 1) * SUB + (value >> shift) - SUB) as u16
+}
+
+/// Lower end (inclusive) and width of a bucket, in nanoseconds.
+#[must_use]
+pub fn bucket_range(bucket: u16) -> (u64, u64) {
+    let bucket = u64::from(bucket);
+    if bucket < SUB {
+        return (bucket, 1);
+    }
+    let shift = bucket / SUB - 1;
+    ((SUB + bucket % SUB) << shift, 1 << shift)
+}
+
+#[derive(Clone, Debug, Default)]
+enum Store {
+    #[default]
+    Empty,
+    /// Sorted by bucket.
+    Sparse(Vec<(u16, u32)>),
+    /// Counters of the buckets from `base` on.
+    Dense { base: u16, counts: Vec<u32> },
+}
+
+/// The histogram. Counts saturate at 2^32 - 1 per bucket.
+#[derive(Clone, Debug, Default)]
+pub struct Hist {
+    pending: [u16; PENDING],
+    waiting: u8,
+    store: Store,
+}
+
+impl Hist {
+    /// Count one value; returns by how many bytes the histogram's heap has grown.
+    #[inline]
+    pub fn record(&mut self, value: u64) -> usize {
+        let bucket = bucket_of(value);
+        if let Store::Dense { base, counts } = &mut self.store {
+            if let Some(count) = counts.get_mut(usize::from(bucket.wrapping_sub(*base))) {
+                *count = count.saturating_add(1);
+                return 0;
+            }
+        }
+        self.pending[usize::from(self.waiting)] = bucket;
+        self.waiting += 1;
+        if usize::from(self.waiting) == PENDING {
+            return self.flush();
+        }
+        0
+    }
+
+    /// Add another histogram's counts; returns by how many bytes the heap has grown.
+    pub fn merge(&mut self, other: &Hist) -> usize {
+        let before = self.heap();
+        self.flush();
+        other.for_each(|bucket, count| self.add(bucket, count));
+        self.heap() - before
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap(&self) -> usize {
+        match &self.store {
+            Store::Empty => 0,
+            Store::Sparse(pairs) => pairs.capacity() * size_of::<(u16, u32)>(),
+            Store::Dense { counts, .. } => counts.capacity() * size_of::<u32>(),
+        }
+    }
+
+    /// Non-empty buckets in ascending order with their counts.
+    #[must_use]
+    pub fn buckets(&self) -> Vec<(u16, u32)> {
+        let mut flat = self.clone();
+        flat.flush();
+        match flat.store {
+            Store::Empty => Vec::new(),
+            Store::Sparse(pairs) => pairs,
+            Store::Dense { base, counts } => {
+                counts.iter().enumerate().filter(|(_, &c)| c > 0).map(|(i, &c)| (base + i as u16, c)).collect()
+            }
+        }
+    }
+
+    /// Nearest-rank quantiles (each in 0..=1, ascending) in nanoseconds, `None` when nothing was counted.
+    ///
+    /// A quantile is the smallest value such that at least that share of all values is not larger (Hyndman and Fan 1996,
+    /// definition 1), to within [`RELATIVE_ERROR`].
+    #[must_use]
+    pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> Option<[u64; N]> {
+        let buckets = self.buckets();
+        let total: u64 = buckets.iter().map(|&(_, c)| u64::from(c)).sum();
+        if total == 0 {
+            return None;
+        }
+        let mut out = [0; N];
+        let (mut seen, mut at) = (0_u64, 0);
+        for (share, slot) in shares.iter().zip(&mut out) {
+            let rank = ((share * total as f64).ceil() as u64).clamp(1, total);
+            while seen + u64::from(buckets[at].1) < rank {
+                seen += u64::from(buckets[at].1);
+                at += 1;
+            }
+            let (low, width) = bucket_range(buckets[at].0);
+            *slot = low + width / 2;
+        }
+        Some(out)
+    }
+
+    fn for_each(&self, mut f: impl FnMut(u16, u32)) {
+        match &self.store {
+            Store::Empty => {}
+            Store::Sparse(pairs) => pairs.iter().for_each(|&(b, c)| f(b, c)),
+            Store::Dense { base, counts } => {
+                counts.iter().enumerate().filter(|(_, &c)| c > 0).for_each(|(i, &c)| f(base + i as u16, c));
+            }
+        }
+        self.pending[..usize::from(self.waiting)].iter().for_each(|&b| f(b, 1));
+    }
+
+    #[cold]
+    fn flush(&mut self) -> usize {
+        let before = self.heap();
+        let pending = self.pending;
+        for &bucket in &pending[..usize::from(self.waiting)] {
+            self.add(bucket, 1);
+        }
+        self.waiting = 0;
+        self.heap().saturating_sub(before)
+    }
+
+    fn add(&mut self, bucket: u16, by: u32) {
+        if let Store::Empty = self.store {
+            self.store = Store::Sparse(Vec::with_capacity(PENDING));
+        }
+        match &mut self.store {
+            Store::Empty => {}
+            Store::Sparse(pairs) => match pairs.binary_search_by_key(&bucket, |p| p.0) {
+                Ok(i) => pairs[i].1 = pairs[i].1.saturating_add(by),
+                Err(i) => {
+                    pairs.insert(i, (bucket, by));
+                    if pairs.len() > DENSE_FROM {
+                        self.store = densify(pairs);
+                    }
+                }
+            },
+            Store::Dense { base, counts } => {
+                widen(base, counts, bucket);
+                let count = &mut counts[usize::from(bucket - *base)];
+                *count = count.saturating_add(by);
+            }
+        }
+    }
+}
+
+fn densify(pairs: &[(u16, u32)]) -> Store {
+    let mut base = pairs[0].0 & !63;
+    let mut counts = Vec::new();
+    widen(&mut base, &mut counts, pairs[pairs.len() - 1].0);
+    for &(bucket, count) in pairs {
+        counts[usize::from(bucket - base)] = count;
+    }
+    Store::Dense { base, counts }
+}
+
+/// Make room for `bucket`, a whole power of two at a time.
+fn widen(base: &mut u16, counts: &mut Vec<u32>, bucket: u16) {
+    if bucket < *base {
+        let new_base = bucket & !63;
+        let mut wider = vec![0; usize::from(*base - new_base)];
+        wider.append(counts);
+        *counts = wider;
+        *base = new_base;
+    }
+    let needed = usize::from((bucket | 63) - *base) + 1;
+    if needed > counts.len() {
+        counts.reserve_exact(needed - counts.len());
+        counts.resize(needed, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_bucket_holds_its_values(value: u64) {
+            let (low, width) = bucket_range(bucket_of(value));
+            prop_assert!(low <= value && value - low < width);
+            prop_assert!((width - 1) as f64 / 2.0 <= RELATIVE_ERROR * low.max(1) as f64);
+        }
+
+        #[test]
+        fn quantiles_are_those_of_the_sorted_values(mut values in prop::collection::vec(any::<u64>().prop_flat_map(|v| (0..64_u32).prop_map(move |s| v >> s)), 1..400)) {
+            let mut hist = Hist::default();
+            for &v in &values { hist.record(v); }
+            values.sort_unstable();
+            let shares = [0.0, 0.25, 0.5, 0.9, 0.999, 1.0];
+            let found = hist.quantiles(shares).expect("not empty");
+            for (share, q) in shares.iter().zip(found) {
+                let rank = ((share * values.len() as f64).ceil() as usize).clamp(1, values.len());
+                let exact = values[rank - 1];
+                prop_assert!((q as f64 - exact as f64).abs() <= RELATIVE_ERROR * exact as f64 + 1e-9, "{q} for {exact}");
+            }
+        }
+
+        #[test]
+        fn merging_is_counting_together(a in prop::collection::vec(0_u64..1 << 40, 0..300), b in prop::collection::vec(0_u64..1 << 20, 0..300)) {
+            let (mut left, mut right, mut both) = (Hist::default(), Hist::default(), Hist::default());
+            for &v in &a { left.record(v); both.record(v); }
+            for &v in &b { right.record(v); both.record(v); }
+            left.merge(&right);
+            prop_assert_eq!(left.buckets(), both.buckets());
+        }
+    }
+}

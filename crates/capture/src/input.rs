@@ -1,0 +1,125 @@
+//! Where bytes come from: a file or standard input, plain or compressed, through one large buffer.
+//!
+//! Plain `read` into a buffer that fits the second-level cache, not `mmap`: reading a cached file runs at memory speed
+//! anyway, the same code serves pipes, and a file that shrinks while it is read is an end of file instead of a signal.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+const BUFFER: usize = 256 * 1024;
+/// The buffer may grow to hold one record of this size, never more.
+pub const MAX_RECORD: usize = 16 * 1024 * 1024;
+
+/// How the input was compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// gzip, any number of members.
+    Gzip,
+    /// Zstandard, any number of frames.
+    Zstd,
+}
+
+/// A reader with a window of unread bytes that knows its offset.
+pub struct Source<'a> {
+    inner: Box<dyn Read + 'a>,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    offset: u64,
+    ended: bool,
+    /// How the input was compressed; offsets count decompressed bytes.
+    pub compression: Compression,
+}
+
+impl<'a> Source<'a> {
+    /// Open a file, or standard input for `-`.
+    pub fn open(name: &str) -> io::Result<Source<'static>> {
+        let inner: Box<dyn Read> = if name == "-" {
+            Box::new(io::stdin().lock())
+        } else {
+            let file = File::open(name)?;
+            if file.metadata()?.is_dir() {
+                return Err(io::Error::other("is a directory, not a capture file"));
+            }
+            Box::new(file)
+        };
+        Source::new(inner)
+    }
+
+    /// Read from anything, decompressing when it starts like gzip or Zstandard.
+    pub fn new(inner: Box<dyn Read + 'a>) -> io::Result<Self> {
+        let mut source = Self {
+            inner,
+            buffer: vec![0; BUFFER],
+            start: 0,
+            end: 0,
+            offset: 0,
+            ended: false,
+            compression: Compression::None,
+        };
+        source.need(4)?;
+        let compression = match source.data() {
+            [0x1f, 0x8b, ..] => Compression::Gzip,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
+            _ => return Ok(source),
+        };
+        let head = io::Cursor::new(source.data().to_vec());
+        let whole = head.chain(source.inner);
+        let inner: Box<dyn Read + 'a> = if compression == Compression::Gzip {
+            Box::new(flate2::read::MultiGzDecoder::new(whole))
+        } else {
+            Box::new(zstd::stream::read::Decoder::new(whole)?)
+        };
+        Ok(Self { inner, buffer: source.buffer, start: 0, end: 0, offset: 0, ended: false, compression })
+    }
+
+    /// The unread bytes at hand.
+    #[inline]
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Offset of the first unread byte.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The first `n` unread bytes have been used.
+    #[inline]
+    pub fn consume(&mut self, n: usize) {
+        let n = n.min(self.end - self.start);
+        self.start += n;
+        self.offset += n as u64;
+    }
+
+    /// Read until at least `n` bytes are at hand; `false` when the input ends before. At most [`MAX_RECORD`].
+    pub fn need(&mut self, n: usize) -> io::Result<bool> {
+        if n > MAX_RECORD {
+            return Err(io::Error::other("record larger than 16 MiB"));
+        }
+        while self.end - self.start < n && !self.ended {
+            self.fill(n)?;
+        }
+        Ok(self.end - self.start >= n)
+    }
+
+    fn fill(&mut self, n: usize) -> io::Result<()> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        if self.buffer.len() < n {
+            self.buffer.resize(n, 0);
+        }
+        match self.inner.read(&mut self.buffer[self.end..]) {
+            Ok(0) => self.ended = true,
+            Ok(got) => self.end += got,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+}

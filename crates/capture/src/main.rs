@@ -1,0 +1,205 @@
+//! `guestmark-capture`: the command behind `guestmark capture`.
+
+use guestmark_capture::analysis::{Analysis, Kind, Report};
+use guestmark_capture::fault::Fault;
+use guestmark_capture::filter::Filter;
+use guestmark_capture::input::Source;
+use guestmark_capture::output::{By, Format, Options, Writer};
+use guestmark_capture::services::Services;
+use guestmark_capture::watch::Watch;
+use lexopt::prelude::*;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: guestmark-capture [OPTIONS] FILE…      (- is standard input)
+
+Who is slow in a packet capture: statistics of every connection, response latency of each end.
+Reads pcap, pcapng and Wireshark's packet list in CSV, each also compressed by gzip or zstd.
+
+  --format json|csv|tcp-stats    output format [json]
+  --by connection|endpoint       one row per connection or per endpoint [connection]
+  --filter HOST|PORT|FLOW        10.0.0.1, 10.0.0.0/8, 80, http, 10.0.0.1:80, [::1]:80-[::1]:1024
+  --top N                        only the N longest connections
+  --merge                        all FILEs are one trace, in this order (default: each is its own)
+  --histograms                   with the latency histograms of endpoints (json)
+  --sequence                     with the points of a time-sequence view of the largest connection (json)
+  --memory MB                    limit for open connections [160]
+  -h, --help  -V, --version
+
+Exit status: 0 all read, 1 some file could not be read to its end (what came before is in the output), 2 usage.
+";
+
+struct Args {
+    files: Vec<String>,
+    options: Options,
+    filter: Option<String>,
+    merge: bool,
+    sequence: bool,
+    memory: usize,
+}
+
+fn parse() -> Result<Option<Args>, String> {
+    let mut args = Args {
+        files: Vec::new(),
+        options: Options { format: Format::Json, by: By::Connection, top: None, histograms: false },
+        filter: None,
+        merge: false,
+        sequence: false,
+        memory: 160,
+    };
+    let mut parser = lexopt::Parser::from_env();
+    let text = |parser: &mut lexopt::Parser| -> Result<String, String> {
+        parser.value().and_then(ValueExt::string).map_err(|e| e.to_string())
+    };
+    while let Some(arg) = parser.next().map_err(|e| e.to_string())? {
+        match arg {
+            Long("format") => {
+                args.options.format = match text(&mut parser)?.as_str() {
+                    "json" => Format::Json,
+                    "csv" => Format::Csv,
+                    "tcp-stats" => Format::TcpStats,
+                    other => return Err(format!("unknown format {other:?}: json, csv or tcp-stats")),
+                }
+            }
+            Long("by") => {
+                args.options.by = match text(&mut parser)?.as_str() {
+                    "connection" => By::Connection,
+                    "endpoint" => By::Endpoint,
+                    other => return Err(format!("cannot list by {other:?}: connection or endpoint")),
+                }
+            }
+            Long("filter") => args.filter = Some(text(&mut parser)?),
+            Long("top") => args.options.top = Some(number(&text(&mut parser)?)?),
+            Long("memory") => args.memory = number(&text(&mut parser)?)?.max(1),
+            Long("merge") => args.merge = true,
+            Long("histograms") => args.options.histograms = true,
+            Long("sequence") => args.sequence = true,
+            Short('h') | Long("help") => {
+                print!("{USAGE}");
+                return Ok(None);
+            }
+            Short('V') | Long("version") => {
+                println!("guestmark-capture {}", env!("CARGO_PKG_VERSION"));
+                return Ok(None);
+            }
+            Value(file) => args.files.push(file.string().map_err(|e| e.to_string())?),
+            other => return Err(other.unexpected().to_string()),
+        }
+    }
+    if args.files.is_empty() {
+        return Err("which capture file? (- is standard input)".into());
+    }
+    if args.files.iter().filter(|f| *f == "-").count() > 1 {
+        return Err("standard input can be read only once".into());
+    }
+    Ok(Some(args))
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a whole number"))
+}
+
+fn main() -> ExitCode {
+    let args = match parse() {
+        Ok(Some(args)) => args,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(message) => return usage(&message),
+    };
+    let services = Services::system();
+    let filter = match args.filter.as_deref().map(|text| (text, Filter::parse(text, &services))) {
+        Some((text, None)) => return usage(&format!("{text:?} is neither a host nor a port nor a flow")),
+        Some((_, filter)) => filter,
+        None => None,
+    };
+    let job = Job { filter, services: Services::system(), memory: args.memory << 20, sequence: args.sequence };
+    let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut writer = Writer::new(out, args.options, services);
+    let mut whole = true;
+    if args.merge {
+        whole &= job.run(&args.files, &args.files.join(" + "), &mut writer);
+    } else {
+        for file in &args.files {
+            whole &= job.run(std::slice::from_ref(file), file, &mut writer);
+            if writer.broken() {
+                break;
+            }
+        }
+    }
+    match writer.finish() {
+        Ok(()) if whole => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(1),
+        // Whoever read the output has seen enough.
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: the output cannot be written: {e}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn usage(message: &str) -> ExitCode {
+    eprintln!("error: {message}\nhint: guestmark-capture --help");
+    ExitCode::from(2)
+}
+
+struct Job {
+    filter: Option<Filter>,
+    services: Services,
+    memory: usize,
+    sequence: bool,
+}
+
+impl Job {
+    /// Analyse `files` as one trace; false when one could not be read to its end.
+    fn run<W: Write>(&self, files: &[String], title: &str, writer: &mut Writer<W>) -> bool {
+        writer.begin(title);
+        let piped = files.iter().any(|file| !std::fs::metadata(file).is_ok_and(|m| m.is_file()));
+        let watch = (self.sequence && piped).then(|| Watch::new(None));
+        let (kind, mut report, faults) = self.read(files, watch, writer);
+        let chosen = if piped { report.largest.of_first } else { report.largest.of_all };
+        let sequence = chosen.filter(|_| self.sequence).and_then(|(_, index, client)| {
+            if !piped {
+                // The second look keeps the points of the connection that the first one found.
+                report.watch = self.read(files, Some(Watch::new(Some(index))), &mut |_: &_| {}).1.watch;
+            }
+            Some((index, report.watch.as_mut()?.take(index, client)?))
+        });
+        writer.end(kind, &report, faults.first().map(|(_, fault)| fault), sequence);
+        for (file, fault) in &faults {
+            eprintln!("error: {file}: {fault}");
+            if !fault.hint.is_empty() {
+                eprintln!("hint: {}", fault.hint);
+            }
+        }
+        faults.is_empty()
+    }
+
+    fn read<'f>(
+        &self,
+        files: &'f [String],
+        watch: Option<Watch>,
+        output: &mut dyn guestmark_capture::analysis::Output,
+    ) -> (Option<Kind>, Report, Vec<(&'f str, Fault)>) {
+        let mut analysis = Analysis::new(self.memory, self.filter.clone(), output);
+        if let Some(watch) = watch {
+            analysis = analysis.watching(watch);
+        }
+        let mut kind = None;
+        let mut faults = Vec::new();
+        for file in files {
+            let result = match Source::open(file) {
+                Ok(mut source) => {
+                    let (found, result) = analysis.read(&mut source, &self.services);
+                    kind = kind.or(found);
+                    result
+                }
+                Err(e) => Err(Fault::io(0, &e)),
+            };
+            if let Err(fault) = result {
+                faults.push((if file == "-" { "standard input" } else { file.as_str() }, fault));
+            }
+        }
+        (kind, analysis.end(), faults)
+    }
+}

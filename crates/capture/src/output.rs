@@ -1,0 +1,292 @@
+//! The formats: a JSON document, CSV, and the line of the published `tcp-stats` script. All are written as connections end.
+
+use crate::analysis::{Kind, Output, Report};
+use crate::endpoint::Endpoint;
+use crate::fault::Fault;
+use crate::hist;
+use crate::input::Compression;
+use crate::services::Services;
+use crate::summary::{seconds, Host, Side, Summary};
+use crate::watch::Series;
+use serde::Serialize;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::cmp::Reverse;
+use std::io::{self, Write};
+
+/// Output format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One document.
+    Json,
+    /// A header line, then one row per connection or endpoint.
+    Csv,
+    /// One line per TCP connection, as published.
+    TcpStats,
+}
+
+/// What a row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A connection.
+    Connection,
+    /// An endpoint.
+    Endpoint,
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Format.
+    pub format: Format,
+    /// Rows.
+    pub by: By,
+    /// Only the longest connections.
+    pub top: Option<usize>,
+    /// With the histograms of endpoints.
+    pub histograms: bool,
+}
+
+/// Writes everything of all files; an error of the output ends it all.
+pub struct Writer<W: Write> {
+    out: W,
+    options: Options,
+    services: Services,
+    file: String,
+    files: usize,
+    rows: usize,
+    /// The longest so far, shortest first.
+    longest: BinaryHeap<Reverse<(u64, Reverse<u64>)>>,
+    kept: BTreeMap<u64, Summary>,
+    error: Option<io::Error>,
+}
+
+#[derive(Serialize)]
+struct Shares {
+    client: Option<f64>,
+    server: Option<f64>,
+    unknown: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct FaultDoc<'a> {
+    offset: u64,
+    reason: &'a str,
+    hint: &'a str,
+}
+
+#[derive(Serialize)]
+struct SequenceDoc {
+    connection: u64,
+    stride: u32,
+    points: Vec<crate::watch::SeriesPoint>,
+}
+
+#[derive(Serialize)]
+struct Tail<'a> {
+    format: Option<&'static str>,
+    compression: Option<&'static str>,
+    connection_count: u64,
+    start_ns: Option<i64>,
+    shares: Shares,
+    relative_error: f64,
+    counters: &'a crate::truth::Truth,
+    limits: Vec<crate::truth::Limit>,
+    endpoints: Vec<Endpoint>,
+    sequence: Option<SequenceDoc>,
+    error: Option<FaultDoc<'a>>,
+}
+
+impl<W: Write> Writer<W> {
+    /// A writer of nothing yet.
+    pub fn new(out: W, options: Options, services: Services) -> Self {
+        let (longest, kept) = (BinaryHeap::new(), BTreeMap::new());
+        let mut writer = Self { out, options, services, file: String::new(), files: 0, rows: 0, longest, kept, error: None };
+        if options.format == Format::Json {
+            writer.try_to(|w| write!(w.out, "{{\"schema\":\"guestmark-capture/1\",\"files\":["));
+        }
+        writer
+    }
+
+    /// Everything of `file` follows.
+    pub fn begin(&mut self, file: &str) {
+        file.clone_into(&mut self.file);
+        self.rows = 0;
+        self.files += 1;
+        let first = self.files == 1;
+        if self.options.format == Format::Json {
+            self.try_to(|w| {
+                write!(w.out, "{}{{\"file\":", if first { "" } else { "," })?;
+                serde_json::to_writer(&mut w.out, &w.file)?;
+                write!(w.out, ",\"connections\":[")
+            });
+        }
+    }
+
+    /// That was all of the file.
+    pub fn end(&mut self, kind: Option<Kind>, report: &Report, fault: Option<&Fault>, sequence: Option<(u64, Series)>) {
+        for (_, summary) in std::mem::take(&mut self.kept) {
+            self.write(&summary);
+        }
+        self.longest.clear();
+        if self.options.format == Format::Json {
+            let [all, client, server] = report.endpoints.time.map(seconds);
+            let share = |part: f64| (all > 0.0).then(|| part / all);
+            let mut endpoints = report.endpoints.rows(self.options.histograms);
+            endpoints.truncate(self.options.top.unwrap_or(usize::MAX));
+            let tail = Tail {
+                format: kind.map(|k| k.format),
+                compression: kind.and_then(|k| match k.compression {
+                    Compression::None => None,
+                    Compression::Gzip => Some("gzip"),
+                    Compression::Zstd => Some("zstd"),
+                }),
+                connection_count: report.connections,
+                start_ns: report.start_ns,
+                shares: Shares { client: share(client), server: share(server), unknown: share((all - client - server).max(0.0)) },
+                relative_error: hist::RELATIVE_ERROR,
+                counters: &report.truth,
+                limits: report.truth.limits(),
+                endpoints,
+                sequence: sequence.map(|(connection, s)| SequenceDoc { connection, stride: s.stride.max(1), points: s.points }),
+                error: fault.map(|f| FaultDoc { offset: f.offset, reason: &f.reason, hint: f.hint }),
+            };
+            self.try_to(|w| {
+                let text = serde_json::to_string(&tail)?;
+                // The document's fields continue those written by `begin`.
+                write!(w.out, "],{}", text.trim_start_matches('{'))
+            });
+        } else if self.options.by == By::Endpoint && self.options.format == Format::Csv {
+            let mut rows = report.endpoints.rows(false);
+            rows.truncate(self.options.top.unwrap_or(usize::MAX));
+            for row in rows {
+                self.try_to(|w| w.csv_row(&serde_json::to_value(&row)?));
+            }
+        }
+    }
+
+    /// That was the last file; the first error of writing, if any.
+    pub fn finish(mut self) -> io::Result<()> {
+        if self.options.format == Format::Json {
+            self.try_to(|w| writeln!(w.out, "]}}"));
+        }
+        self.try_to(|w| w.out.flush());
+        self.error.map_or(Ok(()), Err)
+    }
+
+    /// True when nothing can be written any more.
+    pub fn broken(&self) -> bool {
+        self.error.is_some()
+    }
+
+    fn try_to(&mut self, f: impl FnOnce(&mut Self) -> io::Result<()>) {
+        if self.error.is_none() {
+            self.error = f(self).err();
+        }
+    }
+
+    fn write(&mut self, summary: &Summary) {
+        match self.options.format {
+            Format::Json => self.try_to(|w| {
+                let comma = if w.rows == 0 { "" } else { "," };
+                w.rows += 1;
+                write!(w.out, "{comma}\n")?;
+                Ok(serde_json::to_writer(&mut w.out, summary)?)
+            }),
+            Format::Csv => self.try_to(|w| w.csv_row(&serde_json::to_value(summary)?)),
+            Format::TcpStats => {
+                if summary.protocol == "tcp" {
+                    let line = tcp_stats(summary, &self.services);
+                    self.try_to(|w| writeln!(w.out, "{line}"));
+                }
+            }
+        }
+    }
+
+    fn csv_row(&mut self, row: &serde_json::Value) -> io::Result<()> {
+        let mut cells = vec![("file".to_owned(), self.file.clone())];
+        flatten("", row, &mut cells);
+        if self.rows == 0 && self.files == 1 {
+            let names: Vec<&str> = cells.iter().map(|(name, _)| name.as_str()).collect();
+            writeln!(self.out, "{}", names.join(","))?;
+        }
+        self.rows += 1;
+        let values: Vec<String> = cells.iter().map(|(_, value)| quoted(value)).collect();
+        writeln!(self.out, "{}", values.join(","))
+    }
+}
+
+impl<W: Write> Output for Writer<W> {
+    fn connection(&mut self, summary: &Summary) {
+        if self.options.by == By::Endpoint && self.options.format != Format::TcpStats {
+            return;
+        }
+        let Some(top) = self.options.top else {
+            self.write(summary);
+            return;
+        };
+        self.kept.insert(summary.index, summary.clone());
+        self.longest.push(Reverse((summary.duration_ns, Reverse(summary.index))));
+        if self.longest.len() > top {
+            if let Some(Reverse((_, Reverse(index)))) = self.longest.pop() {
+                self.kept.remove(&index);
+            }
+        }
+    }
+}
+
+/// `server-client duration=… bytes_transferred=… [client: …] [server: …]`, seconds with six decimals.
+#[must_use]
+pub fn tcp_stats(summary: &Summary, services: &Services) -> String {
+    let end = |side: &Side| match &side.address {
+        Host::Ip(ip) if ip.is_ipv6() => format!("[{ip}]:{}", services.name(side.port, true)),
+        host => format!("{host}:{}", services.name(side.port, true)),
+    };
+    let latency = |side: &Side| {
+        let of = |value: Option<f64>| value.unwrap_or(0.0);
+        let response = &side.response;
+        format!(
+            "[{}: avg={:.6} min={:.6} max={:.6}]",
+            side.address,
+            of(response.mean_s),
+            of(response.min_s),
+            of(response.max_s)
+        )
+    };
+    let (client, server) = (&summary.client, &summary.server);
+    format!(
+        "{}-{} duration={:.6} bytes_transferred={} {} {}",
+        end(server),
+        end(client),
+        summary.duration_s,
+        client.unique_bytes + server.unique_bytes,
+        latency(client),
+        latency(server)
+    )
+}
+
+fn flatten(prefix: &str, value: &serde_json::Value, cells: &mut Vec<(String, String)>) {
+    use serde_json::Value;
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}_{name}") };
+                flatten(&name, value, cells);
+            }
+        }
+        Value::Array(items) => {
+            let words: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+            cells.push((prefix.to_owned(), words.join(" ")));
+        }
+        Value::Null => cells.push((prefix.to_owned(), String::new())),
+        Value::String(text) => cells.push((prefix.to_owned(), text.clone())),
+        other => cells.push((prefix.to_owned(), other.to_string())),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}

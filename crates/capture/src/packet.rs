@@ -1,0 +1,127 @@
+//! The nouns between the readers, the decoder and the tracker.
+
+/// Flags of a segment that the tracker looks at.
+pub mod flag {
+    /// Finish.
+    pub const FIN: u8 = 1;
+    /// Synchronise.
+    pub const SYN: u8 = 2;
+    /// Reset.
+    pub const RST: u8 = 4;
+    /// Acknowledge.
+    pub const ACK: u8 = 16;
+}
+
+/// Protocol numbers.
+pub const TCP: u8 = 6;
+/// Protocol numbers.
+pub const UDP: u8 = 17;
+
+/// What kind of address a key holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// Four bytes, in the low half of the first word.
+    V4,
+    /// Sixteen bytes, big-endian in both words.
+    V6,
+    /// A name out of a packet list; the first word is its number.
+    Name,
+}
+
+/// An address, as two words.
+pub type AddrWords = [u64; 2];
+
+/// A flow, the smaller end first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowKey {
+    /// Addresses of both ends.
+    pub addr: [AddrWords; 2],
+    /// Ports of both ends.
+    pub port: [u16; 2],
+    /// Protocol number.
+    pub protocol: u8,
+    /// Kind of both addresses.
+    pub family: Family,
+}
+
+impl FlowKey {
+    /// The key of a packet from `src` to `dst`, and which end of the key sent it (0 or 1).
+    #[inline]
+    #[must_use]
+    pub fn new(family: Family, protocol: u8, src: (AddrWords, u16), dst: (AddrWords, u16)) -> (Self, u8) {
+        let swap = dst < src;
+        let (low, high) = if swap { (dst, src) } else { (src, dst) };
+        (Self { addr: [low.0, high.0], port: [low.1, high.1], protocol, family }, u8::from(swap))
+    }
+}
+
+/// Which way a packet went at the point of capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// The capture does not say.
+    #[default]
+    Unknown,
+    /// Received by the capturing machine.
+    In,
+    /// Sent by the capturing machine.
+    Out,
+}
+
+/// One TCP segment or UDP datagram, everything the tracker needs of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// The flow.
+    pub key: FlowKey,
+    /// Which end of the key sent it: 0 or 1.
+    pub from: u8,
+    /// TCP flags (see [`flag`]).
+    pub flags: u8,
+    /// Announced window, unscaled.
+    pub window: u16,
+    /// Announced maximum segment size, 0 when there is none.
+    pub mss: u16,
+    /// Which way it went.
+    pub direction: Direction,
+    /// False when the sequence number is not known (some rows of a packet list).
+    pub seq_known: bool,
+    /// Capture time in nanoseconds since 1970.
+    pub ts: i64,
+    /// Length of the frame on the wire.
+    pub wire_len: u32,
+    /// Payload bytes on the wire.
+    pub payload: u32,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number.
+    pub ack: u32,
+}
+
+/// The time of a packet whose record has none.
+pub const NO_TIME: i64 = i64::MIN;
+
+/// One captured packet as a reader hands it on.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// Link type (`LINKTYPE_…`).
+    pub link: u16,
+    /// Number of the interface inside its section.
+    pub interface: u32,
+    /// Capture time in nanoseconds since 1970, or [`NO_TIME`].
+    pub ts: i64,
+    /// What was captured.
+    pub data: &'a [u8],
+    /// Length on the wire, not smaller than `data.len()`.
+    pub wire_len: u32,
+    /// Which way it went, when the record says so.
+    pub direction: Direction,
+}
+
+/// Where readers put what they find.
+pub trait PacketSink {
+    /// One packet.
+    fn packet(&mut self, packet: &Packet<'_>);
+    /// The capturing side says that it lost packets.
+    fn dropped(&mut self, packets: u64);
+    /// A new section or file begins: interface numbers start again.
+    fn section(&mut self) {}
+}

@@ -1,0 +1,296 @@
+//! The flow table: finds the connection of every segment and lets go of connections that are over.
+//!
+//! Bounded by open connections: a closed one stays for its late packets (at most [`LINGER`] of them, for two minutes of
+//! capture time) and is then reduced to a [`Summary`] and handed on. When the table's memory reaches its limit, the
+//! connection that was idle longest (second chance) is put away with a mark. The hash is keyed at random, so that nobody
+//! can prepare a capture whose flows all collide.
+
+use crate::conn::Conn;
+use crate::packet::{FlowKey, Segment};
+use crate::summary::{Mark, Summary};
+use crate::watch::Watch;
+use ahash::RandomState;
+use hashbrown::HashTable;
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::sync::Arc;
+
+/// Closed connections kept for late packets.
+pub const LINGER: usize = 16_384;
+const LINGER_NANOS: i64 = 120_000_000_000;
+/// What one connection costs besides its own heap: its place, its slots in table and queue.
+const CONN_COST: usize = size_of::<Conn>() + 32;
+const CHUNK: usize = 256;
+/// Below this many flows the table fits into the cache and looking ahead costs more than it saves.
+const LOOK_AHEAD_FROM: usize = 2048;
+
+/// Where finished connections go.
+pub trait ConnSink {
+    /// A connection is over; `client` is the end of the key that is the client.
+    fn finished(&mut self, conn: &Conn, client: usize, summary: Summary);
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    hash: u32,
+    place: u32,
+}
+
+impl Slot {
+    #[inline]
+    fn spread(hash: u32) -> u64 {
+        u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// The flow table.
+pub struct Tracker {
+    table: HashTable<Slot>,
+    chunks: Vec<Vec<Option<Conn>>>,
+    free: Vec<u32>,
+    lingering: VecDeque<(u32, u64)>,
+    hasher: RandomState,
+    last: Option<(FlowKey, u32)>,
+    hand: usize,
+    heap: usize,
+    open: usize,
+    limit: usize,
+    next_index: u64,
+    /// Names of a packet list's hosts; key words are positions in it.
+    pub names: Vec<Arc<str>>,
+    /// Points for a picture, when wanted.
+    pub watch: Option<Box<Watch>>,
+    /// Connections put away to keep within the limit.
+    pub evicted: u64,
+}
+
+impl Tracker {
+    /// A table that uses at most `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            table: HashTable::new(),
+            chunks: Vec::new(),
+            free: Vec::new(),
+            lingering: VecDeque::new(),
+            hasher: RandomState::new(),
+            last: None,
+            hand: 0,
+            heap: 0,
+            open: 0,
+            limit: limit.max(64 * CONN_COST),
+            next_index: 0,
+            names: Vec::new(),
+            watch: None,
+            evicted: 0,
+        }
+    }
+
+    /// Connections in the table.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Take in a batch of segments, in order of capture.
+    pub fn take(&mut self, batch: &[Segment], sink: &mut impl ConnSink) {
+        if self.open < LOOK_AHEAD_FROM {
+            for segment in batch {
+                self.segment(segment, None, sink);
+            }
+            return;
+        }
+        // Lookups of one batch do not depend on each other: asked together, their cache misses overlap.
+        let mut hashes = [0; BATCH];
+        let mut places = [u32::MAX; BATCH];
+        for group in batch.chunks(BATCH) {
+            for (hash, segment) in hashes.iter_mut().zip(group) {
+                *hash = self.hash(&segment.key);
+            }
+            for (place, &hash) in places.iter_mut().zip(&hashes[..group.len()]) {
+                *place = self.table.find(Slot::spread(hash), |slot| slot.hash == hash).map_or(u32::MAX, |s| s.place);
+            }
+            let mut touched = 0;
+            for (&place, segment) in places.iter().zip(group) {
+                if let Some(conn) = self.chunks.get(place as usize / CHUNK).and_then(|c| c[place as usize % CHUNK].as_ref()) {
+                    let sent = &conn.sent[usize::from(segment.from & 1)];
+                    touched ^= conn.last_ts as u64 ^ sent.packets ^ sent.latency.count ^ u64::from(sent.flags);
+                }
+            }
+            black_box(touched);
+            for (segment, &hash) in group.iter().zip(&hashes) {
+                self.segment(segment, Some(hash), sink);
+            }
+        }
+    }
+
+    /// The input has ended: everything still open is finished.
+    pub fn finish(&mut self, sink: &mut impl ConnSink) {
+        for chunk in std::mem::take(&mut self.chunks) {
+            for conn in chunk.iter().flatten() {
+                let (summary, client) = Summary::new(conn, &self.names, false);
+                sink.finished(conn, client, summary);
+            }
+        }
+        self.table.clear();
+        self.free.clear();
+        self.lingering.clear();
+        self.last = None;
+        (self.heap, self.open, self.hand) = (0, 0, 0);
+    }
+
+    fn hash(&self, key: &FlowKey) -> u32 {
+        let ports = u64::from(key.port[0]) << 32 | u64::from(key.port[1]) << 16 | u64::from(key.protocol);
+        let [[a, b], [c, d]] = key.addr;
+        // Only the first words of short addresses hold anything.
+        if b | d == 0 && (a | c) >> 32 == 0 {
+            self.hasher.hash_one((a << 32 | c, ports)) as u32
+        } else {
+            self.hasher.hash_one((a, b, c, d, ports)) as u32
+        }
+    }
+
+    #[inline]
+    fn conn(&mut self, place: u32) -> &mut Option<Conn> {
+        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+
+    #[inline]
+    fn segment(&mut self, segment: &Segment, hash: Option<u32>, sink: &mut impl ConnSink) {
+        let place = match self.last {
+            Some((key, place)) if key == segment.key => place,
+            _ => {
+                let hash = hash.unwrap_or_else(|| self.hash(&segment.key));
+                let place = self.find(segment, hash).unwrap_or_else(|| self.insert(segment, hash));
+                self.last = Some((segment.key, place));
+                place
+            }
+        };
+        if self.conn(place).as_ref().is_some_and(|conn| conn.is_another(segment)) {
+            self.replace(place, segment, sink);
+        }
+        let chunk = &mut self.chunks[place as usize / CHUNK];
+        let Some(conn) = &mut chunk[place as usize % CHUNK] else { return };
+        conn.touched = true;
+        let unique = conn.sent[usize::from(segment.from & 1)].unique;
+        let grown = conn.update(segment);
+        if let Some(watch) = &mut self.watch {
+            watch.record(conn, segment, conn.sent[usize::from(segment.from & 1)].unique > unique);
+        }
+        let over = conn.is_over() && !conn.closed;
+        conn.closed |= over;
+        let index = conn.index;
+        self.heap += grown;
+        if over {
+            self.linger(place, index, segment.ts, sink);
+        }
+        while self.heap > self.limit && self.open > 1 {
+            self.evict(place, sink);
+        }
+    }
+
+    fn find(&self, segment: &Segment, hash: u32) -> Option<u32> {
+        self.table
+            .find(Slot::spread(hash), |slot| {
+                slot.hash == hash
+                    && self.chunks[slot.place as usize / CHUNK][slot.place as usize % CHUNK]
+                        .as_ref()
+                        .is_some_and(|conn| conn.key == segment.key)
+            })
+            .map(|slot| slot.place)
+    }
+
+    fn insert(&mut self, segment: &Segment, hash: u32) -> u32 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            let full = self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK);
+            if full {
+                self.chunks.push(Vec::with_capacity(CHUNK));
+            }
+            let number = self.chunks.len() - 1;
+            let chunk = &mut self.chunks[number];
+            chunk.push(None);
+            (number * CHUNK + chunk.len() - 1) as u32
+        });
+        let conn = Conn::new(segment, hash, self.next_index);
+        *self.conn(place) = Some(conn);
+        self.next_index += 1;
+        self.table.insert_unique(Slot::spread(hash), Slot { hash, place }, |slot| Slot::spread(slot.hash));
+        self.heap += CONN_COST;
+        self.open += 1;
+        place
+    }
+
+    /// The connection at `place` is over because another one begins there.
+    #[cold]
+    fn replace(&mut self, place: u32, segment: &Segment, sink: &mut impl ConnSink) {
+        let index = self.next_index;
+        self.next_index += 1;
+        let Some(old) = self.conn(place) else { return };
+        let mut new = Conn::new(segment, old.hash, index);
+        new.reused = true;
+        let old = std::mem::replace(old, new);
+        self.heap -= old.heap as usize;
+        let (summary, client) = Summary::new(&old, &self.names, false);
+        sink.finished(&old, client, summary);
+    }
+
+    fn linger(&mut self, place: u32, index: u64, now: i64, sink: &mut impl ConnSink) {
+        self.lingering.push_back((place, index));
+        while let Some(&(first, its_index)) = self.lingering.front() {
+            let crowded = self.lingering.len() > LINGER;
+            let conn = self.conn(first).as_ref().filter(|conn| conn.index == its_index);
+            let idle_since = conn.map(|conn| conn.last_ts);
+            match idle_since {
+                Some(since) if !crowded && now.saturating_sub(since) < LINGER_NANOS => return,
+                Some(_) => self.remove(first, false, sink),
+                None => {}
+            }
+            self.lingering.pop_front();
+        }
+    }
+
+    fn remove(&mut self, place: u32, evicted: bool, sink: &mut impl ConnSink) {
+        let Some(conn) = self.conn(place).take() else { return };
+        if let Ok(entry) =
+            self.table.find_entry(Slot::spread(conn.hash), |slot| slot.hash == conn.hash && slot.place == place)
+        {
+            entry.remove();
+        }
+        self.free.push(place);
+        self.open -= 1;
+        self.heap -= CONN_COST + conn.heap as usize;
+        if self.last.is_some_and(|(_, last)| last == place) {
+            self.last = None;
+        }
+        let (mut summary, client) = Summary::new(&conn, &self.names, evicted);
+        if evicted && !summary.marks.contains(&Mark::Evicted) {
+            summary.marks.push(Mark::Evicted);
+        }
+        sink.finished(&conn, client, summary);
+    }
+
+    /// Put away one connection that was not touched since the hand last came by; never the one at `keep`.
+    #[cold]
+    fn evict(&mut self, keep: u32, sink: &mut impl ConnSink) {
+        let places = self.chunks.len() * CHUNK;
+        for _ in 0..2 * places + 1 {
+            let place = self.hand as u32;
+            self.hand = (self.hand + 1) % places;
+            let Some(Some(conn)) =
+                self.chunks[place as usize / CHUNK].get_mut(place as usize % CHUNK).filter(|_| place != keep)
+            else {
+                continue;
+            };
+            if conn.touched {
+                conn.touched = false;
+                continue;
+            }
+            self.evicted += u64::from(!conn.closed);
+            let open = !conn.closed;
+            self.remove(place, open, sink);
+            return;
+        }
+    }
+}
+
+const BATCH: usize = 32;

@@ -1,0 +1,135 @@
+//! What limits the truth of a capture: counted while reading, said afterwards.
+
+use crate::decode::Skip;
+use crate::packet::NO_TIME;
+use crate::summary::{seconds, Captured, Mark, Point, Summary};
+use serde::Serialize;
+
+/// Counters of everything that makes figures less than exact.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Truth {
+    /// Packets read.
+    pub packets: u64,
+    /// Bytes on the wire of all packets.
+    pub wire_bytes: u64,
+    /// Packets that are part of a flow (and fit the filter).
+    pub counted: u64,
+    /// Packets shortened by the snapshot length.
+    pub cut: u64,
+    /// Packets shortened so much that ports or flags are gone.
+    pub cut_headers: u64,
+    /// Packets the capturing side says it lost.
+    pub dropped: u64,
+    /// Later IP fragments, which have no ports.
+    pub fragments: u64,
+    /// Packets whose length fields contradict each other.
+    pub malformed: u64,
+    /// Packets without IP, or with neither TCP nor UDP.
+    pub other: u64,
+    /// Packets of a link type that cannot be read.
+    pub unknown_link: u64,
+    /// Packets without a time.
+    pub untimed: u64,
+    /// Time stamps smaller than the one before on the same interface.
+    pub clock_backwards: u64,
+    /// Largest such step in nanoseconds.
+    pub clock_backwards_ns: u64,
+    /// Connections with any packet larger than the peer's maximum segment size.
+    pub offload: u64,
+    /// Largest frame.
+    pub largest_frame: u32,
+    /// Bytes acknowledged but not captured.
+    pub missing_bytes: u64,
+    /// Connections whose beginning or end is missing.
+    pub half_captured: u64,
+    /// Connections with one direction only.
+    pub one_sided: u64,
+    /// Connections put away while open, to keep within the memory limit.
+    pub evicted: u64,
+    /// Connections whose unique bytes are not exact.
+    pub inexact: u64,
+    /// Connections captured near the client.
+    pub near_client: u64,
+    /// Connections captured near the server.
+    pub near_server: u64,
+    /// Rows of a packet list whose ports or lengths were inferred from the rows before.
+    pub inferred: u64,
+    /// Rows whose port is a name that no services file has.
+    pub unnamed_ports: u64,
+}
+
+/// One remark for the user.
+#[derive(Clone, Debug, Serialize)]
+pub struct Limit {
+    /// Which counter it comes from.
+    pub kind: &'static str,
+    /// How many.
+    pub count: u64,
+    /// A sentence: what was found and what it means for the figures.
+    pub text: String,
+}
+
+impl Truth {
+    /// A packet that is part of no flow.
+    pub fn skip(&mut self, why: Skip) {
+        match why {
+            Skip::NotIp | Skip::OtherProtocol => self.other += 1,
+            Skip::Fragment => self.fragments += 1,
+            Skip::Cut => self.cut_headers += 1,
+            Skip::Malformed => self.malformed += 1,
+            Skip::UnknownLink => self.unknown_link += 1,
+        }
+    }
+
+    /// Compare a time stamp with the interface's last one.
+    #[inline]
+    pub fn clock(&mut self, last: &mut i64, now: i64) {
+        if now < *last && *last != NO_TIME {
+            self.clock_backwards += 1;
+            self.clock_backwards_ns = self.clock_backwards_ns.max(last.abs_diff(now));
+        }
+        *last = now;
+    }
+
+    /// A connection is over.
+    pub fn connection(&mut self, summary: &Summary) {
+        self.missing_bytes += summary.client.missing_bytes + summary.server.missing_bytes;
+        let half = !matches!(summary.captured, Captured::Whole | Captured::Flow);
+        self.half_captured += u64::from(half);
+        let marked = |mark| u64::from(summary.marks.contains(&mark));
+        self.one_sided += marked(Mark::OneSided);
+        self.evicted += marked(Mark::Evicted);
+        self.inexact += marked(Mark::Inexact);
+        self.offload += marked(Mark::Offload);
+        self.near_client += u64::from(summary.capture_point == Point::Client);
+        self.near_server += u64::from(summary.capture_point == Point::Server);
+    }
+
+    /// Everything that limits truth, most damaging first.
+    #[must_use]
+    pub fn limits(&self) -> Vec<Limit> {
+        let frame = self.largest_frame;
+        let step = seconds(self.clock_backwards_ns);
+        let all = [
+            ("dropped", self.dropped, "packets were lost by the capture, it says itself: latencies and counts miss them".to_owned()),
+            ("missing_bytes", self.missing_bytes, "bytes were acknowledged but are not in the capture: the capture lost packets".to_owned()),
+            ("cut_headers", self.cut_headers, "packets are cut so short that ports or flags are gone: they are not counted (capture with a snapshot length of at least 96)".to_owned()),
+            ("evicted", self.evicted, "connections were put away while open to stay within the memory limit; their later packets count as another connection (raise --memory)".to_owned()),
+            ("inexact", self.inexact, "connections had too many gaps at once: their unique and retransmitted bytes are bounds".to_owned()),
+            ("clock_backwards", self.clock_backwards, format!("time stamps step backwards, by up to {step:.6} s: gaps that would be negative are left out")),
+            ("untimed", self.untimed, "packets have no time stamp: they are counted at the time of the packet before".to_owned()),
+            ("fragments", self.fragments, "IP fragments have no ports and are not counted".to_owned()),
+            ("malformed", self.malformed, "packets contradict themselves and are not counted".to_owned()),
+            ("unknown_link", self.unknown_link, "packets have a link type that cannot be read".to_owned()),
+            ("offload", self.offload, format!("connections hold packets larger than the segment size (largest frame {frame} bytes): segmentation offload, so one packet here was several on the wire, and packet counts and burst times are the sending machine's")),
+            ("half_captured", self.half_captured, "connections were captured without their beginning or end".to_owned()),
+            ("one_sided", self.one_sided, "connections were captured in one direction only: they have no response latency".to_owned()),
+            ("cut", self.cut, "packets are shortened by the snapshot length; lengths are taken from their headers, so no figure suffers".to_owned()),
+            ("inferred", self.inferred, "rows of the packet list do not show ports or length: taken from the rows before".to_owned()),
+            ("unnamed_ports", self.unnamed_ports, "rows name a port that /etc/services does not have and are not counted (export with transport name resolution off)".to_owned()),
+            ("near_client", self.near_client, "connections were captured on or near the client: the server's response includes the network's round trip".to_owned()),
+            ("near_server", self.near_server, "connections were captured on or near the server: the client's response includes the network's round trip".to_owned()),
+        ];
+        all.into_iter().filter(|(_, count, _)| *count > 0).map(|(kind, count, text)| Limit { kind, count, text }).collect()
+    }
+}
