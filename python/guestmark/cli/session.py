@@ -164,7 +164,9 @@ def _status(stored: StoredRun, state: RunState) -> ExitStatus:
     good = sum(trial.status is TrialStatus.OK for trial in stored.trials)
     if good == 0:
         return ExitStatus.NOTHING_MEASURED
-    return ExitStatus.ALL_MEASURED if good == len(stored.trials) else ExitStatus.SOME_FAILED
+    # A platform that was asked for and left out was not measured: a script must be able to notice.
+    everything = good == len(stored.trials) and not stored.unusable
+    return ExitStatus.ALL_MEASURED if everything else ExitStatus.SOME_FAILED
 
 
 def _record_unusable(ledger: Ledger, run_id: str, unusable: dict[str, Unusable], outputs: Outputs) -> None:

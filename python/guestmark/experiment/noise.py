@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 _PSI = ("cpu", "io", "memory")
+_MAX_THREADS = 256  # looked at, so that reading stays quick
 _MAX_CPUS = 8  # whose frequency is asked for; some kernels answer slowly
 
 
@@ -49,7 +50,7 @@ class NoiseRecorder:
         self.stop()
 
     def start(self, pids: Iterable[int] = ()) -> None:
-        """Begins recording; `pids` are the hypervisor's processes, whose threads' waiting is recorded too."""
+        """Begins recording; `pids` are the hypervisor's processes: their threads' waiting is recorded."""
         self._pids = tuple(pids)
         self._result = {}
         self._before = self._read()
@@ -70,7 +71,7 @@ class NoiseRecorder:
         return {
             "time": time.monotonic(),
             "psi": {name: _pressure(root / "proc/pressure" / name) for name in _PSI},
-            "threads": {pid: _threads(root / "proc" / str(pid) / "task") for pid in self._pids},
+            "threads": _threads(root / "proc", self._pids),
             "stat": _stat(root / "proc/stat"),
             "swap": _pairs(root / "proc/vmstat", ("pswpin", "pswpout")),
             "throttled": _throttled(root / "sys/devices/system/cpu"),
@@ -96,16 +97,26 @@ def _pressure(file: Path) -> dict[str, int]:
     return found
 
 
-def _threads(folder: Path) -> dict[str, tuple[int, int]]:
-    """Nanoseconds run and waited on a run queue so far, by thread (Linux:
-    Documentation/scheduler/sched-stats).
+def _threads(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
+    """Nanoseconds run and waited on a run queue so far, by thread, of these processes and all below them.
+
+    UML runs its guest's programs in child processes. Fields: Linux, Documentation/scheduler/sched-stats.
     """
     found = {}
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(folder):  # noqa: PTH208 - names only, and quick
+    known = set(pids)
+    waiting = sorted(known)
+    while waiting and len(found) < _MAX_THREADS:
+        folder = proc / str(waiting.pop()) / "task"
+        threads: list[str] = []
+        with contextlib.suppress(OSError):
+            threads = os.listdir(folder)  # noqa: PTH208 - names only, and quick
+        for thread in threads:
             fields = _text(folder / thread / "schedstat").split()
             if len(fields) >= 2 and fields[0].isdigit() and fields[1].isdigit():
                 found[thread] = (int(fields[0]), int(fields[1]))
+            children = {int(pid) for pid in _text(folder / thread / "children").split() if pid.isdigit()}
+            waiting += children - known
+            known |= children
     return found
 
 
@@ -201,21 +212,15 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
 def _add_threads(
     noise: dict[str, Any],
-    before: Mapping[int, Mapping[str, tuple[int, int]]],
-    after: Mapping[int, Mapping[str, tuple[int, int]]],
+    before: Mapping[str, tuple[int, int]],
+    after: Mapping[str, tuple[int, int]],
     elapsed: float,
 ) -> None:
-    """Threads started meanwhile count from zero; what threads did that ended meanwhile is not known
-    any more.
-    """
-    ran = waited = known = 0
-    for pid, threads in after.items():
-        for thread, (run_ns, wait_ns) in threads.items():
-            run_before, wait_before = before.get(pid, {}).get(thread, (0, 0))
-            ran += run_ns - run_before
-            waited += wait_ns - wait_before
-            known += 1
-    if known:
-        noise["vmm_run_s"] = ran / 1e9
-        noise["run_queue_delay_s"] = waited / 1e9
-        noise["run_queue_delay"] = waited / 1e9 / elapsed
+    """Threads started meanwhile count from zero; what threads did that ended meanwhile is not known any more."""
+    if not after:
+        return
+    ran = sum(run_ns - before.get(thread, (0, 0))[0] for thread, (run_ns, _) in after.items())
+    waited = sum(wait_ns - before.get(thread, (0, 0))[1] for thread, (_, wait_ns) in after.items())
+    noise["vmm_run_s"] = ran / 1e9
+    noise["run_queue_delay_s"] = waited / 1e9
+    noise["run_queue_delay"] = waited / 1e9 / elapsed

@@ -40,8 +40,8 @@ class ExecWorkload:
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
         self._limit_s = plan.policy.trial_limit_s
         self._caller: dict[str, Any] = {
-            "env": dict(context.get("env", os.environ)),
-            "cwd": context.get("cwd", os.getcwd()),  # noqa: PTH109
+            "env": dict(context["env"]),
+            "cwd": context["cwd"],
         }
         if (
             cell.platform != "host"

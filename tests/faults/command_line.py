@@ -1,0 +1,99 @@
+"""Runs the real command line as a process of its own, as a user would."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Result:
+    status: int
+    stdout: str
+    stderr: str
+
+    def document(self):
+        return json.loads(self.stdout)
+
+
+class CommandLine:
+    """`guestmark` with a ledger of its own; every call is bounded in time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger = folder / "ledger.sqlite"
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(CHECKOUT / "python"),
+            "GUESTMARK_LEDGER": str(self.ledger),
+            "XDG_STATE_HOME": str(folder / "state"),
+        }
+        self.folder = folder
+
+    def start(self, *arguments, **more):
+        return subprocess.Popen(
+            [sys.executable, "-m", "guestmark", *map(str, arguments)],
+            env={**self.environment, **more.pop("env", {})},
+            cwd=more.pop("cwd", self.folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **more,
+        )
+
+    def __call__(self, *arguments, timeout=60, **more):
+        process = self.start(*arguments, **more)
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+            process.wait()
+        result = Result(process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
+        assert "Traceback" not in result.stderr, result.stderr
+        assert not list((self.folder / "state").rglob("crash-*")), result.stderr
+        return result
+
+    def measure(self, *arguments, **more):
+        """`exec` with its result document on standard output."""
+        return self("exec", "--quiet", "--json", "-", *arguments, **more)
+
+    def trials_of(self, run="last"):
+        shown = self("export", run)
+        return [] if shown.status else all_trials(shown.document())
+
+
+def all_trials(document):
+    """(block, order, cell) of every trial, null cells included, in the order they were made."""
+    found = [
+        (trial["block"], trial["order"], cell["id"])
+        for cell in [*document["cells"], *document["null_cells"]]
+        for trial in cell["trials"]
+    ]
+    return sorted(found)
+
+
+def processes_with(word):
+    """Ids of all processes but guestmark's own whose last argument is `word`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                *others, last = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+                if last == word.encode() and b"guestmark" not in others:
+                    found.append(int(entry.name))
+    return found
+
+
+def wait_until(condition, seconds=20.0):
+    """Whether `condition()` became true in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False

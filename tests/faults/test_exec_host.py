@@ -1,0 +1,292 @@
+"""`guestmark exec` on the host, end to end: what it measures, and every way a command can fail."""
+
+import os
+import sys
+
+import pytest
+from command_line import CommandLine, all_trials
+
+METRICS = {"wall_s", "guest_wall_s", "user_s", "system_s", "max_rss_bytes"}
+VERDICTS = {"faster", "slower", "no difference", "inconclusive"}
+
+
+@pytest.fixture
+def guestmark(tmp_path):
+    return CommandLine(tmp_path)
+
+
+def reason_of(result):
+    """The reason of the first failed trial."""
+    return next(
+        trial["reason"]
+        for cell in result.document()["cells"]
+        for trial in cell["trials"]
+        if trial["status"] == "failed"
+    )
+
+
+def test_the_result_document(guestmark):
+    result = guestmark.measure("--blocks", 3, "--seed", 7, "--iterations", 2, "--", "sleep", "0.01")
+    assert result.status == 0
+    document = result.document()
+    assert document["schema"] == "guestmark-result/1"
+    (cell,) = document["cells"]
+    (null,) = document["null_cells"]
+    assert (cell["id"], cell["baseline"], cell["status"], null["null_of"]) == ("host", True, "ok", "host")
+    assert [trial["block"] for trial in cell["trials"]] == [0, 1, 2]
+    for trial in cell["trials"]:
+        assert set(trial["measurements"]) == METRICS
+        assert trial["measurements"]["wall_s"] >= 0.01
+        assert len(trial["iterations"]["wall_s"]) == 2
+        assert trial["attestation"]["binary_sha256"] == trial["attestation"]["host_binary_sha256"]
+    assert cell["summary"]["wall_s"]["n"] == 3
+    assert "PATH" not in str(document["plan"]["context"].get("env"))  # values of variables are private
+
+
+def test_a_null_comparison_claims_nothing(guestmark):
+    result = guestmark.measure("--on", "host,host", "--blocks", 6, "--", "sleep", "0.02")
+    assert result.status == 0
+    (null,) = result.document()["null_cells"]
+    assert null["vs_baseline"]["wall_s"]["verdict"] in {"no difference", "inconclusive"}
+
+
+def test_the_same_seed_gives_the_same_order(guestmark):
+    orders = [
+        all_trials(
+            guestmark.measure(
+                "--on", "host,host,host", "--blocks", 4, "--seed", seed, "--", "true"
+            ).document()
+        )
+        for seed in (1, 1, 2)
+    ]
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+    cells = [[cell for block, _, cell in orders[0] if block == number] for number in range(4)]
+    assert all(sorted(block) == ["host", "host#2", "host#3"] for block in cells)
+    assert len({tuple(block) for block in cells}) > 1  # the order changes from block to block
+
+
+def test_directory_environment_and_input_are_the_callers(guestmark, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "tool").write_text('#!/bin/sh\nread line; echo "n=$line$COLOUR"; pwd >&2\n')
+    (tmp_path / "sub" / "tool").chmod(0o755)
+    (tmp_path / "input").write_text("4\n")
+    result = guestmark.measure(
+        "--blocks", 1, "--input", "../input", "--metric", r"n=n=(\d+)", "--metric", r"sub=/su(b)?x*(?P<value>)$|(\d+)$",
+        "--", "./tool", cwd=tmp_path / "sub", env={"COLOUR": "2"},
+    )  # fmt: skip
+    # The second expression finds no number: the first one's value is only told when all are there.
+    assert result.status == 3
+    assert "metric sub" in reason_of(result)
+    result = guestmark.measure(
+        "--blocks", 1, "--input", "../input", "--metric", r"n:x/s:higher=n=(\d+)", "--", "./tool",
+        cwd=tmp_path / "sub", env={"COLOUR": "2"},
+    )  # fmt: skip
+    assert result.document()["cells"][0]["trials"][0]["measurements"]["n"] == 42
+    assert result.document()["cells"][0]["summary"]["n"]["better"] == "higher"
+
+
+@pytest.mark.parametrize(
+    ("command", "telling"),
+    [
+        (["no-such-command"], "no-such-command"),
+        (["sleep 1"], "sh -c"),
+        (["./no-such-file"], "no-such-file"),
+        (["/etc/passwd"], "/etc/passwd"),
+        (["sh", "-c", "echo oops >&2; exit 3"], "exit status 3: oops"),
+        (["sh", "-c", "kill -SEGV $$"], "SIGSEGV"),
+        (["sh", "-c", "kill -KILL $$"], "SIGKILL"),
+    ],
+)
+def test_a_command_that_fails(guestmark, command, telling):
+    result = guestmark.measure("--blocks", 1, "--null", "none", "--", *command)
+    assert result.status == 3
+    assert telling in reason_of(result)
+    assert "\n" not in reason_of(result)
+    assert result.document()["cells"][0]["status"] == "failed"
+
+
+def test_a_time_limit_ends_the_whole_process_group(guestmark):
+    result = guestmark.measure(
+        "--blocks",
+        1,
+        "--null",
+        "none",
+        "--trial-limit",
+        "0.3s",
+        "--",
+        "sh",
+        "-c",
+        "sleep 271 & sleep 272",
+        timeout=30,
+    )
+    assert result.status == 3
+    assert "past its limit of 0.3 s" in reason_of(result)
+
+
+def test_a_failing_command_can_be_measured_all_the_same(guestmark):
+    result = guestmark.measure("--blocks", 1, "--ignore-failure", "--", "sh", "-c", "exit 3")
+    assert result.status == 0
+    assert "exit status 3" in str(result.document()["cells"][0]["trials"][0]["warnings"])
+
+
+def test_some_trials_fail(guestmark):
+    script = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n; [ $n -ne 2 ]"
+    result = guestmark.measure(
+        "--blocks", 4, "--null", "none", "--warmup", 0, "--iterations", 1, "--", "sh", "-c", script
+    )
+    assert result.status == 1
+    (cell,) = result.document()["cells"]
+    assert [trial["status"] for trial in cell["trials"]] == ["ok", "ok", "failed", "ok"]
+    assert cell["status"] == "partial"
+    assert cell["summary"]["wall_s"]["n"] == 3
+
+
+def test_a_cell_that_never_succeeds_is_given_up(guestmark):
+    result = guestmark("exec", "--null", "none", "--", "false")
+    assert result.status == 3
+    assert "failed 3 times" in result.stderr
+    assert len(guestmark.trials_of()) == 3
+
+
+def test_megabytes_of_output_are_marked(guestmark):
+    result = guestmark.measure(
+        "--blocks",
+        1,
+        "--null",
+        "none",
+        "--iterations",
+        1,
+        "--",
+        "sh",
+        "-c",
+        "head -c 20000000 /dev/zero; echo x >&2",
+    )
+    assert result.status == 0
+    (trial,) = result.document()["cells"][0]["trials"]
+    assert any("stdout was longer" in warning for warning in trial["warnings"])
+
+
+def test_output_that_is_not_text(guestmark):
+    result = guestmark.measure(
+        "--blocks",
+        1,
+        "--null",
+        "none",
+        "--metric",
+        r"n=n=(\d+)",
+        "--",
+        "sh",
+        "-c",
+        r"printf '\377\376\0 n=5 \300\n'",
+    )
+    assert result.status == 0
+    assert result.document()["cells"][0]["trials"][0]["measurements"]["n"] == 5
+    result = guestmark.measure(
+        "--blocks", 1, "--null", "none", "--", "sh", "-c", r"printf '\377\033[31m\0' >&2; exit 1"
+    )
+    assert reason_of(result).isprintable()
+
+
+def test_the_document_can_go_to_files(guestmark, tmp_path):
+    result = guestmark(
+        "exec", "--blocks", 1, "--json", "r.json", "--csv", "r.csv", "--markdown", "r.md", "--", "true"
+    )
+    assert result.status == 0
+    assert "baseline" in result.stdout
+    assert '"guestmark-result/1"' in (tmp_path / "r.json").read_text()
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + 2 * len(METRICS)
+    assert "host" in (tmp_path / "r.md").read_text()
+
+
+def test_runs_show_and_export(guestmark):
+    assert "guestmark exec" in guestmark("runs").stderr  # says how to make a ledger
+    guestmark.measure("--blocks", 2, "--", "true")
+    assert "complete" in guestmark("runs").stdout
+    shown = guestmark("show", "last")
+    assert shown.status == 0
+    assert "baseline" in shown.stdout
+    assert guestmark("export", "last", "--format", "csv").stdout.startswith("run,")
+    assert "host" in guestmark("export", "last", "-f", "markdown").stdout
+    missing = guestmark("show", "nothing-like-it")
+    assert missing.status == 3
+    assert "guestmark runs" in missing.stderr
+
+
+def test_a_complete_run_has_nothing_to_resume(guestmark):
+    guestmark.measure("--blocks", 1, "--", "true")
+    result = guestmark("resume", "last")
+    assert result.status == 0
+    assert "nothing is left to do" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "telling"),
+    [
+        (["exec", "--on", "hots", "--", "true"], "did you mean 'host'"),
+        (["exec", "--on", "host,", "--", "true"], "known: host"),
+        (["exec", "--on", "tcg", "--set", "memroy=1G", "--", "true"], "did you mean 'memory'"),
+        (["exec", "--on", "host", "--set", "memory=1G", "--", "true"], "applies to kvm, tcg, uml"),
+        (["exec", "--on", "tcg", "--set", "memory=x", "--", "true"], "not a size"),
+        (["exec", "--metric", "n=(", "--", "true"], "^"),
+        (["exec", "--blocks", "0", "--", "true"], "--blocks"),
+        (["exec", "--blocks", "3", "--time-limit", "1m", "--", "true"], "exclude each other"),
+        (["exec", "--time-limit", "soon", "--", "true"], "--time-limit"),
+        (["exec", "--trial-limit", "0", "--", "true"], "--trial-limit"),
+        (["exec", "--precision", "2", "--", "true"], "did you mean 2%"),
+        (["exec", "--baseline", "nowhere", "--", "true"], "known:"),
+        (["exec", "--input", "/no/such/file", "--", "true"], "/no/such/file"),
+        (["exec", "--json", "/no/such/folder/r.json", "--", "true"], "/no/such/folder"),
+        (["exec", "--json", "-", "--csv", "-", "--", "true"], "only one document"),
+        (["exec", "--frobnicate", "--", "true"], "--frobnicate"),
+        (["exec"], "COMMAND"),
+        (["exec", "--", ""], "no command"),
+        (["exce"], "did you mean 'exec'"),
+        (["export", "last", "--format", "xml"], "xml"),
+    ],
+)
+def test_a_wrong_command_line(guestmark, arguments, telling):
+    result = guestmark(*arguments)
+    assert result.status == 2
+    assert telling in result.stderr
+    assert result.stdout == ""
+    assert not guestmark.ledger.exists()  # nothing was begun
+
+
+def test_a_ledger_that_is_none(guestmark):
+    guestmark.ledger.write_text("this is not a database, but it has to be kept" * 100)
+    result = guestmark("exec", "--", "true")
+    assert result.status == 3
+    assert str(guestmark.ledger) in result.stderr
+    assert guestmark.ledger.read_text().startswith("this is not a database")
+
+
+def test_a_reader_that_goes_away(guestmark):
+    guestmark.measure("--blocks", 1, "--", "true")
+    process = guestmark.start("export", "last")
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_an_executable_that_changes_is_seen_in_the_record(guestmark, tmp_path):
+    tool = tmp_path / "tool"
+    tool.write_text(f"#!{sys.executable}\nopen('tool', 'a').write('#')\n")
+    tool.chmod(0o755)
+    result = guestmark.measure("--blocks", 2, "--null", "none", "--", "./tool")
+    hashes = [trial["attestation"]["binary_sha256"] for trial in result.document()["cells"][0]["trials"]]
+    assert hashes[0] != hashes[1]
+
+
+def test_a_directory_that_is_gone(guestmark, tmp_path):
+    (tmp_path / "gone").mkdir()
+    process = guestmark.start(
+        "exec", "--quiet", "--null", "none", "--blocks", 3, "--", "sh", "-c", "rmdir $OLD 2>/dev/null; true",
+        cwd=tmp_path / "gone", env={"OLD": str(tmp_path / "gone")},
+    )  # fmt: skip
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode in {1, 3}
+    assert b"Traceback" not in stderr
+    assert b"gone" in stdout
+    assert os.path.exists(tmp_path)  # noqa: PTH110
