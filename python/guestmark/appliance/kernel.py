@@ -188,13 +188,15 @@ def _unpack(archive: Path, target: Path) -> None:
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as dpkg:
         assert dpkg.stdout is not None
         with tarfile.open(fileobj=dpkg.stdout, mode="r|") as tar:
+            # Debian 12's Python is older than extract()'s argument for this.
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
             for member in tar:
                 name = member.name
                 wanted = "/boot/vmlinuz-" in name or (
                     "/lib/modules/" in name and ("/kernel/" not in name or _WANTED_MODULES.search(name))
                 )
                 if wanted and member.isfile():
-                    tar.extract(member, target, filter="data")
+                    tar.extract(member, target)
 
 
 def _with_elf(release: str, image: Path, modules: Path | None, origin: str) -> Kernel:
