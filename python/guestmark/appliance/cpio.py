@@ -22,7 +22,7 @@ class Archive:
         """A character device node, mode 0600."""
         self._entry(path, stat.S_IFCHR | 0o600, device=(major, minor))
 
-    def bytes(self) -> bytes:
+    def content(self) -> bytes:
         """The whole archive with its trailer, padded to 512 bytes."""
         self._entry("TRAILER!!!", 0)
         whole = b"".join(self._parts)

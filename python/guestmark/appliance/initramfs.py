@@ -49,7 +49,7 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
             lines.append(f"/guestmark/lib/{name}.ko")
     archive.file("guestmark/modules", "".join(f"{line}\n" for line in lines).encode())
     part = target.with_suffix(f".{os.getpid()}")
-    part.write_bytes(archive.bytes())
+    part.write_bytes(archive.content())
     part.rename(target)
     _forget_old(directory)
     return target

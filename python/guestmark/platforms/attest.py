@@ -28,8 +28,8 @@ def attest_qemu(guest: Guest, factors: Mapping[str, str]) -> dict[str, Any]:
 def attest_uml(guest: Guest, factors: Mapping[str, str]) -> dict[str, Any]:
     """Kernel kind, processors and memory from inside. Raises `AttestationError` with both values."""
     inside = _inside(guest)
-    if "User Mode Linux" not in inside["cpu"]:
-        raise mismatch("the kernel", "User Mode Linux", inside["cpu"] or inside["kernel"], guest)
+    if inside["cpu"] != "UML":
+        raise mismatch("the processor model", "UML", inside["cpu"] or inside["kernel"], guest)
     _same("the number of processors", 1, inside["processors"], guest)
     asked = parse_size(factors["memory"])
     _memory(asked, asked, inside["memory_bytes"], guest)
@@ -44,8 +44,8 @@ def _inside(guest: Guest) -> dict[str, Any]:
         "arch": hello.arch,
         "boot_id": hello.boot_id,
         "cpu": facts.cpu_model,
-        "processors": facts.processors,
-        "memory_bytes": facts.memory_bytes,
+        "processors": facts.cpus_online,
+        "memory_bytes": facts.mem_total_kib * 1024,
         "clocksource": facts.clocksource,
     }
 

@@ -40,7 +40,7 @@ class Caller:
     @classmethod
     def current(cls) -> Caller:
         """The calling process itself."""
-        import os  # noqa: PLC0415
+        import os
 
         return cls(os.getcwd(), dict(os.environ), os.getuid(), os.getgid(), tuple(os.getgroups()))  # noqa: PTH109
 

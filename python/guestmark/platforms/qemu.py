@@ -8,6 +8,7 @@ from typing import Any
 
 from guestmark.agent.binary import agent_binary
 from guestmark.agent.client import Agent
+from guestmark.agent.frames import Transport
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify, find_kernel
 from guestmark.appliance.modules import ModuleTree
@@ -28,7 +29,7 @@ _READY_DEADLINE_S = {"kvm": 30.0, "tcg": 90.0}
 _SHARE_TAG = "guestmark-root"
 # Shorter boots under emulation, nothing in the steady state: no rewriting of lock prefixes in the kernel's text, no
 # watching of the clock, no self-tests of ciphers.
-_BOOT_ARGS = {
+BOOT_ARGS = {
     "kvm": "tsc=reliable no_timer_check cryptomgr.notests=1",
     "tcg": "tsc=reliable no_timer_check cryptomgr.notests=1 noreplace-smp",
 }
@@ -74,7 +75,7 @@ class QemuPlatform:
             process.start(command, pass_fds=(theirs.fileno(), monitor_theirs.fileno()))
             theirs.close()
             monitor_theirs.close()
-            agent = Agent(ours)
+            agent = Agent(Transport.of_socket(ours))
             guest = Guest(
                 cell, process, agent, lambda: facts_of_vmm(monitor), lambda g: attest_qemu(g, factors)
             )
@@ -92,7 +93,7 @@ class QemuPlatform:
         return " ".join(
             [
                 "console=ttyS0 quiet panic=-1",
-                _BOOT_ARGS[self.accelerator],
+                BOOT_ARGS[self.accelerator],
                 f"guestmark.channel=virtio:guestmark guestmark.root={share}:{_SHARE_TAG}",
                 *([f"guestmark.rootopts={options}"] if options else []),
                 factors.get("kernel_args", ""),

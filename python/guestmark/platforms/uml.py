@@ -6,6 +6,7 @@ from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
 from guestmark.agent.client import Agent
+from guestmark.agent.frames import Transport
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.errors import PlatformUnusableError
 from guestmark.plan.model import Cell
@@ -41,7 +42,7 @@ class UmlPlatform:
                 pass_fds=(theirs.fileno(),),
             )
             theirs.close()
-            agent = Agent(ours)
+            agent = Agent(Transport.of_socket(ours))
             guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors))
             await_ready(agent, process, deadline_s or _READY_DEADLINE_S, guest.phases)
             try:

@@ -1,0 +1,138 @@
+"""How long until a guest is ready for work: guestmark beside libguestfs and beside bare boots of the same kernels.
+
+Run from the checkout: `.venv/bin/python -m bench.ready [--rounds 10] [--seed 1]`. Every contender runs once a round, in
+random order, on the same accelerator (TCG). Aims: at most 0.35 of libguestfs; at most 1.15 of the bare boot.
+
+* ours: hypervisor started → the agent's hello, root filesystem shared, overlay mounted.
+* bare: the same kernel file and arguments, an initramfs with nothing but a static program that prints one line;
+  hypervisor started → the line read. It can do no work.
+* guestfish: `guestfish -a DISK run`, its appliance built beforehand.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from bench.sidebyside import measure, ratio, table
+
+from guestmark.appliance.cpio import Archive
+from guestmark.appliance.kernel import find_kernel
+from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.platforms.qemu import BOOT_ARGS, QEMU, QemuPlatform
+from guestmark.platforms.qemu import DEFAULTS as QEMU_DEFAULTS
+from guestmark.platforms.uml import UML, UmlPlatform
+
+_MARK = b"bare-boot-reached-userspace"
+_INIT = f"""
+#include <unistd.h>
+#include <sys/reboot.h>
+int main(void) {{
+    static const char mark[] = "{_MARK.decode()}\\n";
+    write(1, mark, sizeof mark - 1);
+    return reboot(RB_POWER_OFF);
+}}
+"""
+
+
+def _ours(platform: QemuPlatform | UmlPlatform) -> float:
+    with platform.start(Cell("bench", WorkloadSpec("bench"), platform.name)) as guest:
+        return guest.phases["ready"]
+
+
+def _until_mark(command: list[str]) -> float:
+    begin = time.monotonic()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        seen = b""
+        reached = None
+        while chunk := os.read(process.stdout.fileno(), 4096):
+            seen += chunk
+            if reached is None and _MARK in seen:
+                reached = time.monotonic() - begin
+    if reached is None:
+        sys.exit(f"the bare boot did not reach userspace: {seen[-500:].decode(errors='replace')}")
+    return reached
+
+
+def _guestfish(disk: Path) -> float:
+    environment = {**os.environ, "LIBGUESTFS_BACKEND": "direct", "LIBGUESTFS_BACKEND_SETTINGS": "force_tcg"}
+    begin = time.monotonic()
+    done = subprocess.run(
+        ["guestfish", "-a", str(disk), "run"], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"guestfish failed: {done.stderr.strip()}")
+    return time.monotonic() - begin
+
+
+def _bare_initramfs(scratch: Path) -> Path:
+    source, program = scratch / "init.c", scratch / "init"
+    source.write_text(_INIT)
+    subprocess.run(["cc", "-static", "-Os", "-w", "-o", str(program), str(source)], check=True)
+    archive = Archive()
+    archive.directory("dev")
+    archive.character_device("dev/console", 5, 1)
+    archive.file("init", program.read_bytes(), 0o755)
+    target = scratch / "bare.cpio"
+    target.write_bytes(archive.content())
+    return target
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    kernel = find_kernel()
+    with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch_name:
+        scratch = Path(scratch_name)
+        initramfs = str(_bare_initramfs(scratch))
+        disk = scratch / "disk"
+        with disk.open("wb") as stream:
+            stream.truncate(64 << 20)
+        qemu = [QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
+                "-machine", QEMU_DEFAULTS["machine"], "-accel", "tcg", "-cpu", "max", "-m", QEMU_DEFAULTS["memory"],
+                "-initrd", initramfs]  # fmt: skip
+        contenders: dict[str, Callable[[], float]] = {
+            "tcg": partial(_ours, QemuPlatform("tcg")),
+            "bare qemu": partial(_until_mark, [
+                *qemu, "-kernel", str(kernel.elf), "-append", f"console=ttyS0 quiet panic=-1 {BOOT_ARGS['tcg']}"]),
+            "bare qemu, as installed": partial(_until_mark, [
+                *qemu, "-kernel", str(kernel.image), "-append", "console=ttyS0 quiet panic=-1"]),
+            "uml": partial(_ours, UmlPlatform()),
+            "bare uml": partial(_until_mark, [
+                UML, "mem=1G", f"initrd={initramfs}", f"uml_dir={scratch}", "con=null", "con0=null,fd:1", "quiet"]),
+        }  # fmt: skip
+        if shutil.which("guestfish"):
+            contenders["guestfish"] = partial(_guestfish, disk)
+            _guestfish(disk)  # builds its appliance
+        else:
+            print("guestfish is not installed: the libguestfs row is missing (package guestfish)")
+        for start in (contenders["tcg"], contenders["uml"]):
+            start()  # builds our initramfs
+        values = measure(contenders, arguments.rounds, arguments.seed)
+    beside = ["guestfish"] if "guestfish" in values else []
+    table(
+        f"start to ready, {kernel.release}, {arguments.rounds} rounds",
+        values,
+        ["bare qemu", "bare uml", *beside],
+    )
+    print(f"tcg / bare qemu   {ratio(values['tcg'], values['bare qemu']):.3f}   (aim ≤ 1.15)")
+    print(f"uml / bare uml    {ratio(values['uml'], values['bare uml']):.3f}   (aim ≤ 1.15)")
+    for name in beside:
+        print(f"tcg / {name}   {ratio(values['tcg'], values[name]):.3f}   (aim ≤ 0.35)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""What the benches share: contenders measured in random order within rounds, shown as medians and ratios."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+Contender = Callable[[], float]
+
+
+def measure(contenders: Mapping[str, Contender], rounds: int, seed: int) -> dict[str, list[float]]:
+    """Runs every contender once a round, in an order drawn from `seed`; each returns what it measured, in seconds."""
+    order = random.Random(seed)
+    values: dict[str, list[float]] = {name: [] for name in contenders}
+    console = Console(stderr=True)
+    for number in range(rounds):
+        for name in order.sample(list(contenders), len(contenders)):
+            begin = time.monotonic()
+            values[name].append(contenders[name]())
+            console.print(
+                f"round {number + 1}/{rounds}  {name}: {values[name][-1]:.4f} s"
+                f"  (took {time.monotonic() - begin:.1f} s)",
+                highlight=False,
+            )
+    return values
+
+
+def table(title: str, values: Mapping[str, Sequence[float]], beside: Sequence[str], unit: str = "s") -> None:
+    """Prints median, extremes, and the median of the paired ratios to each contender in `beside`."""
+    shown = Table(title=title, title_justify="left")
+    shown.add_column("")
+    for heading in ("median", "min", "max", *(f"/ {name}" for name in beside)):
+        shown.add_column(heading, justify="right")
+    scale = {"s": 1.0, "ms": 1e3, "µs": 1e6}[unit]
+    for name, series in values.items():
+        ratios = [ratio(series, values[other]) for other in beside]
+        shown.add_row(
+            name,
+            *(
+                f"{scale * figure:.3f} {unit}"
+                for figure in (statistics.median(series), min(series), max(series))
+            ),
+            *(f"{figure:.3f}" for figure in ratios),
+        )
+    Console().print(shown)
+
+
+def ratio(series: Sequence[float], other: Sequence[float]) -> float:
+    """Median of the ratios paired by round."""
+    return statistics.median(a / b for a, b in zip(series, other, strict=True))
