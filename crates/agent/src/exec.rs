@@ -172,6 +172,10 @@ impl Job {
 
     /// No more standard input will come.
     pub fn end_input(&mut self) {
+        if self.pty {
+            // A terminal's end of file is a character (Ctrl-D).
+            self.feed(&[4]);
+        }
         self.end_of_input = true;
         self.write_input();
     }
@@ -181,7 +185,6 @@ impl Job {
         while let Some(fd) = &self.input {
             let (front, _) = self.queued.as_slices();
             if front.is_empty() {
-                // A terminal has no end of file but its end-of-transmission character; its user types that.
                 if self.end_of_input && !self.pty {
                     self.input = None;
                 }

@@ -157,3 +157,177 @@ impl Outbox {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Decoder, Outbox, HEADER, MAX_FRAME};
+    use guestmark_wire::{Call, Chunk, Exec, Kill, Request, Winsize, MAX_CHUNK};
+    use proptest::prelude::*;
+    use serde_bytes::ByteBuf;
+
+    /// Feeds `stream` in pieces of the sizes given (cycled) and takes all frames until one is refused.
+    fn frames(stream: &[u8], sizes: &[usize]) -> (Vec<Vec<u8>>, bool) {
+        let (mut decoder, mut taken, mut left) = (Decoder::new(), Vec::new(), stream);
+        let capacity = decoder.buffer.capacity();
+        for size in sizes.iter().cycle() {
+            let space = decoder.space();
+            assert!(!space.is_empty(), "a complete frame was not taken");
+            let count = (*size).min(space.len()).min(left.len());
+            space[..count].copy_from_slice(&left[..count]);
+            decoder.filled(count);
+            left = &left[count..];
+            loop {
+                match decoder.next_frame() {
+                    Ok(Some(frame)) => taken.push(frame.to_vec()),
+                    Ok(None) => break,
+                    Err(_) => return (taken, true),
+                }
+            }
+            assert_eq!(
+                decoder.buffer.capacity(),
+                capacity,
+                "the buffer must never grow"
+            );
+            if left.is_empty() {
+                break;
+            }
+        }
+        (taken, false)
+    }
+
+    fn framed(payload: &[u8]) -> Vec<u8> {
+        [&(payload.len() as u32).to_le_bytes(), payload].concat()
+    }
+
+    fn strings() -> impl Strategy<Value = Vec<ByteBuf>> {
+        let string = proptest::collection::vec(any::<u8>(), 0..40).prop_map(ByteBuf::from);
+        proptest::collection::vec(string, 0..6)
+    }
+
+    fn execs() -> impl Strategy<Value = Exec> {
+        let who = (
+            any::<Option<u32>>(),
+            any::<Option<u32>>(),
+            any::<Option<Vec<u32>>>(),
+        );
+        let how = (
+            any::<bool>(),
+            any::<Option<u64>>(),
+            any::<u64>(),
+            any::<bool>(),
+        );
+        let size = proptest::option::of((any::<u16>(), any::<u16>()));
+        (strings(), proptest::option::of(strings()), who, how, size).prop_map(
+            |(argv, env, who, how, size)| Exec {
+                argv,
+                env,
+                cwd: None,
+                uid: who.0,
+                gid: who.1,
+                groups: who.2,
+                stdin: how.0,
+                time_limit_ns: how.1,
+                output_limit: how.2,
+                stream: how.3,
+                pty: size.map(|(rows, cols)| Winsize { rows, cols }),
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn frames_survive_any_division(
+            payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..20),
+            sizes in proptest::collection::vec(1_usize..200, 1..10),
+        ) {
+            let stream: Vec<u8> = payloads.iter().flat_map(|payload| framed(payload)).collect();
+            prop_assert_eq!(frames(&stream, &sizes), (payloads, false));
+        }
+
+        #[test]
+        fn truncated_streams_give_the_whole_frames_only(
+            payload in proptest::collection::vec(any::<u8>(), 1..300), cut in any::<prop::sample::Index>(),
+        ) {
+            let whole = framed(&payload);
+            let stream = [whole.clone(), whole[..cut.index(whole.len())].to_vec()].concat();
+            prop_assert_eq!(frames(&stream, &[7]), (vec![payload], false));
+        }
+
+        #[test]
+        fn oversized_frames_are_refused_at_once(length in MAX_FRAME as u32 + 1.., tail in any::<[u8; 16]>()) {
+            let stream = [length.to_le_bytes().as_slice(), &tail].concat();
+            prop_assert_eq!(frames(&stream, &[5]), (vec![], true));
+        }
+
+        #[test]
+        fn garbage_never_panics(stream in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            for frame in frames(&stream, &[64]).0 {
+                let _ = rmp_serde::from_slice::<Request<'_>>(&frame);
+            }
+            let _ = rmp_serde::from_slice::<Request<'_>>(&stream);
+        }
+
+        #[test]
+        fn requests_come_back_as_they_were(id in any::<u64>(), exec in execs(), data in any::<Vec<u8>>(), signal in any::<i32>()) {
+            for call in [Call::Exec(Box::new(exec)), Call::Data(&data), Call::Kill(Kill { signal }), Call::Sync] {
+                let request = Request { id, call };
+                let encoded = rmp_serde::to_vec_named(&request).unwrap();
+                prop_assert_eq!(rmp_serde::from_slice::<Request<'_>>(&encoded).unwrap(), request.clone());
+                // One byte changed or missing may be anything, but must be told from a panic.
+                for at in 0..encoded.len().min(200) {
+                    let mut broken = encoded.clone();
+                    broken[at] ^= 0x81;
+                    let _ = rmp_serde::from_slice::<Request<'_>>(&broken);
+                    prop_assert!(rmp_serde::from_slice::<Request<'_>>(&encoded[..at]).is_err());
+                }
+            }
+        }
+
+        #[test]
+        fn chunks_filled_in_place_equal_encoded_ones(id in any::<u64>(), data in proptest::collection::vec(any::<u8>(), 1..70_000)) {
+            let mut out = Outbox::default();
+            out.push_chunk(id, 2, MAX_CHUNK, |space| {
+                space[..data.len()].copy_from_slice(&data);
+                Ok(data.len())
+            }).unwrap();
+            let (taken, refused) = frames(&out.buffer, &[4096]);
+            prop_assert!(!refused);
+            let chunk: Chunk<'_> = rmp_serde::from_slice(&taken[0]).unwrap();
+            prop_assert_eq!(chunk, Chunk { id, stream: 2, data: &data });
+            prop_assert_eq!(taken.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_length_that_lies_allocates_nothing() {
+        // An array of 2^32-1 strings, a byte string of 2^32-1 bytes, a map of as many entries.
+        for lie in [
+            &b"\xdd\xff\xff\xff\xff"[..],
+            b"\xc6\xff\xff\xff\xff",
+            b"\xdf\xff\xff\xff\xff",
+        ] {
+            let head = b"\x82\xa2id\x01\xa4call\x81\xa4exec\x81\xa4argv".as_slice();
+            let frame = [head, lie].concat();
+            assert!(rmp_serde::from_slice::<Request<'_>>(&frame).is_err());
+        }
+    }
+
+    #[test]
+    fn nothing_is_sent_for_an_empty_or_failed_chunk() {
+        let mut out = Outbox::default();
+        assert_eq!(out.push_chunk(1, 1, 100, |_| Ok(0)).unwrap(), 0);
+        assert!(out
+            .push_chunk(1, 1, 100, |_| Err(std::io::Error::other("x")))
+            .is_err());
+        assert_eq!(out.len(), 0);
+        let full = Chunk {
+            id: u64::MAX,
+            stream: 1,
+            data: &vec![0; MAX_CHUNK],
+        };
+        out.push(&full);
+        assert!(out.len() <= HEADER + MAX_FRAME);
+    }
+}

@@ -95,6 +95,14 @@ struct Server<'a> {
     phases: Vec<Phase>,
 }
 
+/// How a terminal, a socket or a pipe says that the other side has gone.
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::ECONNRESET | libc::EPIPE)
+    )
+}
+
 fn wants(fd: RawFd, events: libc::c_short) -> libc::pollfd {
     libc::pollfd {
         fd,
@@ -117,86 +125,24 @@ impl Server<'_> {
         });
         self.out.flush(output)?;
         loop {
-            let listening = !self.jobs.iter().any(Job::is_full);
-            fds.clear();
-            fds.push(wants(self.signals.as_raw_fd(), libc::POLLIN));
-            // A full program's controller is not listened to, but its hang-up (always reported) is still noticed.
-            fds.push(wants(
-                input,
-                if listening && !absent {
-                    libc::POLLIN
-                } else {
-                    0
-                },
-            ));
-            fds.push(wants(
-                output,
-                if self.out.len() > 0 { libc::POLLOUT } else { 0 },
-            ));
+            self.watched(&mut fds, input, output, absent);
             let room = self.out.len() < OUTBOX_LIMIT;
-            for job in &self.jobs {
-                for fd in job.outputs.iter().map(|output| output.fd.as_ref()) {
-                    fds.push(wants(
-                        fd.map_or(-1, AsRawFd::as_raw_fd),
-                        if room { libc::POLLIN } else { 0 },
-                    ));
-                    if !room {
-                        fds.last_mut().expect("just pushed").fd = -1;
-                    }
-                }
-                let fd = job.input.as_ref().filter(|_| job.has_input());
-                fds.push(wants(fd.map_or(-1, AsRawFd::as_raw_fd), libc::POLLOUT));
-            }
-            if absent {
-                // The port reports a hang-up until the controller is there, which would wake us all the time.
-                fds[1].fd = -1;
-                fds[2].fd = -1;
-            }
             sys::poll(&mut fds, self.timeout(room, absent))?;
-
             if fds[0].revents != 0 {
-                while let Some(child) = sys::reap() {
-                    let now = sys::monotonic_ns();
-                    self.child_ended(child, now);
-                }
-                while let Some(signal) = sys::take_signal(self.signals.as_fd()) {
-                    if signal != libc::SIGCHLD {
-                        return Ok(End::Signal(signal));
-                    }
-                }
-                self.settle_ended();
-                // Jobs may have gone: what was polled for them no longer fits.
-                self.out.flush(output)?;
-                continue;
-            }
-            for (index, events) in fds[3..].chunks(3).enumerate() {
-                let (job, out) = (&mut self.jobs[index], &mut self.out);
-                for (output, event) in job.outputs.iter_mut().zip(events) {
-                    if event.revents != 0 {
-                        output.receive(job.id, out);
-                    }
-                }
-                if events[2].revents != 0 {
-                    job.write_input();
+                if let Some(signal) = self.notice_ended() {
+                    return Ok(End::Signal(signal));
                 }
             }
+            self.serve_jobs(&fds[3..]);
             if absent || fds[1].revents != 0 {
                 match sys::read(input, decoder.space()) {
                     Ok(Some(0)) if absent => {}
                     Ok(Some(0)) => return Ok(End::Gone),
-                    // How a terminal or socket says that the other side has gone.
-                    Err(error)
-                        if matches!(
-                            error.raw_os_error(),
-                            Some(libc::EIO | libc::ECONNRESET | libc::EPIPE)
-                        ) =>
-                    {
-                        return Ok(End::Gone)
-                    }
+                    Err(error) if is_hang_up(&error) => return Ok(End::Gone),
                     Err(error) => return Err(error),
                     Ok(None) => {
                         absent = false;
-                        if listening && fds[1].revents & (libc::POLLHUP | libc::POLLERR) != 0 {
+                        if fds[1].revents & (libc::POLLHUP | libc::POLLERR) != 0 {
                             return Ok(End::Gone);
                         }
                     }
@@ -209,11 +155,60 @@ impl Server<'_> {
                     }
                 }
             }
+            self.settle_ended();
             self.expire();
             self.pump();
             match self.out.flush(output) {
-                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => return Ok(End::Gone),
+                Err(error) if is_hang_up(&error) => return Ok(End::Gone),
                 other => other?,
+            }
+        }
+    }
+
+    /// What to wait for: signals, the channel's two sides, then three descriptors for each job.
+    fn watched(&self, fds: &mut Vec<libc::pollfd>, input: RawFd, output: RawFd, absent: bool) {
+        let when = |wanted: bool, events| if wanted { events } else { 0 };
+        let listening = !self.jobs.iter().any(Job::is_full);
+        fds.clear();
+        fds.push(wants(self.signals.as_raw_fd(), libc::POLLIN));
+        // A full program's controller is not listened to, but its hang-up (always reported) is still noticed. A port
+        // reports a hang-up until the controller is there at all, which would wake us all the time.
+        fds.push(wants(
+            if absent { -1 } else { input },
+            when(listening, libc::POLLIN),
+        ));
+        let sending = self.out.len() > 0 && !absent;
+        fds.push(wants(if sending { output } else { -1 }, libc::POLLOUT));
+        let room = self.out.len() < OUTBOX_LIMIT;
+        for job in &self.jobs {
+            for output in &job.outputs {
+                let fd = output.fd.as_ref().filter(|_| room);
+                fds.push(wants(fd.map_or(-1, AsRawFd::as_raw_fd), libc::POLLIN));
+            }
+            let fd = job.input.as_ref().filter(|_| job.has_input());
+            fds.push(wants(fd.map_or(-1, AsRawFd::as_raw_fd), libc::POLLOUT));
+        }
+    }
+
+    /// Reaps children that have ended; returns the signal that asks us to end, if there was one.
+    fn notice_ended(&mut self) -> Option<i32> {
+        while let Some(child) = sys::reap() {
+            let now = sys::monotonic_ns();
+            self.child_ended(child, now);
+        }
+        let taken = std::iter::from_fn(|| sys::take_signal(self.signals.as_fd()));
+        taken.filter(|&signal| signal != libc::SIGCHLD).last()
+    }
+
+    fn serve_jobs(&mut self, fds: &[libc::pollfd]) {
+        for (job, events) in self.jobs.iter_mut().zip(fds.chunks(3)) {
+            for (output, event) in job.outputs.iter_mut().zip(events) {
+                if event.revents != 0 {
+                    output.receive(job.id, &mut self.out);
+                }
+            }
+            if events[2].revents != 0 {
+                job.write_input();
             }
         }
     }

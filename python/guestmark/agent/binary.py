@@ -81,4 +81,13 @@ def supervised(
     """
     removals = [argument for path in remove for argument in ("--remove", path)]
     grace = ["--grace", str(grace_ms)] if grace_ms else []
-    return [str(agent_binary()), "supervise", "--lifeline", str(lifeline_fd), *removals, *grace, "--", *command]
+    return [
+        str(agent_binary()),
+        "supervise",
+        "--lifeline",
+        str(lifeline_fd),
+        *removals,
+        *grace,
+        "--",
+        *command,
+    ]

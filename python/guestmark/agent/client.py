@@ -6,86 +6,23 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
-from guestmark.agent import clocks, messages
+from guestmark.agent import clocks, messages, terminal
 from guestmark.agent.clocks import Ping
 from guestmark.agent.frames import Link, LinkError, Transport
-from guestmark.agent.messages import MAX_CHUNK, MAX_OUTPUT, PROTOCOL, Failure, Hello
-from guestmark.errors import AgentError, WorkloadError
+from guestmark.agent.messages import MAX_CHUNK, MAX_OUTPUT, PROTOCOL, Hello
+from guestmark.agent.results import CallError, CommandError, ExecResult, refusal
+from guestmark.errors import AgentError
+
+__all__ = ["Agent", "CallError", "CommandError", "ExecResult"]
 
 T = TypeVar("T")
 _PINGS = 6
 _GRACE_S = 15.0
-
-
-class CallError(AgentError):
-    """The agent refused a call or a system call failed; the agent itself is fine. `kind` as `messages.Failure`."""
-
-    def __init__(self, message: str, kind: str, errno: int | None) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.errno = errno
-
-
-class CommandError(WorkloadError):
-    """The command could not be started. `kind`: not_found, permission_denied, bad_format or bad_cwd."""
-
-    def __init__(self, message: str, kind: str, errno: int | None) -> None:
-        super().__init__(message, hint=_COMMAND_HINTS.get(kind, ""))
-        self.kind = kind
-        self.errno = errno
-
-
-_COMMAND_HINTS = {
-    "not_found": "check its spelling and PATH, or give its path; a shell's syntax needs `sh -c '...'`",
-    "permission_denied": "check that the file is executable for the user that runs it",
-    "bad_format": "a script needs a first line such as #!/bin/sh; a program must be made for this architecture",
-    "bad_cwd": "start in a directory that exists on the machine too",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ExecResult:
-    """How a program ended and what it used. Times in seconds.
-
-    `wall_s` is the host's monotonic clock's (uncertain by `wall_error_s`, 0 when host and machine share the clock),
-    `guest_wall_s` the machine's own. `clock_warning` is set when the two could not be brought together.
-    """
-
-    argv: tuple[str, ...]
-    status: int | None
-    signal: int | None
-    timed_out: bool
-    oom_killed: bool
-    stdout: bytes
-    stderr: bytes
-    stdout_discarded: int
-    stderr_discarded: int
-    wall_s: float
-    wall_error_s: float
-    guest_wall_s: float
-    clock_warning: str
-    user_s: float
-    system_s: float
-    max_rss_bytes: int
-    minor_faults: int
-    major_faults: int
-    voluntary_switches: int
-    involuntary_switches: int
-    leftovers: int
-    pid: int
-    started_ns: int
-    ended_ns: int
-
-    @property
-    def ok(self) -> bool:
-        """Whether it exited with status 0."""
-        return self.status == 0
 
 
 class Agent:
@@ -165,7 +102,7 @@ class Agent:
         if not 0 <= output_limit <= MAX_OUTPUT:
             raise ValueError(f"output_limit must be between 0 and {MAX_OUTPUT}")
         self._greeted(_GRACE_S)
-        arguments = exec_arguments(argv, env, cwd, uid, gid, groups)
+        arguments = exec_arguments(argv, env=env, cwd=cwd, uid=uid, gid=gid, groups=groups)
         arguments |= {
             "stdin": bool(stdin),
             "time_limit_ns": max(1, math.ceil(timeout_s * 1e9)),
@@ -184,11 +121,19 @@ class Agent:
 
         sent_ns = time.monotonic_ns()
         exited = self._call(
-            "exec", arguments, messages.Exited, timeout_s + grace_s, data=stdin, streaming=bool(stdin), on_data=keep
+            "exec",
+            arguments,
+            messages.Exited,
+            timeout_s + grace_s,
+            data=stdin,
+            streaming=bool(stdin),
+            on_data=keep,
         )
         received_ns = time.monotonic_ns()
         after = None if same_clock else self.ping()
-        wall = clocks.on_host_clock(exited.started_ns, exited.ended_ns, before, after, sent_ns, received_ns)
+        wall = clocks.on_host_clock(
+            (exited.started_ns, exited.ended_ns), (before, after), (sent_ns, received_ns)
+        )
         return ExecResult(
             argv=tuple(os.fsdecode(argument) for argument in argv),
             status=exited.status,
@@ -215,6 +160,30 @@ class Agent:
             started_ns=exited.started_ns,
             ended_ns=exited.ended_ns,
         )
+
+    def interactive(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        groups: Sequence[int] | None = None,
+        stdin_fd: int = 0,
+        stdout_fd: int = 1,
+    ) -> int:
+        """Runs a program on a terminal of its own that is joined to the caller's, until it ends.
+
+        Returns its exit status, 128 + signal when one killed it. A terminal at `stdin_fd` is raw meanwhile; changes of
+        its size are passed on (from the main thread). Raises `CommandError` when the program cannot be started.
+        """
+        self._greeted(_GRACE_S)
+        arguments = exec_arguments(argv, env=env, cwd=cwd, uid=uid, gid=gid, groups=groups)
+        with _Conversation(self, "exec"):
+            call_id = self._next_id
+            self._next_id += 1
+            return terminal.run(self._link, call_id, arguments, stdin_fd, stdout_fd)
 
     def which(
         self, name: str, *, path: str | None = None, cwd: str | None = None, timeout_s: float = 10.0
@@ -379,18 +348,12 @@ class Agent:
                 decoded = msgspec.msgpack.decode(reply.ok, type=result)
                 self._finish_feed(frames, deadline, streaming)
                 return decoded
-        raise self._refusal(failure, command or name == "exec")
+        raise refusal(failure.message, failure.kind, failure.errno, command=command or name == "exec")
 
     def _finish_feed(self, frames: Iterator[bytes], deadline: float, streaming: bool) -> None:
         """A call that ended before it took all of its data: the frame under way must be completed, no others sent."""
         if streaming:
             self._link.finish_sending(deadline)
-
-    @staticmethod
-    def _refusal(failure: Failure, command: bool) -> AgentError | CommandError:
-        if command and failure.kind in _COMMAND_HINTS:
-            return CommandError(failure.message, failure.kind, failure.errno)
-        return CallError(failure.message, failure.kind, failure.errno)
 
     @staticmethod
     def _frames(
@@ -412,7 +375,9 @@ class Agent:
                 yield messages.request(call_id, "data", view[start : start + MAX_CHUNK])
         yield messages.request(call_id, "end")
 
-    def _receive(self, call_id: int, deadline: float, frames: Iterator[bytes] | None = None) -> messages.Reply:
+    def _receive(
+        self, call_id: int, deadline: float, frames: Iterator[bytes] | None = None
+    ) -> messages.Reply:
         payload = self._link.exchange(deadline, feed=frames)
         assert payload is not None
         reply = messages.reply(payload)
@@ -460,6 +425,7 @@ class _Conversation:
 
 def exec_arguments(
     argv: Sequence[str | bytes],
+    *,
     env: Mapping[str, str] | None,
     cwd: str | None,
     uid: int | None,

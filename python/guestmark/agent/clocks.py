@@ -45,26 +45,26 @@ class HostWall:
 
 
 def on_host_clock(
-    started_ns: int,
-    ended_ns: int,
-    before: Ping | None,
-    after: Ping | None,
-    sent_ns: int,
-    received_ns: int,
+    span_ns: tuple[int, int], pings: tuple[Ping | None, Ping | None], bracket_ns: tuple[int, int]
 ) -> HostWall:
-    """Duration between two instants of the machine's clock, on the host's.
+    """Duration of `span_ns` (start and end on the machine's clock) on the host's.
 
     Each end is mapped by the ping nearest to it, so a guest clock that runs at another speed does not matter. The
-    result must lie between the request's sending and the reply's arrival on the host (`sent_ns`, `received_ns`); else
-    it is cut to that and says so. Without pings the two clocks are the same one.
+    result must lie in `bracket_ns`, the request's sending and the reply's arrival on the host; else it is cut to that
+    and says so. Without pings the two clocks are the same one.
     """
+    (started_ns, ended_ns), (before, after), (sent_ns, received_ns) = span_ns, pings, bracket_ns
     offset_before = before.offset_ns if before else 0.0
     offset_after = after.offset_ns if after else 0.0
     slack_before = before.round_trip_ns / 2 if before else 0.0
     slack_after = after.round_trip_ns / 2 if after else 0.0
     start, end = started_ns - offset_before, ended_ns - offset_after
     warning = ""
-    if start < sent_ns - slack_before or end > received_ns + slack_after or end < start - slack_before - slack_after:
+    if (
+        start < sent_ns - slack_before
+        or end > received_ns + slack_after
+        or end < start - slack_before - slack_after
+    ):
         warning = (
             f"the machine's clock says it ran {(ended_ns - started_ns) / 1e9:.6f} s, which does not fit into the "
             f"{(received_ns - sent_ns) / 1e9:.6f} s on the host's clock"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -10,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from subprocess import Popen
-from typing import Any
 
 from guestmark.agent.messages import MAX_FRAME
 
@@ -114,7 +114,7 @@ class Link:
                 else:
                     with contextlib.suppress(KeyError):
                         poller.unregister(write_fd)
-            ready = poller.poll(min(remaining, 3600.0) * 1000 + 0.5)
+            ready = poller.poll(math.ceil(min(remaining, 3600.0) * 1000))
             if any(fd == read_fd and event & ~select.POLLOUT for fd, event in ready):
                 self._read()
             elif any(fd in wake_fds for fd, _ in ready):
@@ -175,8 +175,3 @@ class Link:
         self._start = body + length
         # A copy: a view would pin the buffer against the next read.
         return memoryview(bytes(memoryview(self._incoming)[body : body + length]))
-
-
-def frames_of(*parts: bytes | Any) -> Iterator[bytes]:
-    """The frames given, one by one."""
-    yield from parts

@@ -1,0 +1,123 @@
+"""Joining the caller's terminal to a program's on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import termios
+import threading
+import time
+import tty
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from guestmark.agent import messages
+from guestmark.agent.frames import Link, LinkError
+from guestmark.agent.results import refusal
+
+_SEND_S = 30.0
+_READ_SIZE = 64 << 10
+
+
+def run(link: Link, call_id: int, arguments: dict[str, Any], stdin_fd: int, stdout_fd: int) -> int:
+    """Starts the program and joins the terminals until it ends: exit status, or 128 + signal.
+
+    Raises `LinkError` when the conversation fails, `CommandError` or `CallError` when the program cannot be started.
+    """
+    request = messages.request(
+        call_id, "exec", {**arguments, "stdin": True, "output_limit": (1 << 63) - 1, "pty": _size(stdout_fd)}
+    )
+    with _raw(stdin_fd), _resizes() as resized_fd:
+        link.send(request, time.monotonic() + _SEND_S)
+        inputs: tuple[int, ...] = (stdin_fd, resized_fd)
+        while True:
+            frame = link.exchange(math.inf, wake_fds=inputs)
+            if frame is None:
+                deadline = time.monotonic() + _SEND_S
+                with contextlib.suppress(BlockingIOError):
+                    os.read(resized_fd, 64)
+                    link.send(messages.request(call_id, "winsize", _size(stdout_fd)), deadline)
+                typed = _typed(stdin_fd) if stdin_fd in inputs else None
+                if typed:
+                    link.send(messages.request(call_id, "data", typed), deadline)
+                elif typed is not None:
+                    link.send(messages.request(call_id, "end"), deadline)
+                    inputs = (resized_fd,)
+                continue
+            reply = messages.reply(frame)
+            if reply.id != call_id:
+                raise LinkError(f"answered call {reply.id} instead of {call_id}")
+            if reply.data is not UNSET:
+                _write_all(stdout_fd, reply.data)
+            elif reply.error is not UNSET:
+                raise refusal(reply.error.message, reply.error.kind, reply.error.errno, command=True)
+            else:
+                assert reply.ok is not UNSET
+                exited = msgspec.msgpack.decode(reply.ok, type=messages.Exited)
+                return 128 + exited.signal if exited.signal else exited.status or 0
+
+
+def _typed(stdin_fd: int) -> bytes | None:
+    """What was typed, empty at the end of the input; None when nothing is there."""
+    poller = select.poll()
+    poller.register(stdin_fd, select.POLLIN)
+    if not poller.poll(0):
+        return None
+    try:
+        return os.read(stdin_fd, _READ_SIZE)
+    except OSError:
+        return b""
+
+
+def _size(fd: int) -> dict[str, int]:
+    try:
+        size = os.get_terminal_size(fd)
+    except OSError:
+        return {"rows": 24, "cols": 80}
+    return {"rows": size.lines, "cols": size.columns}
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+@contextlib.contextmanager
+def _raw(fd: int) -> Iterator[None]:
+    """The terminal passes every key on; not a terminal: nothing to do."""
+    if not os.isatty(fd):
+        yield
+        return
+    saved = termios.tcgetattr(fd)
+    try:
+        tty.setraw(fd)
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, saved)
+
+
+@contextlib.contextmanager
+def _resizes() -> Iterator[int]:
+    """A descriptor that becomes readable when the terminal changes its size."""
+    read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    in_main = threading.current_thread() is threading.main_thread()
+
+    def notice(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(write_fd, b"x")
+
+    previous = signal.signal(signal.SIGWINCH, notice) if in_main else None
+    try:
+        yield read_fd
+    finally:
+        if in_main:
+            signal.signal(signal.SIGWINCH, previous)
+        os.close(read_fd)
+        os.close(write_fd)

@@ -1,0 +1,189 @@
+"""The supervisor: nothing of a command outlives its controller, however that ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from guestmark.agent.binary import agent_binary, supervised
+
+PACKAGES = str(Path(__file__).resolve().parents[2] / "python")
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen within 20 s"
+        time.sleep(0.01)
+
+
+class Supervised:
+    """A supervisor that runs a shell script, and the lifeline's other end."""
+
+    def __init__(self, script: str, *, remove: tuple[str, ...] = (), grace_ms: int = 0) -> None:
+        read, self.lifeline = os.pipe()
+        command = supervised(["sh", "-c", script], lifeline_fd=read, remove=remove, grace_ms=grace_ms)
+        self.process = subprocess.Popen(command, pass_fds=[read], start_new_session=True)
+        os.close(read)
+
+    def let_go(self) -> None:
+        os.close(self.lifeline)
+
+
+def family(pids: Path) -> str:
+    """A script with a child, one in another session, and a daemon; their pids go to the file, then it waits."""
+    return (
+        f"sleep 300 & echo $! >> {pids}; setsid sleep 300 & echo $! >> {pids}; "
+        f"(setsid sh -c 'echo $$ >> {pids}; exec sleep 300' &); echo $$ >> {pids}; wait"
+    )
+
+
+def members(pids: Path, count: int = 4) -> list[int]:
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == count)
+    return [int(word) for word in pids.read_text().split()]
+
+
+@pytest.mark.parametrize("how", ["lifeline", signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_the_whole_family_and_the_files_go(tmp_path: Path, how: str | signal.Signals) -> None:
+    scratch = tmp_path / "guestmark-scratch"
+    (scratch / "deep").mkdir(parents=True)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("x")
+    (scratch / "deep" / "link").symlink_to(precious)
+    link = tmp_path / "guestmark-link"
+    link.symlink_to(precious)
+    socket_file = tmp_path / "guestmark-file"
+    socket_file.write_text("")
+    pids = tmp_path / "pids"
+    run = Supervised(
+        family(pids), remove=(str(scratch), str(link), str(socket_file), str(tmp_path / "guestmark-none"))
+    )
+    found = members(pids)
+    assert all(alive(pid) for pid in found)
+    if how == "lifeline":
+        run.let_go()
+    else:
+        os.kill(run.process.pid, how)
+    assert run.process.wait(20) == 128 + signal.SIGKILL
+    assert not any(alive(pid) for pid in found)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pids", "precious"]
+    assert (precious / "file").exists()
+    if how != "lifeline":
+        run.let_go()
+
+
+def test_the_commands_own_end_takes_its_strays_along(tmp_path: Path) -> None:
+    scratch = tmp_path / "guestmark-scratch"
+    scratch.mkdir()
+    pids = tmp_path / "pids"
+    script = (
+        family(pids).removesuffix("wait") + f"while [ $(wc -l < {pids}) -lt 4 ]; do sleep 0.01; done; exit 5"
+    )
+    run = Supervised(script, remove=(str(scratch),))
+    assert run.process.wait(20) == 5
+    assert not any(alive(pid) for pid in members(pids))
+    assert not scratch.exists()
+    run.let_go()
+
+
+def test_a_signals_status_is_passed_on() -> None:
+    run = Supervised("kill -USR1 $$")
+    assert run.process.wait(20) == 128 + signal.SIGUSR1
+    run.let_go()
+
+
+def test_a_period_of_grace(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    run = Supervised(f"trap 'exit 3' TERM; touch {ready}; while :; do sleep 0.02; done", grace_ms=15_000)
+    wait_for(ready.exists)
+    run.let_go()
+    assert run.process.wait(20) == 3
+
+
+def test_grace_is_not_for_ever(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    run = Supervised(f"trap '' TERM; touch {ready}; while :; do sleep 0.02; done", grace_ms=100)
+    wait_for(ready.exists)
+    run.let_go()
+    assert run.process.wait(20) == 128 + signal.SIGKILL
+
+
+def test_a_controller_killed_with_sigkill_leaves_nothing(tmp_path: Path) -> None:
+    scratch = tmp_path / "guestmark-scratch"
+    scratch.mkdir()
+    pids = tmp_path / "pids"
+    code = (
+        "import os, subprocess, time\n"
+        "from guestmark.agent.binary import supervised\n"
+        "read, write = os.pipe()\n"
+        f"command = supervised(['sh', '-c', {family(pids)!r}], lifeline_fd=read, remove=[{str(scratch)!r}])\n"
+        "subprocess.Popen(command, pass_fds=[read], start_new_session=True)\n"
+        "os.close(read)\n"
+        "time.sleep(100)\n"
+    )
+    controller = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGES})
+    found = members(pids)
+    controller.kill()
+    controller.wait()
+    wait_for(lambda: not any(alive(pid) for pid in found) and not scratch.exists())
+
+
+def test_a_killed_supervisor_takes_the_command_along(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    run = Supervised(f"echo $$ > {pids}; exec sleep 300")
+    (pid,) = members(pids, 1)
+    run.process.kill()
+    run.process.wait()
+    wait_for(lambda: not alive(pid))
+    run.let_go()
+
+
+def test_the_command_gets_other_descriptors_but_not_the_lifeline() -> None:
+    read, write = os.pipe()
+    passed = os.open("/dev/null", os.O_RDONLY)
+    command = supervised(["sh", "-c", "ls -l /proc/self/fd"], lifeline_fd=read)
+    listed = subprocess.run(
+        command, pass_fds=[read, passed], capture_output=True, text=True, timeout=20, check=True
+    )
+    numbers = {line.split()[8]: line.split()[10] for line in listed.stdout.splitlines()[1:]}
+    assert numbers[str(passed)] == "/dev/null"
+    assert str(read) not in numbers or "pipe" not in numbers[str(read)]
+    for fd in (read, write, passed):
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["--", "true"], 125, "lifeline"),
+        (["--lifeline", "99", "--", "true"], 125, "not an open"),
+        (["--lifeline", "FD", "--remove", "/etc", "--", "true"], 125, "guestmark-"),
+        (["--lifeline", "FD", "--", "/no/such/program"], 127, "No such file"),
+        (["--lifeline", "FD", "--", "/etc/passwd"], 126, "denied"),
+        (["--lifeline", "FD"], 125, "no command"),
+    ],
+)
+def test_its_own_failures(arguments: list[str], status: int, says: str) -> None:
+    read, write = os.pipe()
+    words = [str(read) if word == "FD" else word for word in arguments]
+    command = [str(agent_binary()), "supervise", *words]
+    result = subprocess.run(command, pass_fds=[read], capture_output=True, text=True, timeout=20, check=False)
+    assert result.returncode == status
+    assert says in result.stderr
+    assert result.stderr.startswith("guestmark-agent: ")
+    os.close(read)
+    os.close(write)
