@@ -77,6 +77,24 @@ def test_threads_that_start_meanwhile_count() -> None:
     assert found["vmm_run_s"] >= 0.05
 
 
+def test_processes_below_the_hypervisor_count() -> None:
+    """As in UML: the work is done in a child of the process that was named."""
+    work = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done; read x"
+    with subprocess.Popen(
+        ["sh", "-c", f"sh -c '{work}' & wait; :"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdin
+        assert parent.stdout
+        recorder = NoiseRecorder()
+        recorder.start([parent.pid])
+        time.sleep(0.05)
+        Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text()
+        parent.stdout.readline()
+        found = recorder.stop()
+        parent.stdin.close()
+    assert found["vmm_run_s"] > 0.005
+
+
 def test_with_a_machine() -> None:
     recorder = NoiseRecorder(Machine(os.getpid()))  # type: ignore[arg-type]
     assert recorder.result() == {}

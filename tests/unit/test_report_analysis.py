@@ -67,6 +67,8 @@ def test_a_null_cell_that_differs_takes_every_verdict_back() -> None:
     cells = {result.cell.id: result for result in workload.cells}
     assert "wall_s" in cells["host#2"].null_differs
     assert "wall_s" in workload.downgraded
+    null = cells["host#2"].comparison["wall_s"]
+    assert (null.verdict, null.reason) == (Verdict.INCONCLUSIVE, "equal cells differ")
     uml = cells["uml"].comparison["wall_s"]
     assert uml.verdict is Verdict.INCONCLUSIVE
     assert uml.ratio == pytest.approx(2, rel=0.02)
@@ -122,7 +124,9 @@ def test_zeros_have_no_ratio_and_do_no_harm() -> None:
 
 def test_disturbed_blocks_are_named() -> None:
     run = host_uml_tcg(noise={("uml", 7): {"swapped_pages": 12}, ("tcg", 2): {"psi_memory_some": 0.5}})
-    assert analyse(run.plan, run.trials).flagged_blocks == (2, 7)
+    analysis = analyse(run.plan, run.trials)
+    assert analysis.flagged_blocks == (2, 7)
+    assert analysis.disturbances == {"psi_memory_some": 1, "swapped_pages": 1}
 
 
 def test_most_frequent_reason_is_named_first() -> None:

@@ -24,8 +24,9 @@ def test_the_document_has_the_keys_that_stay() -> None:
     document = result_document(host_uml_tcg(failing={("uml", 3)}))
     assert document["schema"] == "guestmark-result/1"
     assert {"schema", "run", "plan", "environment", "cells"} <= document.keys()
-    assert [cell["id"] for cell in document["cells"]] == ["host", "uml", "kvm", "tcg"]
-    assert [cell["id"] for cell in document["null_cells"]] == ["host#2"]
+    assert [cell["id"] for cell in document["cells"]] == ["host", "uml", "kvm", "tcg", "host#2"]
+    assert [cell["null_of"] for cell in document["cells"]] == [None, None, None, None, "host"]
+    assert document["null_cells"] == [{"id": "host#2", "null_of": "host", "differs": []}]
     uml = document["cells"][1]
     assert {
         "id", "workload", "platform", "factors", "baseline", "status", "reason", "trials", "summary", "vs_baseline"

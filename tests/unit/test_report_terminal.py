@@ -20,6 +20,9 @@ RUNS = {
     "sweep": memory_sweep,
     "nothing": lambda: host_uml_tcg(blocks=0, state=RunState.FAILED),
     "no-baseline": lambda: host_uml_tcg(failing={("host", block) for block in range(12)}),
+    "null": lambda: constructed(
+        [(Cell("host", EXEC, "host", {}, True), 1.0), (Cell("host#2", EXEC, "host", null_of="host"), 1.0)]
+    ),
     "downgraded": lambda: constructed(
         [
             (Cell("host", EXEC, "host", {}, True), 1.0),

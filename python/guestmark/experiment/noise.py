@@ -102,7 +102,7 @@ def _threads(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
 
     UML runs its guest's programs in child processes. Fields: Linux, Documentation/scheduler/sched-stats.
     """
-    found = {}
+    found: dict[str, tuple[int, int]] = {}
     known = set(pids)
     waiting = sorted(known)
     while waiting and len(found) < _MAX_THREADS:

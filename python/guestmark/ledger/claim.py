@@ -44,10 +44,10 @@ def file_claim(lock_file: Path, run_id: str, where: str) -> Iterator[bool]:
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK, run_id))
             held = True
-        except BlockingIOError:
+        except (BlockingIOError, PermissionError):  # POSIX allows either for "held by another"
             held = False
-        except PermissionError:  # POSIX lets a system answer EACCES for "held by another"
-            held = False
+        except OSError as error:  # a network file system without locks
+            raise explain(error, where, f"claiming run {run_id}") from error
         yield held
     finally:
         os.close(descriptor)

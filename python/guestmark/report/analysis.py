@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from guestmark.ledger.model import UnusablePlatform
 from guestmark.plan.model import Cell, CellStatus, Metric, Plan, Trial, TrialStatus, WorkloadSpec
-from guestmark.stats.compare import Comparison, compare_table, downgraded, null_differs
+from guestmark.stats.compare import Comparison, Verdict, compare_table, downgraded, null_differs
 from guestmark.stats.noise import THRESHOLDS, flag_blocks, noise_floor
 from guestmark.stats.summary import Summary, summarise
 
@@ -61,8 +61,9 @@ class WorkloadResult:
 
     @property
     def shown(self) -> tuple[CellResult, ...]:
-        """The cells that a table shows: all but the null cells."""
-        return tuple(result for result in self.cells if result.cell.null_of is None)
+        """The cells that a table shows: all but the null cells, or all when there is nothing else to compare."""
+        others = tuple(result for result in self.cells if result.cell.null_of is None)
+        return others if len(others) > 1 else self.cells
 
     @property
     def null_cells(self) -> tuple[CellResult, ...]:
@@ -80,6 +81,7 @@ class Analysis:
     trials: int
     failed: int
     flagged_blocks: tuple[int, ...]  # disturbed by the host; kept in every estimate, and said
+    disturbances: Mapping[str, int]  # for each rule of `stats.THRESHOLDS` that flagged: in how many blocks
 
     @property
     def cells(self) -> tuple[CellResult, ...]:
@@ -117,6 +119,7 @@ def analyse(
                 break
         else:
             groups.append((cell.workload, [cell]))
+    flagged, disturbances = _flagged(kept, blocks)
     return Analysis(
         plan=plan,
         workloads=tuple(
@@ -126,7 +129,8 @@ def analyse(
         blocks=len(blocks),
         trials=len(kept),
         failed=sum(trial.status is not TrialStatus.OK for trial in kept),
-        flagged_blocks=_flagged(kept, blocks),
+        flagged_blocks=flagged,
+        disturbances=disturbances,
     )
 
 
@@ -168,7 +172,7 @@ def _workload(
                 continue
             pair = {cell.null_of: values[cell.null_of], cell.id: values[cell.id]}
             null = compare_table(pair, cell.null_of, better=metric.better, margin=plan.policy.margin)[cell.id]
-            comparisons[cell.id][metric.name] = null
+            comparisons[cell.id][metric.name] = _null_verdict(null)
             suspicious |= null_differs(null)
         if suspicious:
             taken_back.append(metric.name)
@@ -185,6 +189,13 @@ def _workload(
         for cell in cells
     )
     return WorkloadResult(workload, tuple(metrics), results, floors, tuple(taken_back))
+
+
+def _null_verdict(null: Comparison) -> Comparison:
+    """A null comparison is never faster or slower: it is the same thing twice."""
+    if null.verdict not in {Verdict.FASTER, Verdict.SLOWER}:
+        return null
+    return downgraded(null, "equal cells differ" if null_differs(null) else "equal cells, within chance")
 
 
 def _compare(
@@ -245,8 +256,8 @@ def _status(
     return (CellStatus.FAILED if len(failures) == len(trials) else CellStatus.PARTIAL), said
 
 
-def _flagged(trials: Sequence[Trial], blocks: Sequence[int]) -> tuple[int, ...]:
-    """Blocks in which the host was disturbed, by the thresholds fixed beforehand."""
+def _flagged(trials: Sequence[Trial], blocks: Sequence[int]) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Blocks in which the host was disturbed, by the thresholds fixed beforehand, and how often by which."""
     row = {block: position for position, block in enumerate(blocks)}
     worst = {name: [math.nan] * len(blocks) for name in THRESHOLDS}
     for trial in trials:
@@ -255,4 +266,6 @@ def _flagged(trials: Sequence[Trial], blocks: Sequence[int]) -> tuple[int, ...]:
             if isinstance(value, int | float) and not value <= series[at]:  # also when nothing is known yet
                 series[at] = value
     noise = {name: np.array(series) for name, series in worst.items()}
-    return tuple(block for block, flag in zip(blocks, flag_blocks(noise), strict=True) if flag)
+    flagged = tuple(block for block, flag in zip(blocks, flag_blocks(noise), strict=True) if flag)
+    counts = {name: int(flag_blocks({name: series}).sum()) for name, series in noise.items()}
+    return flagged, {name: count for name, count in counts.items() if count}

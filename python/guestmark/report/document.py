@@ -42,10 +42,9 @@ def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[st
         "plan": _plan(run),
         "environment": to_plain(run.environment),
         "environments_resumed": to_plain(run.environments[1:]),
-        "cells": [_cell(result, owner[result.cell.id]) for result in results if result.cell.null_of is None],
+        "cells": [_cell(result, owner[result.cell.id]) for result in results],
         "null_cells": [
-            _cell(result, owner[result.cell.id])
-            | {"null_of": result.cell.null_of, "differs": list(result.null_differs)}
+            {"id": result.cell.id, "null_of": result.cell.null_of, "differs": list(result.null_differs)}
             for result in results
             if result.cell.null_of is not None
         ],
@@ -59,6 +58,7 @@ def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[st
             if workload.downgraded
         ],
         "flagged_blocks": list(found.flagged_blocks),
+        "disturbances": dict(found.disturbances),
         "unusable": to_plain(run.unusable),
     }
     cleaned: dict[str, Any] = clean(document)
@@ -89,6 +89,7 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         "platform": cell.platform,
         "factors": dict(cell.factors),
         "baseline": cell.baseline,
+        "null_of": cell.null_of,
         "status": result.status.value,
         "reason": result.reason,
         "trials": [_trial(trial) for trial in result.trials],

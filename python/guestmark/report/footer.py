@@ -13,6 +13,16 @@ from guestmark.report.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS
 
 WALL = "wall_s"
+_CAUSES = {  # by name in `stats.THRESHOLDS`
+    "psi_cpu_some": "processors overcommitted",
+    "psi_io_full": "waiting for disks",
+    "psi_memory_some": "memory pressure",
+    "run_queue_delay": "hypervisor waiting for a processor",
+    "steal": "time stolen by the host's own host",
+    "frequency_drop": "frequency dropped",
+    "throttled": "thermal throttling",
+    "swapped_pages": "swapping",
+}
 
 
 def footer(analysis: Analysis, *, run_id: str = "", state: RunState | None = None) -> RenderableType:
@@ -105,13 +115,11 @@ def _warnings(analysis: Analysis) -> list[Text]:
     if len(counts) > 5:
         lines.append(_dim(f"… and {len(counts) - 5} other warnings; guestmark export has them all"))
     if analysis.flagged_blocks:
-        listed = ", ".join(str(block + 1) for block in analysis.flagged_blocks[:12])
-        more = ", …" if len(analysis.flagged_blocks) > 12 else ""
-        disturbed = f"{len(analysis.flagged_blocks)} of {analysis.blocks} blocks ({listed}{more})"
+        count = len(analysis.flagged_blocks)
+        where = f"all {count}" if count == analysis.blocks and count > 1 else f"{count} of {analysis.blocks}"
+        causes = ", ".join(_CAUSES.get(name, name) for name in analysis.disturbances)
         line = Text("Warning: ", style="yellow")
-        line.append(
-            f"the host was disturbed in {disturbed}; they are kept in every estimate", style="default"
-        )
+        line.append(f"the host was disturbed in {where} blocks ({causes}); all are kept", style="default")
         lines.append(line)
     return lines
 

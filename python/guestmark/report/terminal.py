@@ -109,9 +109,13 @@ def _cell_columns(results: Sequence[CellResult]) -> list[list[str]]:
     factors = dict.fromkeys(name for result in results for name in result.cell.factors)
     varying = [name for name in factors if len({result.cell.factors.get(name) for result in results}) > 1]
     return [
-        ["platform", *(result.cell.platform for result in results)],
+        ["platform", *(_platform(result) for result in results)],
         *([name, *(result.cell.factors.get(name, "–") for result in results)] for name in varying),
     ]
+
+
+def _platform(result: CellResult) -> str:
+    return result.cell.platform if result.cell.null_of is None else f"{result.cell.platform} (again)"
 
 
 def _estimates(results: Sequence[CellResult], metric: Metric, unit: figures.Unit) -> list[str]:
