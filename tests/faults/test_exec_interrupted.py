@@ -95,7 +95,7 @@ def plain(document):
     keep = {"id", "platform", "factors", "baseline", "status", "trials", "summary"}
     trials = {"block", "order", "status", "measurements", "iterations"}
     cells = []
-    for cell in [*document["cells"], *document["null_cells"]]:
+    for cell in document["cells"]:
         kept = {key: value for key, value in cell.items() if key in keep}
         kept["trials"] = [{key: trial[key] for key in trials} for trial in cell["trials"]]
         cells.append(kept)

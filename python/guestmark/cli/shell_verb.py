@@ -1,0 +1,71 @@
+"""`guestmark shell`: look around in the very guest that would be measured."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from guestmark.cli import options
+
+SETTINGS = {"allow_interspersed_args": False}
+
+
+def command(
+    argv: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this instead of a shell.")
+    ] = None,
+    *,
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on", metavar="PLATFORM", help="The platform.", autocompletion=options.complete_platform
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FACTOR=LEVEL",
+            help="Give the guest this setting. May be repeated.",
+            autocompletion=options.complete_setting,
+        ),
+    ] = None,
+) -> None:
+    """Open a shell in the very guest that would be measured.
+
+    It is booted as for a trial, in the current directory with the current environment and user; what is written to its
+    disk is gone at the end.
+    """
+    from guestmark.errors import MachineError, UsageError
+    from guestmark.plan import factors
+    from guestmark.plan.matrix import Null, expand
+    from guestmark.plan.model import WorkloadSpec
+    from guestmark.plan.platform_spec import parse_platforms
+    from guestmark.platforms import registry
+    from guestmark.platforms.base import Caller
+
+    specs = parse_platforms([on])
+    matrix = expand(WorkloadSpec("shell"), specs, factors.parse_settings(settings or ()), null=Null.NONE)
+    if len(matrix.cells) != 1:
+        raise UsageError("a shell runs in one machine", hint="give one platform and one level of each factor")
+    (cell,) = matrix.cells
+    caller = Caller.current()
+    words = argv or [caller.env.get("SHELL") or "/bin/sh"]
+    identity = (
+        {} if cell.platform == "host" else {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}
+    )
+    if sys.stderr.isatty() and cell.platform != "host":
+        sys.stderr.write(f"guestmark: booting {cell.id} …\n")
+    try:
+        with registry.get(cell.platform).start(cell) as machine:
+            machine.attest()
+            status = machine.agent.interactive(words, env=caller.env, cwd=caller.cwd, **identity)
+    except MachineError as error:
+        tail = error.console.strip().splitlines()[-10:]
+        if tail:
+            sys.stderr.write(os.linesep.join(["the machine's last words:", *tail, ""]))
+        raise
+    raise typer.Exit(status)
