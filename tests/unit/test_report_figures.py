@@ -92,4 +92,3 @@ def test_bars() -> None:
     assert bar(1e-9, 10, 8) == "▏"
     assert bar(0, 10, 8) == ""
     assert bar(float("nan"), 10, 8) == ""
-    assert bar(5, 10, 8, ascii_only=True) == "####"

@@ -64,6 +64,19 @@ def test_markup_in_commands_is_text() -> None:
     assert "echo [bold]x[/nothing] :smile:" in text
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])
+def test_any_encoding_does(encoding: str) -> None:
+    from test_report_formats import renamed
+
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding=encoding, write_through=True) as file:
+        print_report(renamed(RUNS["plain"](), "cat 'a\udcffb'"), Console(file=file, width=100))
+        text = raw.getvalue().decode(encoding)
+    assert "cat 'a" in text
+    assert ("×24" if encoding == "utf-8" else "x24") in text
+    assert "## " in text or encoding == "utf-8"
+
+
 @pytest.mark.parametrize("width", [20, 40, 60, 250])
 def test_any_width_does(width: int) -> None:
     for run in RUNS.values():

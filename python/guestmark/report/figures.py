@@ -115,12 +115,10 @@ def aligned(numbers: Sequence[str]) -> list[str]:
     return [f"{left:>{whole}}{point + right:<{fraction}}" for left, point, right in split]
 
 
-def bar(value: float, largest: float, width: int, *, ascii_only: bool = False) -> str:
+def bar(value: float, largest: float, width: int) -> str:
     """A bar of up to `width` characters; something is always drawn for a value above zero."""
     if not largest > 0 or not value > 0:
         return ""
-    if ascii_only:
-        return "#" * max(1, round(value / largest * width))
     eighths = max(1, round(value / largest * width * 8))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 

@@ -12,6 +12,7 @@ from guestmark.plan.model import CellStatus, Metric
 from guestmark.report import figures
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.report.conclusion import conclusion
+from guestmark.report.document import clean
 from guestmark.report.footer import footer
 from guestmark.stats.compare import Comparison, Verdict, label
 
@@ -23,6 +24,7 @@ STYLES = {
 }
 MARKS = {Verdict.FASTER: "*", Verdict.SLOWER: "*", Verdict.NO_DIFFERENCE: "=", Verdict.INCONCLUSIVE: "?"}
 LEGEND = "* differs from the baseline   = no difference   ? inconclusive"
+_ASCII = str.maketrans({"×": "x", "±": "+-", "–": "-", "µ": "u", "…": "..."} | dict.fromkeys("█▉▊▋▌▍▎▏", "#"))
 WIDE = 100  # columns from which the reasons of verdicts have room
 
 
@@ -36,16 +38,27 @@ def report(run: StoredRun, *, width: int = 80, analysis: Analysis | None = None)
 
 
 def print_report(run: StoredRun, console: Console | None = None) -> None:
-    """Prints `report` as wide as the console is; without colour when it is not a terminal."""
+    """Prints `report` as wide as the console is; without colour when it is not a terminal.
+
+    Terminals that do not speak UTF-8 get ASCII for the signs they lack, never an error.
+    """
     out = console or Console(highlight=False)
-    out.print(report(run, width=out.width), highlight=False)
+    with out.capture() as capture:
+        out.print(report(run, width=out.width), highlight=False)
+    text = capture.get()
+    if not out.encoding.lower().startswith("utf"):
+        text = text.translate(_ASCII)
+    # Arguments and messages may hold bytes that are no text in any encoding.
+    out.file.write(text.encode(out.encoding, "replace").decode(out.encoding))
+    out.file.flush()
 
 
 def result_table(analysis: Analysis, *, width: int = 80, details: bool = True) -> RenderableType:
     """For each workload the table of its primary metric and, with `details`, one of its other metrics."""
     parts: list[RenderableType] = []
     for workload in analysis.workloads:
-        parts.append(Text(workload.workload.label or workload.workload.name, style="bold", overflow="fold"))
+        named = clean(workload.workload.label or workload.workload.name)
+        parts.append(Text(named, style="bold", overflow="fold"))
         if workload.metrics:
             parts += [_primary_table(workload, width), Text()]
         parts += _troubles(workload)
