@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as RichLive
+from rich.segment import Segments
 from rich.text import Text
 
 from guestmark.plan.model import Cell, Plan, Trial, TrialStatus
@@ -27,14 +28,6 @@ class Live:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
-        self._live = RichLive(
-            get_renderable=self._draw,
-            console=self._console,
-            refresh_per_second=_REFRESH_PER_SECOND,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
         self._plan: Plan | None = None
         self._cell = ""
         self._phase = ""
@@ -44,6 +37,15 @@ class Live:
         self._in_block = 0
         self._estimate: Estimate | None = None
         self._estimated_at = 0.0
+        self._table: Segments | None = None
+        self._live = RichLive(
+            get_renderable=self._draw,
+            console=self._console,
+            refresh_per_second=_REFRESH_PER_SECOND,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
 
     def __enter__(self) -> Live:
         self._live.start()
@@ -78,7 +80,13 @@ class Live:
 
     def block_ended(self, estimate: Estimate) -> None:
         """Shows the new estimates."""
+        from guestmark.report.terminal import result_table
+
         self._estimate, self._estimated_at = estimate, time.monotonic()
+        if estimate.analysis.trials:
+            # Laid out once a block, not once a second beside a measurement.
+            table = result_table(estimate.analysis, width=self._console.width, details=False)
+            self._table = Segments(list(self._console.render(table)))
         self._live.refresh()
 
     def note(self, text: str) -> None:
@@ -86,13 +94,7 @@ class Live:
         self._console.print(Text(f"guestmark: {text}"), soft_wrap=True)
 
     def _draw(self) -> RenderableType:
-        parts: list[RenderableType] = []
-        if self._estimate is not None and self._estimate.analysis.trials:
-            from guestmark.report.terminal import result_table
-
-            parts.append(result_table(self._estimate.analysis, width=self._console.width, details=False))
-        parts.append(self._status())
-        return Group(*parts)
+        return Group(self._table, self._status()) if self._table else self._status()
 
     def _status(self) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")

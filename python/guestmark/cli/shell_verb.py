@@ -54,7 +54,7 @@ def command(
     (cell,) = matrix.cells
     caller = Caller.current()
     words = argv or [caller.env.get("SHELL") or "/bin/sh"]
-    identity = (
+    identity: dict[str, Any] = (
         {} if cell.platform == "host" else {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}
     )
     if sys.stderr.isatty() and cell.platform != "host":
