@@ -18,7 +18,7 @@ def choose(duration_s: float) -> int:
     """
     if duration_s <= 0:
         return MAX_ITERATIONS
-    return min(max(round(math.sqrt(_BOOT_S / duration_s)), 1), MAX_ITERATIONS)
+    return max(round(min(math.sqrt(_BOOT_S / duration_s), MAX_ITERATIONS)), 1)
 
 
 def chosen_before(cell_trials: Sequence[Trial]) -> int | None:

@@ -1,0 +1,227 @@
+"""Order, iterations, giving up, stopping: everything a run decides follows from the plan and its trials."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guestmark.errors import PlatformUnusableError, WorkloadError
+from guestmark.experiment import iterations, preflight, stopping
+from guestmark.experiment.blocks import GIVE_UP_AFTER, given_up, missing_trials, order_of
+from guestmark.experiment.trial import merge
+from guestmark.ledger.model import RunState
+from guestmark.plan import factors
+from guestmark.plan.matrix import Null, expand
+from guestmark.plan.model import Better, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
+from guestmark.plan.platform_spec import parse_platforms
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.report.analysis import analyse
+
+WALL = Metric("wall_s", "s")
+
+
+def make_plan(on="host,uml", null=Null.BASELINE, settings=(), **policy):
+    matrix = expand(
+        WorkloadSpec("exec", {"argv": ["true"]}),
+        parse_platforms([on]),
+        factors.parse_settings(settings),
+        null=null,
+    )
+    return Plan("exec", matrix.cells, Policy(**policy), (WALL,))
+
+
+def good(cell, block, value=1.0, duration=2.0):
+    return Trial(
+        cell,
+        block,
+        0,
+        TrialStatus.OK,
+        measurements=(Measurement(WALL, value, (value,)),),
+        duration_s=duration,
+    )
+
+
+def bad(cell, block):
+    return Trial(cell, block, 0, TrialStatus.FAILED, reason="x", duration_s=2.0)
+
+
+def decide(plan, trials, blocks):
+    return stopping.decide(plan, trials, blocks, analyse(plan, trials, metrics={"wall_s"}))
+
+
+# --- order ---
+
+
+@given(st.integers(0, 2**64), st.integers(0, 1000), st.integers(1, 12))
+def test_a_block_holds_every_cell_once_in_an_order_of_its_own(seed, block, count):
+    cells = make_plan(",".join(["host"] * count)).cells
+    order = order_of(seed, block, cells)
+    assert sorted(cell.id for cell in order) == sorted(cell.id for cell in cells)
+    assert order == order_of(seed, block, cells)
+
+
+def test_every_order_comes_up_about_equally_often():
+    cells = make_plan("host,host,host").cells
+    counts = {}
+    for block in range(6000):
+        order = tuple(cell.id for cell in order_of(5, block, cells))
+        counts[order] = counts.get(order, 0) + 1
+    assert len(counts) == 6
+    assert all(850 < count < 1150 for count in counts.values())  # 5 sigma around 1000
+
+
+@given(st.integers(0, 99), st.sets(st.integers(0, 3)))
+def test_what_is_missing_keeps_its_place(seed, done):
+    cells = make_plan("host,host,host,host").cells
+    everything = list(missing_trials(seed, 0, cells, {}))
+    ended = {(0, cell.id): good(cell.id, 0) for position, cell in everything if position in done}
+    assert list(missing_trials(seed, 0, cells, ended)) == [one for one in everything if one[0] not in done]
+
+
+# --- iterations ---
+
+
+@pytest.mark.parametrize(
+    ("duration", "count"), [(0, 10), (0.001, 10), (0.04, 5), (0.25, 2), (1, 1), (3600, 1)]
+)
+def test_iterations_by_duration(duration, count):
+    assert iterations.choose(duration) == count
+
+
+@given(st.floats(min_value=0, max_value=1e6))
+def test_iterations_are_between_one_and_ten(duration):
+    assert 1 <= iterations.choose(duration) <= 10
+
+
+def test_iterations_stay_as_the_first_good_trial_had_them():
+    trial = Trial("a", 1, 0, TrialStatus.OK, measurements=(Measurement(WALL, 1.0, (1.0, 1.0, 1.0)),))
+    assert iterations.chosen_before([bad("a", 0), trial]) == 3
+    assert iterations.chosen_before([bad("a", 0)]) is None
+
+
+def test_times_are_reduced_by_the_median_and_rates_by_the_mean():
+    rate = Metric("rate", "1/s", Better.HIGHER)
+    rounds = [[Measurement(WALL, v, (v,)), Measurement(rate, v, (v,))] for v in (1.0, 2.0, 9.0)]
+    wall, mean = merge(rounds)
+    assert (wall.value, mean.value, wall.iterations) == (2.0, 4.0, (1.0, 2.0, 9.0))
+
+
+def test_a_metric_that_an_iteration_lacks_is_an_error():
+    with pytest.raises(WorkloadError, match="1 of 2 iterations"):
+        merge([[Measurement(WALL, 1.0, (1.0,))], []])
+
+
+# --- giving up ---
+
+
+def test_a_cell_is_given_up_only_when_it_never_succeeded():
+    assert not given_up([])
+    assert not given_up([bad("a", block) for block in range(GIVE_UP_AFTER - 1)])
+    assert given_up([bad("a", block) for block in range(GIVE_UP_AFTER)])
+    assert not given_up([good("a", 0), *(bad("a", block) for block in range(1, 9))])
+
+
+# --- stopping ---
+
+
+def noisy(plan, blocks, spread, seed=1):
+    chance = random.Random(seed)
+    return [
+        good(cell.id, block, math.exp(chance.gauss(0, spread)))
+        for block in range(blocks)
+        for cell in plan.cells
+    ]
+
+
+def test_a_fixed_number_of_blocks_is_kept_to():
+    plan = make_plan(blocks=3, time_limit_s=0.1)
+    assert decide(plan, noisy(plan, 2, 0.5), 2).state is None
+    assert decide(plan, noisy(plan, 3, 0.5), 3).state is RunState.COMPLETE
+
+
+def test_not_before_ten_blocks_however_precise():
+    plan = make_plan(precision=0.02, time_limit_s=1e9)
+    assert decide(plan, noisy(plan, 9, 0.0001), 9).state is None
+    assert decide(plan, noisy(plan, 10, 0.0001), 10).state is RunState.COMPLETE
+
+
+def test_on_until_precise_then_never_on_significance():
+    plan = make_plan(precision=0.02, time_limit_s=1e9)
+    decision = decide(plan, noisy(plan, 12, 0.1), 12)
+    assert decision.state is None
+    assert decision.goal > 12
+    slow = [
+        good(t.cell_id, t.block, t.measurements[0].value * (9 if t.cell_id == "uml" else 1))
+        for t in noisy(plan, 12, 0.1)
+    ]
+    assert decide(plan, slow, 12).state is None  # a ratio of 9 is significant, but not precise
+
+
+def test_the_time_limit_ends_a_run_between_blocks():
+    plan = make_plan(precision=0.0001, time_limit_s=100.0)  # a block costs 6 s
+    assert decide(plan, noisy(plan, 15, 0.1), 15).state is None
+    assert decide(plan, noisy(plan, 17, 0.1), 17).state is RunState.STOPPED
+
+
+def test_the_number_of_blocks_is_bounded():
+    plan = make_plan(precision=0.0001, time_limit_s=1e9, max_blocks=12)
+    assert decide(plan, noisy(plan, 12, 0.1), 12).state is RunState.STOPPED
+
+
+def test_cells_that_are_given_up_do_not_keep_a_run_alive():
+    plan = make_plan(precision=0.02, time_limit_s=1e9)
+    trials = [bad(t.cell_id, t.block) if t.cell_id == "uml" else t for t in noisy(plan, 10, 0.0001)]
+    trials = [t for t in trials if t.status is TrialStatus.OK or t.block < GIVE_UP_AFTER]
+    assert decide(plan, trials, 10).state is RunState.COMPLETE
+
+
+def test_a_single_cell_is_measured_until_its_mean_is_precise():
+    plan = make_plan("host", null=Null.NONE, precision=0.02, time_limit_s=1e9)
+    assert decide(plan, noisy(plan, 10, 0.0001), 10).state is RunState.COMPLETE
+    assert decide(plan, noisy(plan, 10, 0.5), 10).state is None
+
+
+def test_the_cost_of_a_block():
+    trials = [good("a", 0, duration=1), good("a", 1, duration=3), good("b", 0, duration=5)]
+    assert stopping.block_cost(trials) == 7
+
+
+# --- before the run ---
+
+
+def prober(**answers):
+    return lambda platforms: {platform.name: answers[platform.name] for platform in platforms}
+
+
+def test_unusable_platforms_are_found_and_the_host_is_really_tried():
+    found = preflight.check_platforms(
+        make_plan("host,uml,tcg"), prober(uml=Unusable("no", "try"), tcg=Usable(1.0))
+    )
+    assert found == {"uml": Unusable("no", "try")}
+
+
+def test_a_foreign_architecture_is_left_out_with_its_reason():
+    found = preflight.check_platforms(make_plan("host,tcg@sparc64"), prober())
+    assert "sparc64" in found["tcg@sparc64"].reason
+
+
+def test_the_first_usable_cell_becomes_the_baseline_with_a_null_copy():
+    plan, notes = preflight.without(make_plan("kvm,uml,tcg"), {"kvm": Unusable("no")})
+    assert [cell.id for cell in plan.cells if cell.baseline] == ["uml"]
+    assert [cell.null_of for cell in plan.cells if cell.id == "uml#2"] == ["uml"]
+    assert "compared with uml instead" in notes[0]
+
+
+def test_nothing_changes_when_the_baseline_is_usable():
+    plan = make_plan("host,kvm")
+    assert preflight.without(plan, {"kvm": Unusable("no")}) == (plan, [])
+
+
+def test_all_reasons_are_given_when_nothing_is_left():
+    with pytest.raises(PlatformUnusableError) as caught:
+        preflight.without(make_plan("kvm,uml"), {"kvm": Unusable("a", "b"), "uml": Unusable("c", "b")})
+    assert "kvm: a" in caught.value.message
+    assert "uml: c" in caught.value.message
+    assert caught.value.hint == "b"

@@ -1,0 +1,57 @@
+"""Signals are handled in order: remembered outside of trials, raised inside."""
+
+import os
+import signal
+
+import pytest
+
+from guestmark.experiment.interrupt import Interrupted, Interruption
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_inside_a_trial_is_raised(number):
+    interruption = Interruption()
+
+    def trial():
+        with interruption.armed():
+            os.kill(os.getpid(), number)
+            signal.sigtimedwait([], 5)
+            pytest.fail("the trial must not go on")
+
+    with interruption.handled(), pytest.raises(Interrupted):
+        trial()
+    assert interruption.received == number
+
+
+def test_a_signal_between_trials_waits_for_the_next_one():
+    interruption = Interruption()
+    with interruption.handled():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.received == signal.SIGINT
+        with pytest.raises(Interrupted), interruption.armed():
+            pytest.fail("the trial must not begin")
+
+
+def test_cleaning_up_is_not_interrupted():
+    interruption = Interruption()
+    with interruption.handled():
+        with interruption.armed():
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert interruption.received == signal.SIGTERM
+
+
+def test_handlers_are_put_back():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with Interruption().handled():
+        pass
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_nohup_is_respected():
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption().handled():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, previous)
