@@ -334,6 +334,30 @@ def test_a_directory_is_not_a_ledger(tmp_path: Path) -> None:
     assert "ledger.sqlite" in raised.value.hint
 
 
+def test_pipes_devices_and_what_cannot_be_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for bad in (
+        tmp_path / "pipe",
+        Path("/dev/null"),
+        tmp_path / "loop",
+        "~no-such-user/x",
+        tmp_path / ("x" * 300),
+    ):
+        with pytest.raises(LedgerError) as raised:
+            open_ledger(bad)
+        assert raised.value.hint
+
+
+def test_a_link_is_the_same_ledger(file: Path) -> None:
+    link = file.with_name("link")
+    link.symlink_to(file)
+    with open_ledger(file) as ledger, open_ledger(link) as linked:
+        run_id = ledger.create_run(PLAN, {}, 1)
+        with ledger.claim(run_id), pytest.raises(LedgerError, match="is being executed"):
+            linked.claim(run_id).__enter__()
+
+
 def test_below_a_file_there_is_no_ledger(file: Path) -> None:
     file.write_text("x")
     with pytest.raises(LedgerError, match="Not a directory"):

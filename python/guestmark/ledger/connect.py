@@ -38,8 +38,6 @@ class Store:
 
 def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) -> Store:
     """Opens (and, when `writable`, makes or completes) the database. Raises `LedgerError`."""
-    if where is None:
-        where = default_path()
     if isinstance(where, str) and "://" in where:
         try:
             url = make_url(where)
@@ -50,7 +48,12 @@ def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) 
         if not url.database or url.database == ":memory:":
             raise LedgerError("A ledger in memory would keep nothing.", hint="Give a file: sqlite:///FILE.")
         where = url.database
-    return _connect_file(Path(where).expanduser().absolute(), writable, busy_timeout_s)
+    try:
+        # Links are followed, so that a ledger has one name and a run in it one claim.
+        file = (default_path() if where is None else Path(where).expanduser()).resolve()
+    except (OSError, RuntimeError) as error:
+        raise LedgerError(f"The ledger {where or ''} cannot be found: {error}", hint=OTHER) from error
+    return _connect_file(file, writable, busy_timeout_s)
 
 
 # --- SQLite -------------------------------------------------------------------------------------------------
@@ -82,6 +85,8 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
         raise LedgerError(
             f"{file} is a directory, not a ledger.", hint=f"Try --ledger {file / 'ledger.sqlite'}."
         )
+    if file.exists() and not file.is_file():
+        raise LedgerError(f"{file} is not a file, so not a ledger.", hint="Give a file with --ledger FILE.")
     if not file.exists():
         if not writable:
             raise LedgerError(
