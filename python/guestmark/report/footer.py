@@ -26,27 +26,32 @@ _CAUSES = {  # by name in `stats.THRESHOLDS`
 
 
 def footer(analysis: Analysis, *, run_id: str = "", state: RunState | None = None) -> RenderableType:
+    """The small print, for the terminal."""
+    return Group(*lines(analysis, run_id=run_id, state=state))
+
+
+def lines(analysis: Analysis, *, run_id: str = "", state: RunState | None = None) -> list[Text]:
     """Lines of small print; warnings first, since they limit what was said above."""
-    lines: list[Text] = []
+    said: list[Text] = []
     for workload in analysis.workloads:
-        lines += _null_lines(workload, many=len(analysis.workloads) > 1)
-    lines += _warnings(analysis)
+        said += _null_lines(workload, many=len(analysis.workloads) > 1)
+    said += _warnings(analysis)
     if not any(result.summary for result in analysis.cells):
-        lines.append(Text("Nothing was measured", style="bold red"))
+        said.append(Text("Nothing was measured", style="bold red"))
     policy = analysis.plan.policy
     counted = f"{analysis.blocks} blocks, {analysis.trials} trials"
     if analysis.failed:
         counted += f" ({analysis.failed} failed)"
-    lines.append(_dim(f"{counted}, seed {policy.seed}, 95 % intervals over fresh machines"))
+    said.append(_dim(f"{counted}, seed {policy.seed}, 95 % intervals over fresh machines"))
     spent = time_spent(tuple(trial for result in analysis.cells for trial in result.trials))
     if spent:
-        lines.append(_dim(spent))
+        said.append(_dim(spent))
     if run_id:
         going_on = state not in {None, RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
-        lines.append(_dim(f"Run {run_id}, {state.value}" if state is not None else f"Run {run_id}"))
+        said.append(_dim(f"Run {run_id}, {state.value}" if state is not None else f"Run {run_id}"))
         command = f"guestmark resume {run_id}" if going_on else f"guestmark show {run_id}"
-        lines.append(Text(f"{'Continue' if going_on else 'See again'}: {command}", style="dim", no_wrap=True))
-    return Group(*lines)
+        said.append(Text(f"{'Continue' if going_on else 'See again'}: {command}", style="dim", no_wrap=True))
+    return said
 
 
 def time_spent(trials: tuple[Trial, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Runs for other programs: JSON, CSV, Markdown, Parquet.
+"""Runs for other programs: JSON, CSV, Markdown, Parquet, HTML.
 
 JSON is the whole result document. CSV and Parquet are the raw figures in long form, one row for each trial
 and metric (failed trials have one row without a metric), as every data tool likes to read them. Markdown is
@@ -36,6 +36,7 @@ class Format(StrEnum):
     CSV = "csv"
     MARKDOWN = "markdown"
     PARQUET = "parquet"
+    HTML = "html"
 
 
 def render(run: StoredRun, form: Format, analysis: Analysis | None = None) -> bytes:
@@ -48,6 +49,10 @@ def render(run: StoredRun, form: Format, analysis: Analysis | None = None) -> by
     found = analysis or analyse(run.plan, run.trials, run.unusable)
     if form is Format.MARKDOWN:
         return _markdown(run, found).encode()
+    if form is Format.HTML:
+        from guestmark.report.html import page
+
+        return page(run, found).encode()
     document = result_document(run, found)
     return (json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
