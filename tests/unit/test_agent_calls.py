@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from guestmark.agent.binary import agent_binary, start_host_agent
-from guestmark.agent.client import Agent, CallError, CommandError
+from guestmark.agent.client import Agent, CallError, CommandError, ExecResult
 from guestmark.agent.clocks import host_boot_id
 from guestmark.errors import AgentError, GuestmarkError
 
@@ -53,8 +54,8 @@ def gone(*pids: int) -> bool:
     return True
 
 
-def sh(agent: Agent, script: str, **more: object) -> object:
-    return agent.exec(["/bin/sh", "-c", script], **{"timeout_s": LIMIT, **more})  # type: ignore[arg-type]
+def sh(agent: Agent, script: str, **more: Any) -> ExecResult:
+    return agent.exec(["/bin/sh", "-c", script], **{"timeout_s": LIMIT, **more})
 
 
 def test_hello_says_who_answers(agent: Agent) -> None:

@@ -153,7 +153,11 @@ def test_silence_before_the_greeting() -> None:
 
 def test_a_peer_that_never_reads() -> None:
     stop = threading.Event()
-    with facing(lambda _: stop.wait(30) and None) as agent:
+
+    def peer(_: socket.socket) -> None:
+        stop.wait(30)
+
+    with facing(peer) as agent:
         agent.hello(DEADLINE)
         refuses(agent, lambda a: a.sink(bytes(30 << 20), DEADLINE))
         stop.set()

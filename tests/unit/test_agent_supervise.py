@@ -74,15 +74,15 @@ def test_the_whole_family_and_the_files_go(tmp_path: Path, how: str | signal.Sig
     )
     found = members(pids)
     assert all(alive(pid) for pid in found)
-    if how == "lifeline":
-        run.let_go()
-    else:
+    if isinstance(how, signal.Signals):
         os.kill(run.process.pid, how)
+    else:
+        run.let_go()
     assert run.process.wait(20) == 128 + signal.SIGKILL
     assert not any(alive(pid) for pid in found)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pids", "precious"]
     assert (precious / "file").exists()
-    if how != "lifeline":
+    if isinstance(how, signal.Signals):
         run.let_go()
 
 

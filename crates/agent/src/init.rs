@@ -73,10 +73,14 @@ fn boot_and_serve() -> io::Result<()> {
     phases.ended("furnish");
     let channel = open_channel(&options.channel)?;
     phases.ended("channel");
-    if options.root != "none" {
-        remove_below(&old_root.into(), 0);
-    }
-    match serve::serve(&channel, &signals, phases.0) {
+    let stayed = options.root == "none";
+    let finish = || {
+        bring_up_loopback();
+        if !stayed {
+            remove_below(&old_root.into(), 0);
+        }
+    };
+    match serve::serve(&channel, &signals, phases.0, finish) {
         End::Gone | End::PowerOff => Ok(()),
         End::Signal(signal) => Err(io::Error::other(format!("ended by signal {signal}"))),
         End::Broken(why) => Err(io::Error::other(why)),
@@ -231,13 +235,15 @@ fn mount_root(options: &Options) -> io::Result<()> {
 
 /// Makes the overlay the root, as `switch_root` does, and takes `/proc`, `/sys` and `/dev` along.
 fn switch_root() -> io::Result<()> {
-    for directory in ["proc", "sys", "dev", "run", "tmp"] {
-        let target = format!("/guestmark/root/{directory}");
-        let _ = fs::create_dir(&target);
-        if matches!(directory, "proc" | "sys" | "dev") {
-            rustix::mount::mount_move(format!("/{directory}").as_str(), target.as_str())
-                .map_err(|error| failed(&format!("cannot move /{directory}"), &error.into()))?;
+    for directory in ["/proc", "/sys", "/dev"] {
+        let target = format!("/guestmark/root{directory}");
+        let mut moved = rustix::mount::mount_move(directory, target.as_str());
+        // Every look-up goes to the host: only make what turns out to be missing.
+        if moved == Err(rustix::io::Errno::NOENT) {
+            fs::create_dir(&target).map_err(|error| failed(&target, &error))?;
+            moved = rustix::mount::mount_move(directory, target.as_str());
         }
+        moved.map_err(|error| failed(&format!("cannot move {directory}"), &error.into()))?;
     }
     std::env::set_current_dir("/guestmark/root")?;
     rustix::mount::mount_move(".", "/")
@@ -284,7 +290,6 @@ fn furnish(plain: MountFlags) -> io::Result<()> {
         maximum: Some(1 << 20),
     };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, files);
-    bring_up_loopback();
     Ok(())
 }
 

@@ -55,7 +55,7 @@ pub fn serve_stdio() -> io::Result<ExitCode> {
     sys::duplicate_onto(null.as_fd(), 0)?;
     sys::duplicate_onto(null.as_fd(), 1)?;
     sys::become_subreaper()?;
-    match serve(&channel, &signals, Vec::new()) {
+    match serve(&channel, &signals, Vec::new(), || ()) {
         End::Gone | End::PowerOff => Ok(ExitCode::SUCCESS),
         End::Signal(signal) => Ok(ExitCode::from((128 + signal) as u8)),
         End::Broken(why) => Err(io::Error::other(why)),
@@ -63,7 +63,14 @@ pub fn serve_stdio() -> io::Result<ExitCode> {
 }
 
 /// Greets the controller and answers it until the end; then nothing that it started is left.
-pub fn serve(channel: &Channel, signals: &OwnedFd, phases: Vec<Phase>) -> End {
+///
+/// `before_calls` is run once the greeting has been sent: what need not delay it but must be done before any call.
+pub fn serve(
+    channel: &Channel,
+    signals: &OwnedFd,
+    phases: Vec<Phase>,
+    before_calls: impl FnOnce(),
+) -> End {
     let mut server = Server {
         signals,
         vmstat: File::open("/proc/vmstat").ok(),
@@ -75,7 +82,7 @@ pub fn serve(channel: &Channel, signals: &OwnedFd, phases: Vec<Phase>) -> End {
     };
     sys::release_freed_memory_eagerly();
     let end = server
-        .run(channel)
+        .run(channel, before_calls)
         .unwrap_or_else(|error| End::Broken(format!("channel: {error}")));
     for job in &server.jobs {
         job.signal(libc::SIGKILL);
@@ -112,7 +119,7 @@ fn wants(fd: RawFd, events: libc::c_short) -> libc::pollfd {
 }
 
 impl Server<'_> {
-    fn run(&mut self, channel: &Channel) -> io::Result<End> {
+    fn run(&mut self, channel: &Channel, before_calls: impl FnOnce()) -> io::Result<End> {
         let (input, output) = (channel.input.as_raw_fd(), channel.output.as_raw_fd());
         sys::set_nonblocking(channel.input.as_fd())?;
         sys::set_nonblocking(channel.output.as_fd())?;
@@ -124,6 +131,7 @@ impl Server<'_> {
             ok: calls::hello(&self.phases),
         });
         self.out.flush(output)?;
+        before_calls();
         loop {
             self.watched(&mut fds, input, output, absent);
             let room = self.out.len() < OUTBOX_LIMIT;

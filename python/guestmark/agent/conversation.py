@@ -1,0 +1,195 @@
+"""One conversation with an agent: greeting, calls in turn, deadlines, and what happens when it goes wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from guestmark.agent import messages
+from guestmark.agent.clocks import Ping
+from guestmark.agent.frames import Link, LinkError, Transport
+from guestmark.agent.messages import MAX_CHUNK, PROTOCOL, Hello
+from guestmark.agent.results import CallError, CommandError, refusal
+from guestmark.errors import AgentError
+
+T = TypeVar("T")
+_PINGS = 6
+
+
+class Conversation:
+    """The part of `Agent` that every call uses."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._link = Link(transport)
+        self._closed = ""
+        self._next_id = 1
+        self._hello: Hello | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls are refused."""
+        return bool(self._closed)
+
+    def close(self) -> None:
+        """Closes the transport: a host agent ends what it runs and exits, a guest switches off."""
+        self._shut("was closed")
+
+    def _shut(self, why: str) -> None:
+        if not self._closed:
+            self._closed = why
+            self._link.close()
+
+    def hello(self, timeout_s: float = 60.0) -> Hello:
+        """Who answers. The first time it waits for the agent's greeting, so call it first, with the boot's deadline.
+
+        Raises `AgentError` when the agent speaks another protocol.
+        """
+        if self._hello is None:
+            return self._greeting(time.monotonic() + timeout_s)
+        return self._call("hello", None, Hello, timeout_s)
+
+    def clock(self, timeout_s: float = 10.0) -> messages.Clock:
+        """The machine's clocks now."""
+        return self._call("clock", None, messages.Clock, timeout_s)
+
+    def ping(self, count: int = _PINGS, timeout_s: float = 10.0) -> Ping:
+        """The quickest of `count` readings of the machine's clock between two of ours."""
+        self._greeted(timeout_s)
+        return min((self._ping(timeout_s) for _ in range(count)), key=lambda ping: ping.round_trip_ns)
+
+    def _greeted(self, timeout_s: float) -> None:
+        if self._hello is None:
+            self.hello(timeout_s)
+
+    def _greeting(self, deadline: float) -> Hello:
+        with Guard(self, "hello"):
+            reply = self._receive(0, deadline)
+            if reply.ok is UNSET:
+                raise LinkError("sent something else than its greeting")
+            spoken = msgspec.msgpack.decode(reply.ok, type=messages.Protocol).protocol
+            if spoken != PROTOCOL:
+                raise _OtherProtocolError(spoken)
+            self._hello = msgspec.msgpack.decode(reply.ok, type=Hello)
+        return self._hello
+
+    def _ping(self, timeout_s: float) -> Ping:
+        sent_ns = time.monotonic_ns()
+        guest_ns = self.clock(timeout_s).monotonic_ns
+        return Ping(sent_ns, guest_ns, time.monotonic_ns())
+
+    def _call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        result: type[T],
+        timeout_s: float,
+        *,
+        data: bytes | Iterable[bytes] = b"",
+        streaming: bool = False,
+        on_data: Callable[[int, bytes], None] | None = None,
+        command: bool = False,
+    ) -> T:
+        deadline = time.monotonic() + timeout_s
+        self._greeted(timeout_s)
+        with Guard(self, name):
+            call_id = self._next_id
+            self._next_id += 1
+            frames = self._frames(call_id, name, arguments, data if streaming else None)
+            while True:
+                reply = self._receive(call_id, deadline, frames)
+                if reply.data is not UNSET:
+                    if on_data is None:
+                        raise LinkError("sent data that was not asked for")
+                    on_data(reply.stream, reply.data)
+                    continue
+                if reply.error is not UNSET:
+                    failure = reply.error
+                    self._finish_feed(frames, deadline, streaming)
+                    break
+                assert reply.ok is not UNSET
+                decoded = msgspec.msgpack.decode(reply.ok, type=result)
+                self._finish_feed(frames, deadline, streaming)
+                return decoded
+        raise refusal(failure.message, failure.kind, failure.errno, command=command or name == "exec")
+
+    def _finish_feed(self, frames: Iterator[bytes], deadline: float, streaming: bool) -> None:
+        """A call that ended before it took all of its data: the frame under way must be completed, no others sent."""
+        if streaming:
+            self._link.finish_sending(deadline)
+
+    @staticmethod
+    def _frames(
+        call_id: int, name: str, arguments: Mapping[str, Any] | None, data: bytes | Iterable[bytes] | None
+    ) -> Iterator[bytes]:
+        first = messages.request(call_id, name, arguments)
+        if len(first) > messages.MAX_FRAME:
+            raise CallError(
+                f"{name}: arguments and environment are {len(first)} bytes, more than {messages.MAX_FRAME}",
+                "bad_request",
+                None,
+            )
+        yield first
+        if data is None:
+            return
+        for part in (data,) if isinstance(data, bytes) else data:
+            view = memoryview(part)
+            for start in range(0, len(view), MAX_CHUNK):
+                yield messages.request(call_id, "data", view[start : start + MAX_CHUNK])
+        yield messages.request(call_id, "end")
+
+    def _receive(
+        self, call_id: int, deadline: float, frames: Iterator[bytes] | None = None
+    ) -> messages.Reply:
+        payload = self._link.exchange(deadline, feed=frames)
+        assert payload is not None
+        reply = messages.reply(payload)
+        if reply.id != call_id:
+            if reply.error is not UNSET and reply.id == 0:
+                raise LinkError(f"did not understand: {reply.error.message}")
+            raise LinkError(f"answered call {reply.id} instead of {call_id}")
+        return reply
+
+
+class _OtherProtocolError(Exception):
+    def __init__(self, spoken: int) -> None:
+        super().__init__(spoken)
+        self.spoken = spoken
+
+
+class Guard:
+    """Turns whatever goes wrong in a conversation into `AgentError`, and closes the agent then."""
+
+    def __init__(self, agent: Conversation, name: str) -> None:
+        self._agent = agent
+        self._name = name
+
+    def __enter__(self) -> None:
+        if self._agent._closed:
+            raise AgentError(f"{self._name}: the agent {self._agent._closed}")
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if error is None or isinstance(error, (CallError, CommandError)):
+            return
+        match error:
+            case _OtherProtocolError():
+                why = f"speaks protocol {error.spoken}, not {PROTOCOL}"
+                hint = "rebuild the agent: cargo build --release -p guestmark-agent; then start again"
+            case LinkError():
+                why, hint = str(error), ""
+            case msgspec.MsgspecError() | ValueError():
+                why, hint = f"sent garbage ({error})", ""
+            case _:
+                self._agent._shut(f"was interrupted in {self._name}")
+                return
+        self._agent._shut(f"{why} (in an earlier call of {self._name})")
+        raise AgentError(f"{self._name}: the agent {why}", hint=hint) from error
