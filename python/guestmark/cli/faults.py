@@ -1,6 +1,7 @@
 """How errors reach the user: one line what is wrong, one line what to do, and the right exit status."""
 
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -32,8 +33,8 @@ def status_after(error: BaseException) -> int:
         return int(error.exit_status)
     if isinstance(error, KeyboardInterrupt):
         return int(ExitStatus.INTERRUPTED)
-    if isinstance(error, PipeClosed):
-        return _pipe_closed()
+    if isinstance(error, PipeClosed) or (isinstance(error, OSError) and error.errno == errno.EIO):
+        return _pipe_closed()  # EIO: the terminal has been closed
     if isinstance(error, Exception):
         return _crashed(error)
     raise error

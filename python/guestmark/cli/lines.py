@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -67,5 +68,7 @@ class Lines:
 
 
 def _line(text: str) -> None:
-    sys.stderr.write(f"guestmark: {text}\n")
-    sys.stderr.flush()
+    # Nobody reads it any more: no reason to stop measuring.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"guestmark: {text}\n")
+        sys.stderr.flush()

@@ -49,7 +49,8 @@ def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[st
         hints = "; ".join(dict.fromkeys(result.hint for result in unusable.values() if result.hint))
         raise PlatformUnusableError(f"no platform can be used: {reasons}", hint=hints)
     notes: list[str] = []
-    cells = list(plan.cells)
+    # A copy of a cell that cannot be measured shows nothing.
+    cells = [cell for cell in plan.cells if cell.null_of is None or cell.platform not in unusable]
     for old in [cell for cell in plan.cells if cell.baseline and cell.platform in unusable]:
         new = next(
             (cell for cell in usable if cell.null_of is None and cell.workload == old.workload),
