@@ -1,5 +1,6 @@
 """The loop: block after block, cell after cell, each trial in the ledger as soon as it has ended."""
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from guestmark.platforms import registry
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
+
+_ESTIMATE_SHARE = 10.0  # an estimate for the display alone waits this many times what the last one took
 
 
 def run(
@@ -72,6 +75,7 @@ class _Loop:
         self._done = {(trial.block, trial.cell_id): trial for trial in trials}
         self._observer = observer
         self._interruption = interruption
+        self._next_estimate = 0.0
 
     def blocks(self) -> RunState:
         """Runs blocks until the policy says stop."""
@@ -99,20 +103,23 @@ class _Loop:
     def _decide(self, blocks: int) -> stopping.Decision:
         if not self._trials:  # spares the first trial the import of what analyses
             return stopping.Decision(None, self._plan.policy.blocks, None)
-        if self._plan.policy.blocks is not None and not self._wants_estimates:
+        if self._plan.policy.blocks is not None and not self._estimate_due():
             left = self._plan.policy.blocks - blocks
             return stopping.Decision(RunState.COMPLETE if left <= 0 else None, self._plan.policy.blocks, None)
         from guestmark.report.analysis import analyse
 
+        begin = time.monotonic()
         stored = [trial for trial in self._trials if trial.block < blocks]
         analysis = analyse(self._plan, stored, metrics={self._plan.metrics[0].name})
         decision = stopping.decide(self._plan, self._trials, blocks, analysis)
         self._observer.block_ended(Estimate(blocks, decision.goal, decision.left_s, analysis))
+        now = time.monotonic()
+        self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)
         return decision
 
-    @property
-    def _wants_estimates(self) -> bool:
-        return self._observer.wants_estimates
+    def _estimate_due(self) -> bool:
+        """Whether estimates are wanted that decide nothing: not when they would take much of the run's time."""
+        return self._observer.wants_estimates and time.monotonic() >= self._next_estimate
 
     def _trial(self, cell: Cell, block: int, order: int) -> None:
         with self._interruption.armed():
