@@ -168,6 +168,7 @@ why() {
         python) echo "the tool is written in Python (at least $python_wanted, with venv)" ;;
         rustfmt) echo "checks the Rust sources' format" ;;
         clippy) echo "checks the Rust sources" ;;
+        mmdebstrap) echo "makes the fresh Debian root in which set-up is tested" ;;
         cargo) echo "builds the agent (Rust, at least $rust_wanted)" ;;
     esac
 }
@@ -352,6 +353,7 @@ missing_dev() {
     find_cargo
     "$cargo" fmt --version >/dev/null 2>&1 || echo rustfmt
     "$cargo" clippy --version >/dev/null 2>&1 || echo clippy
+    [ "$want_dev" != long ] || command -v mmdebstrap >/dev/null || echo mmdebstrap
 }
 
 make_dev() {
@@ -369,7 +371,7 @@ stamp() { # as old as the beginning of set-up
     rm -f "$state/begin.$$"
 }
 
-# set_up [dev]: everything the command line (or ./test) needs; returns at once when it is there.
+# set_up [dev|long]: everything the command line (or ./test) needs; returns at once when it is there.
 set_up() {
     umask_before=$(umask)
     umask 022 # other users may use this checkout
