@@ -43,6 +43,10 @@ def command(
             autocompletion=options.complete_setting,
         ),
     ] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Boot guests from this kernel: short for --set kernel=PATH."),
+    ] = None,
     null: Annotated[
         Null, typer.Option(help="Which cells get a second copy that shows the noise floor.")
     ] = Null.BASELINE,
@@ -101,6 +105,9 @@ def command(
 
     Every block starts a fresh machine for each platform, in random order. The command is the host's own binary, run in
     the current directory with the current environment and user, in guests as on the host.
+
+    Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
+    could be measured, 130 interrupted (guestmark resume continues).
     """
     from dataclasses import asdict
 
@@ -115,7 +122,7 @@ def command(
     given = ExecOptions(
         on=on or ("host",),
         baseline=baseline,
-        settings=settings or (),
+        settings=options.with_kernel(settings, kernel),
         null=null,
         blocks=blocks,
         precision=options.value("--precision", parse_fraction, precision),

@@ -31,6 +31,12 @@ def positive_duration(option: str, text: str | None) -> float | None:
     return seconds
 
 
+def with_kernel(settings: list[str] | None, kernel: str | None) -> list[str]:
+    """The `--set` values with that of `--kernel`."""
+    chosen = [] if kernel is None else ["kernel=" + kernel.replace(",", "\\,")]
+    return [*(settings or ()), *chosen]
+
+
 def complete_platform(incomplete: str) -> list[str]:
     """Platforms after what is typed of `--on`."""
     from guestmark.platforms.registry import kinds

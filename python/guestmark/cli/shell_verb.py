@@ -33,6 +33,10 @@ def command(
             autocompletion=options.complete_setting,
         ),
     ] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Boot guests from this kernel: short for --set kernel=PATH."),
+    ] = None,
 ) -> None:
     """Open a shell in the very guest that would be measured.
 
@@ -48,7 +52,12 @@ def command(
     from guestmark.platforms.base import Caller
 
     specs = parse_platforms([on])
-    matrix = expand(WorkloadSpec("shell"), specs, factors.parse_settings(settings or ()), null=Null.NONE)
+    matrix = expand(
+        WorkloadSpec("shell"),
+        specs,
+        factors.parse_settings(options.with_kernel(settings, kernel)),
+        null=Null.NONE,
+    )
     if len(matrix.cells) != 1:
         raise UsageError("a shell runs in one machine", hint="give one platform and one level of each factor")
     (cell,) = matrix.cells
