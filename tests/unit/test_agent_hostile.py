@@ -308,3 +308,40 @@ def test_an_interrupted_call_closes_the_agent() -> None:
         assert agent.closed
         with pytest.raises(AgentError, match="interrupted"):
             agent.clock(DEADLINE)
+
+
+WINDOWED = frame({"id": 0, "ok": {**HELLO, "window": 100}})
+
+
+def windowed(acknowledge: Callable[[int], int]) -> Callable[[socket.socket], None]:
+    """A peer that takes at most 100 bytes unacknowledged and then acknowledges `acknowledge(received)`."""
+
+    def peer(connection: socket.socket) -> None:
+        connection.sendall(WINDOWED)
+        left = len(messages.request(1, "sink")) + len(messages.request(1, "data", bytes(5000)))
+        left += len(messages.request(1, "end"))
+        while left and (data := connection.recv(65536)):
+            assert len(data) <= 100
+            left -= len(data)
+            if count := acknowledge(len(data)):
+                connection.sendall((messages.ACKNOWLEDGEMENT + count).to_bytes(4, "little"))
+        connection.sendall(frame({"id": 1, "ok": {"bytes": 5000, "started_ns": 0, "ended_ns": 0}}))
+        until_closed(connection)
+
+    return peer
+
+
+def test_no_more_than_the_window_is_on_its_way() -> None:
+    with facing(windowed(lambda received: received), greet=False) as agent:
+        assert agent.sink(bytes(5000), SLACK).bytes == 5000
+
+
+@pytest.mark.parametrize(("acknowledged", "says"), [(0, "no answer in time"), (101, "never sent")])
+def test_acknowledgements_that_fail_or_lie(acknowledged: int, says: str) -> None:
+    with facing(windowed(lambda _: acknowledged), greet=False) as agent:
+        assert says in refuses(agent, lambda a: a.sink(bytes(5000), DEADLINE)).message
+
+
+def test_acknowledgements_without_a_window_are_garbage() -> None:
+    with facing(answering((messages.ACKNOWLEDGEMENT + 5).to_bytes(4, "little"), hang_up=False)) as agent:
+        assert "garbage" in refuses(agent).message

@@ -99,7 +99,7 @@ fn line_of(path: &str) -> String {
 }
 
 /// Who we are.
-pub fn hello(phases: &[Phase]) -> Hello {
+pub fn hello(phases: &[Phase], window: Option<u32>) -> Hello {
     let name = rustix::system::uname();
     Hello {
         protocol: PROTOCOL,
@@ -111,6 +111,7 @@ pub fn hello(phases: &[Phase]) -> Hello {
         hostname: name.nodename().to_string_lossy().into_owned(),
         boot_id: line_of("/proc/sys/kernel/random/boot_id"),
         clock: clock(),
+        window,
         phases: phases.to_vec(),
     }
 }

@@ -138,6 +138,12 @@ impl Outbox {
         filled
     }
 
+    /// Acknowledges that `count` more bytes were taken from the channel.
+    pub fn acknowledge(&mut self, count: usize) {
+        let mark = guestmark_wire::ACKNOWLEDGEMENT | count as u32;
+        self.buffer.extend_from_slice(&mark.to_le_bytes());
+    }
+
     fn patch(&mut self, start: usize) {
         let length = (self.buffer.len() - start - HEADER) as u32;
         self.buffer[start..start + HEADER].copy_from_slice(&length.to_le_bytes());

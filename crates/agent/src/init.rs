@@ -23,6 +23,10 @@ use crate::sys;
 /// How long the channel may take to appear.
 const CHANNEL_PATIENCE: Duration = Duration::from_secs(20);
 
+/// A terminal's line discipline holds 4096 bytes and throttles its driver 128 before that. UML's driver takes its
+/// descriptor out of the interrupts then and never puts it back: the line would be deaf from there on.
+const TERMINAL_WINDOW: u32 = 3584;
+
 /// Runs as PID 1. Never returns: the machine is switched off at the end.
 pub fn run() -> ! {
     if let Err(error) = boot_and_serve() {
@@ -311,8 +315,8 @@ fn bring_up_loopback() {
 }
 
 fn open_channel(spec: &str) -> io::Result<Channel> {
-    let (file, may_be_absent) = if let Some(name) = spec.strip_prefix("virtio:") {
-        (open_port(name)?, true)
+    let (file, window) = if let Some(name) = spec.strip_prefix("virtio:") {
+        (open_port(name)?, None)
     } else {
         let file = File::options()
             .read(true)
@@ -322,13 +326,15 @@ fn open_channel(spec: &str) -> io::Result<Channel> {
         let mut mode = rustix::termios::tcgetattr(&file)?;
         mode.make_raw();
         rustix::termios::tcsetattr(&file, rustix::termios::OptionalActions::Now, &mode)?;
-        (file, false)
+        (file, Some(TERMINAL_WINDOW))
     };
     let output = file.try_clone()?;
+    let may_be_absent = window.is_none();
     Ok(Channel {
         input: file.into(),
         output: output.into(),
         may_be_absent,
+        window,
     })
 }
 

@@ -40,6 +40,8 @@ pub struct Channel {
     /// Whether the other end may be absent at first (a virtio port nobody has opened yet): then an end of file before
     /// the first byte means "not yet".
     pub may_be_absent: bool,
+    /// Most bytes it may hold before it breaks: the controller waits for acknowledgements then.
+    pub window: Option<u32>,
 }
 
 /// `guestmark-agent serve`: on standard input and output.
@@ -50,6 +52,7 @@ pub fn serve_stdio() -> io::Result<ExitCode> {
         input: sys::duplicate(0)?,
         output: sys::duplicate(1)?,
         may_be_absent: false,
+        window: None,
     };
     let null = File::options().read(true).write(true).open("/dev/null")?;
     sys::duplicate_onto(null.as_fd(), 0)?;
@@ -79,6 +82,7 @@ pub fn serve(
         transfers: Vec::new(),
         ended: Vec::new(),
         phases,
+        window: channel.window,
     };
     sys::release_freed_memory_eagerly();
     let end = server
@@ -100,6 +104,7 @@ struct Server<'a> {
     /// Programs that ended while another one's remains were swept up.
     ended: Vec<(sys::Reaped, u64)>,
     phases: Vec<Phase>,
+    window: Option<u32>,
 }
 
 /// How a terminal, a socket or a pipe says that the other side has gone.
@@ -128,7 +133,7 @@ impl Server<'_> {
         let mut fds = Vec::new();
         self.out.push(&Answer {
             id: 0,
-            ok: calls::hello(&self.phases),
+            ok: calls::hello(&self.phases, self.window),
         });
         self.out.flush(output)?;
         before_calls();
@@ -157,6 +162,10 @@ impl Server<'_> {
                     Ok(Some(count)) => {
                         absent = false;
                         decoder.filled(count);
+                        if self.window.is_some() {
+                            self.out.acknowledge(count);
+                            self.out.flush(output)?;
+                        }
                         if let Some(end) = self.take_requests(&mut decoder, output)? {
                             return Ok(end);
                         }
@@ -308,7 +317,7 @@ impl Server<'_> {
             }
             Call::Hello => self.out.push(&Answer {
                 id,
-                ok: calls::hello(&self.phases),
+                ok: calls::hello(&self.phases, self.window),
             }),
             Call::PowerOff => {
                 rustix::fs::sync();

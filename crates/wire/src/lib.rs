@@ -15,6 +15,9 @@ pub const PROTOCOL: u32 = 1;
 pub const MAX_CHUNK: usize = 1 << 20;
 /// Longest payload of a frame: a chunk and room for its envelope, or a long command line. Longer ones are refused.
 pub const MAX_FRAME: usize = MAX_CHUNK + (64 << 10);
+/// A length with this bit set is no frame but an acknowledgement: the other bits say how many more bytes the agent has
+/// taken from a channel with a [`Hello::window`].
+pub const ACKNOWLEDGEMENT: u32 = 1 << 31;
 /// Most bytes of one output stream that the agent keeps for the reply of an [`Exec`].
 pub const MAX_OUTPUT: u64 = 64 << 20;
 
@@ -306,6 +309,9 @@ pub struct Hello {
     pub boot_id: String,
     /// The clocks now.
     pub clock: Clock,
+    /// Most bytes the controller may have on their way without an acknowledgement; without limit when absent.
+    #[serde(default)]
+    pub window: Option<u32>,
     /// Steps of the boot with their ends on the monotonic clock, in order.
     pub phases: Vec<Phase>,
 }

@@ -80,6 +80,7 @@ class Conversation:
             if spoken != PROTOCOL:
                 raise _OtherProtocolError(spoken)
             self._hello = msgspec.msgpack.decode(reply.ok, type=Hello)
+            self._link.window = self._hello.window
         return self._hello
 
     def _ping(self, timeout_s: float) -> Ping:

@@ -8,14 +8,16 @@ import os
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from subprocess import Popen
 
-from guestmark.agent.messages import MAX_FRAME
+from guestmark.agent.messages import ACKNOWLEDGEMENT, MAX_FRAME
 
 _HEADER = 4
 _READ_SIZE = 256 << 10
+_KEPT_LIMIT = 16 << 20
 
 
 class LinkError(Exception):
@@ -67,13 +69,18 @@ class Transport:
 
 
 class Link:
-    """Sends and receives frames. After a `LinkError` it must not be used again."""
+    """Sends and receives frames. After a `LinkError` it must not be used again.
+
+    With a `window` at most that many bytes are on their way without the other side's acknowledgement.
+    """
 
     def __init__(self, transport: Transport) -> None:
+        self.window: int | None = None
         self._transport = transport
         self._incoming = bytearray()
-        self._start = 0
+        self._frames: deque[bytes] = deque()
         self._outgoing = memoryview(b"")
+        self._in_flight = 0
         os.set_blocking(transport.read_fd, False)
         os.set_blocking(transport.write_fd, False)
 
@@ -83,45 +90,22 @@ class Link:
 
     def exchange(
         self, deadline: float, *, feed: Iterator[bytes] | None = None, wake_fds: tuple[int, ...] = ()
-    ) -> memoryview | None:
+    ) -> bytes | None:
         """Waits for the next frame while sending what `feed` yields (framed), until `deadline` (`time.monotonic`).
 
-        Returns the frame's payload, valid until the next call; None when one of `wake_fds` became readable first.
+        Returns the frame's payload; None when one of `wake_fds` became readable first.
         """
-        poller = select.poll()
-        for fd in wake_fds:
-            poller.register(fd, select.POLLIN)
-        read_fd, write_fd = self._transport.read_fd, self._transport.write_fd
-        while True:
-            frame = self._take()
-            if frame is not None:
-                return frame
+        while not self._frames:
             if not self._outgoing and feed is not None:
                 self._outgoing = memoryview(next(feed, b""))
-            if self._outgoing and self._write():
+            if self._write() and time.monotonic() < deadline:
                 continue
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise LinkError("no answer in time")
-            writing = select.POLLOUT if self._outgoing else 0
-            if read_fd == write_fd:
-                poller.register(read_fd, select.POLLIN | writing)
-            else:
-                poller.register(read_fd, select.POLLIN)
-                # A pipe whose reader has gone reports an error for ever: only listen to it while there is need.
-                if writing:
-                    poller.register(write_fd, writing)
-                else:
-                    with contextlib.suppress(KeyError):
-                        poller.unregister(write_fd)
-            ready = poller.poll(math.ceil(min(remaining, 3600.0) * 1000))
-            if any(fd == read_fd and event & ~select.POLLOUT for fd, event in ready):
-                self._read()
-            elif any(fd in wake_fds for fd, _ in ready):
+            if self._wait(deadline, "no answer in time", wake_fds):
                 return None
+        return self._frames.popleft()
 
     def send(self, frames: bytes, deadline: float) -> None:
-        """Sends without waiting for an answer (frames that arrive meanwhile are kept, within their bound)."""
+        """Sends without waiting for an answer; frames that arrive meanwhile are kept, within a bound."""
         self.finish_sending(deadline)
         self._outgoing = memoryview(frames)
         self.finish_sending(deadline)
@@ -130,20 +114,48 @@ class Link:
         """Sends what is under way."""
         while self._outgoing:
             if not self._write():
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise LinkError("takes no data")
-                select.select([], [self._transport.write_fd], [], remaining)
+                self._wait(deadline, "takes no data", ())
+                if sum(map(len, self._frames)) > _KEPT_LIMIT:
+                    raise LinkError("sends without end and takes no data")
+
+    def _wait(self, deadline: float, late: str, wake_fds: tuple[int, ...]) -> bool:
+        """Waits until something can be read (and reads it) or written; whether only a `wake_fds` became readable."""
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise LinkError(late)
+        read_fd, write_fd = self._transport.read_fd, self._transport.write_fd
+        # A pipe whose reader has gone reports an error for ever: only listen to it while there is need.
+        events = {read_fd: select.POLLIN, **dict.fromkeys(wake_fds, select.POLLIN)}
+        if self._sendable():
+            events[write_fd] = events.get(write_fd, 0) | select.POLLOUT
+        poller = select.poll()
+        for fd, wanted in events.items():
+            poller.register(fd, wanted)
+        ready = dict(poller.poll(math.ceil(min(remaining, 3600.0) * 1000)))
+        if ready.get(read_fd, 0) & ~select.POLLOUT:
+            self._read()
+            return False
+        return any(fd in ready for fd in wake_fds)
+
+    def _sendable(self) -> memoryview:
+        """The part of what is under way that the window lets pass."""
+        if self.window is None:
+            return self._outgoing
+        return self._outgoing[: max(0, self.window - self._in_flight)]
 
     def _write(self) -> bool:
         """Writes what the other side takes now; whether it took anything."""
+        part = self._sendable()
+        if not part:
+            return False
         try:
-            count = os.write(self._transport.write_fd, self._outgoing)
+            count = os.write(self._transport.write_fd, part)
         except BlockingIOError:
             return False
         except OSError as error:
             # What it said before it went may be waiting, but a half-sent request has no answer.
             raise LinkError(f"has gone ({error.strerror})") from error
+        self._in_flight += count
         self._outgoing = self._outgoing[count:]
         return True
 
@@ -155,23 +167,24 @@ class Link:
         except OSError as error:
             raise LinkError(f"has gone ({error.strerror})") from error
         if not data:
-            cut = len(self._incoming) - self._start
+            cut = len(self._incoming)
             raise LinkError(f"has gone in the middle of a frame ({cut} bytes of it)" if cut else "has gone")
-        if self._start:
-            del self._incoming[: self._start]
-            self._start = 0
         self._incoming += data
-
-    def _take(self) -> memoryview | None:
-        have = len(self._incoming) - self._start
-        if have < _HEADER:
-            return None
-        body = self._start + _HEADER
-        length = int.from_bytes(self._incoming[self._start : body], "little")
-        if length > MAX_FRAME:
-            raise LinkError(f"sent garbage (a frame of {length} bytes)")
-        if have < _HEADER + length:
-            return None
-        self._start = body + length
-        # A copy: a view would pin the buffer against the next read.
-        return memoryview(bytes(memoryview(self._incoming)[body : body + length]))
+        start = 0
+        while len(self._incoming) - start >= _HEADER:
+            body = start + _HEADER
+            length = int.from_bytes(self._incoming[start:body], "little")
+            if length & ACKNOWLEDGEMENT and self.window is not None:
+                self._in_flight -= length - ACKNOWLEDGEMENT
+                if self._in_flight < 0:
+                    raise LinkError("acknowledged what was never sent")
+                start = body
+                continue
+            if length > MAX_FRAME:
+                raise LinkError(f"sent garbage (a frame of {length} bytes)")
+            if len(self._incoming) < body + length:
+                break
+            with memoryview(self._incoming) as view:
+                self._frames.append(bytes(view[body : body + length]))
+            start = body + length
+        del self._incoming[:start]

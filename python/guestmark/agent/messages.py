@@ -9,6 +9,7 @@ PROTOCOL = 1
 MAX_CHUNK = 1 << 20
 MAX_FRAME = MAX_CHUNK + (64 << 10)
 MAX_OUTPUT = 64 << 20
+ACKNOWLEDGEMENT = 1 << 31
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -63,6 +64,7 @@ class Hello(msgspec.Struct, frozen=True):
     boot_id: str
     clock: Clock
     phases: tuple[Phase, ...]
+    window: int | None = None
 
 
 class Exited(msgspec.Struct, frozen=True):
