@@ -1,6 +1,7 @@
 """What QEMU and User-Mode Linux guests have in common: a supervised process, a channel, an agent that gets ready."""
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -8,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from guestmark.agent.client import Agent
+from guestmark.agent.client import Agent, CallError
 from guestmark.errors import AgentError, AttestationError, MachineError
 from guestmark.plan.model import Cell
 from guestmark.platforms.process import SupervisedProcess
 
 _CHANNEL_BUFFER = 4 << 20
+_DYING_S = 1.0  # between the end of the channel and that of the process
 
 
 @dataclass(slots=True)
@@ -111,9 +113,22 @@ def _last_words(process: SupervisedProcess) -> str:
 
 @contextlib.contextmanager
 def stopping(process: SupervisedProcess, *closers: Callable[[], None]) -> Iterator[None]:
-    """Whatever happens inside, the closers are called and the process is ended with all that belongs to it."""
+    """Whatever happens inside, the closers are called and the process is ended with all that belongs to it.
+
+    An agent that falls silent inside becomes a `MachineError` that says what became of the guest, with its console.
+    """
     try:
         yield
+    except CallError:
+        raise
+    except AgentError as error:
+        ended = not process.running() or process.wait(_DYING_S) is not None
+        if ended:
+            process.console.join()
+        became = "the guest ended" if ended else "the guest hangs"
+        raise MachineError(
+            f"{became}{_last_words(process)} ({error.message})", hint=error.hint, console=process.console.text()
+        ) from error
     finally:
         for close in closers:
             with contextlib.suppress(OSError):

@@ -1,12 +1,14 @@
 """User-Mode Linux: the guest kernel is a process of the host; `hostfs` shares the host's root filesystem."""
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
+from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.errors import PlatformUnusableError
 from guestmark.plan.model import Cell
@@ -73,10 +75,13 @@ def command_line(
 
 
 def _modules_of(program: str) -> Path | None:
-    """The module tree of the UML kernel: the newest the package brought; None for a kernel of the user's own."""
-    trees = sorted(_MODULE_TREES.glob("*/modules.builtin")) if program == UML else []
-    if program == UML and not trees:
+    """The module tree of the UML kernel, by its release; None for one of the user's own that has none."""
+    path = Path(shutil.which(program) or program)
+    tree = _MODULE_TREES / release_of(path)
+    if (tree / "modules.builtin").exists():
+        return tree
+    if program == UML:
         raise PlatformUnusableError(
-            f"the modules of {UML} are not in {_MODULE_TREES}", hint="install the package user-mode-linux"
+            f"the modules of {path} are not in {tree}", hint="install the package user-mode-linux anew"
         )
-    return trees[-1].parent if trees else None
+    return None

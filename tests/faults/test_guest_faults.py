@@ -1,0 +1,123 @@
+"""Guests that crash, hang, starve or are killed: the trial fails with a reason, and nothing is left behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine, wait_until
+
+GUESTS = ("uml", "tcg")
+
+
+@pytest.fixture
+def guestmark(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command_line = CommandLine(tmp_path)
+    command_line.environment |= {"TMPDIR": str(scratch), "XDG_RUNTIME_DIR": str(scratch)}
+    return command_line
+
+
+def hypervisors(guestmark):
+    """Ids of hypervisor processes whose scratch directory or console is this test's."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            is_ours = (
+                entry.name.isdigit() and (guestmark.folder / "scratch") in (entry / "cwd").readlink().parents
+            )
+            command = (entry / "cmdline").read_bytes().split(b"\0")[0]
+        except OSError:
+            continue
+        if is_ours and command.rpartition(b"/")[2] in (b"qemu-system-x86_64", b"linux.uml"):
+            found.append(int(entry.name))
+    return found
+
+
+def leftovers(guestmark):
+    return [*hypervisors(guestmark), *(guestmark.folder / "scratch").iterdir()]
+
+
+def failed(guestmark, platform, *arguments, **more):
+    """The only trial of a run of one block on `platform`; it must have failed."""
+    result = guestmark.measure(
+        "--on", platform, "--null", "none", "--blocks", 1, "--warmup", 0, "--iterations", 1, *arguments,
+        timeout=150, **more,
+    )  # fmt: skip
+    assert result.status == 3, result.stderr
+    (cell,) = result.document()["cells"]
+    (trial,) = cell["trials"]
+    assert trial["status"] == "failed"
+    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+    return trial
+
+
+@pytest.mark.parametrize("platform", GUESTS)
+def test_a_kernel_panic_is_the_reason(guestmark, platform):
+    trial = failed(guestmark, platform, "--", "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 60")
+    assert trial["reason"].startswith("the guest ended: ")
+    assert "Kernel panic" in trial["reason"]
+    assert "Kernel panic" in trial["console"]
+
+
+@pytest.mark.parametrize("platform", GUESTS)
+def test_running_out_of_memory_is_the_reason(guestmark, platform):
+    eat = "x = []\nwhile True: x.append(bytearray(b'x' * (1 << 20)))"
+    trial = failed(guestmark, platform, "--set", "memory=256M", "--", "python3", "-c", eat)
+    assert "memory" in trial["reason"]
+
+
+@pytest.mark.parametrize("platform", GUESTS)
+def test_a_command_past_its_limit(guestmark, platform):
+    trial = failed(guestmark, platform, "--trial-limit", "1s", "--", "sleep", "300")
+    assert "past its limit" in trial["reason"]
+
+
+@pytest.mark.parametrize("platform", GUESTS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_a_hypervisor_that_dies_or_hangs(guestmark, platform, number):
+    process = guestmark.start(
+        "exec", "--quiet", "--json", "-", "--on", platform, "--null", "none", "--blocks", 1, "--warmup", 0,
+        "--iterations", 1, "--trial-limit", "2s", "--", "sleep", "1.5",
+    )  # fmt: skip
+    try:
+        assert wait_until(lambda: hypervisors(guestmark), 60)
+        time.sleep(0.5)
+        for pid in hypervisors(guestmark):
+            os.kill(pid, number)
+        stdout, stderr = process.communicate(timeout=150)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 3, stderr
+    assert b"Traceback" not in stderr
+    assert b'"failed"' in stdout
+    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+
+
+@pytest.mark.parametrize("platform", GUESTS)
+@pytest.mark.parametrize("after", [0.05, 1.0, 4.0])
+def test_a_killed_controller_leaves_nothing(guestmark, platform, after):
+    process = guestmark.start("exec", "--on", platform, "--null", "none", "--blocks", 2, "--", "sleep", "30")
+    try:
+        assert wait_until(lambda: hypervisors(guestmark), 60)
+        time.sleep(after)
+    finally:
+        process.kill()
+        process.wait()
+    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+    assert guestmark("runs").status == 0
+
+
+def test_a_guest_that_refuses_to_start_does_not_stop_the_others(guestmark):
+    result = guestmark.measure(
+        "--on", "host,tcg", "--set", "machine=no-such-machine", "--null", "none", "--blocks", 1, "--", "true",
+        timeout=60,
+    )  # fmt: skip
+    assert result.status == 1
+    host, tcg = result.document()["cells"]
+    assert host["status"] == "ok"
+    assert tcg["status"] == "failed"
+    assert "unsupported machine type" in tcg["trials"][0]["reason"]
