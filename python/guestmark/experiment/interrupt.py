@@ -1,5 +1,6 @@
 """Ctrl-C and its relatives: the first one ends the run in order, the second one at once."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,12 @@ class Interrupted(BaseException):
     """Raised inside `Interruption.armed` by the first signal; nothing but the runner catches it."""
 
 
+def _tell(text: str) -> None:
+    """Writes to standard error from a signal handler, where a buffered stream may be in use already."""
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode())
+
+
 class Interruption:
     """Whether the user wants to stop. A signal interrupts only what runs inside `armed()`; else it is remembered."""
 
@@ -22,9 +29,11 @@ class Interruption:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
-            # Machines die with this process; the ledger is consistent at every moment.
+            # Machines die with this process; the ledger is consistent at every moment. The cursor may be hidden.
+            _tell("\x1b[?25h" if os.isatty(2) else "")
             os._exit(130)
         self.received = signal.Signals(number)
+        _tell("\nguestmark: stopping in order; interrupt again to stop at once\n")
         if self._armed:
             self._armed = False
             raise Interrupted
