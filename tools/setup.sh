@@ -42,11 +42,13 @@ version_at_least() { # HAVE WANTED, of the form major.minor[.…]
 # Says that a step is still going on: every second on a terminal, else every half minute. Ends with the launcher.
 tell_progress() { # WHAT START
     trap - INT TERM HUP EXIT
+    next=30
     while sleep 1 </dev/null >/dev/null 2>&1 && [ -e /proc/$$/exe ]; do # (a killed launcher may stay as a zombie)
         elapsed=$(($(date +%s) - $2))
         if [ -t 2 ]; then
             [ "$elapsed" -lt 2 ] || printf '\r\033[Kguestmark: %s … %s s' "$1" "$elapsed" >&2
-        elif [ "$elapsed" -gt 0 ] && [ $((elapsed % 30)) -eq 0 ]; then
+        elif [ "$elapsed" -ge "$next" ]; then
+            next=$((next + 30))
             say "$1 … $elapsed s"
         fi
     done
