@@ -45,7 +45,9 @@ pub struct Largest {
 impl Largest {
     fn see(&mut self, summary: &Summary, client: usize) {
         let this = Some((summary.packets(), summary.index, client));
-        let larger = |best: Option<(u64, u64, usize)>| best.is_none_or(|(packets, ..)| packets < summary.packets());
+        let larger = |best: Option<(u64, u64, usize)>| {
+            best.is_none_or(|(packets, ..)| packets < summary.packets())
+        };
         if larger(self.of_all) {
             self.of_all = this;
         }
@@ -77,7 +79,10 @@ impl ConnSink for Finished<'_> {
                 return;
             }
             // Somebody open holds everybody up: let the ones after go first.
-            self.next = self.held.first_key_value().map_or(self.next, |(&index, _)| index);
+            self.next = self
+                .held
+                .first_key_value()
+                .map_or(self.next, |(&index, _)| index);
         } else {
             self.output.connection(&summary);
             self.next = self.next.max(summary.index + 1);
@@ -158,7 +163,11 @@ impl<'o> Analysis<'o> {
     }
 
     /// Read one input to its end or to a fault; either way everything before it is counted.
-    pub fn read(&mut self, source: &mut Source<'_>, services: &Services) -> (Option<Kind>, Result<(), Fault>) {
+    pub fn read(
+        &mut self,
+        source: &mut Source<'_>,
+        services: &Services,
+    ) -> (Option<Kind>, Result<(), Fault>) {
         self.section();
         let mut kind = None;
         let result = self.read_as(source, services, &mut kind);
@@ -166,15 +175,29 @@ impl<'o> Analysis<'o> {
         (kind, result)
     }
 
-    fn read_as(&mut self, source: &mut Source<'_>, services: &Services, kind: &mut Option<Kind>) -> Result<(), Fault> {
+    fn read_as(
+        &mut self,
+        source: &mut Source<'_>,
+        services: &Services,
+        kind: &mut Option<Kind>,
+    ) -> Result<(), Fault> {
         // Enough to see a packet list's header line; a shorter input is judged by what there is.
-        source.need(4096).map_err(|e| Fault::io(source.offset(), &e))?;
+        source
+            .need(4096)
+            .map_err(|e| Fault::io(source.offset(), &e))?;
         let compression = source.compression;
         let head = source.data();
         if head.is_empty() {
-            return Err(Fault::new(0, "the file is empty").hint("a capture holds at least a file header"));
+            return Err(
+                Fault::new(0, "the file is empty").hint("a capture holds at least a file header")
+            );
         }
-        let mut is = |format| *kind = Some(Kind { format, compression });
+        let mut is = |format| {
+            *kind = Some(Kind {
+                format,
+                compression,
+            })
+        };
         if pcap::matches(head) {
             is("pcap");
             pcap::read(source, self)
@@ -185,8 +208,10 @@ impl<'o> Analysis<'o> {
             is("csv");
             packetlist::read(source, services, self)
         } else {
-            Err(Fault::new(0, "neither pcap nor pcapng nor a packet list in CSV")
-                .hint("other formats: editcap -F pcapng FILE OUT"))
+            Err(
+                Fault::new(0, "neither pcap nor pcapng nor a packet list in CSV")
+                    .hint("other formats: editcap -F pcapng FILE OUT"),
+            )
         }
     }
 
@@ -215,7 +240,11 @@ impl<'o> Analysis<'o> {
 
     #[inline]
     fn segment(&mut self, segment: Segment) {
-        if self.filter.as_ref().is_some_and(|filter| !filter.fits(&segment, &self.tracker.names)) {
+        if self
+            .filter
+            .as_ref()
+            .is_some_and(|filter| !filter.fits(&segment, &self.tracker.names))
+        {
             return;
         }
         self.finished.truth.counted += 1;
@@ -229,11 +258,16 @@ impl<'o> Analysis<'o> {
     fn clock(&mut self, interface: u32, ts: i64) -> i64 {
         if ts == NO_TIME {
             self.finished.truth.untimed += 1;
-            return if self.latest == NO_TIME { 0 } else { self.latest };
+            return if self.latest == NO_TIME {
+                0
+            } else {
+                self.latest
+            };
         }
         let interface = interface as usize;
         if interface >= self.clocks.len() {
-            self.clocks.resize((interface + 1).min(MAX_INTERFACES), NO_TIME);
+            self.clocks
+                .resize((interface + 1).min(MAX_INTERFACES), NO_TIME);
         }
         if let Some(last) = self.clocks.get_mut(interface) {
             self.finished.truth.clock(last, ts);

@@ -21,7 +21,13 @@ pub struct Latency {
 
 impl Default for Latency {
     fn default() -> Self {
-        Self { count: 0, sum: 0, min: u64::MAX, max: 0, hist: Hist::default() }
+        Self {
+            count: 0,
+            sum: 0,
+            min: u64::MAX,
+            max: 0,
+            hist: Hist::default(),
+        }
     }
 }
 
@@ -163,6 +169,9 @@ impl Conn {
         }
         let own = &self.sent[usize::from(segment.from)];
         let peer = &self.sent[usize::from(1 - segment.from)];
+        if own.packets + peer.packets == 0 {
+            return false;
+        }
         let ended = (own.flags | peer.flags) & (flag::FIN | flag::RST) != 0;
         let fresh = own.packets > 0 && own.first_seq != segment.seq;
         if segment.flags & flag::ACK != 0 {
@@ -190,7 +199,11 @@ impl Conn {
         own.largest = own.largest.max(segment.payload);
         if segment.direction != Direction::Unknown {
             let sender_is_local = segment.direction == Direction::Out;
-            self.local = Some(if sender_is_local { segment.from } else { 1 - segment.from });
+            self.local = Some(if sender_is_local {
+                segment.from
+            } else {
+                1 - segment.from
+            });
         }
         if segment.key.protocol != TCP {
             own.unique += u64::from(segment.payload);
@@ -200,7 +213,12 @@ impl Conn {
         }
         if own.packets == 1 {
             own.first_seq = segment.seq;
-            own.acked = segment.ack;
+        }
+        if segment.flags & flag::ACK != 0 {
+            let first = own.flags & flag::ACK == 0;
+            if first || (segment.ack.wrapping_sub(own.acked) as i32) > 0 {
+                own.acked = segment.ack;
+            }
         }
         own.flags |= segment.flags;
         let seen = if segment.seq_known {
@@ -213,10 +231,8 @@ impl Conn {
         own.retransmissions += u32::from(seen.repeated > 0);
         own.late += u32::from(seen.late);
         grown += seen.grown;
-        if segment.flags & flag::ACK != 0 && (segment.ack.wrapping_sub(own.acked) as i32) > 0 {
-            own.acked = segment.ack;
-        }
-        if segment.window == 0 && segment.flags & (flag::RST | flag::SYN) == 0 && segment.seq_known {
+        if segment.window == 0 && segment.flags & (flag::RST | flag::SYN) == 0 && segment.seq_known
+        {
             own.zero_windows += 1;
         }
         own.oversized += u32::from(segment.payload > u32::from(peer.mss) && peer.mss != 0);
@@ -252,7 +268,9 @@ impl Conn {
         }
         self.span.1 = self.span.1.max(segment.ts);
         if turned {
-            self.sent[usize::from(segment.from & 1)].latency.record(gap as u64)
+            self.sent[usize::from(segment.from & 1)]
+                .latency
+                .record(gap as u64)
         } else {
             0
         }
@@ -291,7 +309,10 @@ impl Sent {
         if phantoms == 0 {
             // A reset's number may be anything and its payload is not part of the stream.
             if segment.flags & flag::RST != 0 {
-                return crate::seqspace::Seen { new: u64::from(segment.payload), ..Default::default() };
+                return crate::seqspace::Seen {
+                    new: u64::from(segment.payload),
+                    ..Default::default()
+                };
             }
             return self.space.payload(segment.seq, segment.payload);
         }

@@ -141,7 +141,6 @@ fn sll_direction(kind: u32, otherwise: Direction) -> Direction {
     }
 }
 
-
 /// Offset of the network header and IP version behind an `EtherType` at `at`, VLAN tags skipped.
 fn ethertype(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
     // Two tags are QinQ; more than that is seen in provider networks. Eight bound a hostile frame.
@@ -182,25 +181,45 @@ fn ipv4(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
         return Err(Skip::Fragment);
     }
     // Length 0 is written by segmentation offload for what will be cut up later; a length beyond the frame is a lie.
-    let end = if total == 0 { wire } else { (at + total).min(wire) };
-    Ok(Ip { family: Family::V4, src: [u64::from(src), 0], dst: [u64::from(dst), 0], protocol, at: at + header, end })
+    let end = if total == 0 {
+        wire
+    } else {
+        (at + total).min(wire)
+    };
+    Ok(Ip {
+        family: Family::V4,
+        src: [u64::from(src), 0],
+        dst: [u64::from(dst), 0],
+        protocol,
+        at: at + header,
+        end,
+    })
 }
 
 fn ipv6(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
     let words = |from: usize| -> Result<AddrWords, Skip> {
-        let bytes: &[u8; 16] = data.get(from..from + 16).and_then(|b| b.try_into().ok()).ok_or(Skip::Cut)?;
+        let bytes: &[u8; 16] = data
+            .get(from..from + 16)
+            .and_then(|b| b.try_into().ok())
+            .ok_or(Skip::Cut)?;
         let whole = u128::from_be_bytes(*bytes);
         Ok([(whole >> 64) as u64, whole as u64])
     };
     let length = usize::from(be16(data, at + 4).ok_or(Skip::Cut)?);
     let mut next = *data.get(at + 6).ok_or(Skip::Cut)?;
     let (src, dst) = (words(at + 8)?, words(at + 24)?);
-    let end = if length == 0 { wire } else { (at + 40 + length).min(wire) };
+    let end = if length == 0 {
+        wire
+    } else {
+        (at + 40 + length).min(wire)
+    };
     let mut at = at + 40;
     for _ in 0..16 {
         let size = match next {
             // Hop-by-hop, routing, destination options, mobility, HIP, shim6.
-            0 | 43 | 60 | 135 | 139 | 140 => 8 + usize::from(*data.get(at + 1).ok_or(Skip::Cut)?) * 8,
+            0 | 43 | 60 | 135 | 139 | 140 => {
+                8 + usize::from(*data.get(at + 1).ok_or(Skip::Cut)?) * 8
+            }
             44 => {
                 if be16(data, at + 2).ok_or(Skip::Cut)? & 0xfff8 != 0 {
                     return Err(Skip::Fragment);
@@ -208,7 +227,16 @@ fn ipv6(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
                 8
             }
             51 => 8 + usize::from(*data.get(at + 1).ok_or(Skip::Cut)?) * 4,
-            _ => return Ok(Ip { family: Family::V6, src, dst, protocol: next, at, end }),
+            _ => {
+                return Ok(Ip {
+                    family: Family::V6,
+                    src,
+                    dst,
+                    protocol: next,
+                    at,
+                    end,
+                })
+            }
         };
         next = *data.get(at).ok_or(Skip::Cut)?;
         at += size;
@@ -222,8 +250,12 @@ fn transport(packet: &Packet<'_>, ip: &Ip, direction: Direction) -> Result<Segme
         return Err(Skip::OtherProtocol);
     }
     let ports = be32(data, at).ok_or(Skip::Cut)?;
-    let (key, from) =
-        FlowKey::new(ip.family, ip.protocol, (ip.src, (ports >> 16) as u16), (ip.dst, ports as u16));
+    let (key, from) = FlowKey::new(
+        ip.family,
+        ip.protocol,
+        (ip.src, (ports >> 16) as u16),
+        (ip.dst, ports as u16),
+    );
     let mut segment = Segment {
         key,
         from,
@@ -240,7 +272,11 @@ fn transport(packet: &Packet<'_>, ip: &Ip, direction: Direction) -> Result<Segme
     };
     if ip.protocol == UDP {
         let claimed = usize::from(be16(data, at + 4).ok_or(Skip::Cut)?);
-        let end = if claimed == 0 { ip.end } else { ip.end.min(at + claimed) };
+        let end = if claimed == 0 {
+            ip.end
+        } else {
+            ip.end.min(at + claimed)
+        };
         segment.payload = end.checked_sub(at + 8).ok_or(Skip::Malformed)? as u32;
         return Ok(segment);
     }

@@ -80,7 +80,10 @@ pub struct Endpoint {
 impl Endpoints {
     /// Add a finished connection.
     pub fn add(&mut self, conn: &Conn, client: usize, summary: &Summary) {
-        let sides = [(&summary.client, client, Role::Client), (&summary.server, 1 - client, Role::Server)];
+        let sides = [
+            (&summary.client, client, Role::Client),
+            (&summary.server, 1 - client, Role::Server),
+        ];
         self.time[0] += summary.duration_ns;
         for (side, which, role) in sides {
             let latency = &conn.sent[which].latency;
@@ -141,7 +144,12 @@ impl Sums {
                 let (low, width) = bucket_range(bucket);
                 (seconds(low), seconds(low.saturating_add(width)))
             };
-            self.latency.hist.buckets().into_iter().map(|(b, count)| (range(b).0, range(b).1, count)).collect()
+            self.latency
+                .hist
+                .buckets()
+                .into_iter()
+                .map(|(b, count)| (range(b).0, range(b).1, count))
+                .collect()
         };
         Endpoint {
             address,

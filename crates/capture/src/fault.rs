@@ -18,7 +18,11 @@ impl Fault {
     /// A fault without advice.
     #[must_use]
     pub fn new(offset: u64, reason: impl Into<String>) -> Self {
-        Self { offset, reason: reason.into(), hint: "" }
+        Self {
+            offset,
+            reason: reason.into(),
+            hint: "",
+        }
     }
 
     /// The input itself could not be read.

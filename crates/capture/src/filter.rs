@@ -39,7 +39,10 @@ fn words(ip: IpAddr) -> (Family, AddrWords) {
 
 impl HostIs {
     fn parse(text: &str) -> Option<Self> {
-        let text = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+        let text = text
+            .strip_prefix('[')
+            .and_then(|t| t.strip_suffix(']'))
+            .unwrap_or(text);
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits.parse::<u32>().ok()?)),
             None => (text, None),
@@ -51,8 +54,16 @@ impl HostIs {
             return None;
         }
         let mask = u128::MAX.checked_shl(width - bits).unwrap_or(0);
-        let mask = if family == Family::V4 { [mask as u32 as u64, 0] } else { [(mask >> 64) as u64, mask as u64] };
-        Some(Self::Ip(family, [words[0] & mask[0], words[1] & mask[1]], mask))
+        let mask = if family == Family::V4 {
+            [mask as u32 as u64, 0]
+        } else {
+            [(mask >> 64) as u64, mask as u64]
+        };
+        Some(Self::Ip(
+            family,
+            [words[0] & mask[0], words[1] & mask[1]],
+            mask,
+        ))
     }
 
     fn fits(&self, family: Family, words: AddrWords, names: &[Arc<str>]) -> bool {
@@ -61,7 +72,10 @@ impl HostIs {
             Self::Ip(kind, network, mask) => {
                 *kind == family && [words[0] & mask[0], words[1] & mask[1]] == *network
             }
-            Self::Name(name) => family == Family::Name && names.get(words[0] as usize).is_some_and(|n| **n == **name),
+            Self::Name(name) => {
+                family == Family::Name
+                    && names.get(words[0] as usize).is_some_and(|n| **n == **name)
+            }
         }
     }
 }
@@ -69,7 +83,10 @@ impl HostIs {
 impl End {
     fn parse(text: &str, services: &Services) -> Option<Self> {
         if let Some(port) = services.port(text) {
-            return Some(Self { host: HostIs::Any, port: Some(port) });
+            return Some(Self {
+                host: HostIs::Any,
+                port: Some(port),
+            });
         }
         if let Some(host) = HostIs::parse(text) {
             return Some(Self { host, port: None });
@@ -79,8 +96,14 @@ impl End {
             let host = HostIs::parse(host).unwrap_or_else(|| HostIs::Name(host.to_owned()));
             return Some(Self { host, port });
         }
-        let named = !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "._-".contains(c));
-        named.then(|| Self { host: HostIs::Name(text.to_owned()), port: None })
+        let named = !text.is_empty()
+            && text
+                .chars()
+                .all(|c| c.is_alphanumeric() || "._-".contains(c));
+        named.then(|| Self {
+            host: HostIs::Name(text.to_owned()),
+            port: None,
+        })
     }
 }
 
@@ -91,14 +114,25 @@ impl Filter {
         // A name may hold a dash, so a flow is two ends of which at least one has a port.
         for (at, _) in text.match_indices('-') {
             let (left, right) = (&text[..at], &text[at + 1..]);
-            if let (Some(first), Some(second)) = (End::parse(left, services), End::parse(right, services)) {
-                let plain = |end: &End| end.host == HostIs::Any || matches!(end.host, HostIs::Name(_)) && end.port.is_none();
+            if let (Some(first), Some(second)) =
+                (End::parse(left, services), End::parse(right, services))
+            {
+                let plain = |end: &End| {
+                    end.host == HostIs::Any
+                        || matches!(end.host, HostIs::Name(_)) && end.port.is_none()
+                };
                 if !(plain(&first) && plain(&second)) {
-                    return Some(Self { first, second: Some(second) });
+                    return Some(Self {
+                        first,
+                        second: Some(second),
+                    });
                 }
             }
         }
-        End::parse(text, services).map(|first| Self { first, second: None })
+        End::parse(text, services).map(|first| Self {
+            first,
+            second: None,
+        })
     }
 
     /// Does a segment belong to what is looked at?
@@ -106,11 +140,14 @@ impl Filter {
     pub fn fits(&self, segment: &Segment, names: &[Arc<str>]) -> bool {
         let key = &segment.key;
         let is = |end: &End, which: usize| {
-            end.port.is_none_or(|port| port == key.port[which]) && end.host.fits(key.family, key.addr[which], names)
+            end.port.is_none_or(|port| port == key.port[which])
+                && end.host.fits(key.family, key.addr[which], names)
         };
         match &self.second {
             None => is(&self.first, 0) || is(&self.first, 1),
-            Some(second) => is(&self.first, 0) && is(second, 1) || is(&self.first, 1) && is(second, 0),
+            Some(second) => {
+                is(&self.first, 0) && is(second, 1) || is(&self.first, 1) && is(second, 0)
+            }
         }
     }
 }
@@ -123,10 +160,27 @@ mod tests {
     fn every_form_is_read() {
         let services = Services::parse("http 80/tcp\n");
         let parse = |text| Filter::parse(text, &services);
-        for text in ["10.0.0.1", "10.0.0.0/8", "80", "http", "irdmi", "10.0.0.1:80", "[::1]:80", "::1", "fe80::/10", "host.example", "my-host"] {
+        for text in [
+            "10.0.0.1",
+            "10.0.0.0/8",
+            "80",
+            "http",
+            "irdmi",
+            "10.0.0.1:80",
+            "[::1]:80",
+            "::1",
+            "fe80::/10",
+            "host.example",
+            "my-host",
+        ] {
             assert!(parse(text).is_some_and(|f| f.second.is_none()), "{text}");
         }
-        for text in ["10.0.0.1:80-10.0.0.2:1028", "[::1]:80-[::2]:90", "10.0.0.1-10.0.0.2", "my-host:80-other:http"] {
+        for text in [
+            "10.0.0.1:80-10.0.0.2:1028",
+            "[::1]:80-[::2]:90",
+            "10.0.0.1-10.0.0.2",
+            "my-host:80-other:http",
+        ] {
             assert!(parse(text).is_some_and(|f| f.second.is_some()), "{text}");
         }
         for text in ["", "10.0.0.0/33", "a b", "10.0.0.1:nosuch"] {

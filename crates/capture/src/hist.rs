@@ -97,9 +97,12 @@ impl Hist {
         match flat.store {
             Store::Empty => Vec::new(),
             Store::Sparse(pairs) => pairs,
-            Store::Dense { base, counts } => {
-                counts.iter().enumerate().filter(|(_, &c)| c > 0).map(|(i, &c)| (base + i as u16, c)).collect()
-            }
+            Store::Dense { base, counts } => counts
+                .iter()
+                .enumerate()
+                .filter(|(_, &c)| c > 0)
+                .map(|(i, &c)| (base + i as u16, c))
+                .collect(),
         }
     }
 
@@ -133,10 +136,16 @@ impl Hist {
             Store::Empty => {}
             Store::Sparse(pairs) => pairs.iter().for_each(|&(b, c)| f(b, c)),
             Store::Dense { base, counts } => {
-                counts.iter().enumerate().filter(|(_, &c)| c > 0).for_each(|(i, &c)| f(base + i as u16, c));
+                counts
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, &c)| c > 0)
+                    .for_each(|(i, &c)| f(base + i as u16, c));
             }
         }
-        self.pending[..usize::from(self.waiting)].iter().for_each(|&b| f(b, 1));
+        self.pending[..usize::from(self.waiting)]
+            .iter()
+            .for_each(|&b| f(b, 1));
     }
 
     #[cold]

@@ -72,7 +72,15 @@ impl<'a> Source<'a> {
         } else {
             Box::new(zstd::stream::read::Decoder::new(whole)?)
         };
-        Ok(Self { inner, buffer: source.buffer, start: 0, end: 0, offset: 0, ended: false, compression })
+        Ok(Self {
+            inner,
+            buffer: source.buffer,
+            start: 0,
+            end: 0,
+            offset: 0,
+            ended: false,
+            compression,
+        })
     }
 
     /// The unread bytes at hand.

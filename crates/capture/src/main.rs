@@ -42,7 +42,12 @@ struct Args {
 fn parse() -> Result<Option<Args>, String> {
     let mut args = Args {
         files: Vec::new(),
-        options: Options { format: Format::Json, by: By::Connection, top: None, histograms: false },
+        options: Options {
+            format: Format::Json,
+            by: By::Connection,
+            top: None,
+            histograms: false,
+        },
         filter: None,
         merge: false,
         sequence: false,
@@ -50,7 +55,10 @@ fn parse() -> Result<Option<Args>, String> {
     };
     let mut parser = lexopt::Parser::from_env();
     let text = |parser: &mut lexopt::Parser| -> Result<String, String> {
-        parser.value().and_then(ValueExt::string).map_err(|e| e.to_string())
+        parser
+            .value()
+            .and_then(ValueExt::string)
+            .map_err(|e| e.to_string())
     };
     while let Some(arg) = parser.next().map_err(|e| e.to_string())? {
         match arg {
@@ -59,14 +67,18 @@ fn parse() -> Result<Option<Args>, String> {
                     "json" => Format::Json,
                     "csv" => Format::Csv,
                     "tcp-stats" => Format::TcpStats,
-                    other => return Err(format!("unknown format {other:?}: json, csv or tcp-stats")),
+                    other => {
+                        return Err(format!("unknown format {other:?}: json, csv or tcp-stats"))
+                    }
                 }
             }
             Long("by") => {
                 args.options.by = match text(&mut parser)?.as_str() {
                     "connection" => By::Connection,
                     "endpoint" => By::Endpoint,
-                    other => return Err(format!("cannot list by {other:?}: connection or endpoint")),
+                    other => {
+                        return Err(format!("cannot list by {other:?}: connection or endpoint"))
+                    }
                 }
             }
             Long("filter") => args.filter = Some(text(&mut parser)?),
@@ -97,7 +109,8 @@ fn parse() -> Result<Option<Args>, String> {
 }
 
 fn number(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| format!("{text:?} is not a whole number"))
+    text.parse()
+        .map_err(|_| format!("{text:?} is not a whole number"))
 }
 
 fn main() -> ExitCode {
@@ -107,12 +120,23 @@ fn main() -> ExitCode {
         Err(message) => return usage(&message),
     };
     let services = Services::system();
-    let filter = match args.filter.as_deref().map(|text| (text, Filter::parse(text, &services))) {
-        Some((text, None)) => return usage(&format!("{text:?} is neither a host nor a port nor a flow")),
+    let filter = match args
+        .filter
+        .as_deref()
+        .map(|text| (text, Filter::parse(text, &services)))
+    {
+        Some((text, None)) => {
+            return usage(&format!("{text:?} is neither a host nor a port nor a flow"))
+        }
         Some((_, filter)) => filter,
         None => None,
     };
-    let job = Job { filter, services: Services::system(), memory: args.memory << 20, sequence: args.sequence };
+    let job = Job {
+        filter,
+        services: Services::system(),
+        memory: args.memory << 20,
+        sequence: args.sequence,
+    };
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut writer = Writer::new(out, args.options, services);
     let mut whole = true;
@@ -132,14 +156,14 @@ fn main() -> ExitCode {
         // Whoever read the output has seen enough.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: the output cannot be written: {e}");
+            eprintln!("guestmark: the output cannot be written: {e}");
             ExitCode::from(1)
         }
     }
 }
 
 fn usage(message: &str) -> ExitCode {
-    eprintln!("error: {message}\nhint: guestmark-capture --help");
+    eprintln!("guestmark: {message}\n  guestmark capture --help");
     ExitCode::from(2)
 }
 
@@ -154,22 +178,38 @@ impl Job {
     /// Analyse `files` as one trace; false when one could not be read to its end.
     fn run<W: Write>(&self, files: &[String], title: &str, writer: &mut Writer<W>) -> bool {
         writer.begin(title);
-        let piped = files.iter().any(|file| !std::fs::metadata(file).is_ok_and(|m| m.is_file()));
+        let piped = files
+            .iter()
+            .any(|file| !std::fs::metadata(file).is_ok_and(|m| m.is_file()));
         let watch = (self.sequence && piped).then(|| Watch::new(None));
         let (kind, mut report, faults) = self.read(files, watch, writer);
-        let chosen = if piped { report.largest.of_first } else { report.largest.of_all };
-        let sequence = chosen.filter(|_| self.sequence).and_then(|(_, index, client)| {
-            if !piped {
-                // The second look keeps the points of the connection that the first one found.
-                report.watch = self.read(files, Some(Watch::new(Some(index))), &mut |_: &_| {}).1.watch;
-            }
-            Some((index, report.watch.as_mut()?.take(index, client)?))
-        });
-        writer.end(kind, &report, faults.first().map(|(_, fault)| fault), sequence);
+        let chosen = if piped {
+            report.largest.of_first
+        } else {
+            report.largest.of_all
+        };
+        let sequence = chosen
+            .filter(|_| self.sequence)
+            .and_then(|(_, index, client)| {
+                if !piped {
+                    // The second look keeps the points of the connection that the first one found.
+                    report.watch = self
+                        .read(files, Some(Watch::new(Some(index))), &mut |_: &_| {})
+                        .1
+                        .watch;
+                }
+                Some((index, report.watch.as_mut()?.take(index, client)?))
+            });
+        writer.end(
+            kind,
+            &report,
+            faults.first().map(|(_, fault)| fault),
+            sequence,
+        );
         for (file, fault) in &faults {
-            eprintln!("error: {file}: {fault}");
+            eprintln!("guestmark: {file}: {fault}");
             if !fault.hint.is_empty() {
-                eprintln!("hint: {}", fault.hint);
+                eprintln!("  {}", fault.hint);
             }
         }
         faults.is_empty()
@@ -197,7 +237,14 @@ impl Job {
                 Err(e) => Err(Fault::io(0, &e)),
             };
             if let Err(fault) = result {
-                faults.push((if file == "-" { "standard input" } else { file.as_str() }, fault));
+                faults.push((
+                    if file == "-" {
+                        "standard input"
+                    } else {
+                        file.as_str()
+                    },
+                    fault,
+                ));
             }
         }
         (kind, analysis.end(), faults)

@@ -9,8 +9,8 @@ use crate::services::Services;
 use crate::summary::{seconds, Host, Side, Summary};
 use crate::watch::Series;
 use serde::Serialize;
-use std::collections::{BTreeMap, BinaryHeap};
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::io::{self, Write};
 
 /// Output format.
@@ -54,6 +54,7 @@ pub struct Writer<W: Write> {
     file: String,
     files: usize,
     rows: usize,
+    header: bool,
     /// The longest so far, shortest first.
     longest: BinaryHeap<Reverse<(u64, Reverse<u64>)>>,
     kept: BTreeMap<u64, Summary>,
@@ -100,7 +101,18 @@ impl<W: Write> Writer<W> {
     /// A writer of nothing yet.
     pub fn new(out: W, options: Options, services: Services) -> Self {
         let (longest, kept) = (BinaryHeap::new(), BTreeMap::new());
-        let mut writer = Self { out, options, services, file: String::new(), files: 0, rows: 0, longest, kept, error: None };
+        let mut writer = Self {
+            out,
+            options,
+            services,
+            file: String::new(),
+            files: 0,
+            rows: 0,
+            header: false,
+            longest,
+            kept,
+            error: None,
+        };
         if options.format == Format::Json {
             writer.try_to(|w| write!(w.out, "{{\"schema\":\"guestmark-capture/1\",\"files\":["));
         }
@@ -123,7 +135,13 @@ impl<W: Write> Writer<W> {
     }
 
     /// That was all of the file.
-    pub fn end(&mut self, kind: Option<Kind>, report: &Report, fault: Option<&Fault>, sequence: Option<(u64, Series)>) {
+    pub fn end(
+        &mut self,
+        kind: Option<Kind>,
+        report: &Report,
+        fault: Option<&Fault>,
+        sequence: Option<(u64, Series)>,
+    ) {
         for (_, summary) in std::mem::take(&mut self.kept) {
             self.write(&summary);
         }
@@ -142,13 +160,25 @@ impl<W: Write> Writer<W> {
                 }),
                 connection_count: report.connections,
                 start_ns: report.start_ns,
-                shares: Shares { client: share(client), server: share(server), unknown: share((all - client - server).max(0.0)) },
+                shares: Shares {
+                    client: share(client),
+                    server: share(server),
+                    unknown: share((all - client - server).max(0.0)),
+                },
                 relative_error: hist::RELATIVE_ERROR,
                 counters: &report.truth,
                 limits: report.truth.limits(),
                 endpoints,
-                sequence: sequence.map(|(connection, s)| SequenceDoc { connection, stride: s.stride.max(1), points: s.points }),
-                error: fault.map(|f| FaultDoc { offset: f.offset, reason: &f.reason, hint: f.hint }),
+                sequence: sequence.map(|(connection, s)| SequenceDoc {
+                    connection,
+                    stride: s.stride.max(1),
+                    points: s.points,
+                }),
+                error: fault.map(|f| FaultDoc {
+                    offset: f.offset,
+                    reason: &f.reason,
+                    hint: f.hint,
+                }),
             };
             self.try_to(|w| {
                 let text = serde_json::to_string(&tail)?;
@@ -205,7 +235,7 @@ impl<W: Write> Writer<W> {
     fn csv_row(&mut self, row: &serde_json::Value) -> io::Result<()> {
         let mut cells = vec![("file".to_owned(), self.file.clone())];
         flatten("", row, &mut cells);
-        if self.rows == 0 && self.files == 1 {
+        if !std::mem::replace(&mut self.header, true) {
             let names: Vec<&str> = cells.iter().map(|(name, _)| name.as_str()).collect();
             writeln!(self.out, "{}", names.join(","))?;
         }
@@ -225,7 +255,8 @@ impl<W: Write> Output for Writer<W> {
             return;
         };
         self.kept.insert(summary.index, summary.clone());
-        self.longest.push(Reverse((summary.duration_ns, Reverse(summary.index))));
+        self.longest
+            .push(Reverse((summary.duration_ns, Reverse(summary.index))));
         if self.longest.len() > top {
             if let Some(Reverse((_, Reverse(index)))) = self.longest.pop() {
                 self.kept.remove(&index);
@@ -269,7 +300,11 @@ fn flatten(prefix: &str, value: &serde_json::Value, cells: &mut Vec<(String, Str
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}_{name}") };
+                let name = if prefix.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{prefix}_{name}")
+                };
                 flatten(&name, value, cells);
             }
         }

@@ -48,10 +48,23 @@ impl FlowKey {
     /// The key of a packet from `src` to `dst`, and which end of the key sent it (0 or 1).
     #[inline]
     #[must_use]
-    pub fn new(family: Family, protocol: u8, src: (AddrWords, u16), dst: (AddrWords, u16)) -> (Self, u8) {
+    pub fn new(
+        family: Family,
+        protocol: u8,
+        src: (AddrWords, u16),
+        dst: (AddrWords, u16),
+    ) -> (Self, u8) {
         let swap = dst < src;
         let (low, high) = if swap { (dst, src) } else { (src, dst) };
-        (Self { addr: [low.0, high.0], port: [low.1, high.1], protocol, family }, u8::from(swap))
+        (
+            Self {
+                addr: [low.0, high.0],
+                port: [low.1, high.1],
+                protocol,
+                family,
+            },
+            u8::from(swap),
+        )
     }
 }
 

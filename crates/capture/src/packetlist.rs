@@ -17,7 +17,8 @@ const MAX_LINE: usize = 64 * 1024;
 const MAX_NAMES: usize = 1 << 20;
 /// Protocols of rows without ports that cannot belong to a TCP connection.
 const NOT_TCP: [&str; 17] = [
-    "arp", "icmp", "icmpv6", "igmp", "igmpv2", "igmpv3", "dns", "mdns", "dhcp", "bootp", "dhcpv6", "ntp", "ssdp", "nbns", "llmnr", "tftp", "quic",
+    "arp", "icmp", "icmpv6", "igmp", "igmpv2", "igmpv3", "dns", "mdns", "dhcp", "bootp", "dhcpv6",
+    "ntp", "ssdp", "nbns", "llmnr", "tftp", "quic",
 ];
 
 /// Where rows go.
@@ -43,17 +44,61 @@ struct Columns {
 
 impl Columns {
     fn find(header: &[String]) -> Option<Self> {
-        let names: Vec<String> =
-            header.iter().map(|h| h.trim_start_matches('\u{feff}').trim().to_lowercase().replace("_ws.col.", "")).collect();
-        let find = |wanted: &[&str]| names.iter().position(|name| wanted.contains(&name.as_str()));
-        let source_port = find(&["source port", "src port", "tcp.srcport", "srcport", "unres_src_port", "res_src_port"]);
-        let destination_port =
-            find(&["destination port", "dest port", "dst port", "tcp.dstport", "dstport", "unres_dst_port", "res_dst_port"]);
+        let names: Vec<String> = header
+            .iter()
+            .map(|h| {
+                h.trim_start_matches('\u{feff}')
+                    .trim()
+                    .to_lowercase()
+                    .replace("_ws.col.", "")
+            })
+            .collect();
+        let find = |wanted: &[&str]| {
+            names
+                .iter()
+                .position(|name| wanted.contains(&name.as_str()))
+        };
+        let source_port = find(&[
+            "source port",
+            "src port",
+            "tcp.srcport",
+            "srcport",
+            "unres_src_port",
+            "res_src_port",
+        ]);
+        let destination_port = find(&[
+            "destination port",
+            "dest port",
+            "dst port",
+            "tcp.dstport",
+            "dstport",
+            "unres_dst_port",
+            "res_dst_port",
+        ]);
         Some(Self {
-            time: find(&["time", "cls_time", "rel_time", "abs_time", "frame.time_epoch", "frame.time_relative", "epoch time"])?,
+            time: find(&[
+                "time",
+                "cls_time",
+                "rel_time",
+                "abs_time",
+                "frame.time_epoch",
+                "frame.time_relative",
+                "epoch time",
+            ])?,
             source: find(&["source", "def_src", "src", "ip.src", "source address"])?,
-            destination: find(&["destination", "def_dst", "dst", "ip.dst", "destination address"])?,
-            length: find(&["length", "packet_length", "frame.len", "packet length (bytes)"]),
+            destination: find(&[
+                "destination",
+                "def_dst",
+                "dst",
+                "ip.dst",
+                "destination address",
+            ])?,
+            length: find(&[
+                "length",
+                "packet_length",
+                "frame.len",
+                "packet length (bytes)",
+            ]),
             protocol: find(&["protocol"]),
             info: find(&["info"]),
             ports: source_port.zip(destination_port),
@@ -65,14 +110,26 @@ impl Columns {
 #[must_use]
 pub fn matches(head: &[u8]) -> bool {
     let line = head.split(|&b| b == b'\n').next().unwrap_or(&[]);
-    let Ok(line) = std::str::from_utf8(&line[..line.len().min(4096)]) else { return false };
+    let Ok(line) = std::str::from_utf8(&line[..line.len().min(4096)]) else {
+        return false;
+    };
     let mut fields = Vec::new();
     line.contains(',') && split(line.trim_end(), &mut fields) && Columns::find(&fields).is_some()
 }
 
 /// Read rows until the end of the input or a fault.
-pub fn read(source: &mut Source<'_>, services: &Services, sink: &mut impl RowSink) -> Result<(), Fault> {
-    let mut list = List { services, columns: None, last: HashMap::new(), overhead: HashMap::new(), line: 0 };
+pub fn read(
+    source: &mut Source<'_>,
+    services: &Services,
+    sink: &mut impl RowSink,
+) -> Result<(), Fault> {
+    let mut list = List {
+        services,
+        columns: None,
+        last: HashMap::new(),
+        overhead: HashMap::new(),
+        line: 0,
+    };
     let mut fields = Vec::new();
     let mut wanted = 1;
     loop {
@@ -86,7 +143,10 @@ pub fn read(source: &mut Source<'_>, services: &Services, sink: &mut impl RowSin
             Some(end) => end,
             None if !whole => data.len(),
             None if data.len() >= MAX_LINE => {
-                return Err(Fault::new(offset, format!("line {} is longer than {MAX_LINE} bytes", list.line + 1)));
+                return Err(Fault::new(
+                    offset,
+                    format!("line {} is longer than {MAX_LINE} bytes", list.line + 1),
+                ));
             }
             None => {
                 wanted = data.len() + 1;
@@ -116,7 +176,12 @@ struct List<'s> {
 }
 
 impl List<'_> {
-    fn line(&mut self, text: &str, fields: &mut Vec<String>, sink: &mut impl RowSink) -> Result<(), String> {
+    fn line(
+        &mut self,
+        text: &str,
+        fields: &mut Vec<String>,
+        sink: &mut impl RowSink,
+    ) -> Result<(), String> {
         if text.trim().is_empty() {
             return Ok(());
         }
@@ -124,7 +189,8 @@ impl List<'_> {
             return Err("a quoted field does not end".into());
         }
         let Some(columns) = &self.columns else {
-            let found = Columns::find(fields).ok_or("the columns Time, Source and Destination are needed")?;
+            let found = Columns::find(fields)
+                .ok_or("the columns Time, Source and Destination are needed")?;
             self.columns = Some(found);
             return Ok(());
         };
@@ -136,11 +202,18 @@ impl List<'_> {
         let destination = field(columns.destination).ok_or_else(|| missing("Destination"))?;
         let length = columns.length.and_then(field);
         let wire_len = match length {
-            Some(text) => text.trim().parse().map_err(|_| format!("{text:?} is not a length"))?,
+            Some(text) => text
+                .trim()
+                .parse()
+                .map_err(|_| format!("{text:?} is not a length"))?,
             None => 0,
         };
         let info = columns.info.and_then(field).unwrap_or("");
-        let protocol = columns.protocol.and_then(field).unwrap_or("").to_lowercase();
+        let protocol = columns
+            .protocol
+            .and_then(field)
+            .unwrap_or("")
+            .to_lowercase();
         let mut detail = Detail::parse(info);
         if let Some((from, to)) = columns.ports {
             if let (Some(from), Some(to)) = (field(from), field(to)) {
@@ -156,12 +229,16 @@ impl List<'_> {
         let pair = (family, src, dst);
         let (ports, inferred) = match detail.ports {
             Some((from, to)) => {
-                let (Some(from), Some(to)) = (self.services.port(from), self.services.port(to)) else {
+                let (Some(from), Some(to)) = (self.services.port(from), self.services.port(to))
+                else {
                     sink.other_row(ts, wire_len, true);
                     return Ok(());
                 };
                 let udp = protocol == "udp" || !detail.tcp && detail.len.is_some();
-                (Some((from, to, if udp { UDP } else { TCP })), detail.len.is_none())
+                (
+                    Some((from, to, if udp { UDP } else { TCP })),
+                    detail.len.is_none(),
+                )
             }
             None if NOT_TCP.contains(&protocol.as_str()) => (None, true),
             None => (self.last.get(&pair).copied(), true),
@@ -178,11 +255,16 @@ impl List<'_> {
             Some(len) => {
                 if detail.flags & flag::SYN == 0 && self.overhead.len() < MAX_NAMES {
                     self.overhead.insert(pair, wire_len.saturating_sub(len));
-                    self.overhead.entry((family, dst, src)).or_insert(wire_len.saturating_sub(len));
+                    self.overhead
+                        .entry((family, dst, src))
+                        .or_insert(wire_len.saturating_sub(len));
                 }
                 len
             }
-            None => self.overhead.get(&pair).map_or(0, |&headers| wire_len.saturating_sub(headers)),
+            None => self
+                .overhead
+                .get(&pair)
+                .map_or(0, |&headers| wire_len.saturating_sub(headers)),
         };
         let (key, end) = FlowKey::new(family, protocol, (src, from), (dst, to));
         sink.row(
@@ -209,12 +291,19 @@ impl List<'_> {
 fn addresses(source: &str, destination: &str, sink: &mut impl RowSink) -> Option<Pair> {
     let words = |text: &str| match text.parse().ok()? {
         IpAddr::V4(ip) => Some((Family::V4, [u64::from(u32::from(ip)), 0])),
-        IpAddr::V6(ip) => Some((Family::V6, [(u128::from(ip) >> 64) as u64, u128::from(ip) as u64])),
+        IpAddr::V6(ip) => Some((
+            Family::V6,
+            [(u128::from(ip) >> 64) as u64, u128::from(ip) as u64],
+        )),
     };
     match (words(source), words(destination)) {
         (Some((a, src)), Some((b, dst))) if a == b => Some((a, src, dst)),
         _ if source.is_empty() || destination.is_empty() => None,
-        _ => Some((Family::Name, [sink.name(source)?, 0], [sink.name(destination)?, 0])),
+        _ => Some((
+            Family::Name,
+            [sink.name(source)?, 0],
+            [sink.name(destination)?, 0],
+        )),
     }
 }
 
@@ -233,7 +322,10 @@ struct Detail<'t> {
 
 impl<'t> Detail<'t> {
     fn parse(info: &'t str) -> Self {
-        let mut out = Self { window: u16::MAX, ..Self::default() };
+        let mut out = Self {
+            window: u16::MAX,
+            ..Self::default()
+        };
         let mut rest = info.trim_start();
         // Remarks such as "[TCP Retransmission] " come first.
         while let Some(end) = rest.strip_prefix('[').and_then(|r| r.find(']')) {
@@ -241,12 +333,17 @@ impl<'t> Detail<'t> {
         }
         if let Some(old) = rest.strip_prefix("Source port: ") {
             if let Some((from, to)) = old.split_once("Destination port: ") {
-                out.ports = Some((port_name(from), port_name(to.split("  ").next().unwrap_or(to))));
+                out.ports = Some((
+                    port_name(from),
+                    port_name(to.split("  ").next().unwrap_or(to)),
+                ));
             }
             return out;
         }
         let mut words = rest.split_whitespace();
-        let (Some(from), Some(arrow), Some(to)) = (words.next(), words.next(), words.next()) else { return out };
+        let (Some(from), Some(arrow), Some(to)) = (words.next(), words.next(), words.next()) else {
+            return out;
+        };
         if !["→", ">", "->", "\u{2192}"].contains(&arrow) {
             return out;
         }
@@ -258,14 +355,18 @@ impl<'t> Detail<'t> {
                     "SYN" => flag::SYN,
                     "RST" => flag::RST,
                     "ACK" => flag::ACK,
-                    "<None>" | "PSH" | "URG" | "ECE" | "ECN" | "CWR" | "NS" | "AE" | "Reserved" => 0,
+                    "<None>" | "PSH" | "URG" | "ECE" | "ECN" | "CWR" | "NS" | "AE" | "Reserved" => {
+                        0
+                    }
                     _ => continue,
                 };
                 out.tcp = true;
             }
         }
         for word in words {
-            let Some((name, value)) = word.split_once('=') else { continue };
+            let Some((name, value)) = word.split_once('=') else {
+                continue;
+            };
             let number = value.parse::<u32>().ok();
             match name {
                 "Seq" => out.seq = number,
@@ -283,7 +384,8 @@ impl<'t> Detail<'t> {
 /// `http(80)` and `http (80)` are shown by some versions: the number is what counts.
 fn port_name(text: &str) -> &str {
     let text = text.trim();
-    text.split_once('(').map_or(text, |(_, number)| number.trim_end_matches(')'))
+    text.split_once('(')
+        .map_or(text, |(_, number)| number.trim_end_matches(')'))
 }
 
 /// Split a line of CSV; false when a quote does not end.

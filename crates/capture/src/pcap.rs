@@ -10,7 +10,8 @@ pub const MAX_CAPTURED: u32 = 262_144;
 /// True when the input starts like a classic capture file.
 #[must_use]
 pub fn matches(head: &[u8]) -> bool {
-    head.first_chunk().is_some_and(|magic| byte_order(*magic).is_some())
+    head.first_chunk()
+        .is_some_and(|magic| byte_order(*magic).is_some())
 }
 
 /// (big endian, nanoseconds)
@@ -26,14 +27,28 @@ fn byte_order(magic: [u8; 4]) -> Option<(bool, bool)> {
 
 /// Read packets until the end of the input or a fault.
 pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), Fault> {
-    if !source.need(24).map_err(|e| Fault::io(source.offset(), &e))? {
-        return Err(Fault::new(0, "the file header is cut short: a capture file begins with 24 bytes"));
+    if !source
+        .need(24)
+        .map_err(|e| Fault::io(source.offset(), &e))?
+    {
+        return Err(Fault::new(
+            0,
+            "the file header is cut short: a capture file begins with 24 bytes",
+        ));
     }
     let head = source.data();
-    let (big, nanos) =
-        head.first_chunk().and_then(|m| byte_order(*m)).ok_or_else(|| Fault::new(0, "not a capture file"))?;
+    let (big, nanos) = head
+        .first_chunk()
+        .and_then(|m| byte_order(*m))
+        .ok_or_else(|| Fault::new(0, "not a capture file"))?;
     let at = |i: usize| -> [u8; 4] { [head[i], head[i + 1], head[i + 2], head[i + 3]] };
-    let word = |b: [u8; 4]| if big { u32::from_be_bytes(b) } else { u32::from_le_bytes(b) };
+    let word = |b: [u8; 4]| {
+        if big {
+            u32::from_be_bytes(b)
+        } else {
+            u32::from_le_bytes(b)
+        }
+    };
     // The upper half holds the length of the frame check sequence and flags.
     let link = word(at(20)) as u16;
     source.consume(24);
@@ -84,8 +99,11 @@ fn records(
             return if left == 0 {
                 Ok(())
             } else {
-                Err(Fault::new(offset, format!("the last packet is cut short: {left} bytes of {wanted} are there"))
-                    .hint("the capture was still being written, or was not copied whole"))
+                Err(Fault::new(
+                    offset,
+                    format!("the last packet is cut short: {left} bytes of {wanted} are there"),
+                )
+                .hint("the capture was still being written, or was not copied whole"))
             };
         }
     }
@@ -93,8 +111,12 @@ fn records(
 
 fn too_long(offset: u64, captured: u32, another_file: bool) -> Fault {
     if another_file {
-        return Fault::new(offset, "another capture file begins here").hint("join captures with mergecap, not with cat");
+        return Fault::new(offset, "another capture file begins here")
+            .hint("join captures with mergecap, not with cat");
     }
-    Fault::new(offset, format!("a packet claims {captured} captured bytes, more than {MAX_CAPTURED}"))
-        .hint("the file is damaged from here on")
+    Fault::new(
+        offset,
+        format!("a packet claims {captured} captured bytes, more than {MAX_CAPTURED}"),
+    )
+    .hint("the file is damaged from here on")
 }

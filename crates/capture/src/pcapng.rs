@@ -50,7 +50,13 @@ impl Clock {
             _ => 0,
         };
         let whole = nanos + i128::from(self.offset_s) * 1_000_000_000;
-        i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN / 4 } else { i64::MAX / 4 }).clamp(i64::MIN / 4, i64::MAX / 4)
+        i64::try_from(whole)
+            .unwrap_or(if whole < 0 {
+                i64::MIN / 4
+            } else {
+                i64::MAX / 4
+            })
+            .clamp(i64::MIN / 4, i64::MAX / 4)
     }
 }
 
@@ -62,12 +68,20 @@ struct Reader<'s, S> {
 
 /// Read packets until the end of the input or a fault.
 pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), Fault> {
-    let mut reader = Reader { sink, big: false, interfaces: Vec::new() };
+    let mut reader = Reader {
+        sink,
+        big: false,
+        interfaces: Vec::new(),
+    };
     loop {
         let offset = source.offset();
         if !source.need(12).map_err(|e| Fault::io(offset, &e))? {
             let left = source.data().len();
-            return if left == 0 { Ok(()) } else { Err(cut(offset, left, 12)) };
+            return if left == 0 {
+                Ok(())
+            } else {
+                Err(cut(offset, left, 12))
+            };
         }
         // As many whole blocks as are at hand, then more bytes.
         let mut pos = 0;
@@ -78,8 +92,12 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
                 break 12;
             }
             let at = offset + pos as u64;
-            let length = reader.block_length(here).map_err(|reason| damaged(at, reason))?;
-            let Some(block) = here.get(..length) else { break length };
+            let length = reader
+                .block_length(here)
+                .map_err(|reason| damaged(at, reason))?;
+            let Some(block) = here.get(..length) else {
+                break length;
+            };
             reader.block(block).map_err(|reason| damaged(at, reason))?;
             pos += length;
         };
@@ -87,14 +105,21 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
         let offset = source.offset();
         if !source.need(wanted).map_err(|e| Fault::io(offset, &e))? {
             let left = source.data().len();
-            return if left == 0 { Ok(()) } else { Err(cut(offset, left, wanted)) };
+            return if left == 0 {
+                Ok(())
+            } else {
+                Err(cut(offset, left, wanted))
+            };
         }
     }
 }
 
 fn cut(offset: u64, left: usize, wanted: usize) -> Fault {
-    Fault::new(offset, format!("the last block is cut short: {left} bytes of {wanted} are there"))
-        .hint("the capture was still being written, or was not copied whole")
+    Fault::new(
+        offset,
+        format!("the last block is cut short: {left} bytes of {wanted} are there"),
+    )
+    .hint("the capture was still being written, or was not copied whole")
 }
 
 fn damaged(offset: u64, reason: String) -> Fault {
@@ -103,7 +128,10 @@ fn damaged(offset: u64, reason: String) -> Fault {
 
 impl<S: PacketSink> Reader<'_, S> {
     fn u32(&self, data: &[u8], at: usize) -> u32 {
-        let bytes = data.get(at..at + 4).and_then(|b| b.try_into().ok()).unwrap_or([0; 4]);
+        let bytes = data
+            .get(at..at + 4)
+            .and_then(|b| b.try_into().ok())
+            .unwrap_or([0; 4]);
         if self.big {
             u32::from_be_bytes(bytes)
         } else {
@@ -112,7 +140,10 @@ impl<S: PacketSink> Reader<'_, S> {
     }
 
     fn u16(&self, data: &[u8], at: usize) -> u16 {
-        let bytes = data.get(at..at + 2).and_then(|b| b.try_into().ok()).unwrap_or([0; 2]);
+        let bytes = data
+            .get(at..at + 2)
+            .and_then(|b| b.try_into().ok())
+            .unwrap_or([0; 2]);
         if self.big {
             u16::from_be_bytes(bytes)
         } else {
@@ -121,7 +152,10 @@ impl<S: PacketSink> Reader<'_, S> {
     }
 
     fn u64(&self, data: &[u8], at: usize) -> u64 {
-        let (first, second) = (u64::from(self.u32(data, at)), u64::from(self.u32(data, at + 4)));
+        let (first, second) = (
+            u64::from(self.u32(data, at)),
+            u64::from(self.u32(data, at + 4)),
+        );
         if self.big {
             first << 32 | second
         } else {
@@ -143,7 +177,9 @@ impl<S: PacketSink> Reader<'_, S> {
             return Err(format!("a block claims a length of {length} bytes"));
         }
         if length > MAX_RECORD {
-            return Err(format!("a block claims a length of {length} bytes, more than {MAX_RECORD}"));
+            return Err(format!(
+                "a block claims a length of {length} bytes, more than {MAX_RECORD}"
+            ));
         }
         Ok(length)
     }
@@ -152,7 +188,10 @@ impl<S: PacketSink> Reader<'_, S> {
     fn block(&mut self, block: &[u8]) -> Result<(), String> {
         let trailer = self.u32(block, block.len() - 4) as usize;
         if trailer != block.len() {
-            return Err(format!("a block's two lengths differ: {} and {trailer}", block.len()));
+            return Err(format!(
+                "a block's two lengths differ: {} and {trailer}",
+                block.len()
+            ));
         }
         let body = &block[8..block.len() - 4];
         match self.u32(block, 0) {
@@ -172,7 +211,9 @@ impl<S: PacketSink> Reader<'_, S> {
     fn section(&mut self, body: &[u8]) -> Result<(), String> {
         let major = self.u16(body, 4);
         if body.len() < 16 || major != 1 {
-            return Err(format!("a section of version {major}: only version 1 is known"));
+            return Err(format!(
+                "a section of version {major}: only version 1 is known"
+            ));
         }
         self.interfaces.clear();
         self.sink.section();
@@ -184,15 +225,27 @@ impl<S: PacketSink> Reader<'_, S> {
             return Err("an interface description is too short".into());
         }
         if self.interfaces.len() >= MAX_INTERFACES {
-            return Err(format!("more than {MAX_INTERFACES} interfaces in one section"));
+            return Err(format!(
+                "more than {MAX_INTERFACES} interfaces in one section"
+            ));
         }
-        let mut clock = Clock { resolution: 6, offset_s: 0 };
-        self.options(&body[8..], |reader, code, value| match (code, value.len()) {
-            (9, 1..) => clock.resolution = value[0],
-            (14, 8..) => clock.offset_s = reader.u64(value, 0) as i64,
-            _ => {}
+        let mut clock = Clock {
+            resolution: 6,
+            offset_s: 0,
+        };
+        self.options(&body[8..], |reader, code, value| {
+            match (code, value.len()) {
+                (9, 1..) => clock.resolution = value[0],
+                (14, 8..) => clock.offset_s = reader.u64(value, 0) as i64,
+                _ => {}
+            }
         });
-        let interface = Interface { link: self.u16(body, 0), snaplen: self.u32(body, 4), clock, dropped: 0 };
+        let interface = Interface {
+            link: self.u16(body, 0),
+            snaplen: self.u32(body, 4),
+            clock,
+            dropped: 0,
+        };
         self.interfaces.push(interface);
         Ok(())
     }
@@ -206,14 +259,24 @@ impl<S: PacketSink> Reader<'_, S> {
     }
 
     #[inline]
-    fn packet(&mut self, body: &[u8], number: u32, time_at: usize, data_at: usize) -> Result<(), String> {
+    fn packet(
+        &mut self,
+        body: &[u8],
+        number: u32,
+        time_at: usize,
+        data_at: usize,
+    ) -> Result<(), String> {
         let interface = self.known(number)?;
         let (captured, original) = (self.u32(body, 12), self.u32(body, 16));
         let end = data_at + captured as usize;
         if end > body.len() {
-            return Err(format!("a packet claims {captured} captured bytes in a block of {}", body.len() + 12));
+            return Err(format!(
+                "a packet claims {captured} captured bytes in a block of {}",
+                body.len() + 12
+            ));
         }
-        let ticks = u64::from(self.u32(body, time_at)) << 32 | u64::from(self.u32(body, time_at + 4));
+        let ticks =
+            u64::from(self.u32(body, time_at)) << 32 | u64::from(self.u32(body, time_at + 4));
         let mut direction = Direction::Unknown;
         let mut dropped = 0;
         let options = body.get((end + 3) & !3..).unwrap_or(&[]);
@@ -248,7 +311,11 @@ impl<S: PacketSink> Reader<'_, S> {
     fn simple_packet(&mut self, body: &[u8]) -> Result<(), String> {
         let interface = self.known(0)?;
         let original = self.u32(body, 0);
-        let limit = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
+        let limit = if interface.snaplen == 0 {
+            u32::MAX
+        } else {
+            interface.snaplen
+        };
         let data = body.get(4..).unwrap_or(&[]);
         let captured = (original.min(limit) as usize).min(data.len());
         self.sink.packet(&Packet {
@@ -265,13 +332,19 @@ impl<S: PacketSink> Reader<'_, S> {
     /// The counters are cumulative per interface.
     fn statistics(&mut self, body: &[u8]) {
         let (mut by_interface, mut by_system) = (0, 0);
-        self.options(body.get(12..).unwrap_or(&[]), |reader, code, value| match (code, value.len()) {
-            (5, 8..) => by_interface = reader.u64(value, 0),
-            (7, 8..) => by_system = reader.u64(value, 0),
-            _ => {}
-        });
+        self.options(
+            body.get(12..).unwrap_or(&[]),
+            |reader, code, value| match (code, value.len()) {
+                (5, 8..) => by_interface = reader.u64(value, 0),
+                (7, 8..) => by_system = reader.u64(value, 0),
+                _ => {}
+            },
+        );
         // All ones is written for "unknown".
-        let total = [by_interface, by_system].iter().filter(|&&v| v != u64::MAX).fold(0, |a: u64, &v| a.saturating_add(v));
+        let total = [by_interface, by_system]
+            .iter()
+            .filter(|&&v| v != u64::MAX)
+            .fold(0, |a: u64, &v| a.saturating_add(v));
         let number = self.u32(body, 0) as usize;
         if let Some(interface) = self.interfaces.get_mut(number) {
             let more = total.saturating_sub(interface.dropped);
@@ -283,7 +356,9 @@ impl<S: PacketSink> Reader<'_, S> {
     fn options(&self, mut data: &[u8], mut each: impl FnMut(&Self, u16, &[u8])) {
         while data.len() >= 4 {
             let (code, length) = (self.u16(data, 0), usize::from(self.u16(data, 2)));
-            let Some(value) = data.get(4..4 + length) else { return };
+            let Some(value) = data.get(4..4 + length) else {
+                return;
+            };
             if code == 0 {
                 return;
             }

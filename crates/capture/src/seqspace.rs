@@ -64,7 +64,11 @@ impl SeqSpace {
             return 0;
         }
         let ack = self.unwrap(ack);
-        let holes: u64 = self.gaps.iter().map(|&(from, to)| to.min(ack).saturating_sub(from)).sum();
+        let holes: u64 = self
+            .gaps
+            .iter()
+            .map(|&(from, to)| to.min(ack).saturating_sub(from))
+            .sum();
         holes + ack.saturating_sub(self.high)
     }
 
@@ -101,7 +105,10 @@ impl SeqSpace {
         }
         if seq == self.high as u32 {
             self.raise(self.high + len);
-            return Seen { new: len, ..Seen::default() };
+            return Seen {
+                new: len,
+                ..Seen::default()
+            };
         }
         self.elsewhere(seq, len)
     }
@@ -113,7 +120,8 @@ impl SeqSpace {
     }
 
     fn unwrap(&self, seq: u32) -> u64 {
-        self.high.wrapping_add_signed(i64::from(seq.wrapping_sub(self.high as u32) as i32))
+        self.high
+            .wrapping_add_signed(i64::from(seq.wrapping_sub(self.high as u32) as i32))
     }
 
     #[inline]
@@ -128,18 +136,18 @@ impl SeqSpace {
         let to = from + len;
         let mut new = 0;
         let mut late = false;
-        if from < self.low {
-            new += to.min(self.low) - from;
+        let old_low = self.low;
+        if from < old_low {
+            new += to.min(old_low) - from;
             late = true;
-            if to < self.low {
-                self.gaps.insert(0, (to, self.low));
+            if to < old_low {
+                self.gaps.insert(0, (to, old_low));
             }
             self.low = from;
-        } else {
-            let filled = self.fill(from, to.min(self.high));
-            new += filled;
-            late |= filled > 0;
         }
+        let filled = self.fill(from.max(old_low), to.min(self.high));
+        new += filled;
+        late |= filled > 0;
         if to > self.high {
             if from > self.high {
                 self.gaps.push((self.high, from));
@@ -152,7 +160,12 @@ impl SeqSpace {
             self.inexact = true;
         }
         let grown = (self.gaps.capacity() - room) * size_of::<(u64, u64)>();
-        Seen { new, repeated: len - new, late, grown }
+        Seen {
+            new,
+            repeated: len - new,
+            late,
+            grown,
+        }
     }
 
     /// Close the gaps inside `from..to`; returns how many bytes of them were open.
@@ -203,11 +216,12 @@ mod tests {
             let mut highest = base;
             for (at, len) in segments {
                 let at = base + at;
-                let mut new = 0;
+                let (mut new, mut late) = (0, false);
                 for byte in at..at + i64::from(len) {
-                    new += u64::from(set.insert(byte));
+                    let first = set.insert(byte);
+                    new += u64::from(first);
+                    late |= first && byte < highest;
                 }
-                let late = new > 0 && at < highest && (at..(at + i64::from(len)).min(highest)).len() as u64 > u64::from(len) - new;
                 let seen = space.payload(at as u32, len);
                 if len > 0 { highest = highest.max(at + i64::from(len)); }
                 if space.inexact() { return Ok(()); }

@@ -25,8 +25,14 @@ impl Services {
     pub fn parse(text: &str) -> Self {
         let mut out = Self::default();
         for line in text.lines() {
-            let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
-            let (Some(name), Some((port, protocol))) = (words.next(), words.next().and_then(|w| w.split_once('/'))) else {
+            let mut words = line
+                .split('#')
+                .next()
+                .unwrap_or_default()
+                .split_whitespace();
+            let (Some(name), Some((port, protocol))) =
+                (words.next(), words.next().and_then(|w| w.split_once('/')))
+            else {
                 continue;
             };
             let Ok(port) = port.parse() else { continue };
@@ -44,7 +50,9 @@ impl Services {
     fn add(&mut self, name: &str, port: u16, protocol: &str) {
         let tcp = protocol == "tcp";
         if tcp || protocol == "udp" {
-            self.names.entry((port, tcp)).or_insert_with(|| name.to_owned());
+            self.names
+                .entry((port, tcp))
+                .or_insert_with(|| name.to_owned());
         }
         self.ports.entry(name.to_owned()).or_insert(port);
     }
@@ -52,7 +60,10 @@ impl Services {
     /// The port's name, or its number.
     #[must_use]
     pub fn name(&self, port: u16, tcp: bool) -> String {
-        self.names.get(&(port, tcp)).cloned().unwrap_or_else(|| port.to_string())
+        self.names
+            .get(&(port, tcp))
+            .cloned()
+            .unwrap_or_else(|| port.to_string())
     }
 
     /// The port with that name or number.

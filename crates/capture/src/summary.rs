@@ -22,8 +22,15 @@ impl Host {
     pub fn new(family: Family, words: AddrWords, names: &[Arc<str>]) -> Self {
         match family {
             Family::V4 => Self::Ip(Ipv4Addr::from(words[0] as u32).into()),
-            Family::V6 => Self::Ip(Ipv6Addr::from(u128::from(words[0]) << 64 | u128::from(words[1])).into()),
-            Family::Name => Self::Name(names.get(words[0] as usize).cloned().unwrap_or_else(|| "?".into())),
+            Family::V6 => {
+                Self::Ip(Ipv6Addr::from(u128::from(words[0]) << 64 | u128::from(words[1])).into())
+            }
+            Family::Name => Self::Name(
+                names
+                    .get(words[0] as usize)
+                    .cloned()
+                    .unwrap_or_else(|| "?".into()),
+            ),
         }
     }
 }
@@ -140,7 +147,11 @@ impl Response {
     /// Summarise; `duration` in nanoseconds is what shares are of.
     #[must_use]
     pub fn new(latency: &Latency, duration: u64) -> Self {
-        let mut out = Self { count: latency.count, total_s: seconds(latency.sum), ..Self::default() };
+        let mut out = Self {
+            count: latency.count,
+            total_s: seconds(latency.sum),
+            ..Self::default()
+        };
         if duration > 0 {
             out.share = Some(latency.sum as f64 / duration as f64);
         }
@@ -235,15 +246,26 @@ impl Summary {
     pub fn new(conn: &Conn, names: &[Arc<str>], evicted: bool) -> (Self, usize) {
         let (client, roles) = roles(conn);
         let duration = conn.span.1.saturating_sub(conn.span.0).max(0) as u64;
-        let [first, second] = [side(conn, client, duration, names), side(conn, 1 - client, duration, names)];
+        let [first, second] = [
+            side(conn, client, duration, names),
+            side(conn, 1 - client, duration, names),
+        ];
         let hands = conn.handshake;
-        let apart = |from: Option<i64>, to: Option<i64>| Some(seconds(to?.checked_sub(from?)?.max(0) as u64));
-        let syn_to_synack_s = hands.syn.and_then(|_| apart(Some(hands.last_syn), hands.synack));
+        let apart = |from: Option<i64>, to: Option<i64>| {
+            Some(seconds(to?.checked_sub(from?)?.max(0) as u64))
+        };
+        let syn_to_synack_s = hands
+            .syn
+            .and_then(|_| apart(Some(hands.last_syn), hands.synack));
         let synack_to_ack_s = apart(hands.synack, hands.ack);
         let answered = first.response.total_s + second.response.total_s;
         let summary = Self {
             index: conn.index,
-            protocol: if conn.key.protocol == TCP { "tcp" } else { "udp" },
+            protocol: if conn.key.protocol == TCP {
+                "tcp"
+            } else {
+                "udp"
+            },
             marks: marks(conn, &[&first, &second], evicted),
             captured: captured(conn),
             client: first,
@@ -272,7 +294,10 @@ fn roles(conn: &Conn) -> (usize, Roles) {
     match conn.client {
         Some(client) if conn.key.protocol == TCP => (usize::from(client), Roles::Handshake),
         Some(client) => (usize::from(client), Roles::First),
-        None => (usize::from(conn.key.port[0] < conn.key.port[1]), Roles::Ports),
+        None => (
+            usize::from(conn.key.port[0] < conn.key.port[1]),
+            Roles::Ports,
+        ),
     }
 }
 
@@ -305,7 +330,9 @@ fn missing(sent: &Sent, peer: &Sent) -> u64 {
 
 fn side(conn: &Conn, which: usize, duration: u64, names: &[Arc<str>]) -> Side {
     let (sent, peer) = (&conn.sent[which], &conn.sent[1 - which]);
-    let FlowKey { addr, port, family, .. } = conn.key;
+    let FlowKey {
+        addr, port, family, ..
+    } = conn.key;
     Side {
         address: Host::new(family, addr[which], names),
         port: port[which],
@@ -346,9 +373,18 @@ fn marks(conn: &Conn, sides: &[&Side; 2], evicted: bool) -> Vec<Mark> {
 }
 
 /// The record's own direction decides; else the end that answered the handshake at least four times faster is the near one.
-fn capture_point(conn: &Conn, client: usize, far_server: Option<f64>, far_client: Option<f64>) -> Point {
+fn capture_point(
+    conn: &Conn,
+    client: usize,
+    far_server: Option<f64>,
+    far_client: Option<f64>,
+) -> Point {
     if let Some(local) = conn.local {
-        return if usize::from(local) == client { Point::Client } else { Point::Server };
+        return if usize::from(local) == client {
+            Point::Client
+        } else {
+            Point::Server
+        };
     }
     match (far_server, far_client) {
         (Some(server), Some(client)) if server > 4.0 * client => Point::Client,

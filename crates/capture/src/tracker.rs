@@ -108,13 +108,23 @@ impl Tracker {
                 *hash = self.hash(&segment.key);
             }
             for (place, &hash) in places.iter_mut().zip(&hashes[..group.len()]) {
-                *place = self.table.find(Slot::spread(hash), |slot| slot.hash == hash).map_or(u32::MAX, |s| s.place);
+                *place = self
+                    .table
+                    .find(Slot::spread(hash), |slot| slot.hash == hash)
+                    .map_or(u32::MAX, |s| s.place);
             }
             let mut touched = 0;
             for (&place, segment) in places.iter().zip(group) {
-                if let Some(conn) = self.chunks.get(place as usize / CHUNK).and_then(|c| c[place as usize % CHUNK].as_ref()) {
+                if let Some(conn) = self
+                    .chunks
+                    .get(place as usize / CHUNK)
+                    .and_then(|c| c[place as usize % CHUNK].as_ref())
+                {
                     let sent = &conn.sent[usize::from(segment.from & 1)];
-                    touched ^= conn.last_ts as u64 ^ sent.packets ^ sent.latency.count ^ u64::from(sent.flags);
+                    touched ^= conn.last_ts as u64
+                        ^ sent.packets
+                        ^ sent.latency.count
+                        ^ u64::from(sent.flags);
                 }
             }
             black_box(touched);
@@ -140,7 +150,8 @@ impl Tracker {
     }
 
     fn hash(&self, key: &FlowKey) -> u32 {
-        let ports = u64::from(key.port[0]) << 32 | u64::from(key.port[1]) << 16 | u64::from(key.protocol);
+        let ports =
+            u64::from(key.port[0]) << 32 | u64::from(key.port[1]) << 16 | u64::from(key.protocol);
         let [[a, b], [c, d]] = key.addr;
         // Only the first words of short addresses hold anything.
         if b | d == 0 && (a | c) >> 32 == 0 {
@@ -161,21 +172,33 @@ impl Tracker {
             Some((key, place)) if key == segment.key => place,
             _ => {
                 let hash = hash.unwrap_or_else(|| self.hash(&segment.key));
-                let place = self.find(segment, hash).unwrap_or_else(|| self.insert(segment, hash));
+                let place = self
+                    .find(segment, hash)
+                    .unwrap_or_else(|| self.insert(segment, hash));
                 self.last = Some((segment.key, place));
                 place
             }
         };
-        if self.conn(place).as_ref().is_some_and(|conn| conn.is_another(segment)) {
+        if self
+            .conn(place)
+            .as_ref()
+            .is_some_and(|conn| conn.is_another(segment))
+        {
             self.replace(place, segment, sink);
         }
         let chunk = &mut self.chunks[place as usize / CHUNK];
-        let Some(conn) = &mut chunk[place as usize % CHUNK] else { return };
+        let Some(conn) = &mut chunk[place as usize % CHUNK] else {
+            return;
+        };
         conn.touched = true;
         let unique = conn.sent[usize::from(segment.from & 1)].unique;
         let grown = conn.update(segment);
         if let Some(watch) = &mut self.watch {
-            watch.record(conn, segment, conn.sent[usize::from(segment.from & 1)].unique > unique);
+            watch.record(
+                conn,
+                segment,
+                conn.sent[usize::from(segment.from & 1)].unique > unique,
+            );
         }
         let over = conn.is_over() && !conn.closed;
         conn.closed |= over;
@@ -214,7 +237,10 @@ impl Tracker {
         let conn = Conn::new(segment, hash, self.next_index);
         *self.conn(place) = Some(conn);
         self.next_index += 1;
-        self.table.insert_unique(Slot::spread(hash), Slot { hash, place }, |slot| Slot::spread(slot.hash));
+        self.table
+            .insert_unique(Slot::spread(hash), Slot { hash, place }, |slot| {
+                Slot::spread(slot.hash)
+            });
         self.heap += CONN_COST;
         self.open += 1;
         place
@@ -238,7 +264,10 @@ impl Tracker {
         self.lingering.push_back((place, index));
         while let Some(&(first, its_index)) = self.lingering.front() {
             let crowded = self.lingering.len() > LINGER;
-            let conn = self.conn(first).as_ref().filter(|conn| conn.index == its_index);
+            let conn = self
+                .conn(first)
+                .as_ref()
+                .filter(|conn| conn.index == its_index);
             let idle_since = conn.map(|conn| conn.last_ts);
             match idle_since {
                 Some(since) if !crowded && now.saturating_sub(since) < LINGER_NANOS => return,
@@ -250,10 +279,12 @@ impl Tracker {
     }
 
     fn remove(&mut self, place: u32, evicted: bool, sink: &mut impl ConnSink) {
-        let Some(conn) = self.conn(place).take() else { return };
-        if let Ok(entry) =
-            self.table.find_entry(Slot::spread(conn.hash), |slot| slot.hash == conn.hash && slot.place == place)
-        {
+        let Some(conn) = self.conn(place).take() else {
+            return;
+        };
+        if let Ok(entry) = self.table.find_entry(Slot::spread(conn.hash), |slot| {
+            slot.hash == conn.hash && slot.place == place
+        }) {
             entry.remove();
         }
         self.free.push(place);
@@ -276,8 +307,9 @@ impl Tracker {
         for _ in 0..2 * places + 1 {
             let place = self.hand as u32;
             self.hand = (self.hand + 1) % places;
-            let Some(Some(conn)) =
-                self.chunks[place as usize / CHUNK].get_mut(place as usize % CHUNK).filter(|_| place != keep)
+            let Some(Some(conn)) = self.chunks[place as usize / CHUNK]
+                .get_mut(place as usize % CHUNK)
+                .filter(|_| place != keep)
             else {
                 continue;
             };

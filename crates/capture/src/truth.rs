@@ -130,6 +130,9 @@ impl Truth {
             ("near_client", self.near_client, "connections were captured on or near the client: the server's response includes the network's round trip".to_owned()),
             ("near_server", self.near_server, "connections were captured on or near the server: the client's response includes the network's round trip".to_owned()),
         ];
-        all.into_iter().filter(|(_, count, _)| *count > 0).map(|(kind, count, text)| Limit { kind, count, text }).collect()
+        all.into_iter()
+            .filter(|(_, count, _)| *count > 0)
+            .map(|(kind, count, text)| Limit { kind, count, text })
+            .collect()
     }
 }

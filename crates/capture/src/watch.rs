@@ -77,7 +77,10 @@ impl Watch {
     /// Watch the connection with this number, or the first ones.
     #[must_use]
     pub fn new(wanted: Option<u64>) -> Self {
-        Self { wanted, series: HashMap::new() }
+        Self {
+            wanted,
+            series: HashMap::new(),
+        }
     }
 
     /// Points of a connection; `client` is its end of the key that is the client.
@@ -91,17 +94,40 @@ impl Watch {
     }
 
     pub(crate) fn record(&mut self, conn: &Conn, segment: &Segment, was_new: bool) {
-        if self.wanted.map_or(conn.index >= MAX_WATCHED, |wanted| wanted != conn.index) {
+        if self
+            .wanted
+            .map_or(conn.index >= MAX_WATCHED, |wanted| wanted != conn.index)
+        {
             return;
         }
-        let (own, peer) = (&conn.sent[usize::from(segment.from & 1)], &conn.sent[usize::from(1 - segment.from & 1)]);
+        let (own, peer) = (
+            &conn.sent[usize::from(segment.from & 1)],
+            &conn.sent[usize::from(1 - segment.from & 1)],
+        );
         let (kind, to) = if segment.payload == 0 {
             (PointKind::Ack, peer.space.position(segment.ack))
         } else {
-            let kind = if was_new { PointKind::Data } else { PointKind::Repeated };
-            (kind, own.space.position(segment.seq.wrapping_add(segment.payload)))
+            let kind = if was_new {
+                PointKind::Data
+            } else {
+                PointKind::Repeated
+            };
+            (
+                kind,
+                own.space
+                    .position(segment.seq.wrapping_add(segment.payload)),
+            )
         };
         let t = segment.ts.saturating_sub(conn.span.0) as f64 / 1e9;
-        self.series.entry(conn.index).or_default().push(SeriesPoint { t, from: segment.from, client: false, kind, to });
+        self.series
+            .entry(conn.index)
+            .or_default()
+            .push(SeriesPoint {
+                t,
+                from: segment.from,
+                client: false,
+                kind,
+                to,
+            });
     }
 }

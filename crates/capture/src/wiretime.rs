@@ -28,7 +28,10 @@ pub fn parse(text: &str) -> Option<i64> {
     } else {
         digits(whole.trim_start_matches('-'))?
     };
-    let total = day.checked_add(seconds)?.checked_mul(SECOND)?.checked_add(nanos)?;
+    let total = day
+        .checked_add(seconds)?
+        .checked_mul(SECOND)?
+        .checked_add(nanos)?;
     Some(if negative { -total } else { total })
 }
 
@@ -67,9 +70,20 @@ mod tests {
         assert_eq!(parse("-1.5"), Some(-1_500_000_000));
         assert_eq!(parse("19.541665123999"), Some(19_541_665_123));
         assert_eq!(parse("1970-01-02 00:00:01.5"), Some(86_401_500_000_000));
-        assert_eq!(parse("2010-05-04T12:13:14Z"), Some(1_272_975_194_000_000_000));
+        assert_eq!(
+            parse("2010-05-04T12:13:14Z"),
+            Some(1_272_975_194_000_000_000)
+        );
         assert_eq!(parse("00:01:02.000000003"), Some(62_000_000_003));
-        for bad in ["", "x", "1.x", "2010-13-01 00:00:00", "99999999999999999999", "1:2:x", "é.é"] {
+        for bad in [
+            "",
+            "x",
+            "1.x",
+            "2010-13-01 00:00:00",
+            "99999999999999999999",
+            "1:2:x",
+            "é.é",
+        ] {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }

@@ -1,0 +1,40 @@
+//! Analyse bytes as the command does, with little memory so that eviction happens, and check what must always hold.
+
+use guestmark_capture::analysis::Analysis;
+use guestmark_capture::input::Source;
+use guestmark_capture::output::{tcp_stats, By, Format, Options, Writer};
+use guestmark_capture::services::Services;
+use guestmark_capture::summary::Summary;
+use guestmark_capture::watch::Watch;
+use std::io::Cursor;
+
+pub fn check(summary: &Summary) {
+    for side in [&summary.client, &summary.server] {
+        assert_eq!(side.unique_bytes + side.retransmitted_bytes, side.payload_bytes);
+        assert!(side.response.count <= side.packets);
+        assert!(side.response.min_s <= side.response.p50_s && side.response.p50_s <= side.response.max_s);
+    }
+}
+
+#[allow(dead_code)]
+pub fn analyse(bytes: &[u8]) {
+    let services = Services::parse("http 80/tcp\n");
+    let mut packets = 0;
+    let mut output = |summary: &Summary| {
+        check(summary);
+        packets += summary.packets();
+        let _ = tcp_stats(summary, &Services::parse(""));
+    };
+    let mut analysis = Analysis::new(1, None, &mut output).watching(Watch::new(None));
+    if let Ok(mut source) = Source::new(Box::new(Cursor::new(bytes))) {
+        let _ = analysis.read(&mut source, &services);
+    }
+    let report = analysis.end();
+    assert_eq!(packets, report.truth.counted);
+    let options = Options { format: Format::Json, by: By::Connection, top: None, histograms: true };
+    let mut text = Vec::new();
+    let mut writer = Writer::new(&mut text, options, services);
+    writer.begin("fuzz");
+    writer.end(None, &report, None, None);
+    writer.finish().expect("memory can be written");
+}

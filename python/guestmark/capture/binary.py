@@ -1,0 +1,125 @@
+"""Finding and calling `guestmark-capture`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from guestmark.capture.model import SCHEMA, Document, Trace
+from guestmark.errors import GuestmarkError, UsageError
+
+NAME = "guestmark-capture"
+BUILD = "build it: cargo build --release -p guestmark-capture; or name it in GUESTMARK_CAPTURE"
+USAGE_STATUS = 2
+
+
+@functools.cache
+def _find(override: str | None) -> Path:
+    checkout = Path(__file__).resolve().parents[3]
+    target = f"{platform.machine()}-unknown-linux-gnu"
+    candidates = (
+        [Path(override)]
+        if override
+        else [
+            checkout / "target" / target / "release" / NAME,
+            checkout / "target" / "release" / NAME,
+            Path(sysconfig.get_path("scripts")) / NAME,
+            Path(sys.prefix) / "bin" / NAME,
+        ]
+    )
+    for path in candidates:
+        if path.is_file() and os.access(path, os.X_OK):
+            return path.resolve()
+    missing = f"GUESTMARK_CAPTURE={override} is not a program that can be run" if override else ""
+    raise GuestmarkError(missing or "the analysis program (guestmark-capture) is missing", hint=BUILD)
+
+
+def capture_binary() -> Path:
+    """Path of `guestmark-capture`: `GUESTMARK_CAPTURE`, else the checkout's build, else beside the scripts.
+
+    Raises `GuestmarkError` when there is none.
+    """
+    return _find(os.environ.get("GUESTMARK_CAPTURE"))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to look at. `filter_by` is HOST, PORT or FLOW; `memory_mb` bounds open connections."""
+
+    files: tuple[str, ...]
+    filter_by: str | None = None
+    merge: bool = False
+    memory_mb: int | None = None
+
+    def arguments(self) -> list[str]:
+        """As arguments of the program."""
+        out = []
+        if self.filter_by is not None:
+            out.append(f"--filter={self.filter_by}")
+        if self.merge:
+            out.append("--merge")
+        if self.memory_mb is not None:
+            out.append(f"--memory={self.memory_mb}")
+        return [*out, "--", *self.files]
+
+
+def stream(selection: Selection, options: Sequence[str], output: int | None = None) -> int:
+    """Lets the program write to `output` (a file descriptor; standard output when None); its exit status."""
+    sys.stdout.flush()
+    command = [str(capture_binary()), *options, *selection.arguments()]
+    return _checked(subprocess.run(command, stdout=output, check=False).returncode)
+
+
+def analyse(
+    selection: Selection, *, top: int | None = None, histograms: bool = False, sequence: bool = False
+) -> tuple[Document, int]:
+    """The analysis of all files and the program's exit status (1: some file could not be read to its end).
+
+    Faults of files are also told on standard error. Raises `UsageError` for a bad filter.
+    """
+    command = [str(capture_binary()), "--format=json"]
+    if top is not None:
+        command.append(f"--top={top}")
+    if histograms:
+        command.append("--histograms")
+    if sequence:
+        command.append("--sequence")
+    done = subprocess.run([*command, *selection.arguments()], stdout=subprocess.PIPE, check=False)
+    status = _checked(done.returncode)
+    try:
+        document = msgspec.json.decode(done.stdout, type=Document)
+    except msgspec.DecodeError as error:
+        raise GuestmarkError(
+            f"guestmark-capture answered something unexpected: {error}", hint=BUILD
+        ) from error
+    if document.schema != SCHEMA:
+        raise GuestmarkError(f"guestmark-capture speaks {document.schema}, not {SCHEMA}", hint=BUILD)
+    return document, status
+
+
+def analyse_file(path: Path, *, filter_by: str | None = None) -> Trace:
+    """The analysis of one capture file. Raises `GuestmarkError` when it cannot be read to its end."""
+    document, _ = analyse(Selection((str(path),), filter_by), histograms=True)
+    trace = document.files[0]
+    if trace.error:
+        raise GuestmarkError(
+            f"{path}: at byte {trace.error.offset}: {trace.error.reason}", hint=trace.error.hint
+        )
+    return trace
+
+
+def _checked(status: int) -> int:
+    if status == USAGE_STATUS:
+        raise UsageError("the capture was not analysed: see above")
+    if status < 0:
+        raise GuestmarkError(f"guestmark-capture died of signal {-status}")
+    return status

@@ -1,0 +1,156 @@
+"""The document `guestmark-capture` writes (schema `guestmark-capture/1`), typed.
+
+Times are seconds unless a name ends in `_ns`, sizes are bytes. Fields that do not apply are None.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+SCHEMA = "guestmark-capture/1"
+
+
+class Response(msgspec.Struct, frozen=True):
+    """Response latency: from the peer's last packet to this endpoint's next one."""
+
+    count: int
+    total_s: float
+    share: float | None
+    mean_s: float | None
+    min_s: float | None
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+    p999_s: float | None
+    max_s: float | None
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One endpoint of a connection: what it sent, how fast it answered."""
+
+    address: str
+    port: int
+    packets: int
+    wire_bytes: int
+    payload_bytes: int
+    unique_bytes: int
+    retransmitted_bytes: int
+    retransmissions: int
+    out_of_order: int
+    missing_bytes: int
+    zero_windows: int
+    resets: int
+    mss: int
+    largest_payload: int
+    oversized: int
+    throughput_bytes_per_s: float | None
+    response: Response
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """One connection; `captured` is whole, no-start, no-end, middle or (UDP) flow."""
+
+    index: int
+    protocol: str
+    client: Side
+    server: Side
+    roles: str
+    captured: str
+    marks: list[str]
+    start_ns: int
+    duration_ns: int
+    duration_s: float
+    handshake_s: float | None
+    syn_to_synack_s: float | None
+    synack_to_ack_s: float | None
+    unknown_share: float | None
+    capture_point: str
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """All connections of one server (address and port) or one client (address) added up."""
+
+    address: str
+    port: int | None
+    role: str | None
+    protocol: str | None
+    connections: int
+    time_s: float
+    packets: int
+    wire_bytes: int
+    payload_bytes: int
+    unique_bytes: int
+    retransmitted_bytes: int
+    retransmissions: int
+    out_of_order: int
+    missing_bytes: int
+    zero_windows: int
+    resets: int
+    response: Response
+    histogram: list[tuple[float, float, int]] | None = None
+
+
+class Shares(msgspec.Struct, frozen=True):
+    """Parts of the time of all connections, each 0..1."""
+
+    client: float | None
+    server: float | None
+    unknown: float | None
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """Something that limits the truth of the figures; `text` continues the count as a sentence."""
+
+    kind: str
+    count: int
+    text: str
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Why reading stopped before the end."""
+
+    offset: int
+    reason: str
+    hint: str
+
+
+class SequencePoint(msgspec.Struct, frozen=True):
+    """One packet: `kind` is data, repeated or ack; `to` a relative sequence number of the stream it belongs to."""
+
+    t: float
+    client: bool
+    kind: str
+    to: int
+
+
+class Sequence(msgspec.Struct, frozen=True):
+    """Points of the connection with most packets; each `stride`-th packet is kept."""
+
+    connection: int
+    stride: int
+    points: list[SequencePoint]
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One file, or several read as one."""
+
+    file: str
+    connections: list[Connection]
+    format: str | None
+    compression: str | None
+    connection_count: int
+    start_ns: int | None
+    shares: Shares
+    relative_error: float
+    counters: dict[str, int]
+    limits: list[Limit]
+    endpoints: list[Endpoint]
+    sequence: Sequence | None
+    error: Fault | None
+
+
+class Document(msgspec.Struct, frozen=True):
+    """The whole answer."""
+
+    schema: str
+    files: list[Trace]

@@ -1,0 +1,37 @@
+"""Connections or endpoints as Parquet, in bounded memory: the program's CSV goes through polars' streaming engine."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from guestmark.capture.binary import Selection, stream
+from guestmark.errors import GuestmarkError
+
+
+def write(selection: Selection, by: str, output: Path, options: list[str]) -> int:
+    """Writes `output`; returns the program's exit status. Raises `GuestmarkError` when it cannot be written."""
+    import polars as pl
+
+    texts = ["file", "protocol", "address", "role", "roles", "captured", "marks", "capture_point"]
+    texts += ["client_address", "server_address"]
+    with tempfile.TemporaryDirectory(prefix="guestmark-capture-") as folder:
+        rows = Path(folder) / "rows.csv"
+        with rows.open("wb") as out:
+            status = stream(selection, ["--format=csv", f"--by={by}", *options], out.fileno())
+        if rows.stat().st_size == 0:
+            raise GuestmarkError("there is no connection to write", hint="see what it holds: --format table")
+        names = pl.read_csv(rows, n_rows=0).columns
+        schema: dict[str, type[pl.DataType]] = {
+            name: pl.String if name in texts else pl.Float64 if _fraction(name) else pl.Int64
+            for name in names
+        }
+        try:
+            pl.scan_csv(rows, schema=schema).sink_parquet(output)
+        except OSError as error:
+            raise GuestmarkError(f"{output} cannot be written: {error.strerror or error}") from error
+    return status
+
+
+def _fraction(name: str) -> bool:
+    return name.endswith(("_s", "share"))

@@ -1,0 +1,199 @@
+"""The answer for a terminal: a table, the sentence who is slow, and what limits the truth of it."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from guestmark.capture.model import Connection, Endpoint, Response, Shares, Side, Trace
+
+_CAPTURED = {"no-start": "no start", "no-end": "no end", "middle": "no start, no end"}
+# Said for the whole trace below the table.
+_SAID_ONCE = {"offload"}
+
+
+def duration(seconds: float | None) -> str:
+    """`256 µs`, `13.2 ms`, `19.5 s`: three significant digits."""
+    if seconds is None:
+        return "–"
+    for factor, unit in ((1e9, "ns"), (1e6, "µs"), (1e3, "ms")):
+        if abs(seconds) * factor < 999.5:
+            return f"{_three(seconds * factor)} {unit}"
+    return f"{_three(seconds)} s"
+
+
+def size(count: float | None, unit: str = "B") -> str:
+    """`105 MB`: three significant digits, powers of 1000."""
+    if count is None:
+        return "–"
+    for prefix in ("", "k", "M", "G"):
+        if count < 999.5:
+            return f"{_three(count)} {prefix}{unit}"
+        count /= 1000
+    return f"{_three(count)} T{unit}"
+
+
+def percent(share: float | None) -> str:
+    """`94 %`."""
+    return "–" if share is None else f"{share * 100:.0f} %"
+
+
+def said_shares(shares: Shares) -> str:
+    """`client 94 %, server 3 %, network/unknown 3 %`, which add up to 100."""
+    client, server = (round(100 * (share or 0.0)) for share in (shares.client, shares.server))
+    return f"client {client} %, server {server} %, network/unknown {max(100 - client - server, 0)} %"
+
+
+def _three(value: float) -> str:
+    if value == int(value) and value < 1000:
+        return str(int(value))
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def host_port(address: str, port: int | None) -> str:
+    """`10.0.6.1:8000`, `[::1]:80`; without a port the address."""
+    if port is None:
+        return address
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def render(trace: Trace, by: str, *, named: bool) -> RenderableType:
+    """Everything about one trace; `named` puts the file's name first; `by` is connection or endpoint."""
+    parts: list[RenderableType] = []
+    if named:
+        parts.append(Text(trace.file, style="bold"))
+    if trace.connection_count:
+        parts += [_endpoints(trace) if by == "endpoint" else _connections(trace), Text()]
+    more = trace.connection_count - len(trace.connections)
+    if by == "connection" and more > 0 and trace.connections:
+        parts.append(Text(f"… and {more:,} shorter ones (--top to see more)", style="dim"))
+    parts.append(_sentence(trace))
+    for limit in trace.limits:
+        parts.append(Text(f"note: {limit.count:,} {limit.text}", style="yellow"))
+    if trace.error:
+        parts.append(
+            Text(
+                f"incomplete: reading stopped at byte {trace.error.offset}: {trace.error.reason}", style="red"
+            )
+        )
+    return Group(*parts)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim", show_edge=False
+    )
+    for heading in columns:
+        numeric = heading not in {"client → server", "endpoint", "role", "remarks"}
+        table.add_column(
+            heading, justify="right" if numeric else "left", overflow="fold", no_wrap=heading != "remarks"
+        )
+    return table
+
+
+def _connections(trace: Trace) -> Table:
+    table = _table(
+        "client → server",
+        "duration",
+        "bytes",
+        "bytes/s",
+        "client mean",
+        "p99",
+        "share",
+        "server mean",
+        "p99",
+        "share",
+        "remarks",
+    )
+    for one in trace.connections:
+        client, server = one.client, one.server
+        unique = client.unique_bytes + server.unique_bytes
+        rate = unique / one.duration_s if one.duration_s else None
+        ends = (
+            f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
+            f"{' udp' if one.protocol == 'udp' else ''}"
+        )
+        slower = _slower(client.response, server.response)
+        table.add_row(
+            ends,
+            duration(one.duration_s),
+            size(unique),
+            size(rate, "B/s"),
+            *_response(client.response, slower is client.response),
+            *_response(server.response, slower is server.response),
+            ", ".join(_remarks(one)),
+        )
+    return table
+
+
+def _slower(client: Response, server: Response) -> Response | None:
+    if client.total_s == server.total_s:
+        return None
+    return client if client.total_s > server.total_s else server
+
+
+def _response(response: Response, slow: bool) -> list[Text]:
+    style = "bold" if slow else ""
+    cells = [duration(response.mean_s), duration(response.p99_s), percent(response.share)]
+    return [Text(cell, style=style) for cell in cells]
+
+
+def _remarks(one: Connection) -> list[str]:
+    out = [_CAPTURED[one.captured]] if one.captured in _CAPTURED else []
+    out += [mark.replace("-", " ") for mark in one.marks if mark not in _SAID_ONCE]
+    if one.handshake_s is not None:
+        out.append(f"handshake {duration(one.handshake_s)}")
+
+    def both(name: str, count: int) -> None:
+        if count:
+            out.append(f"{name} {count:,}")
+
+    def total(field: str) -> int:
+        return sum(int(getattr(side, field)) for side in (one.client, one.server))
+
+    if repeated := total("retransmitted_bytes"):
+        out.append(f"retransmitted {size(repeated)}")
+    both("out of order", total("out_of_order"))
+    both("zero window", total("zero_windows"))
+    out += _resets(one.client, "client") + _resets(one.server, "server")
+    return out
+
+
+def _resets(side: Side, name: str) -> list[str]:
+    return [f"reset by {name}"] if side.resets else []
+
+
+def _endpoints(trace: Trace) -> Table:
+    table = _table(
+        "endpoint", "role", "connections", "bytes sent", "mean", "p50", "p90", "p99", "max", "share"
+    )
+    for one in trace.endpoints:
+        table.add_row(*_endpoint(one))
+    return table
+
+
+def _endpoint(one: Endpoint) -> list[str]:
+    response = one.response
+    times = (response.mean_s, response.p50_s, response.p90_s, response.p99_s, response.max_s)
+    return [
+        host_port(one.address, one.port),
+        f"{one.role or ''}{' udp' if one.protocol == 'udp' else ''}",
+        f"{one.connections:,}",
+        size(one.unique_bytes),
+        *map(duration, times),
+        percent(response.share),
+    ]
+
+
+def _sentence(trace: Trace) -> Text:
+    shares = trace.shares
+    packets = trace.counters["packets"]
+    if not trace.connection_count:
+        return Text(f"No TCP or UDP among {packets:,} packets.", style="bold")
+    if shares.client is None or shares.server is None:
+        return Text("Nothing lasted long enough to say who is slow.", style="bold")
+    said = said_shares(shares)
+    connections = f"{trace.connection_count:,} connection{'s' if trace.connection_count != 1 else ''}"
+    return Text.assemble((said, "bold"), f" of the time of {connections} ({packets:,} packets)")

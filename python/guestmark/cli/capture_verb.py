@@ -1,0 +1,137 @@
+"""`guestmark capture`: who is slow in a packet capture, the client or the server?"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from guestmark.errors import GuestmarkError, UsageError
+
+if TYPE_CHECKING:
+    from guestmark.capture.binary import Selection
+
+ROWS = 20
+
+
+class Format(StrEnum):
+    """What the answer can be written as."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    TCP_STATS = "tcp-stats"
+    PARQUET = "parquet"
+
+
+class By(StrEnum):
+    """What a row is."""
+
+    CONNECTION = "connection"
+    ENDPOINT = "endpoint"
+
+
+def command(  # noqa: PLR0917 - one parameter per option
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="pcap, pcapng or Wireshark's CSV, also .gz and .zst; - is stdin."
+        ),
+    ],
+    filter_by: Annotated[
+        str | None,
+        typer.Option(
+            "--filter", metavar="HOST|PORT|FLOW", help="10.0.0.1, 10.0.0.0/8, 80, http, A:80, A:80-B:1024"
+        ),
+    ] = None,
+    format: Annotated[Format, typer.Option("--format", "-f", help="The format.")] = Format.TABLE,  # noqa: A002
+    by: Annotated[By, typer.Option("--by", help="What a row is.")] = By.CONNECTION,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw a picture: one HTML file.")
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (- is standard output).")
+    ] = "-",
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, help=f"Only the N longest connections (table: {ROWS}).")
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="All FILEs are one trace, in this order; else each is its own.")
+    ] = False,
+    memory: Annotated[
+        int | None, typer.Option("--memory", metavar="MB", min=1, help="Limit for open connections (160).")
+    ] = None,
+) -> None:
+    """Say who is slow in a packet capture, the client or the server."""
+    from guestmark.capture.binary import Selection
+
+    selection = Selection(tuple(files), filter_by, merge, memory)
+    if plot and "-" in files and format is not Format.TABLE:
+        raise UsageError(
+            "standard input can be read only once, for the picture or for the rows",
+            hint="leave --format away, or save the capture to a file first",
+        )
+    try:
+        if format is Format.TABLE:
+            status = _table(selection, by, plot, top, output)
+        else:
+            status = _rows(selection, format, by, top, output)
+            if plot:
+                _draw(selection, plot)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise GuestmarkError(f"{error.filename} cannot be written: {error.strerror}") from error
+    raise typer.Exit(status)
+
+
+def _table(selection: Selection, by: By, plot: Path | None, top: int | None, output: str) -> int:
+    from rich.console import Console
+
+    from guestmark.capture import table
+    from guestmark.capture.binary import analyse
+
+    document, status = analyse(
+        selection, top=top or ROWS, histograms=plot is not None, sequence=plot is not None
+    )
+    if output == "-":
+        console = Console(highlight=False)
+    else:
+        console = Console(highlight=False, file=Path(output).open("w", encoding="utf-8"), width=160)  # noqa: SIM115
+    for trace in document.files:
+        console.print(table.render(trace, by.value, named=len(document.files) > 1))
+    if output != "-":
+        console.file.close()
+    if plot:
+        from guestmark.capture import picture
+
+        picture.write(document, plot)
+    return status
+
+
+def _rows(selection: Selection, format: Format, by: By, top: int | None, output: str) -> int:  # noqa: A002
+    from guestmark.capture import parquet
+    from guestmark.capture.binary import stream
+
+    options = [] if top is None else [f"--top={top}"]
+    if format is Format.PARQUET:
+        if output == "-":
+            raise UsageError("Parquet needs a file", hint="name one: -o connections.parquet")
+        return parquet.write(selection, by.value, Path(output), options)
+    options += [f"--format={format.value}", f"--by={by.value}"]
+    if output == "-":
+        sys.stdout.flush()
+        return stream(selection, options)
+    with Path(output).open("wb") as out:
+        return stream(selection, options, out.fileno())
+
+
+def _draw(selection: Selection, plot: Path) -> None:
+    from guestmark.capture import picture
+    from guestmark.capture.binary import analyse
+
+    document, _ = analyse(selection, top=ROWS, histograms=True, sequence=True)
+    picture.write(document, plot)
