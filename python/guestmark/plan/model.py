@@ -59,6 +59,7 @@ class WorkloadSpec:
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""  # what tables show; the command line for `exec`
+    key: str = ""  # what a plan with several workloads calls it; empty for `exec`
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,35 @@ class Cell:
     factors: Mapping[str, str] = field(default_factory=dict)
     baseline: bool = False
     null_of: str | None = None
+    group: str = ""  # cells of one group share a table and a baseline; empty: those of one workload do
+
+    def compares_with(self, other: "Cell") -> bool:
+        """Whether both stand in one table, before one baseline."""
+        if self.group or other.group:
+            return self.group == other.group
+        return self.workload == other.workload
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFigure:
+    """One figure of a publication: the cells it is about, by workload key, platform and factor levels."""
+
+    cell: Mapping[str, str]
+    value: float
+    baseline: float | None = None  # the publication's own figure that this one was compared with
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Figures of one publication, shown beside the measured ones by `--then`. `unit` is as published, e.g. `MB/s`."""
+
+    source: str
+    metric: str
+    unit: str
+    percent_of: str  # "time" or "throughput": what its percentages are of
+    figures: tuple[PublishedFigure, ...]
+    name: str = ""  # tells several publications, or conditions, of one plan apart
+    conditions: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +131,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is executed: cells in plan order, exactly one of them the baseline of each workload, and the policy."""
+    """What is executed: cells in plan order, exactly one of them the baseline of each group, and the policy."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -110,6 +140,8 @@ class Plan:
     context: Mapping[str, Any] = field(
         default_factory=dict
     )  # command line, cwd, env, uid, what the user gave
+    title: str = ""  # the question it answers
+    published: tuple[Published, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
