@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from guestmark.agent import clocks, messages, terminal
-from guestmark.agent.conversation import Conversation, Guard
+from guestmark.agent.bulk import BulkCalls
+from guestmark.agent.conversation import Guard
 from guestmark.agent.frames import LinkError
 from guestmark.agent.messages import MAX_CHUNK, MAX_OUTPUT
 from guestmark.agent.results import CallError, CommandError, ExecResult
@@ -19,7 +20,7 @@ __all__ = ["Agent", "CallError", "CommandError", "ExecResult"]
 _GRACE_S = 15.0
 
 
-class Agent(Conversation):
+class Agent(BulkCalls):
     """A machine's agent over a transport. One call at a time; not for several threads.
 
     Any failure of the conversation (end of stream, silence past a deadline, garbage, a reply to something never asked)

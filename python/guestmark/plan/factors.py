@@ -3,6 +3,7 @@
 A new factor is one `register(Factor(...))` in the module that knows it; nothing else changes.
 """
 
+import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +36,7 @@ class Factor:
 
 
 _registry: dict[str, Factor] = {}
+_PROVIDERS = ("guestmark.disks.factors",)  # modules that register theirs when imported
 
 
 def register(factor: Factor) -> Factor:
@@ -46,14 +48,16 @@ def register(factor: Factor) -> Factor:
 
 def get(name: str) -> Factor:
     """The factor of that name; `-` and `_` are the same. Raises `UsageError` with the nearest known name."""
-    factor = _registry.get(name.strip().replace("-", "_").lower())
+    factor = known().get(name.strip().replace("-", "_").lower())
     if factor is None:
-        raise unknown("factor", name.strip(), _registry)
+        raise unknown("factor", name.strip(), known())
     return factor
 
 
 def known() -> Mapping[str, Factor]:
     """All factors by name."""
+    for provider in _PROVIDERS:
+        importlib.import_module(provider)
     return dict(_registry)
 
 

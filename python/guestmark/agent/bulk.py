@@ -1,0 +1,234 @@
+"""Calls that move whole disks' worth of bytes on the machine, timed there and brought to the host's clock."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from guestmark.agent import clocks
+from guestmark.agent.conversation import Conversation
+from guestmark.agent.messages import Done
+
+DIRECT_BLOCK = 4 << 20  # bytes of one request of direct I/O
+IN_FLIGHT = 4  # requests under way at once
+BUFFERED_BLOCK = 1 << 20
+
+
+class Pattern(StrEnum):
+    """What to fill with: bytes of value 0, bytes of value 1, or pseudo-random bytes that depend on the size only."""
+
+    ZERO = "zero"
+    ONE = "one"
+    RANDOM = "random"
+
+
+class Transferred(msgspec.Struct, frozen=True):
+    """The agent's answer to a bulk call; times are the machine's monotonic clock's, nanoseconds."""
+
+    bytes: int
+    started_ns: int
+    moved_ns: int
+    ended_ns: int
+    user_us: int
+    system_us: int
+    direct: bool
+    preallocated: bool
+    dirtied_bytes: int
+
+
+class Checksum(msgspec.Struct, frozen=True):
+    """XXH3 (128 bits, hexadecimal) of `size` bytes; equal on every machine for equal content."""
+
+    xxh3: str
+    size: int
+
+
+class Flushed(msgspec.Struct, frozen=True):
+    """What writing back took: of the file, then of the filesystem, nanoseconds."""
+
+    fsync_ns: int
+    syncfs_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes that were moved, and flushed when that was asked. Seconds.
+
+    `wall_s` is the host's monotonic clock's, from taking the call up to the end of the flush, uncertain by
+    `wall_error_s`; `guest_wall_s` the machine's own, `flush_s` the part of it spent in fsync and syncfs. `user_s` and
+    `system_s` are the agent's processor time. `direct` says whether O_DIRECT was used, `dirtied_bytes` how much went
+    through the machine's page cache nevertheless (whole machine; exact to some pages).
+    """
+
+    bytes: int
+    wall_s: float
+    wall_error_s: float
+    guest_wall_s: float
+    clock_warning: str
+    flush_s: float
+    user_s: float
+    system_s: float
+    direct: bool
+    preallocated: bool
+    dirtied_bytes: int
+
+
+class BulkCalls(Conversation):
+    """The part of `Agent` that moves many bytes."""
+
+    def write_stream(
+        self, path: str, data: bytes | Iterable[bytes], *, flush: bool = True, timeout_s: float
+    ) -> Moved:
+        """Sends bytes through the channel into a file that is created or replaced; then fsync and syncfs.
+
+        The channel alone is `sink`, the disk alone is `fill`. Raises `CallError` (`errno` ENOSPC, …).
+        """
+        arguments = {"path": os.fsencode(path), "flush": flush}
+        return self._moved("write_stream", arguments, timeout_s, data)
+
+    def copy(
+        self,
+        source: str,
+        destination: str,
+        *,
+        direct: bool = False,
+        block_size: int | None = None,
+        in_flight: int = IN_FLIGHT,
+        length: int | None = None,
+        preallocate: bool = True,
+        flush: bool = True,
+        timeout_s: float,
+    ) -> Moved:
+        """Copies a file or device into a file that is created or replaced.
+
+        Buffered: one block after the other, as dd does. `direct`: O_DIRECT on both sides, `in_flight` requests at once
+        where the filesystem can preallocate, else several reads ahead of one write; nothing falls back: where O_DIRECT
+        is refused it is a `CallError` that says on which side. `length` None is all; a source that is shorter is an
+        error.
+        """
+        arguments = {
+            "source": os.fsencode(source),
+            "destination": os.fsencode(destination),
+            "how": _how(direct, block_size, in_flight),
+            "length": length,
+            "preallocate": preallocate,
+            "flush": flush,
+        }
+        return self._moved("copy", arguments, timeout_s)
+
+    def fill(
+        self,
+        path: str,
+        size: int,
+        pattern: Pattern = Pattern.ZERO,
+        *,
+        direct: bool = False,
+        block_size: int | None = None,
+        in_flight: int = IN_FLIGHT,
+        preallocate: bool = False,
+        flush: bool = True,
+        timeout_s: float,
+    ) -> Moved:
+        """Writes `size` bytes of a pattern into a file that is created or replaced. Nothing is sent."""
+        arguments = {
+            "path": os.fsencode(path),
+            "size": size,
+            "pattern": str(pattern),
+            "how": _how(direct, block_size, in_flight),
+            "preallocate": preallocate,
+            "flush": flush,
+        }
+        return self._moved("fill", arguments, timeout_s)
+
+    def read_back(
+        self,
+        path: str,
+        *,
+        direct: bool = False,
+        block_size: int | None = None,
+        in_flight: int = IN_FLIGHT,
+        length: int | None = None,
+        timeout_s: float,
+    ) -> Moved:
+        """Reads a file or device and drops the bytes. Caches are as they are: see `drop_caches`."""
+        arguments = {
+            "path": os.fsencode(path),
+            "how": _how(direct, block_size, in_flight),
+            "length": length,
+        }
+        return self._moved("read_back", arguments, timeout_s)
+
+    def checksum(self, path: str, *, length: int | None = None, timeout_s: float) -> Checksum:
+        """Digest of a file or device, of its first `length` bytes; a shorter one is an error."""
+        arguments = {"path": os.fsencode(path), "length": length}
+        return self._call("checksum", arguments, Checksum, timeout_s)
+
+    def checksum_of_pattern(self, pattern: Pattern, size: int, *, timeout_s: float = 120.0) -> Checksum:
+        """What `checksum` says about a file that `fill` wrote, from the generator alone."""
+        return self._call("checksum_of_pattern", {"pattern": str(pattern), "size": size}, Checksum, timeout_s)
+
+    def flush(self, path: str, *, timeout_s: float = 600.0) -> Flushed:
+        """fsync of a file or directory, then syncfs of its filesystem."""
+        return self._call("flush", {"path": os.fsencode(path)}, Flushed, timeout_s)
+
+    def drop_caches(self, *, timeout_s: float = 60.0) -> None:
+        """sync and drop the machine's page cache (needs root there): what is read next comes from the disk."""
+        self._call("drop_caches", None, Done, timeout_s)
+
+    def _moved(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        timeout_s: float,
+        data: bytes | Iterable[bytes] | None = None,
+    ) -> Moved:
+        def call() -> Transferred:
+            return self._call(
+                name, arguments, Transferred, timeout_s, data=data or b"", streaming=data is not None
+            )
+
+        self.hello()
+        done, wall = self._on_host_clock(call)
+        return Moved(
+            bytes=done.bytes,
+            wall_s=wall.seconds,
+            wall_error_s=wall.error_s,
+            guest_wall_s=(done.ended_ns - done.started_ns) / 1e9,
+            clock_warning=wall.warning,
+            flush_s=(done.ended_ns - done.moved_ns) / 1e9,
+            user_s=done.user_us / 1e6,
+            system_s=done.system_us / 1e6,
+            direct=done.direct,
+            preallocated=done.preallocated,
+            dirtied_bytes=done.dirtied_bytes,
+        )
+
+    def _on_host_clock(self, call: Callable[[], Transferred]) -> tuple[Transferred, clocks.HostWall]:
+        """Makes a call between pings, as `exec` does."""
+        assert self._hello is not None
+        same_clock = self._hello.boot_id == clocks.host_boot_id()
+        before = None if same_clock else self.ping()
+        sent_ns = time.monotonic_ns()
+        done = call()
+        received_ns = time.monotonic_ns()
+        after = None if same_clock else self.ping()
+        span = (done.started_ns, done.ended_ns)
+        return done, clocks.on_host_clock(span, (before, after), (sent_ns, received_ns))
+
+
+def _how(direct: bool, block_size: int | None, in_flight: int) -> dict[str, Any]:
+    """How bytes are moved. Raises `ValueError` for what cannot be meant."""
+    size = block_size or (DIRECT_BLOCK if direct else BUFFERED_BLOCK)
+    if not 512 <= size <= 64 << 20 or (direct and size % 4096):
+        raise ValueError(
+            f"block_size {size} must be 512 bytes to 64 MiB, and whole 4096-byte blocks for direct I/O"
+        )
+    if not 1 <= in_flight <= 64:
+        raise ValueError(f"in_flight {in_flight} must be 1 to 64")
+    return {"direct": direct, "block_size": size, "in_flight": in_flight}

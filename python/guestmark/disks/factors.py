@@ -1,0 +1,99 @@
+"""The disk factors. Importing this module makes them known; it imports nothing heavy."""
+
+import os
+import shlex
+from collections.abc import Callable
+
+from guestmark.plan.factors import Factor, register
+from guestmark.plan.units import format_size, parse_size
+
+_QEMU = frozenset({"kvm", "tcg"})
+_GUESTS = _QEMU | {"uml"}
+_ALL = _GUESTS | {"host"}
+FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "none")
+_PREALLOCATIONS = {"sparse": "off", "prealloc": "falloc"}
+
+
+def _one_of(*levels: str, aliases: dict[str, str] | None = None) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        word = (aliases or {}).get(word, word)
+        if word not in levels:
+            raise ValueError(f"{text!r} is not one of {', '.join(levels)}")
+        return word
+
+    return parse
+
+
+def _cluster_size(text: str) -> str:
+    size = parse_size(text)
+    if size & (size - 1) or not 512 <= size <= 2 << 20:
+        raise ValueError(f"{text!r} is not a power of two between 512 and 2M")
+    return format_size(size)
+
+
+def _size(text: str) -> str:
+    size = parse_size(text)
+    if size < 1 << 20 or size % 4096:
+        raise ValueError(f"{text!r} is not a disk's size (at least 1M, whole 4K blocks)")
+    return format_size(size)
+
+
+def _location(text: str) -> str:
+    path = os.path.abspath(os.path.expanduser(text.strip()))  # noqa: PTH100, PTH111 - pathlib costs start-up time
+    if not text.strip() or not os.path.isdir(path):  # noqa: PTH112
+        raise ValueError(f"there is no directory {text!r}")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ValueError(f"files cannot be made in {path}")
+    return path
+
+
+def _options(text: str) -> str:
+    stripped = text.strip()
+    if any(ord(character) < 32 or ord(character) == 127 for character in stripped):
+        raise ValueError(f"{text!r} holds control characters")
+    try:
+        shlex.split(stripped)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    return stripped or "defaults"
+
+
+FORMAT = register(Factor("format", "the image's format", _one_of("raw", "qcow2"), _QEMU, ("raw", "qcow2")))
+PREALLOCATION = register(
+    Factor(
+        "preallocation",
+        "what of the image is allocated beforehand: off (sparse), metadata (qcow2), falloc, full (written)",
+        _one_of("off", "metadata", "falloc", "full", aliases=_PREALLOCATIONS),
+        _GUESTS,
+        ("off", "metadata", "falloc", "full"),
+    )
+)
+CLUSTER_SIZE = register(
+    Factor("cluster_size", "qcow2's cluster size, e.g. 64K", _cluster_size, _QEMU, ("64K", "2M"))
+)
+_CACHES = ("none", "writeback", "writethrough", "directsync", "unsafe")
+CACHE = register(Factor("cache", "QEMU's cache mode", _one_of(*_CACHES), _QEMU, _CACHES))
+_AIOS = ("threads", "native", "io_uring")
+AIO = register(Factor("aio", "how QEMU does the image's I/O", _one_of(*_AIOS), _QEMU, _AIOS))
+_BUSES = ("virtio-blk", "virtio-scsi", "nvme", "ide")
+BUS = register(
+    Factor("bus", "what the disk is attached by (UML: always ubd)", _one_of(*_BUSES), _QEMU, _BUSES)
+)
+LOCATION = register(
+    Factor("location", "directory of the images (default: shared memory)", _location, _ALL, ("/dev/shm",))
+)
+SIZE = register(Factor("size", "the disk's size, e.g. 2G", _size, _GUESTS, ("1G", "2G")))
+FILESYSTEM = register(
+    Factor("filesystem", "what the disk is formatted with", _one_of(*FILESYSTEMS), _GUESTS, FILESYSTEMS)
+)
+MKFS = register(Factor("mkfs", "options for mkfs, e.g. '-b 1024'", _options, _GUESTS, ("defaults",)))
+MOUNT = register(
+    Factor(
+        "mount",
+        r"options for mounting the disk in the guest, e.g. sync (a comma inside is written \,)",
+        _options,
+        _GUESTS,
+        ("defaults", "sync", "barrier=0"),
+    )
+)

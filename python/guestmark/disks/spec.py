@@ -1,0 +1,153 @@
+"""What disks a cell wants: frozen descriptions, derived from the cell's workload and its factors alone.
+
+A workload says in its parameters which disks it needs, so that a stored plan says it too:
+`params["disks"] = [{"role": "target"}, {"role": "source", "size": "1500M", "content": "random"}]`. The factors of the
+cell (`guestmark.disks.factors`) shape the target disk; a source disk is plain, raw and read-only.
+"""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from guestmark.errors import UsageError
+from guestmark.plan.model import Cell
+from guestmark.plan.platform_spec import parse_platform
+from guestmark.plan.units import format_size, parse_size
+
+SHARED_MEMORY = "/dev/shm"
+NO_FILESYSTEM = "none"
+DEFAULTS: Mapping[str, str] = {
+    "format": "raw",
+    "preallocation": "off",
+    "cluster_size": "64K",
+    "cache": "writeback",
+    "aio": "threads",
+    "bus": "virtio-blk",
+    "location": SHARED_MEMORY,
+    "size": "2G",
+    "filesystem": "ext4",
+    "mkfs": "defaults",
+    "mount": "defaults",
+}
+_NEED_KEYS = {"role", "content", *DEFAULTS}
+
+
+class Role(StrEnum):
+    """What a disk is for: bytes go to the target, and come from the source."""
+
+    TARGET = "target"
+    SOURCE = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpec:
+    """One disk. `size` is what the guest sees, in bytes; `location` a directory of the host.
+
+    `content` is for sources: `zero`, `one` (bytes of value 1), `random` (the same bytes every time for one size) or
+    `file:PATH` (its first `size` bytes). `mkfs` and `mount` are options as typed, `defaults` when there are none;
+    `filesystem` `none` leaves the disk unformatted (sources always are).
+    """
+
+    role: Role
+    size: int
+    format: str = "raw"
+    preallocation: str = "off"
+    cluster_size: int = 64 << 10
+    cache: str = "writeback"
+    aio: str = "threads"
+    bus: str = "virtio-blk"
+    location: str = SHARED_MEMORY
+    filesystem: str = NO_FILESYSTEM
+    mkfs: str = "defaults"
+    mount: str = "defaults"
+    content: str = "zero"
+
+    @property
+    def name(self) -> str:
+        """Unique within a cell: image name, drive id and serial number."""
+        return str(self.role)
+
+    @property
+    def read_only(self) -> bool:
+        """Sources cannot be written."""
+        return self.role is Role.SOURCE
+
+    @property
+    def mkfs_options(self) -> tuple[str, ...]:
+        """The mkfs options as arguments."""
+        return () if self.mkfs == "defaults" else tuple(shlex.split(self.mkfs))
+
+    @property
+    def mount_options(self) -> str:
+        """The mount options as for `mount -o`; empty when there are none."""
+        return "" if self.mount == "defaults" else self.mount
+
+
+def disks_of(cell: Cell) -> tuple[DiskSpec, ...]:
+    """The disks of a cell, in the order in which they are attached: what its workload's parameters ask for, else one
+    target when the cell has any disk factor, else none.
+
+    Levels of factors win over what the workload says, which wins over `DEFAULTS`. Raises `UsageError` for combinations
+    that cannot be made.
+    """
+    needs = cell.workload.params.get("disks")
+    if needs is None:
+        needs = [{"role": "target"}] if DEFAULTS.keys() & cell.factors.keys() else []
+    disks = tuple(_disk(need, cell) for need in needs)
+    if len({disk.role for disk in disks}) != len(disks):
+        raise UsageError(f"{cell.id}: two disks have the same role", hint="ask for one target and one source")
+    return disks
+
+
+def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
+    if extra := need.keys() - _NEED_KEYS:
+        raise UsageError(f"{cell.id}: a disk has no {', '.join(sorted(extra))}")
+    role = Role(need["role"])
+    given = {name: str(value) for name, value in need.items() if name in DEFAULTS}
+    if role is Role.SOURCE:
+        values = {**DEFAULTS, "filesystem": NO_FILESYSTEM, **given}
+        shared = {
+            name: cell.factors[name] for name in ("cache", "aio", "bus", "location") if name in cell.factors
+        }
+        values |= shared
+    else:
+        values = {
+            **DEFAULTS,
+            **given,
+            **{name: cell.factors[name] for name in DEFAULTS if name in cell.factors},
+        }
+    kind = parse_platform(cell.platform).inner.kind
+    if kind == "uml":
+        values |= {"bus": "ubd", "format": "raw", "cache": "writeback", "aio": "threads"}
+    disk = DiskSpec(
+        role=role,
+        size=parse_size(values["size"]),
+        format=values["format"],
+        preallocation=values["preallocation"],
+        cluster_size=parse_size(values["cluster_size"]),
+        cache=values["cache"],
+        aio=values["aio"],
+        bus=values["bus"],
+        location=values["location"],
+        filesystem=values["filesystem"],
+        mkfs=values["mkfs"],
+        mount=values["mount"],
+        content=str(need.get("content", "zero")),
+    )
+    _check(disk, cell)
+    return disk
+
+
+def _check(disk: DiskSpec, cell: Cell) -> None:
+    if disk.format == "raw" and disk.preallocation == "metadata":
+        raise UsageError(
+            f"{cell.id}: preallocation=metadata needs format=qcow2, a raw image has no metadata",
+            hint="take preallocation=off (sparse), falloc or full, or exclude the combination",
+        )
+    if disk.size % 4096:
+        raise UsageError(
+            f"{cell.id}: a disk of {disk.size} bytes is not a whole number of 4096-byte blocks",
+            hint=f"e.g. size={format_size(-(-disk.size // 4096) * 4096)}",
+        )
