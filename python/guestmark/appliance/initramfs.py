@@ -44,9 +44,10 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
     lines = []
     if tree:
         optional = tuple(name for name in wanted.optional if tree.has(name))
+        required = [name for name, _ in tree.closure(wanted.required)]
         for name, content in tree.closure(wanted.required + optional):
             archive.file(f"guestmark/lib/{name}.ko", content)
-            lines.append(f"/guestmark/lib/{name}.ko")
+            lines.append(f"{'' if name in required else '-'}/guestmark/lib/{name}.ko")
     archive.file("guestmark/modules", "".join(f"{line}\n" for line in lines).encode())
     part = target.with_suffix(f".{os.getpid()}")
     part.write_bytes(archive.content())

@@ -19,8 +19,8 @@ Notify = Callable[[str], None]
 
 # What guests may need of a distribution's modules; the rest (graphics, sound, wireless …) is most of the 400 MB.
 _WANTED_MODULES = re.compile(
-    r"/kernel/(arch/[^/]+/(kvm|crypto)|crypto|lib|fs|virt|net/(9p|core|packet|vmw_vsock|llc|802|ipv4|ipv6|bridge)"
-    r"|drivers/(virtio|block|char|scsi|nvme|ata|md|cdrom|net/[^/]*$|net/ethernet/(intel|amd|realtek|8390)"
+    r"/kernel/(arch/[^/]+/(kvm|crypto)|block|crypto|lib|fs|virt|net/(9p|core|packet|vmw_vsock|llc|802|ipv4|ipv6|bridge)"
+    r"|drivers/(virtio|block|char|crypto/ccp|scsi|nvme|ata|md|cdrom|net/[^/]*$|net/ethernet/(intel|amd|realtek|8390)"
     r"|net/vmxnet3|message|misc|ptp|vhost|hv|vdpa))"
 )
 

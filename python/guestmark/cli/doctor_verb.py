@@ -42,7 +42,7 @@ def examine(again: bool) -> dict[str, Any]:
 
     from guestmark.experiment.environment import record_environment
     from guestmark.platforms import registry
-    from guestmark.platforms.probe import probe_all
+    from guestmark.platforms.probe import DOCTOR_DEADLINE_S, probe_all
 
     names = [kind for kind in registry.kinds() if kind not in {"ssh", "nested"}]
     tools = (f"qemu-system-{platform.machine()}", *_ON_EVERY_ARCH)
@@ -50,7 +50,7 @@ def examine(again: bool) -> dict[str, Any]:
     with ThreadPoolExecutor(1) as pool:
         environment = pool.submit(record_environment, programs=tools)
         found: dict[str, Usable | Unusable] = {"host": registry.get("host").probe()}
-        found |= probe_all(guests, refresh=again)
+        found |= probe_all(guests, deadline_s=DOCTOR_DEADLINE_S, refresh=again)
         host = environment.result()
     versions = host.pop("programs", {})
     return {

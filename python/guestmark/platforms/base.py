@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from guestmark.plan.model import Cell
 
 
+LATE = "was not ready after"  # in the message of a machine that was still starting at its deadline
+
+
 @dataclass(frozen=True, slots=True)
 class Usable:
     """A machine of this platform has been started here; `ready_s` is the time from start to the agent's hello."""

@@ -12,6 +12,7 @@ from typing import Any
 from guestmark.agent.client import Agent, CallError
 from guestmark.errors import AgentError, AttestationError, MachineError
 from guestmark.plan.model import Cell
+from guestmark.platforms.base import LATE
 from guestmark.platforms.process import SupervisedProcess
 
 _CHANNEL_BUFFER = 4 << 20
@@ -57,7 +58,6 @@ class Guest:
             status = Path(f"/proc/{pid}/status").read_text()
         except OSError:
             return {}
-        import os
 
         ticks = os.sysconf("SC_CLK_TCK")
         peak = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")), "0")
@@ -92,7 +92,7 @@ def await_ready(
             process.console.join()
             reason = f"the guest ended while starting, after {waited:.1f} s{_last_words(process)}"
         else:
-            reason = f"the guest was not ready after {waited:.1f} s{_last_words(process)}"
+            reason = f"the guest {LATE} {waited:.1f} s{_last_words(process)}"
         raise MachineError(reason, hint=error.hint, console=process.console.text()) from error
     phases["ready"] = time.monotonic() - process.started_at
     if process.console.first_output_at is not None:
@@ -127,7 +127,9 @@ def stopping(process: SupervisedProcess, *closers: Callable[[], None]) -> Iterat
             process.console.join()
         became = "the guest ended" if ended else "the guest hangs"
         raise MachineError(
-            f"{became}{_last_words(process)} ({error.message})", hint=error.hint, console=process.console.text()
+            f"{became}{_last_words(process)} ({error.message})",
+            hint=error.hint,
+            console=process.console.text(),
         ) from error
     finally:
         for close in closers:

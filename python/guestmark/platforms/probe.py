@@ -16,12 +16,12 @@ from guestmark.agent.binary import agent_binary
 from guestmark.appliance.paths import cache_directory
 from guestmark.errors import GuestmarkError
 from guestmark.plan.model import Cell, WorkloadSpec
-from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.base import LATE, Unusable, Usable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from guestmark.platforms.guest import Guest
+    from guestmark.platforms.base import Machine
 
 # All platforms are tried at the same time; together they stay under 15 s.
 DOCTOR_DEADLINE_S = 12.0
@@ -36,7 +36,7 @@ class Startable(Protocol):
 
     name: str
 
-    def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Guest]:
+    def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
         """See `Platform.start`."""
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
@@ -57,10 +57,13 @@ def probe_by_start(platform: Startable, deadline_s: float) -> Usable | Unusable:
         return Unusable(error.message, hint)
 
 
-def probe_all(platforms: Iterable[Startable], *, refresh: bool = False) -> dict[str, Usable | Unusable]:
-    """Probes platforms side by side, each with `DOCTOR_DEADLINE_S`; remembered findings are used unless `refresh`.
+def probe_all(
+    platforms: Iterable[Startable], *, deadline_s: float | None = None, refresh: bool = False
+) -> dict[str, Usable | Unusable]:
+    """Probes platforms side by side, each with `deadline_s` (None: what a start may take at the most).
 
-    A finding holds for one boot of the host, one agent build and one hypervisor binary.
+    Remembered findings are used unless `refresh`. A finding holds for one boot of the host, one agent build and one
+    hypervisor binary; that a guest was late is not remembered, since a busy machine passes.
     """
     wanted = list(platforms)
     known = {} if refresh else _remembered()
@@ -70,13 +73,18 @@ def probe_all(platforms: Iterable[Startable], *, refresh: bool = False) -> dict[
             found = dict(
                 zip(
                     (platform.name for platform in missing),
-                    pool.map(lambda platform: platform.probe(DOCTOR_DEADLINE_S), missing),
+                    pool.map(lambda platform: platform.probe(deadline_s), missing),
                     strict=True,
                 )
             )
         known = {**known, **found}
-        _remember({**_remembered(), **found})
+        lasting = {name: finding for name, finding in found.items() if not _was_late(finding)}
+        _remember({**_remembered(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
+
+
+def _was_late(finding: Usable | Unusable) -> bool:
+    return isinstance(finding, Unusable) and LATE in finding.reason
 
 
 def _kvm_hint(message: str) -> str:

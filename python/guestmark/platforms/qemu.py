@@ -4,6 +4,7 @@ import contextlib
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from guestmark.agent.binary import agent_binary
@@ -25,7 +26,7 @@ from guestmark.platforms.qmp import Monitor
 QEMU = "qemu-system-x86_64"
 DEFAULTS = {"memory": "1G", "smp": "1", "machine": "q35"}
 _DEFAULT_CPU = {"kvm": "host", "tcg": "max"}
-_READY_DEADLINE_S = {"kvm": 30.0, "tcg": 90.0}
+_READY_DEADLINE_S = {"kvm": 45.0, "tcg": 90.0}
 _SHARE_TAG = "guestmark-root"
 # Shorter boots under emulation, nothing in the steady state: no rewriting of lock prefixes in the kernel's text, no
 # watching of the clock, no self-tests of ciphers.
@@ -33,6 +34,18 @@ BOOT_ARGS = {
     "kvm": "tsc=reliable no_timer_check cryptomgr.notests=1",
     "tcg": "tsc=reliable no_timer_check cryptomgr.notests=1 noreplace-smp",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a start needs beyond the cell's factors: arguments, the descriptors in them, modules that may be missing."""
+
+    arguments: tuple[str, ...] = ()
+    pass_fds: tuple[int, ...] = ()
+    modules: tuple[str, ...] = ()
+
+
+NO_EXTRAS = Extras()
 
 
 class QemuPlatform:
@@ -49,13 +62,15 @@ class QemuPlatform:
         self._notify = notify
 
     @contextlib.contextmanager
-    def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Guest]:
+    def start(
+        self, cell: Cell, deadline_s: float | None = None, extras: Extras = NO_EXTRAS
+    ) -> Iterator[Guest]:
         """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`."""
         factors = {**DEFAULTS, "cpu": _DEFAULT_CPU[self.accelerator], **cell.factors}
         kernel = find_kernel(factors.get("kernel", ""), self._notify)
         bus = "device" if factors["machine"].startswith("microvm") else "pci"
         share = _share_of(kernel)
-        initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(share, bus))
+        initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(share, bus, extras))
         process = SupervisedProcess(self.name)
         ours, theirs = channel()
         monitor_ours, monitor_theirs = channel()
@@ -70,9 +85,10 @@ class QemuPlatform:
                   if share == "virtiofs" else _plan9(bus)),
                 *_channel(theirs.fileno(), bus),
                 *_monitor(monitor_theirs.fileno()),
+                *extras.arguments,
                 *_kernel(kernel, initramfs, self._kernel_args(share, factors)),
             ]  # fmt: skip
-            process.start(command, pass_fds=(theirs.fileno(), monitor_theirs.fileno()))
+            process.start(command, pass_fds=(theirs.fileno(), monitor_theirs.fileno(), *extras.pass_fds))
             theirs.close()
             monitor_theirs.close()
             agent = Agent(Transport.of_socket(ours))
@@ -139,10 +155,10 @@ def _share_of(kernel: Kernel) -> str:
     return "virtiofs"
 
 
-def _modules(share: str, bus: str) -> ModuleList:
+def _modules(share: str, bus: str, extras: Extras) -> ModuleList:
     transport = "virtio_mmio" if bus == "device" else "virtio_pci"
     shared = ("9p", "9pnet_virtio") if share == "9p" else ("virtiofs",)
-    return ModuleList((transport, "virtio_console", *shared, "overlay"))
+    return ModuleList((transport, "virtio_console", *shared, "overlay"), extras.modules)
 
 
 def _base(accelerator: str, factors: Mapping[str, str]) -> list[str]:

@@ -32,7 +32,13 @@ def _uml(_spec: PlatformSpec) -> Platform:
     return UmlPlatform()
 
 
-_factories: dict[str, Factory] = {"host": _host, "kvm": _qemu, "tcg": _qemu, "uml": _uml}
+def _nested(spec: PlatformSpec) -> Platform:
+    from guestmark.platforms.nested import NestedPlatform
+
+    return NestedPlatform(spec)
+
+
+_factories: dict[str, Factory] = {"host": _host, "kvm": _qemu, "tcg": _qemu, "uml": _uml, "nested": _nested}
 _platforms: dict[str, Platform] = {}
 
 

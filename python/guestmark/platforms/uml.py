@@ -45,7 +45,9 @@ class UmlPlatform:
         from_guest, to_us = _pipe()
         with stopping(process, to_guest.close, to_us.close, from_us.close, from_guest.close):
             process.start(
-                command_line(program, initramfs, factors, (to_guest.fileno(), to_us.fileno()), process.scratch),
+                command_line(
+                    program, initramfs, factors, (to_guest.fileno(), to_us.fileno()), process.scratch
+                ),
                 pass_fds=(to_guest.fileno(), to_us.fileno()),
             )
             to_guest.close()
@@ -67,8 +69,9 @@ class UmlPlatform:
 def command_line(
     program: str, initramfs: Path, factors: Mapping[str, str], channel_fds: tuple[int, int], scratch: Path
 ) -> list[str]:
-    """The command that starts the guest. The serial line is the agent's channel (`channel_fds`: in and out of the guest),
-    the console goes to the output.
+    """The command that starts the guest.
+
+    The serial line is the agent's channel (`channel_fds`: into and out of the guest); the console goes to the output.
     """
     return [
         program,
