@@ -2,37 +2,74 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from guestmark.disks.spec import DiskSpec
+from guestmark.disks import programs, sparse
+from guestmark.disks.spec import DiskSpec, Role
+from guestmark.disks.store import store
+from guestmark.disks.template import template
+from guestmark.errors import AttestationError, MachineError
+
+if TYPE_CHECKING:
+    from guestmark.agent.bulk import Checksum
+
+_FILL_S = 600.0
+_checksums: dict[Path, Checksum] = {}
+_sources: dict[tuple[str, str, int], Path] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that exists. `prepared_s` is how long making it took; `from_template` whether it was a copy."""
+    """An image that exists. `prepared_s` is how long making it took; `from_template` whether that was only a copy."""
 
     spec: DiskSpec
     path: Path
-    prepared_s: float
-    from_template: bool
+    prepared_s: float = 0.0
+    from_template: bool = False
 
     def flush(self) -> float:
         """Writes the image and its directory to the host's disk (fsync); seconds it took."""
-        raise NotImplementedError
+        begin = time.monotonic()
+        for path, flags in ((self.path, os.O_RDONLY), (self.path.parent, os.O_RDONLY | os.O_DIRECTORY)):
+            fd = os.open(path, flags)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        return time.monotonic() - begin
 
     def allocated_bytes(self) -> int:
         """Bytes the image occupies on the host's disk."""
         return self.path.stat().st_blocks * 512
 
+    def checksum(self) -> Checksum:
+        """Digest of a source's bytes, computed once by an agent on the host."""
+        if self.path not in _checksums:
+            _checksums[self.path] = store().agent().checksum(str(self.path), timeout_s=_FILL_S)
+        return _checksums[self.path]
+
     def check(self) -> None:
-        """`qemu-img check` (qcow2) and `e2fsck -fn` (ext2 to ext4, raw), disk unmounted.
+        """`qemu-img check` of a qcow2 image, the filesystem's own checker for a raw one; the disk must be unmounted.
 
         Raises `MachineError` with what they found.
         """
-        raise NotImplementedError
+        if self.spec.format == "qcow2":
+            programs.run("qemu-img", "check", "-q", "-U", "-f", "qcow2", str(self.path))
+        elif self.spec.filesystem.startswith("ext"):
+            programs.run("e2fsck", "-fn", str(self.path))
+        elif self.spec.filesystem == "xfs":
+            programs.run("xfs_repair", "-n", "-f", str(self.path))
+        elif self.spec.filesystem == "btrfs":
+            programs.run("btrfs", "check", "--readonly", str(self.path))
 
 
 @contextmanager
@@ -41,4 +78,84 @@ def images(specs: Sequence[DiskSpec]) -> Iterator[tuple[Image, ...]]:
 
     Raises `MachineError` when there is no room, `PlatformUnusableError` when a program is missing.
     """
-    raise NotImplementedError
+    directories: list[Path] = []
+    try:
+        made = []
+        for spec in specs:
+            try:
+                if spec.role is Role.SOURCE:
+                    made.append(_source(spec))
+                else:
+                    made.append(_target(spec, directories))
+            except OSError as error:
+                raise _no_image(spec, error) from error
+        yield tuple(made)
+    finally:
+        if not store().keep:
+            for directory in directories:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _target(spec: DiskSpec, directories: list[Path]) -> Image:
+    begin = time.monotonic()
+    parent = store().directory(spec.location)
+    directories.append(Path(tempfile.mkdtemp(prefix="guestmark-trial-", dir=parent)))
+    path = directories[-1] / f"{spec.name}.{spec.format}"
+    original, was_there = template(spec)
+    sparse.copy(original, path)
+    if spec.preallocation == "falloc":
+        sparse.allocate(path)
+    elif spec.preallocation == "full":
+        sparse.write_holes(path)
+    image = Image(spec, path, from_template=was_there)
+    length = path.stat().st_size
+    if spec.preallocation in ("falloc", "full") and image.allocated_bytes() < length:
+        raise AttestationError(
+            f"preallocation={spec.preallocation} did not take effect: asked {length} bytes, "
+            f"found {image.allocated_bytes()} allocated"
+        )
+    return replace(image, prepared_s=time.monotonic() - begin)
+
+
+def _source(spec: DiskSpec) -> Image:
+    """Sources are read-only, so one file serves all trials of the run."""
+    key = (spec.location, spec.content, spec.size)
+    begin = time.monotonic()
+    path = _sources.get(key)
+    was_there = path is not None and path.exists()
+    if path is None or not was_there:
+        parent = store().directory(spec.location)
+        descriptor, name = tempfile.mkstemp(prefix="source-", suffix=".raw", dir=parent)
+        os.close(descriptor)
+        path = Path(name)
+        try:
+            _fill(spec, path)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        _sources[key] = path
+    return Image(spec, path, time.monotonic() - begin, was_there)
+
+
+def _fill(spec: DiskSpec, path: Path) -> None:
+    from guestmark.agent.bulk import Pattern
+    from guestmark.agent.results import CallError
+
+    agent = store().agent()
+    kind, _, name = spec.content.partition(":")
+    try:
+        if kind == "file":
+            agent.copy(name, str(path), length=spec.size, preallocate=False, flush=False, timeout_s=_FILL_S)
+        else:
+            agent.fill(str(path), spec.size, Pattern(kind), flush=False, timeout_s=_FILL_S)
+    except CallError as error:
+        raise MachineError(f"the source disk cannot be made: {error.message}") from error
+
+
+def _no_image(spec: DiskSpec, error: OSError) -> MachineError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return MachineError(
+            f"no room for a {spec.size}-byte image in {spec.location}",
+            hint="choose another directory with --set location=DIRECTORY or a smaller size",
+        )
+    return MachineError(f"no image can be made in {spec.location}: {error.strerror}")

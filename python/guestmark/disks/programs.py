@@ -1,0 +1,53 @@
+"""The programs that make and check images: found, run with a deadline, their complaints passed on."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from guestmark.errors import MachineError, PlatformUnusableError
+
+_DEADLINE_S = 300.0
+PACKAGES = {
+    "qemu-img": "qemu-utils (Debian, Ubuntu) or qemu-img",
+    "mke2fs": "e2fsprogs",
+    "e2fsck": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
+    "xfs_repair": "xfsprogs",
+    "mkfs.btrfs": "btrfs-progs",
+    "btrfs": "btrfs-progs",
+}
+MAKERS = {"ext2": "mke2fs", "ext3": "mke2fs", "ext4": "mke2fs", "xfs": "mkfs.xfs", "btrfs": "mkfs.btrfs"}
+
+
+def find(program: str) -> str:
+    """Absolute path; the administrators' directories are searched too.
+
+    Raises `PlatformUnusableError` naming the package.
+    """
+    path = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin")
+    if path is None:
+        raise PlatformUnusableError(
+            f"{program} is not installed", hint=f"install the package {PACKAGES.get(program, program)}"
+        )
+    return path
+
+
+def run(program: str, *arguments: str, ok: Sequence[int] = (0,), deadline_s: float = _DEADLINE_S) -> str:
+    """Runs a program and returns its output. Raises `MachineError` with its last words when it fails."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            [find(program), *arguments],
+            capture_output=True, text=True, errors="replace", env=environment, stdin=subprocess.DEVNULL,
+            timeout=deadline_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise MachineError(f"{program} did not end within {deadline_s:g} s") from None
+    if done.returncode not in ok:
+        said = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
+        raise MachineError(
+            f"{program} failed: {'; '.join(said[:3])[:300] or f'exit status {done.returncode}'}",
+            hint=f"the command was: {program} {' '.join(arguments)}",
+        )
+    return done.stdout

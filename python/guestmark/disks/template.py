@@ -1,0 +1,104 @@
+"""Formatted images kept in the cache, so that a trial's image is a copy and not another run of mkfs."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from guestmark.appliance.paths import cache_directory
+from guestmark.disks import programs
+from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec
+from guestmark.errors import AttestationError, MachineError
+
+_KEPT = 16
+
+
+def template(spec: DiskSpec) -> tuple[Path, bool]:
+    """The image that `spec`'s images are copies of, and whether it was there already.
+
+    The file's name is the hash of all that shapes it. What `falloc` and `full` mean is done to each copy.
+    """
+    directory = cache_directory() / "disks"
+    directory.mkdir(exist_ok=True)
+    target = directory / f"{_key(spec)}.{spec.format}"
+    if target.exists():
+        os.utime(target)
+        return target, True
+    part = directory / f"{target.name}.{os.getpid()}.part"
+    try:
+        _make(spec, part)
+        part.rename(target)
+    finally:
+        part.unlink(missing_ok=True)
+    _forget_old(directory)
+    return target, False
+
+
+def _key(spec: DiskSpec) -> str:
+    tools = [programs.find("qemu-img")]
+    if spec.filesystem != NO_FILESYSTEM:
+        tools.append(programs.find(programs.MAKERS[spec.filesystem]))
+    identities = [(tool, Path(tool).stat().st_size, Path(tool).stat().st_mtime_ns) for tool in tools]
+    qcow2 = (spec.cluster_size, _preallocated(spec)) if spec.format == "qcow2" else ()
+    parts = (2, spec.format, spec.size, spec.filesystem, spec.mkfs_options, qcow2, identities)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+
+
+def _preallocated(spec: DiskSpec) -> bool:
+    """Whether a qcow2 image has all of its tables from the start."""
+    return spec.preallocation != "off"
+
+
+def _make(spec: DiskSpec, target: Path) -> None:
+    raw = target if spec.format == "raw" else target.with_suffix(".raw")
+    options = ["-o", f"cluster_size={spec.cluster_size}"]
+    if _preallocated(spec):
+        options += ["-o", "preallocation=metadata"]
+    if spec.filesystem == NO_FILESYSTEM:
+        more = options if spec.format == "qcow2" else []
+        programs.run("qemu-img", "create", "-q", "-f", spec.format, *more, str(target), str(spec.size))
+        return
+    try:
+        programs.run("qemu-img", "create", "-q", "-f", "raw", str(raw), str(spec.size))
+        _format(spec, raw)
+        if spec.format == "qcow2":
+            programs.run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", *options, str(raw), str(target))
+            if _preallocated(spec):
+                _check_map(target, spec)
+    finally:
+        if raw != target:
+            raw.unlink(missing_ok=True)
+
+
+def _format(spec: DiskSpec, raw: Path) -> None:
+    maker = programs.MAKERS[spec.filesystem]
+    if maker == "mke2fs":
+        # Nothing is left for the kernel to initialise behind the measurement's back.
+        lazy = () if "-E" in spec.mkfs_options else ("-E", "lazy_itable_init=0,lazy_journal_init=0")
+        arguments = ("-q", "-F", "-t", spec.filesystem, *lazy)
+    else:
+        arguments = ("-q", "-f")
+    try:
+        programs.run(maker, *arguments, *spec.mkfs_options, str(raw))
+    except MachineError as error:
+        raise MachineError(
+            f"{spec.filesystem} cannot be made: {error.message}",
+            hint=f"check mkfs={spec.mkfs!r} and size; {error.hint}",
+        ) from error
+
+
+def _check_map(image: Path, spec: DiskSpec) -> None:
+    """Every cluster has its place in the file. Raises `AttestationError` when some have not."""
+    extents = json.loads(programs.run("qemu-img", "map", "--output=json", str(image)))
+    mapped = sum(extent["length"] for extent in extents if "offset" in extent)
+    if mapped != spec.size:
+        raise AttestationError(
+            f"preallocation=metadata did not take effect: {mapped} of {spec.size} bytes are mapped"
+        )
+
+
+def _forget_old(directory: Path) -> None:
+    """The most recently used ones stay."""
+    by_use = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in by_use[_KEPT:]:
+        path.unlink(missing_ok=True)
