@@ -88,12 +88,12 @@ def link(kind: int, packet: bytes, tags: Iterable[int] = ()) -> bytes:
 
 def pcap(packets: Iterable[Packet], kind: int = ETHERNET, order: str = "<", nanos: bool = False) -> bytes:
     magic = 0xA1B23C4D if nanos else 0xA1B2C3D4
-    out = struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, 262144, kind)
+    out = [struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, 262144, kind)]
     for packet in packets:
         fraction = packet.ns % 10**9 // (1 if nanos else 1000)
-        out += struct.pack(order + "IIII", packet.ns // 10**9, fraction, len(packet.data), packet.length)
-        out += packet.data
-    return out
+        out.append(struct.pack(order + "IIII", packet.ns // 10**9, fraction, len(packet.data), packet.length))
+        out.append(packet.data)
+    return b"".join(out)
 
 
 def block(kind: int, body: bytes, order: str = "<") -> bytes:

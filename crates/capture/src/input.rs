@@ -29,6 +29,7 @@ pub struct Source<'a> {
     end: usize,
     offset: u64,
     ended: bool,
+    failed: Option<(io::ErrorKind, String)>,
     /// How the input was compressed; offsets count decompressed bytes.
     pub compression: Compression,
 }
@@ -57,6 +58,7 @@ impl<'a> Source<'a> {
             end: 0,
             offset: 0,
             ended: false,
+            failed: None,
             compression: Compression::None,
         };
         source.need(4)?;
@@ -79,6 +81,7 @@ impl<'a> Source<'a> {
             end: 0,
             offset: 0,
             ended: false,
+            failed: None,
             compression,
         })
     }
@@ -105,17 +108,24 @@ impl<'a> Source<'a> {
     }
 
     /// Read until at least `n` bytes are at hand; `false` when the input ends before. At most [`MAX_RECORD`].
+    ///
+    /// An error of the input comes only when fewer than `n` bytes came before it, and then every time.
     pub fn need(&mut self, n: usize) -> io::Result<bool> {
         if n > MAX_RECORD {
             return Err(io::Error::other("record larger than 16 MiB"));
         }
         while self.end - self.start < n && !self.ended {
-            self.fill(n)?;
+            self.fill(n);
         }
-        Ok(self.end - self.start >= n)
+        match &self.failed {
+            Some((kind, text)) if self.end - self.start < n => {
+                Err(io::Error::new(*kind, text.clone()))
+            }
+            _ => Ok(self.end - self.start >= n),
+        }
     }
 
-    fn fill(&mut self, n: usize) -> io::Result<()> {
+    fn fill(&mut self, n: usize) {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
@@ -126,8 +136,10 @@ impl<'a> Source<'a> {
             Ok(0) => self.ended = true,
             Ok(got) => self.end += got,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
+            Err(e) => {
+                self.failed = Some((e.kind(), e.to_string()));
+                self.ended = true;
+            }
         }
-        Ok(())
     }
 }

@@ -24,7 +24,7 @@ Reads pcap, pcapng and Wireshark's packet list in CSV, each also compressed by g
   --merge                        all FILEs are one trace, in this order (default: each is its own)
   --histograms                   with the latency histograms of endpoints (json)
   --sequence                     with the points of a time-sequence view of the largest connection (json)
-  --memory MB                    limit for open connections [160]
+  --memory MB                    limit for open connections [128]
   -h, --help  -V, --version
 
 Exit status: 0 all read, 1 some file could not be read to its end (what came before is in the output), 2 usage.
@@ -51,7 +51,7 @@ fn parse() -> Result<Option<Args>, String> {
         filter: None,
         merge: false,
         sequence: false,
-        memory: 160,
+        memory: 128,
     };
     let mut parser = lexopt::Parser::from_env();
     let text = |parser: &mut lexopt::Parser| -> Result<String, String> {

@@ -74,7 +74,8 @@ fn records(
         while let Some((head, rest)) = data[pos..].split_first_chunk::<16>() {
             let field = |i: usize| word([head[i], head[i + 1], head[i + 2], head[i + 3]]);
             let (captured, original) = (field(8), field(12));
-            if captured > MAX_CAPTURED {
+            // Read as a packet, a file header in the middle has no captured bytes.
+            if captured > MAX_CAPTURED || captured == 0 && matches(head) {
                 let offset = source.offset() + pos as u64;
                 return Err(too_long(offset, captured, matches(head)));
             }

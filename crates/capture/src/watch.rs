@@ -1,7 +1,7 @@
 //! Points for a time-sequence view of one connection, bounded by leaving out every other point when there are too many.
 
 use crate::conn::Conn;
-use crate::packet::Segment;
+use crate::packet::{flag, Segment};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub enum PointKind {
     Data,
     /// Bytes that were seen before.
     Repeated,
-    /// No payload; `to` is what was acknowledged of the peer's bytes.
+    /// No payload.
     Ack,
 }
 
@@ -33,8 +33,10 @@ pub struct SeriesPoint {
     pub client: bool,
     /// What it is.
     pub kind: PointKind,
-    /// Relative sequence number in the stream it belongs to.
+    /// Where its payload ends in the sender's stream, counted from the first sequence number.
     pub to: u64,
+    /// How much of the peer's stream it acknowledges.
+    pub acked: u64,
 }
 
 /// Points of one connection.
@@ -104,19 +106,18 @@ impl Watch {
             &conn.sent[usize::from(segment.from & 1)],
             &conn.sent[usize::from(1 - segment.from & 1)],
         );
-        let (kind, to) = if segment.payload == 0 {
-            (PointKind::Ack, peer.space.position(segment.ack))
+        let kind = match (segment.payload, was_new) {
+            (0, _) => PointKind::Ack,
+            (_, true) => PointKind::Data,
+            (_, false) => PointKind::Repeated,
+        };
+        let to = own
+            .space
+            .position(segment.seq.wrapping_add(segment.payload));
+        let acked = if segment.flags & flag::ACK == 0 {
+            0
         } else {
-            let kind = if was_new {
-                PointKind::Data
-            } else {
-                PointKind::Repeated
-            };
-            (
-                kind,
-                own.space
-                    .position(segment.seq.wrapping_add(segment.payload)),
-            )
+            peer.space.position(segment.ack)
         };
         let t = segment.ts.saturating_sub(conn.span.0) as f64 / 1e9;
         self.series
@@ -128,6 +129,7 @@ impl Watch {
                 client: false,
                 kind,
                 to,
+                acked,
             });
     }
 }

@@ -115,12 +115,15 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class SequencePoint(msgspec.Struct, frozen=True):
-    """One packet: `kind` is data, repeated or ack; `to` a relative sequence number of the stream it belongs to."""
+    """One packet: `kind` is data, repeated or ack, `to` the end of its payload in the sender's stream, `acked` what
+    it acknowledges of the peer's; both are counted from the stream's first sequence number.
+    """
 
     t: float
     client: bool
     kind: str
     to: int
+    acked: int
 
 
 class Sequence(msgspec.Struct, frozen=True):

@@ -80,12 +80,12 @@ def _verdict(trace: Trace) -> str:
     if shares.client is None or shares.server is None or shares.unknown is None:
         return f'<p class="soft">{count}</p>'
     segments = "".join(
-        f'<div class="{css}" style="width:{share * 100:.2f}%" title="{name} {percent(share)}">'
-        f"{name} {percent(share)}</div>"
-        for css, name, share in (
-            ("c", "client", shares.client),
-            ("s", "server", shares.server),
-            ("u", "network/unknown", shares.unknown),
+        f'<div class="{css}" style="width:{share * 100:.2f}%" title="{name}">{name}</div>'
+        for css, name, share in zip(
+            "csu",
+            said_shares(shares).split(", "),
+            (shares.client, shares.server, shares.unknown),
+            strict=True,
         )
         if share > 0.001
     )
@@ -142,7 +142,7 @@ def _row(endpoint: Endpoint, top: float, x: Callable[[float], float]) -> str:
     )
     marks = "".join(
         f'<g><line class="mark" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{top + 12:.0f}" y2="{base:.0f}"/>'
-        f'<text class="soft-text" x="{x(value) + 4:.1f}" y="{top + offset:.0f}">{name} {duration(value)}</text></g>'
+        f'<text class="soft-text" {_beside(x(value))} y="{top + offset:.0f}">{name} {duration(value)}</text></g>'
         for name, value, offset in (("p50", response.p50_s, 14), ("p99", response.p99_s, 26))
         if value is not None
     )
@@ -154,6 +154,11 @@ def _row(endpoint: Endpoint, top: float, x: Callable[[float], float]) -> str:
     )
     line = f'<line class="grid" x1="0" x2="{WIDTH}" y1="{base:.0f}" y2="{base:.0f}"/>'
     return f'<g class="endpoint">{line}{label}<g class="{role} bars">{bars}</g>{marks}</g>'
+
+
+def _beside(x: float) -> str:
+    """Position of a label right of `x`, or left of it where the picture ends."""
+    return f'x="{x + 4:.1f}"' if x < WIDTH - 110 else f'x="{x - 4:.1f}" text-anchor="end"'
 
 
 # --- time and sequence --------------------------------------------------------------------------------------
@@ -176,7 +181,7 @@ def _sequences(trace: Trace) -> Iterable[str]:
     )
     for by_client in (False, True):
         stream = [p for p in points if p.client == by_client and p.kind != "ack"]
-        acks = [p for p in points if p.client != by_client and p.kind == "ack"]
+        acks = [p for p in points if p.client != by_client]
         if stream and max(p.to for p in stream) > 0:
             yield _sequence("client" if by_client else "server", stream, acks)
 
@@ -204,7 +209,11 @@ def _sequence(role: str, stream: Sequence[SequencePoint], acks: Sequence[Sequenc
         f'text-anchor="end">{size(most * i / 4)}</text></g>'
         for i in range(5)
     )
-    steps = [f"{x(p.t):.1f},{y(p.to):.1f}" for p in acks if p.to <= most + 1]
+    steps, highest = [], 0
+    for p in acks:
+        if highest < p.acked <= most + 1:
+            steps += [f"{x(p.t):.1f},{y(highest):.1f}", f"{x(p.t):.1f},{y(p.acked):.1f}"]
+            highest = p.acked
     line = f'<polyline class="ack" points="{" ".join(steps)}"/>' if steps else ""
     dots = "".join(
         f'<circle class="{"repeated" if p.kind == "repeated" else role}" cx="{x(p.t):.1f}" cy="{y(p.to):.1f}" '

@@ -62,7 +62,7 @@ def command(  # noqa: PLR0917 - one parameter per option
         bool, typer.Option("--merge", help="All FILEs are one trace, in this order; else each is its own.")
     ] = False,
     memory: Annotated[
-        int | None, typer.Option("--memory", metavar="MB", min=1, help="Limit for open connections (160).")
+        int | None, typer.Option("--memory", metavar="MB", min=1, help="Limit for open connections (128).")
     ] = None,
 ) -> None:
     """Say who is slow in a packet capture, the client or the server."""

@@ -1,0 +1,216 @@
+"""Real traffic over loopback, captured by dumpcap, and what the older tools say about it."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGES = {
+    "tshark": "tshark",
+    "editcap": "wireshark-common",
+    "tcptrace": "tcptrace",
+    "dumpcap": "wireshark-common",
+    "unshare": "util-linux",
+}
+
+
+def need(*programs: str) -> None:
+    """Fail, naming the Debian package, when a program is missing: agreement that was not tested is not agreement."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.fail(f"{program} is missing: apt-get install {PACKAGES.get(program, program)}")
+
+
+def run(*command: str, stdin: bytes | None = None) -> str:
+    return subprocess.run(command, check=True, capture_output=True, timeout=60, input=stdin).stdout.decode()
+
+
+@contextlib.contextmanager
+def dumping(path: Path, snaplen: int = 0) -> Iterator[None]:
+    """Capture loopback into `path` while the block runs; every packet is in it when the block is left."""
+    options = ["-s", str(snaplen)] if snaplen else []
+    process = subprocess.Popen(
+        ["dumpcap", "-q", "-i", "lo", "-f", "tcp or udp", "-w", str(path), *options],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr
+    try:
+        for line in process.stderr:
+            if line.startswith("File:"):
+                break
+        else:
+            pytest.fail("dumpcap cannot capture on loopback (it needs root or CAP_NET_RAW)")
+        yield
+        time.sleep(0.7)  # dumpcap reads in bursts
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def echo_server(
+    reply: bytes, pause: float, host: str = "127.0.0.1"
+) -> tuple[socket.socket, Callable[[], None]]:
+    """A server that answers every 64 bytes with `reply` after `pause` seconds; the second result stops it."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.bind((host, 0))
+    listener.listen(64)
+
+    def serve(peer: socket.socket) -> None:
+        with peer, contextlib.suppress(OSError):
+            while peer.recv(64, socket.MSG_WAITALL):
+                time.sleep(pause)
+                peer.sendall(reply)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+
+    def stop() -> None:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+    return listener, stop
+
+
+def talk(address: tuple[object, ...], turns: int, expect: int, pause: float, *, reset: bool = False) -> None:
+    """Ask `turns` times, thinking `pause` seconds before each question."""
+    family = socket.AF_INET6 if ":" in str(address[0]) else socket.AF_INET
+    with socket.socket(family) as own:
+        own.connect(address)
+        for _ in range(turns):
+            time.sleep(pause)
+            own.sendall(b"q" * 64)
+            left = expect
+            while left:
+                left -= len(own.recv(min(left, 65536)))
+        if reset:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A connection as tshark or tcptrace see it; direction a is the one that sent the first packet."""
+
+    a: tuple[str, int]
+    b: tuple[str, int]
+    packets: tuple[int, int]
+    sizes: tuple[int, int]
+    duration: float
+
+
+def by_tshark(path: Path) -> list[Seen]:
+    """From the fields of every packet, added up by tshark's own stream number; sizes are frame lengths."""
+    names = ["tcp.stream", "ip.src", "ipv6.src", "tcp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport"]
+    names += ["frame.len", "frame.time_epoch"]
+    fields = [word for name in names for word in ("-e", name)]
+    text = run("tshark", "-r", str(path), "-Y", "tcp", "-T", "fields", "-E", "separator=,", *fields)
+    streams: dict[str, list[list[str]]] = {}
+    for row in csv.reader(io.StringIO(text)):
+        streams.setdefault(row[0], []).append(row)
+    return [_stream(rows) for rows in streams.values()]
+
+
+def _stream(rows: Sequence[Sequence[str]]) -> Seen:
+    def ends(row: Sequence[str]) -> tuple[tuple[str, int], tuple[str, int]]:
+        return (row[1] or row[2], int(row[3])), (row[4] or row[5], int(row[6]))
+
+    a, b = ends(rows[0])
+    counts, sizes = [0, 0], [0, 0]
+    nanos = [int(row[8].replace(".", "")) for row in rows]
+    for row in rows:
+        which = 0 if ends(row)[0] == a else 1
+        counts[which] += 1
+        sizes[which] += int(row[7])
+    return Seen(a, b, (counts[0], counts[1]), (sizes[0], sizes[1]), (max(nanos) - min(nanos)) / 1e9)
+
+
+def by_tshark_conversations(path: Path) -> list[Seen]:
+    """From `tshark -z conv,tcp`, which rounds durations to four decimals and large sizes to kB (then -1 here)."""
+    out = []
+    for line in run("tshark", "-q", "-r", str(path), "-z", "conv,tcp").splitlines():
+        if "<->" not in line:
+            continue
+        words = line.split()
+
+        def end(text: str) -> tuple[str, int]:
+            host, _, port = text.rpartition(":")
+            return host, int(port)
+
+        # a <-> b, then frames, size, unit of b→a, of a→b and of both, start and duration.
+        def count(at: int, words: list[str] = words) -> int:
+            return int(words[at + 1]) if words[at + 2] == "bytes" else -1
+
+        out.append(
+            Seen(
+                end(words[0]),
+                end(words[2]),
+                (int(words[6]), int(words[3])),
+                (count(6), count(3)),
+                float(words[-1]),
+            )
+        )
+    return out
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A connection as tcptrace sees it; pairs are (first sender, other)."""
+
+    a: tuple[str, int]
+    b: tuple[str, int]
+    packets: tuple[int, int]
+    payload: tuple[int, int]
+    unique: tuple[int, int]
+    retransmitted: tuple[int, int]
+    duration: float
+
+
+def micros(text: str) -> int:
+    """Of a time that tcptrace wrote: the microseconds after the point have no leading zeros."""
+    seconds, _, fraction = text.partition(".")
+    return int(seconds) * 1_000_000 + int(fraction)
+
+
+def by_tcptrace(path: Path) -> list[Traced]:
+    text = run("tcptrace", "-n", "-l", "--csv", str(path))
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    header = next(line for line in lines if line.startswith("conn_#"))
+    rows = csv.DictReader(
+        io.StringIO("\n".join([header, *(x for x in lines if x[0].isdigit() and "," in x)]))
+    )
+    out = []
+    for raw in rows:
+        row = {name.strip(): (value or "").strip() for name, value in raw.items() if name}
+
+        def pair(name: str, row: dict[str, str] = row) -> tuple[int, int]:
+            return int(row[f"{name}_a2b"]), int(row[f"{name}_b2a"])
+
+        out.append(
+            Traced(
+                (row["host_a"], int(row["port_a"])),
+                (row["host_b"], int(row["port_b"])),
+                pair("total_packets"),
+                pair("actual_data_bytes"),
+                pair("unique_bytes_sent"),
+                pair("rexmt_data_bytes"),
+                (micros(row["last_packet"]) - micros(row["first_packet"])) / 1e6,
+            )
+        )
+    return out

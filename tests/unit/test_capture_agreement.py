@@ -1,0 +1,170 @@
+"""Counts, bytes and durations of real traffic agree exactly with tshark and tcptrace."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import capture_traffic as ct
+import pytest
+
+from guestmark.capture.binary import analyse_file
+from guestmark.capture.model import Connection, Trace
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def loopback(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """IPv4 and IPv6 on loopback: sequential and parallel connections, one reset, UDP beside."""
+    ct.need("dumpcap", "tshark", "tcptrace")
+    path = tmp_path_factory.mktemp("capture") / "loopback.pcapng"
+    with ct.dumping(path):
+        four, stop_four = ct.echo_server(b"a" * 50_000, 0.002)
+        six, stop_six = ct.echo_server(b"b" * 1_000, 0.0, "::1")
+        for number in range(4):
+            ct.talk(four.getsockname(), 5, 50_000, 0.004, reset=number == 2)
+        for _ in range(10):
+            ct.talk(six.getsockname()[:2], 3, 1_000, 0.0)
+        stop_four()
+        stop_six()
+    return path
+
+
+@pytest.fixture(scope="module")
+def lossy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real retransmissions and reordering, each connection seen before and behind the loss."""
+    ct.need("dumpcap", "tshark", "tcptrace", "unshare")
+    path = tmp_path_factory.mktemp("capture") / "lossy.pcapng"
+    path.touch(0o666)
+    done = subprocess.run(
+        ["unshare", "-n", sys.executable, str(HERE / "lossy_tunnel.py"), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"the tunnel needs root and /dev/net/tun: {done.stderr}"
+    return path
+
+
+def sides(one: Connection, first: tuple[str, int]) -> tuple[object, object]:
+    client = (one.client.address, one.client.port) == first
+    return (one.client, one.server) if client else (one.server, one.client)
+
+
+def in_order(trace: Trace) -> list[Connection]:
+    return [one for one in trace.connections if one.protocol == "tcp"]
+
+
+@pytest.mark.parametrize("which", ["loopback", "lossy"])
+def test_agrees_with_tshark_packet_by_packet(which: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(which)
+    ours, theirs = in_order(analyse_file(path)), ct.by_tshark(path)
+    assert len(ours) == len(theirs) > 3
+    for one, seen in zip(ours, theirs, strict=True):
+        a, b = sides(one, seen.a)
+        assert ((a.address, a.port), (b.address, b.port)) == (seen.a, seen.b)
+        assert (a.packets, b.packets) == seen.packets
+        assert (a.wire_bytes, b.wire_bytes) == seen.sizes
+        assert one.duration_s == pytest.approx(seen.duration, abs=1e-12)
+
+
+@pytest.mark.parametrize("which", ["loopback", "lossy"])
+def test_agrees_with_tshark_conversations(which: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(which)
+    theirs = {(seen.a, seen.b): seen for seen in ct.by_tshark_conversations(path)}
+    for one in in_order(analyse_file(path)):
+        ends = ((one.client.address, one.client.port), (one.server.address, one.server.port))
+        seen = theirs.pop(ends)
+        assert (one.client.packets, one.server.packets) == seen.packets
+        for own, size in zip((one.client.wire_bytes, one.server.wire_bytes), seen.sizes, strict=True):
+            assert size in {own, -1}
+        assert f"{one.duration_s:.4f}" == f"{seen.duration:.4f}"
+    assert not theirs
+
+
+@pytest.mark.parametrize("which", ["loopback", "lossy"])
+def test_agrees_with_tcptrace(which: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(which)
+    # tcptrace reads classic captures with microseconds.
+    classic = path.with_suffix(".pcap")
+    ct.run("editcap", "-F", "pcap", str(path), str(classic))
+    ours = in_order(analyse_file(classic))
+    theirs = {(one.a, one.b): one for one in ct.by_tcptrace(classic)}
+    for one in ours:
+        ends = ((one.client.address, one.client.port), (one.server.address, one.server.port))
+        if which == "loopback" and ":" in one.client.address:
+            continue  # tcptrace shortens IPv6 addresses in its own way; tshark vouches for those
+        traced = theirs.pop(ends)
+        assert (one.client.packets, one.server.packets) == traced.packets
+        assert (one.client.payload_bytes, one.server.payload_bytes) == traced.payload
+        assert (one.client.unique_bytes, one.server.unique_bytes) == traced.unique
+        assert (one.client.retransmitted_bytes, one.server.retransmitted_bytes) == traced.retransmitted
+        assert one.duration_s == traced.duration
+    assert all(":" in traced.a[0] for traced in theirs.values())
+
+
+def test_loss_and_reordering_are_seen(lossy: Path) -> None:
+    trace = analyse_file(lossy)
+    assert trace.counters["missing_bytes"] == 0
+    servers = [one.server for one in in_order(trace)]
+    assert {one.unique_bytes for one in servers} == {180_000}
+    # Before the loss repeated bytes are seen, behind it bytes that come late.
+    assert any(one.retransmitted_bytes > 0 for one in servers)
+    assert any(one.out_of_order > 0 for one in servers)
+
+
+def test_says_who_is_slow(tmp_path: Path) -> None:
+    ct.need("dumpcap")
+    path = tmp_path / "slow.pcapng"
+    with ct.dumping(path):
+        listener, stop = ct.echo_server(b"a" * 100, 0.001)
+        ct.talk(listener.getsockname(), 20, 100, 0.02)
+        stop()
+    (one,) = in_order(analyse_file(path))
+    assert one.client.response.share
+    assert one.server.response.share
+    assert one.unknown_share is not None
+    assert one.client.response.share > 3 * one.server.response.share
+    total = one.client.response.share + one.server.response.share + one.unknown_share
+    assert total == pytest.approx(1, abs=1e-9)
+    assert one.client.response.p50_s == pytest.approx(0.02, rel=0.25)
+
+
+def test_a_short_snapshot_length_loses_no_figure(tmp_path: Path) -> None:
+    ct.need("dumpcap", "editcap")
+    whole, cut = tmp_path / "whole.pcapng", tmp_path / "cut.pcapng"
+    with ct.dumping(whole):
+        listener, stop = ct.echo_server(b"a" * 30_000, 0.0)
+        ct.talk(listener.getsockname(), 3, 30_000, 0.0)
+        stop()
+    ct.run("editcap", "-s", "96", str(whole), str(cut))
+    full, short = analyse_file(whole), analyse_file(cut)
+    assert full.connections == short.connections
+    assert short.counters["cut"] > 0 == full.counters["cut"]
+
+
+def test_half_captured_connections_are_marked(tmp_path: Path) -> None:
+    ct.need("dumpcap")
+    path = tmp_path / "half.pcapng"
+    listener, stop = ct.echo_server(b"a" * 100, 0.0)
+    import socket
+
+    with socket.create_connection(listener.getsockname()) as early:
+        time.sleep(0.1)
+        with ct.dumping(path):
+            early.sendall(b"q" * 64)
+            early.recv(100)
+            with socket.create_connection(listener.getsockname()) as late:
+                late.sendall(b"q" * 64)
+                late.recv(100)
+                time.sleep(0.8)
+                subprocess.run(["cp", str(path), str(path) + ".early"], check=True)
+    stop()
+    captured = {
+        one.captured for one in analyse_file(Path(f"{path}.early")).connections if one.protocol == "tcp"
+    }
+    assert captured == {"middle", "no-end"}
