@@ -71,7 +71,7 @@ def all_trials(document):
     """(block, order, cell) of every trial, null cells included, in the order they were made."""
     found = [
         (trial["block"], trial["order"], cell["id"])
-        for cell in document["cells"]
+        for cell in {cell["id"]: cell for cell in document["cells"] + document["null_cells"]}.values()
         for trial in cell["trials"]
     ]
     return sorted(found)

@@ -30,9 +30,10 @@ def test_the_result_document(guestmark):
     assert result.status == 0
     document = result.document()
     assert document["schema"] == "guestmark-result/1"
-    cell, null = document["cells"]
+    (cell,) = document["cells"]
+    (null,) = document["null_cells"]
     assert (cell["id"], cell["baseline"], cell["status"]) == ("host", True, "ok")
-    assert (null["id"], document["null_cells"][0]["null_of"]) == ("host#2", "host")
+    assert (null["id"], null["null_of"]) == ("host#2", "host")
     assert [trial["block"] for trial in cell["trials"]] == [0, 1, 2]
     for trial in cell["trials"]:
         assert set(trial["measurements"]) == METRICS

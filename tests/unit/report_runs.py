@@ -96,7 +96,7 @@ def host_uml_tcg(**changes: Any) -> StoredRun:
         (Cell("uml", EXEC, "uml"), 1.05),
         (Cell("kvm", EXEC, "kvm"), None),
         (Cell("tcg", EXEC, "tcg"), 24.0),
-        (Cell("host#2", EXEC, "host", null_of="host"), 1.0),
+        (Cell("host#2", EXEC, "host", null_of="host", added=True), 1.0),
     ]
     return constructed(cells, **changes)
 

@@ -24,9 +24,10 @@ def test_the_document_has_the_keys_that_stay() -> None:
     document = result_document(host_uml_tcg(failing={("uml", 3)}))
     assert document["schema"] == "guestmark-result/1"
     assert {"schema", "run", "plan", "environment", "cells"} <= document.keys()
-    assert [cell["id"] for cell in document["cells"]] == ["host", "uml", "kvm", "tcg", "host#2"]
-    assert [cell["null_of"] for cell in document["cells"]] == [None, None, None, None, "host"]
-    assert document["null_cells"] == [{"id": "host#2", "null_of": "host", "differs": []}]
+    assert [cell["id"] for cell in document["cells"]] == ["host", "uml", "kvm", "tcg"]
+    (null,) = document["null_cells"]
+    assert (null["id"], null["null_of"], null["differs"]) == ("host#2", "host", [])
+    assert len(null["trials"]) == len(document["cells"][0]["trials"])
     uml = document["cells"][1]
     assert {
         "id", "workload", "platform", "factors", "baseline", "status", "reason", "trials", "summary", "vs_baseline"

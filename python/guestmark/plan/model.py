@@ -77,6 +77,7 @@ class Cell:
     factors: Mapping[str, str] = field(default_factory=dict)
     baseline: bool = False
     null_of: str | None = None
+    added: bool = False  # a null cell that nobody asked for: shown apart from the plan's own cells
     group: str = ""  # cells of one group share a table and a baseline; empty: those of one workload do
 
     def compares_with(self, other: "Cell") -> bool:

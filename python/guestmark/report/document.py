@@ -22,7 +22,8 @@ def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[st
     """The document of a run: dicts, lists, strings, finite numbers, booleans and None, in a stable order.
 
     What is not a number (NaN, infinities) is null, bytes that are not UTF-8 become U+FFFD, and of the
-    caller's environment variables only the names are told.
+    caller's environment variables only the names are told. `null_cells` are all copies of cells that show the noise;
+    those which were asked for (`--on host,host`) are among `cells` too.
     """
     found = analysis or analyse(run.plan, run.trials, run.unusable)
     owner = {result.cell.id: workload for workload in found.workloads for result in workload.cells}
@@ -42,9 +43,9 @@ def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[st
         "plan": _plan(run),
         "environment": to_plain(run.environment),
         "environments_resumed": to_plain(run.environments[1:]),
-        "cells": [_cell(result, owner[result.cell.id]) for result in results],
+        "cells": [_cell(result, owner[result.cell.id]) for result in results if not result.cell.added],
         "null_cells": [
-            {"id": result.cell.id, "null_of": result.cell.null_of, "differs": list(result.null_differs)}
+            {**_cell(result, owner[result.cell.id]), "differs": list(result.null_differs)}
             for result in results
             if result.cell.null_of is not None
         ],
