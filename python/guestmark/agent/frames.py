@@ -89,7 +89,7 @@ class Link:
         self._transport.close()
 
     def detach(self, deadline: float) -> Transport:
-        """Gives the transport back, with nothing half-sent, unread or unacknowledged, for somebody else to speak over."""
+        """Gives the transport back with nothing half-sent, unread or unacknowledged, for somebody else to use."""
         self.finish_sending(deadline)
         while self.window is not None and self._in_flight:
             self._wait(deadline, "did not acknowledge what it took", ())

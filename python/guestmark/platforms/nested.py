@@ -80,7 +80,7 @@ class NestedPlatform:
             agent = Agent(Transport.of_socket(ours))
             agent.hello(max(1.0, deadline - time.monotonic()))
             inner_ready = time.monotonic() - outer.process.started_at
-            yield NestedGuest(cell, outer, outer_is, agent, header, inner_ready)
+            yield NestedGuest(cell, agent, outer=outer, outer_is=outer_is, header=header, ready_s=inner_ready)
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
         """Boots all layers and attests them; what fails is the reason. Takes longer than a probe of one layer may."""
@@ -111,9 +111,10 @@ class NestedGuest:
     def __init__(
         self,
         cell: Cell,
+        agent: Agent,
+        *,
         outer: Guest,
         outer_is: Mapping[str, Any],
-        agent: Agent,
         header: Mapping[str, Any],
         ready_s: float,
     ) -> None:
