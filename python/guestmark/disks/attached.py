@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from guestmark.agent.results import CallError, CommandError
+from guestmark.disks import options
 from guestmark.disks.spec import DiskSpec
+from guestmark.errors import AttestationError, MachineError
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.disks.image import Image
+
+_APPEAR_S = 15.0
+_MOUNT_S = 120.0
+_PREFIXES = {"virtio-blk": "vd", "virtio-scsi": "sd", "ide": "sd"}
 
 
 @dataclass(slots=True)
 class AttachedDisk:
     """One disk of a machine, in the order of `disks_of(cell)`; `machine.disks` holds them.
 
-    `device` is its path in the guest (`/dev/vda`), empty on the host. On the host a target is a fresh directory of its
-    location (`directory`), a source a file (`image.path`, which is also `path`).
+    `device` is its path in the guest (`/dev/vda`), empty on the host. `directory` is where a formatted target is
+    mounted; on the host it is a fresh directory of the location, which is always there. `facts` is what was found out
+    about the disk (live mount options, …), for the trial's attestation.
     """
 
     spec: DiskSpec
     image: Image
     device: str = ""
-    directory: str = ""  # where the target is, or will be, mounted
+    directory: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -35,13 +46,101 @@ class AttachedDisk:
         options asked. On the host it does nothing. Raises `MachineError` with the kernel's message when it refuses,
         `AttestationError` with both values when an option did not take effect.
         """
-        raise NotImplementedError
+        if not self.device:
+            return self.directory
+        agent.mkdir(self.directory, parents=True)
+        said_before = len(_kernel_log(agent))
+        try:
+            agent.mount(
+                self.device, self.directory, self.spec.filesystem, self.spec.mount_options, timeout_s=_MOUNT_S
+            )
+        except CallError as error:
+            raise self._refused(error, _kernel_log(agent)[said_before:]) from error
+        self._attest(agent)
+        return self.directory
 
     def umount(self, agent: Agent) -> None:
         """Unmounts; nothing of its content stays in the guest's caches. On the host it only drops caches."""
-        raise NotImplementedError
+        if self.device:
+            agent.umount(self.directory, timeout_s=_MOUNT_S)
+        agent.drop_caches()
 
     def remount(self, agent: Agent) -> str:
         """Unmount and mount again, so that what is read next comes from the disk."""
         self.umount(agent)
         return self.mount(agent)
+
+    def _refused(self, error: CallError, said: list[str]) -> MachineError:
+        spec = self.spec
+        shown = f" -o {spec.mount_options}" if spec.mount_options else ""
+        kernel = f"; the kernel says: {'; '.join(said[-3:])}" if said else ""
+        return MachineError(
+            f"mount -t {spec.filesystem}{shown} {self.device}: {error.message.rpartition(': ')[2]}{kernel}",
+            hint=f"check mount={spec.mount} and whether the guest's kernel has {spec.filesystem}",
+        )
+
+    def _attest(self, agent: Agent) -> None:
+        live = options.live_options(agent, self.device, self.directory)
+        if live.filesystem != self.spec.filesystem:
+            raise AttestationError(
+                f"the filesystem is not what was asked for: asked {self.spec.filesystem}, found {live.filesystem}"
+            )
+        verdict = options.compare(self.spec.mount_options, live.options)
+        if verdict.refuted:
+            raise AttestationError(
+                f"mount options did not take effect: asked {self.spec.mount_options}, found {live.text}"
+                f" ({', '.join(verdict.refuted)})"
+            )
+        self.facts |= {"mount": live.text, "unconfirmed_options": list(verdict.unconfirmed)}
+
+
+def find_device(agent: Agent, spec: DiskSpec, index: int) -> str:
+    """The guest's path of a disk: by its serial number, for UML by its position.
+
+    Raises `MachineError` when it has not appeared in time.
+    """
+    if spec.bus == "ubd":
+        return f"/dev/ubd{chr(ord('a') + index)}"
+    deadline = time.monotonic() + _APPEAR_S
+    while True:
+        for device, paths in _candidates(spec.bus).items():
+            for path in paths:
+                if _serial(agent, path) == spec.name:
+                    return device
+        if time.monotonic() >= deadline:
+            raise MachineError(
+                f"the {spec.name} disk ({spec.bus}) did not appear in the guest within {_APPEAR_S:g} s"
+            )
+        time.sleep(0.05)
+
+
+def _candidates(bus: str) -> Mapping[str, tuple[str, ...]]:
+    """Device paths, each with the files that may hold its serial number."""
+    if bus == "nvme":
+        return {f"/dev/nvme{n}n1": (f"/sys/class/nvme/nvme{n}/serial",) for n in range(2)}
+    names = [f"{_PREFIXES[bus]}{letter}" for letter in "ab"]
+    return {
+        f"/dev/{name}": (
+            (f"/sys/block/{name}/serial",) if bus == "virtio-blk" else (f"/sys/block/{name}/device/vpd_pg80",)
+        )
+        for name in names
+    }
+
+
+def _serial(agent: Agent, path: str) -> str:
+    try:
+        content = agent.read_file(path, limit=256)
+    except CallError:
+        return ""
+    header = 4 if path.endswith("vpd_pg80") else 0  # SPC: type, page, length
+    return content[header:].decode(errors="replace").strip()
+
+
+def _kernel_log(agent: Agent) -> list[str]:
+    """The kernel's messages, without their time stamps."""
+    try:
+        done = agent.exec(["dmesg"], timeout_s=20, output_limit=1 << 20)
+    except CommandError:  # a root without the program has no messages to show
+        return []
+    lines = done.stdout.decode(errors="replace").splitlines()
+    return [line.partition("] ")[2] or line for line in lines]

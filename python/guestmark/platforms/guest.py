@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from guestmark.agent.client import Agent, CallError
+from guestmark.disks.attached import AttachedDisk
 from guestmark.errors import AgentError, AttestationError, MachineError
 from guestmark.plan.model import Cell
 from guestmark.platforms.base import LATE
@@ -29,6 +30,7 @@ class Guest:
     facts_of_vmm: Callable[[], Mapping[str, Any]]
     check: Callable[["Guest"], Mapping[str, Any]]
     phases: dict[str, float] = field(default_factory=dict)
+    disks: tuple[AttachedDisk, ...] = ()
 
     @property
     def command_line(self) -> tuple[str, ...]:

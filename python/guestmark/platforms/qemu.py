@@ -15,7 +15,7 @@ from guestmark.appliance.kernel import Kernel, Notify, find_kernel
 from guestmark.appliance.modules import ModuleTree
 from guestmark.errors import PlatformUnusableError
 from guestmark.plan.model import Cell
-from guestmark.platforms import virtiofs
+from guestmark.platforms import drives, virtiofs
 from guestmark.platforms.attest import attest_qemu
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, channel, stopping
@@ -70,7 +70,7 @@ class QemuPlatform:
         kernel = find_kernel(factors.get("kernel", ""), self._notify)
         bus = "device" if factors["machine"].startswith("microvm") else "pci"
         share = _share_of(kernel)
-        initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(share, bus, extras))
+        initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(share, bus, extras, cell))
         process = SupervisedProcess(self.name)
         ours, theirs = channel()
         monitor_ours, monitor_theirs = channel()
@@ -79,12 +79,14 @@ class QemuPlatform:
             stack.enter_context(
                 stopping(process, ours.close, theirs.close, monitor.close, monitor_theirs.close)
             )
+            made = stack.enter_context(drives.made_for(cell))
             command = [
                 *_base(self.accelerator, factors),
                 *(stack.enter_context(virtiofs.server(process.scratch, _SHARE_TAG, bus, factors["memory"]))
                   if share == "virtiofs" else _plan9(bus)),
                 *_channel(theirs.fileno(), bus),
                 *_monitor(monitor_theirs.fileno()),
+                *drives.qemu_arguments(made, factors["machine"]),
                 *extras.arguments,
                 *_kernel(kernel, initramfs, self._kernel_args(share, factors)),
             ]  # fmt: skip
@@ -97,6 +99,7 @@ class QemuPlatform:
             )
             await_ready(agent, process, deadline_s or _READY_DEADLINE_S[self.accelerator], guest.phases)
             stack.callback(agent.close)
+            guest.disks = drives.attached(made, agent)
             yield guest
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
@@ -155,10 +158,12 @@ def _share_of(kernel: Kernel) -> str:
     return "virtiofs"
 
 
-def _modules(share: str, bus: str, extras: Extras) -> ModuleList:
+def _modules(share: str, bus: str, extras: Extras, cell: Cell) -> ModuleList:
     transport = "virtio_mmio" if bus == "device" else "virtio_pci"
     shared = ("9p", "9pnet_virtio") if share == "9p" else ("virtiofs",)
-    return ModuleList((transport, "virtio_console", *shared, "overlay"), extras.modules)
+    for_disks, filesystems = drives.qemu_modules(cell)
+    required = (transport, "virtio_console", *shared, "overlay", *for_disks)
+    return ModuleList(required, (*filesystems, *extras.modules))
 
 
 def _base(accelerator: str, factors: Mapping[str, str]) -> list[str]:

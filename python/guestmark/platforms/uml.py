@@ -14,6 +14,7 @@ from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.errors import PlatformUnusableError
 from guestmark.plan.model import Cell
+from guestmark.platforms import drives
 from guestmark.platforms.attest import attest_uml
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, stopping
@@ -43,11 +44,17 @@ class UmlPlatform:
         # megabytes wait in a large socket buffer.
         to_guest, from_us = _pipe()
         from_guest, to_us = _pipe()
-        with stopping(process, to_guest.close, to_us.close, from_us.close, from_guest.close):
+        with (
+            stopping(process, to_guest.close, to_us.close, from_us.close, from_guest.close),
+            drives.made_for(cell) as made,
+        ):
             process.start(
-                command_line(
-                    program, initramfs, factors, (to_guest.fileno(), to_us.fileno()), process.scratch
-                ),
+                [
+                    *command_line(
+                        program, initramfs, factors, (to_guest.fileno(), to_us.fileno()), process.scratch
+                    ),
+                    *drives.uml_arguments(made, process.scratch),
+                ],
                 pass_fds=(to_guest.fileno(), to_us.fileno()),
             )
             to_guest.close()
@@ -56,6 +63,7 @@ class UmlPlatform:
             guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors))
             await_ready(agent, process, deadline_s or _READY_DEADLINE_S, guest.phases)
             try:
+                guest.disks = drives.attached(made, agent)
                 yield guest
             finally:
                 agent.close()

@@ -1,0 +1,106 @@
+"""Mount options that were asked for, held against those that are in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from guestmark.agent.results import CallError
+from guestmark.errors import MachineError
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+
+# Options that a kernel shows under another name, or not at all because they are the absence of something.
+_ALSO_SHOWN_AS = {
+    "barrier=0": ("nobarrier",),
+    "barrier=1": ("barrier",),
+    "journal_async_commit": ("journal_async_commit",),
+}
+_ABSENCES = {
+    "defaults": (),
+    "rw": ("ro",),
+    "async": ("sync",),
+    "atime": ("noatime",),
+    "diratime": ("nodiratime",),
+    "dev": ("nodev",),
+    "exec": ("noexec",),
+    "suid": ("nosuid",),
+    "barrier": ("nobarrier", "barrier=0"),
+    "barrier=1": ("nobarrier", "barrier=0"),
+}
+# Always shown when they are in force.
+_ALWAYS_SHOWN = {
+    "ro",
+    "sync",
+    "dirsync",
+    "noatime",
+    "nodiratime",
+    "nodev",
+    "noexec",
+    "nosuid",
+    "lazytime",
+    "relatime",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A mount as the guest's kernel tells it: `options` with all it shows anywhere, `text` as in /proc/mounts."""
+
+    filesystem: str
+    text: str
+    options: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Options that are certainly not in force, and those of which the kernel shows nothing."""
+
+    refuted: tuple[str, ...]
+    unconfirmed: tuple[str, ...]
+
+
+def live_options(agent: Agent, device: str, directory: str) -> Live:
+    """The live mount of `device` at `directory`. Raises `MachineError` when it is not mounted there."""
+    for line in reversed(agent.facts().mounts.splitlines()):
+        fields = line.split(" ")
+        if len(fields) >= 4 and fields[1] == directory:
+            shown = set(fields[3].split(","))
+            break
+    else:
+        raise MachineError(f"{device} is not mounted at {directory}")
+    # ext2 to ext4 show everything, defaults too, in a file of their own.
+    try:
+        more = agent.read_file(f"/proc/fs/ext4/{device.removeprefix('/dev/')}/options").decode(
+            errors="replace"
+        )
+        shown |= set(more.split())
+    except CallError:
+        pass
+    return Live(fields[2], fields[3], frozenset(shown))
+
+
+def compare(asked: str, shown: Iterable[str]) -> Verdict:
+    """What the kernel shows decides; an option it shows nothing about is unconfirmed.
+
+    Refuted is: an option that is always shown and is not, one whose opposite or whose name with another value is shown.
+    """
+    live = frozenset(shown)
+    refuted, unconfirmed = [], []
+    for option in filter(None, asked.split(",")):
+        if option in live or any(name in live for name in _ALSO_SHOWN_AS.get(option, ())):
+            continue
+        if option in _ABSENCES:
+            if any(name in live for name in _ABSENCES[option]):
+                refuted.append(option)
+            continue
+        name, equals, _ = option.partition("=")
+        other_value = equals and any(found.startswith(f"{name}=") for found in live)
+        opposite = f"no{option}" in live or (option.startswith("no") and option[2:] in live)
+        if option in _ALWAYS_SHOWN or other_value or opposite:
+            refuted.append(option)
+        else:
+            unconfirmed.append(option)
+    return Verdict(tuple(refuted), tuple(unconfirmed))
