@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Verb: what it does. The module is `guestmark.cli.<verb>_verb`, its function `command`.
 VERBS = {
     "exec": "Measure any command on the host and in guests.",
+    "run": "Run a plan: workloads, platforms and factors from a TOML file.",
     "doctor": "Find out which platforms can be used here, by booting them.",
     "runs": "List the runs in the ledger.",
     "show": "Show the result of a run.",

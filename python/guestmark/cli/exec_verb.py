@@ -26,56 +26,17 @@ def command(
             autocompletion=options.complete_platform,
         ),
     ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PLATFORM",
-            help="What the others are compared with; a platform, or a cell as `tcg memory=1G`. Default: the first.",
-            autocompletion=options.complete_platform,
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FACTOR=LEVEL,...",
-            help="Give guests this setting; several levels are compared with each other. May be repeated.",
-            autocompletion=options.complete_setting,
-        ),
-    ] = None,
-    kernel: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Boot guests from this kernel: short for --set kernel=PATH."),
-    ] = None,
-    null: Annotated[
-        Null, typer.Option(help="Which cells get a second copy that shows the noise floor.")
-    ] = Null.BASELINE,
-    blocks: Annotated[int | None, typer.Option(min=1, help="Run exactly this many blocks.")] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT", help="Stop when all ratios are known to this (default 2%), after 10 blocks."
-        ),
-    ] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Stop after this time at the latest (default 10m).")
-    ] = None,
-    trial_limit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="Kill the command after this time; the trial fails (default 10m)."
-        ),
-    ] = None,
-    margin: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Differences below this do not matter (default 3%).")
-    ] = None,
-    warmup: Annotated[
-        int | None, typer.Option(min=0, help="Unmeasured runs on each fresh machine (default 1).")
-    ] = None,
-    iterations: Annotated[
-        int | None,
-        typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 10, by duration)."),
-    ] = None,
+    baseline: options.Baseline = None,
+    settings: options.Settings = None,
+    kernel: options.Kernel = None,
+    null: options.NullCopies = Null.BASELINE,
+    blocks: options.Blocks = None,
+    precision: options.Precision = None,
+    time_limit: options.TimeLimit = None,
+    trial_limit: options.TrialLimit = None,
+    margin: options.Margin = None,
+    warmup: options.Warmup = None,
+    iterations: options.Iterations = None,
     metrics: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,7 +46,7 @@ def command(
             "--metric decides when the run is precise enough. May be repeated.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the random order.")] = None,
+    seed: options.Seed = None,
     stdin: Annotated[
         str | None, typer.Option("--input", metavar="FILE", help="Give the command this file as input.")
     ] = None,
@@ -112,13 +73,10 @@ def command(
     from dataclasses import asdict
 
     from guestmark.cli import session
-    from guestmark.errors import UsageError
     from guestmark.plan.exec_plan import ExecOptions, build
     from guestmark.plan.units import parse_fraction
     from guestmark.platforms.base import Caller
 
-    if blocks is not None and time_limit is not None:
-        raise UsageError("--blocks and --time-limit exclude each other", hint="give one of them")
     given = ExecOptions(
         on=on or ("host",),
         baseline=baseline,

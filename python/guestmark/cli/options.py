@@ -9,6 +9,7 @@ import typer
 
 from guestmark.errors import UsageError
 from guestmark.plan import units
+from guestmark.plan.matrix import Null
 
 T = TypeVar("T")
 
@@ -73,6 +74,16 @@ def complete_run(incomplete: str) -> list[tuple[str, str]]:
     return [("last", "the newest run"), *found]
 
 
+def complete_plan(incomplete: str) -> list[str]:
+    """Built-in plans, and TOML files in the directory that is being typed."""
+    import glob
+
+    from guestmark.plan import library
+
+    files = [path for path in glob.glob(f"{glob.escape(incomplete)}*") if path.endswith(".toml")]  # noqa: PTH207
+    return [*library.names(), *sorted(files)]
+
+
 Ledger = Annotated[
     str | None,
     typer.Option(
@@ -96,3 +107,52 @@ Csv = Annotated[
 Markdown = Annotated[
     str | None, typer.Option("--markdown", metavar="FILE", help="Write the tables there as Markdown.")
 ]
+
+# What every verb that measures can be told.
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLATFORM",
+        help="What the others are compared with; a platform, or a cell as `tcg memory=1G`. Default: the first.",
+        autocompletion=complete_platform,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FACTOR=LEVEL,...",
+        help="Give guests this setting; several levels are compared with each other. May be repeated.",
+        autocompletion=complete_setting,
+    ),
+]
+Kernel = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="Boot guests from this kernel: short for --set kernel=PATH."),
+]
+NullCopies = Annotated[
+    Null | None, typer.Option("--null", help="Which cells get a second copy that shows the noise floor.")
+]
+Blocks = Annotated[int | None, typer.Option(min=1, help="Run exactly this many blocks.")]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PERCENT", help="Stop when all ratios are known to this (default 2%), after 10 blocks."
+    ),
+]
+TimeLimit = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="Stop after this time at the latest (default 10m).")
+]
+TrialLimit = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="Kill the command after this time; the trial fails (default 10m)."),
+]
+Margin = Annotated[
+    str | None, typer.Option(metavar="PERCENT", help="Differences below this do not matter (default 3%).")
+]
+Warmup = Annotated[int | None, typer.Option(min=0, help="Unmeasured runs on each fresh machine (default 1).")]
+Iterations = Annotated[
+    int | None,
+    typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 10, by duration)."),
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random order.")]

@@ -28,6 +28,7 @@ class Outputs:
     csv: str | None = None
     markdown: str | None = None
     quiet: bool = False
+    then: bool = False  # published figures beside the measured ones
 
     def files(self) -> list[tuple[str, str]]:
         """Format and destination of each output that was asked for."""

@@ -1,39 +1,27 @@
 """The plan of `guestmark exec`: one command on several platforms."""
 
 import os
-import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from guestmark.errors import UsageError
-from guestmark.plan import factors
-from guestmark.plan.matrix import Null, expand
-from guestmark.plan.metric_spec import DEFAULT_METRICS, parse_metrics
+from guestmark.plan.matrix import Entry, Shape
+from guestmark.plan.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics
 from guestmark.plan.model import Plan, Policy, WorkloadSpec
+from guestmark.plan.outline import Outline, Overrides, assemble, override
 from guestmark.plan.platform_spec import parse_platforms
 
 STDIN_LIMIT = 64 * 1024 * 1024  # bytes; kept in memory and sent to every machine
 
 
 @dataclass(frozen=True, slots=True)
-class ExecOptions:
+class ExecOptions(Overrides):
     """What the user gave to `exec`; None means the policy's default."""
 
     on: Sequence[str] = ("host",)
-    baseline: str | None = None
-    settings: Sequence[str] = ()
-    null: Null = Null.BASELINE
-    blocks: int | None = None
-    precision: float | None = None
-    margin: float | None = None
-    time_limit_s: float | None = None
-    trial_limit_s: float | None = None
-    warmup: int | None = None
-    iterations: int | None = None
     metrics: Sequence[str] = ()
-    seed: int | None = None
     stdin_path: str | None = None
     ignore_failure: bool = False
     caller: Mapping[str, Any] = field(default_factory=dict)  # cwd, env, uid, gid, groups
@@ -45,43 +33,32 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
         raise UsageError("no command is given", hint="e.g. guestmark exec --on host,uml -- sysbench cpu run")
     if any("\0" in argument for argument in argv):
         raise UsageError("the command holds a NUL character", hint="no program can be given one")
-    if options.blocks is not None and options.precision is not None:
-        raise UsageError("--blocks and --precision exclude each other", hint="give one of them")
+    if options.blocks is None and options.time_limit_s == 0:
+        raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
     specs = parse_metrics(options.metrics)
+    params = exec_params(argv, specs, stdin_path=options.stdin_path, ignore_failure=options.ignore_failure)
+    shape = Shape((Entry(WorkloadSpec("exec", params, shlex.join(argv))),), parse_platforms(options.on))
+    metrics = (*(spec.metric for spec in specs), *DEFAULT_METRICS)
+    outline = Outline("exec", shape, Policy(), metrics)
+    return assemble(override(outline, options), options.caller)
+
+
+def exec_params(
+    argv: Sequence[str],
+    specs: Sequence[MetricSpec] = (),
+    *,
+    stdin_path: str | None = None,
+    ignore_failure: bool = False,
+) -> dict[str, Any]:
+    """The parameters of the workload `exec`. Raises `UsageError` when the input cannot be read."""
     params: dict[str, Any] = {"argv": list(argv)}
     if specs:
         params["metrics"] = [spec.to_params() for spec in specs]
-    if options.stdin_path is not None:
-        params["stdin"] = _describe_stdin(options.stdin_path)
-    if options.ignore_failure:
+    if stdin_path is not None:
+        params["stdin"] = _describe_stdin(stdin_path)
+    if ignore_failure:
         params["ignore_failure"] = True
-    workload = WorkloadSpec("exec", params, shlex.join(argv))
-    matrix = expand(
-        workload,
-        parse_platforms(options.on),
-        factors.parse_settings(options.settings),
-        baseline=options.baseline,
-        null=options.null,
-    )
-    if options.blocks is None and options.time_limit_s == 0:
-        raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
-    context = {**options.caller, "notes": list(matrix.notes)}
-    metrics = (*(spec.metric for spec in specs), *DEFAULT_METRICS)
-    return Plan("exec", matrix.cells, _policy(options), metrics, context)
-
-
-def _policy(options: ExecOptions) -> Policy:
-    given = {
-        "blocks": options.blocks,
-        "precision": options.precision,
-        "margin": options.margin,
-        "time_limit_s": options.time_limit_s,
-        "trial_limit_s": options.trial_limit_s,
-        "warmup": options.warmup,
-        "iterations": options.iterations,
-        "seed": options.seed if options.seed is not None else secrets.randbits(32),
-    }
-    return Policy(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    return params
 
 
 def _describe_stdin(path: str) -> dict[str, Any]:

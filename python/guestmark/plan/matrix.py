@@ -1,15 +1,18 @@
-"""From platforms and factors to cells: the matrix, its baseline, and the null cells."""
+"""From workloads, platforms and factors to cells: the matrix, its baselines, and the null cells."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from guestmark.errors import UsageError
-from guestmark.plan import factors
+from guestmark.plan import factors, pattern
 from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.plan.nearest import unknown
+from guestmark.plan.pattern import PLATFORM, WORKLOAD, Pattern
 from guestmark.plan.platform_spec import PlatformSpec, parse_platform
+
+Levels = Mapping[str, tuple[str, ...]]
 
 
 class Null(StrEnum):
@@ -28,78 +31,223 @@ class Matrix:
     notes: tuple[str, ...] = ()
 
 
-def cell_id(platform: str, levels: Mapping[str, str]) -> str:
-    """What a cell is called in tables, documents and `--baseline`: `tcg memory=512M smp=2`."""
-    return " ".join([platform, *(f"{name}={level}" for name, level in levels.items())])
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One workload of a matrix with the levels of its factors, in order.
+
+    `platforms` limits it to some of the matrix's. Without `spans` it has only the cells that rows include.
+    """
+
+    workload: WorkloadSpec
+    levels: Levels = field(default_factory=dict)
+    platforms: tuple[PlatformSpec, ...] | None = None
+    takes: Callable[[str, PlatformSpec], bool] = lambda _factor, _platform: True
+    spans: bool = True
+
+    @property
+    def key(self) -> str:
+        """What patterns call it."""
+        return self.workload.key or self.workload.name
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Cells a plan names one by one: `levels` by factor; workload and platforms None mean all there are.
+
+    Factors of the workload that the row does not name have their first level.
+    """
+
+    levels: Levels
+    workloads: tuple[str, ...] | None = None
+    platforms: tuple[PlatformSpec, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Everything that decides which cells there are.
+
+    `baseline` is a pattern, or what the user typed. `within` names what must be equal in cells that are compared with
+    each other (`workload`, `platform`, factors); every such group has its own baseline. `None`: cells of one workload,
+    without a name for their group. `asked` are the factors the user set by hand: one that applies nowhere is an error.
+    """
+
+    entries: tuple[Entry, ...]
+    platforms: tuple[PlatformSpec, ...]
+    include: tuple[Row, ...] = ()
+    exclude: tuple[Pattern, ...] = ()
+    only: str | None = None
+    baseline: Pattern | str | None = None
+    within: tuple[str, ...] | None = None
+    null: Null = Null.BASELINE
+    asked: frozenset[str] = frozenset()
+    title: str = ""  # names the one group when nothing has to be equal
+
+
+def cell_id(platform: str, levels: Mapping[str, str], key: str = "") -> str:
+    """What a cell is called in tables, documents and `--baseline`: `tcg memory=512M smp=2`.
+
+    The workload's `key` comes first in plans that have several.
+    """
+    words = [key] if key else []
+    return " ".join([*words, platform, *(f"{name}={level}" for name, level in levels.items())])
 
 
 def expand(
     workload: WorkloadSpec,
     platforms: Sequence[PlatformSpec],
-    settings: Mapping[str, tuple[str, ...]],
+    settings: Levels,
     *,
     baseline: str | None = None,
     null: Null = Null.BASELINE,
 ) -> Matrix:
-    """Every platform at every combination of the factors' levels that apply to it.
+    """The matrix of one workload whose factors were all set by hand; see `span`."""
+    asked = frozenset(settings)
+    return span(
+        Shape((Entry(workload, settings),), tuple(platforms), baseline=baseline, null=null, asked=asked)
+    )
 
-    A platform a factor does not apply to has its cells without that factor, with a note; when no platform takes it,
-    that is a `UsageError`. A repeated platform becomes the null cell of the first one. `baseline` is a cell id, a
-    platform, or some of a cell's levels; a platform that is not among `platforms` is added in front.
+
+def span(shape: Shape) -> Matrix:
+    """Every workload on every platform at every combination of the factors' levels that apply there.
+
+    A platform a factor does not apply to has its cells without that factor, with a note; when no platform takes a
+    factor that was set by hand, that is a `UsageError`. A repeated platform becomes the null cell of the first one. A
+    `baseline` typed by the user is a cell id, a platform, or some of a cell's levels; a platform that is not among the
+    platforms is added in front.
     """
-    unique = list(dict.fromkeys(platforms))
-    if baseline is not None and "=" not in baseline and "#" not in baseline:
-        asked = parse_platform(baseline)
-        if asked not in unique:
-            unique.insert(0, asked)
-    notes = _check_applicable(unique, settings)
-    cells: list[Cell] = []
-    for spec in unique:
-        applicable = {name: levels for name, levels in settings.items() if factors.get(name).applies_to(spec)}
+    unique = list(dict.fromkeys(shape.platforms))
+    if isinstance(shape.baseline, str) and "=" not in shape.baseline and "#" not in shape.baseline:
+        _add_platform(unique, shape.baseline, [entry.key for entry in shape.entries])
+    notes = _check_applicable(shape, unique)
+    found = {cell.id: cell for cell in _cells(shape, unique)}  # a row may name a cell that is there already
+    cells = [cell for cell in found.values() if not any(pattern.matches(one, cell) for one in shape.exclude)]
+    if not cells:
+        raise UsageError("the plan has no cell on these platforms", hint="give others with --on")
+    if shape.only is not None:
+        cells = pattern.select(cells, shape.only)
+    if shape.within is not None:
+        cells = [replace(cell, group=_group(cell, shape)) for cell in cells]
+    cells, more = _with_baselines(cells, shape.baseline)
+    copies = _null_copies(cells, shape.platforms, shape.null)
+    return Matrix((*cells, *copies), (*notes, *more))
+
+
+def _add_platform(unique: list[PlatformSpec], baseline: str, keys: Sequence[str]) -> None:
+    for word in baseline.split() or [""]:
+        if word not in keys:
+            asked = parse_platform(word)
+            if asked not in unique:
+                unique.insert(0, asked)
+
+
+def _cells(shape: Shape, platforms: Sequence[PlatformSpec]) -> Iterator[Cell]:
+    """The cells the factors span, then those of the rows, both in plan order; some may come twice."""
+    named = len(shape.entries) > 1
+    for entry in shape.entries:
+        if entry.spans:
+            yield from _span_entry(entry, entry.levels, _platforms(entry.platforms, platforms), named=named)
+    for row in shape.include:
+        for entry in shape.entries:
+            if row.workloads is not None and entry.key not in row.workloads:
+                continue
+            first = {name: levels[:1] for name, levels in entry.levels.items()}
+            where = _platforms(row.platforms, _platforms(entry.platforms, platforms))
+            yield from _span_entry(entry, {**first, **row.levels}, where, named=named)
+
+
+def _platforms(
+    some: Sequence[PlatformSpec] | None, all_of_them: Sequence[PlatformSpec]
+) -> list[PlatformSpec]:
+    return [spec for spec in all_of_them if some is None or spec in some]
+
+
+def _span_entry(
+    entry: Entry, levels: Levels, platforms: Sequence[PlatformSpec], *, named: bool
+) -> Iterator[Cell]:
+    for spec in platforms:
+        applicable = {name: some for name, some in levels.items() if _applies(entry, name, spec)}
         for combination in itertools.product(*applicable.values()):
-            levels = dict(zip(applicable, combination, strict=True))
-            cells.append(Cell(cell_id(str(spec), levels), workload, str(spec), levels))
-    chosen = _choose_baseline(cells, baseline)
-    cells = [replace(cell, baseline=cell.id == chosen) for cell in cells]
-    copies = _null_copies(cells, platforms, null)
-    return Matrix((*cells, *copies), tuple(notes))
+            chosen = dict(zip(applicable, combination, strict=True))
+            name = cell_id(str(spec), chosen, entry.key if named else "")
+            yield Cell(name, entry.workload, str(spec), chosen)
 
 
-def _check_applicable(specs: Sequence[PlatformSpec], settings: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _applies(entry: Entry, name: str, spec: PlatformSpec) -> bool:
+    return factors.get(name).applies_to(spec) and entry.takes(name, spec)
+
+
+def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
     notes = []
-    for name in settings:
+    for name in dict.fromkeys(name for entry in shape.entries for name in entry.levels):
         factor = factors.get(name)
-        takers = [spec for spec in specs if factor.applies_to(spec)]
-        if not takers:
+        users = [entry for entry in shape.entries if name in entry.levels]
+        takers = [spec for spec in specs if any(_applies(entry, name, spec) for entry in users)]
+        if not takers and name in shape.asked:
             others = ", ".join(str(spec) for spec in specs)
+            what = "" if factor_fits(name, specs) else f"it applies to {', '.join(sorted(factor.kinds))}"
             raise UsageError(
-                f"factor {name} cannot be set on {others}",
-                hint=f"it applies to {', '.join(sorted(factor.kinds))}",
+                f"factor {name} cannot be set on {others}", hint=what or "no workload of the plan takes it"
             )
         without = [str(spec) for spec in specs if spec not in takers]
-        if without:
+        if without and (name in shape.asked or any(len(entry.levels[name]) > 1 for entry in users)):
             verb = "is" if len(without) == 1 else "are"
             notes.append(f"{name} does not apply to {', '.join(without)}, which {verb} measured without it")
     return notes
 
 
-def _choose_baseline(cells: Sequence[Cell], asked: str | None) -> str:
-    if asked is None:
-        return cells[0].id
-    tokens = asked.split()
-    wanted: dict[str, str] = {}
-    platform = None
-    for token in tokens:
+def factor_fits(name: str, specs: Sequence[PlatformSpec]) -> bool:
+    """Whether any of these platforms takes the factor."""
+    return any(factors.get(name).applies_to(spec) for spec in specs)
+
+
+# --- groups and baselines -----------------------------------------------------------------------------------
+
+
+def _group(cell: Cell, shape: Shape) -> str:
+    parts = []
+    for name in shape.within or ():
+        level = pattern.level_of(cell, name)
+        if name == WORKLOAD:
+            parts.append(cell.workload.label or level or "")
+        elif level is not None:
+            parts.append(level if name == PLATFORM else f"{name}={level}")
+    return ", ".join(parts) or shape.title
+
+
+def _with_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple[list[Cell], list[str]]:
+    """The cells with one baseline in each group, and remarks about groups that do not have the one asked for."""
+    wanted = _typed_baseline(cells, asked) if isinstance(asked, str) else asked
+    chosen, notes = [], []
+    left = list(cells)
+    while left:
+        group = [cell for cell in left if cell.compares_with(left[0])]
+        left = [cell for cell in left if cell not in group]
+        found = next((cell for cell in group if wanted and pattern.matches(wanted, cell)), None)
+        if found is None and wanted:
+            where = f" in {group[0].group}" if group[0].group else ""
+            notes.append(f"the plan's baseline is not{where}; what is there is compared with {group[0].id}")
+        chosen.append((found or group[0]).id)
+    return [replace(cell, baseline=cell.id in chosen) for cell in cells], notes
+
+
+def _typed_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
+    """What `--baseline` means. Raises `UsageError` when no cell is meant."""
+    keys = {cell.workload.key for cell in cells} - {""}
+    conditions = []
+    for token in asked.split():
         name, equals, level = token.partition("=")
         if equals:
             factor = factors.get(name)
-            wanted[factor.name] = factors.parse_level(factor, level)
+            conditions.append(pattern.Condition(factor.name, (factors.parse_level(factor, level),)))
+        elif token in keys:
+            conditions.append(pattern.Condition(WORKLOAD, (token,)))
         else:
             platform = str(parse_platform(name.partition("#")[0]))
-    for cell in cells:
-        if platform in {None, cell.platform} and wanted.items() <= dict(cell.factors).items():
-            return cell.id
-    raise unknown("baseline", asked, [cell.id for cell in cells])
+            conditions.append(pattern.Condition(PLATFORM, (platform,)))
+    wanted = tuple(conditions)
+    if not wanted or not any(pattern.matches(wanted, cell) for cell in cells):
+        raise unknown("baseline", asked, [cell.id for cell in cells])
+    return wanted
 
 
 def _null_copies(cells: Sequence[Cell], platforms: Sequence[PlatformSpec], null: Null) -> list[Cell]:
@@ -110,7 +258,13 @@ def _null_copies(cells: Sequence[Cell], platforms: Sequence[PlatformSpec], null:
         if null is Null.ALL or (null is Null.BASELINE and cell.baseline):
             number = max(number, 1)
         copies += [
-            replace(cell, id=f"{cell.id}#{index}", baseline=False, null_of=cell.id)
+            replace(
+                cell,
+                id=f"{cell.id}#{index}",
+                baseline=False,
+                null_of=cell.id,
+                added=index > counts.get(cell.platform, 1),
+            )
             for index in range(2, number + 2)
         ]
     return copies

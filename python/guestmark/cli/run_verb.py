@@ -1,0 +1,117 @@
+"""`guestmark run`: a plan of several workloads, platforms and factors."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from guestmark.cli import options
+
+if TYPE_CHECKING:
+    from guestmark.plan.model import Plan
+
+
+def command(
+    plan: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN|FILE",
+            help="A built-in plan (guestmark plans lists them) or a TOML file.",
+            autocompletion=options.complete_plan,
+        ),
+    ],
+    *,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--on",
+            metavar="PLATFORM,...",
+            help="Where to run it, instead of where the plan says.",
+            autocompletion=options.complete_platform,
+        ),
+    ] = None,
+    settings: options.Settings = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FACTOR", help="Multiply the sizes, durations and counts that the plan marks, e.g. 0.05."
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPR",
+            help="Only these cells, e.g. 'platform=tcg and filesystem=ext2,ext4', or a cell's id.",
+        ),
+    ] = None,
+    list_: Annotated[
+        bool,
+        typer.Option("--list", help="Show the cells that would run and the time they take; run nothing."),
+    ] = False,
+    then: Annotated[
+        bool, typer.Option("--then", help="Show the published figures beside the measured ones.")
+    ] = False,
+    baseline: options.Baseline = None,
+    kernel: options.Kernel = None,
+    null: options.NullCopies = None,
+    blocks: options.Blocks = None,
+    precision: options.Precision = None,
+    time_limit: options.TimeLimit = None,
+    trial_limit: options.TrialLimit = None,
+    margin: options.Margin = None,
+    warmup: options.Warmup = None,
+    iterations: options.Iterations = None,
+    seed: options.Seed = None,
+    json: options.Json = None,
+    csv: options.Csv = None,
+    markdown: options.Markdown = None,
+    ledger: options.Ledger = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run a plan: workloads, platforms and factors from a TOML file.
+
+    Options take precedence over the plan. Every block measures each cell once on a fresh machine, in random order.
+
+    Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line or the plan is
+    wrong, 3 nothing could be measured, 130 interrupted (guestmark resume continues).
+    """
+    from dataclasses import asdict
+
+    from guestmark.cli import session
+    from guestmark.plan import library
+    from guestmark.plan.load import load
+    from guestmark.plan.outline import Overrides, assemble, override
+    from guestmark.plan.scale import parse_scale
+    from guestmark.plan.units import parse_fraction
+    from guestmark.platforms.base import Caller
+
+    given = Overrides(
+        on=on or None,
+        baseline=baseline,
+        settings=options.with_kernel(settings, kernel),
+        null=null,
+        blocks=blocks,
+        precision=options.value("--precision", parse_fraction, precision),
+        margin=options.value("--margin", parse_fraction, margin),
+        time_limit_s=options.positive_duration("--time-limit", time_limit),
+        trial_limit_s=options.positive_duration("--trial-limit", trial_limit),
+        warmup=warmup,
+        iterations=iterations,
+        seed=seed,
+        only=only,
+    )
+    factor = options.value("--scale", parse_scale, scale)
+    outline = load(*library.find(plan), scale=1.0 if factor is None else factor)
+    made = assemble(override(outline, given), asdict(Caller.current()))
+    if list_:
+        _list(made, ledger)
+        return
+    outputs = session.Outputs(json=json, csv=csv, markdown=markdown, quiet=quiet, then=then)
+    raise typer.Exit(session.execute(made, ledger, outputs))
+
+
+def _list(plan: Plan, ledger: str | None) -> None:
+    for cell in plan.cells:
+        sys.stdout.write(f"{cell.id}\n")

@@ -1,0 +1,316 @@
+"""Plans in TOML: read, checked as a whole, and made into an outline."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from guestmark.errors import UsageError
+from guestmark.plan import factors, pattern, schema, workload_kinds
+from guestmark.plan.matrix import Entry, Null, Row, Shape
+from guestmark.plan.model import Metric, Policy, Published, PublishedFigure, WorkloadSpec
+from guestmark.plan.nearest import unknown
+from guestmark.plan.outline import Outline
+from guestmark.plan.platform_spec import KINDS, PlatformSpec, parse_platform
+from guestmark.plan.problems import Problems
+from guestmark.plan.published_units import check_unit
+from guestmark.plan.scale import scale_table
+from guestmark.plan.units import parse_duration, parse_fraction
+
+T = TypeVar("T")
+
+
+def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
+    """The outline of the plan `text`, which users know as `where` (a path), with what it marks multiplied by `scale`.
+
+    Raises `UsageError` with every mistake, its path and its line.
+    """
+    from pydantic import ValidationError
+
+    problems = Problems(where, text)
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            f"{where} is not TOML: {error}", hint="see docs/plans.md for the form of a plan"
+        ) from error
+    try:
+        model = schema.Plan.model_validate(data)
+    except ValidationError as error:
+        problems.add_invalid(error, schema.Plan)
+        _check_rest(data, problems)
+        problems.raise_if_any()
+        raise
+    reader = _Reader(model, problems, scale)
+    outline = reader.outline()
+    problems.raise_if_any()
+    return outline
+
+
+def _check_rest(data: Mapping[str, Any], problems: Problems) -> None:
+    """What can be said about a plan whose form is wrong already: the names in it that have the right form."""
+    platforms = data.get("platforms")
+    for number, name in enumerate(platforms if isinstance(platforms, list) else []):
+        if isinstance(name, str):
+            with problems.at("platforms", number):
+                parse_platform(name)
+    levels = data.get("factors")
+    for name in levels if isinstance(levels, dict) else []:
+        with problems.at("factors", name):
+            factors.get(name)
+
+
+class _Reader:
+    """One plan on its way from pydantic's model to an outline; mistakes are gathered, not raised."""
+
+    def __init__(self, model: schema.Plan, problems: Problems, scale: float) -> None:
+        self._model = model
+        self._problems = problems
+        self._scale = scale
+        self._scaled_names: set[str] = set()  # those of `scale` that something has
+        self._kinds: dict[str, workload_kinds.WorkloadKind] = {}
+
+    def outline(self) -> Outline:
+        """The outline; meaningless when there are problems."""
+        model = self._model
+        platforms = self._platforms(("platforms",), model.platforms)
+        common = self._levels(("factors",), model.factors)
+        entries = [entry for key in model.workloads if (entry := self._entry(key, common)) is not None]
+        metrics = self._metrics(entries)
+        shape = Shape(
+            entries=tuple(entries),
+            platforms=platforms,
+            include=tuple(self._row(number, row) for number, row in enumerate(model.include)),
+            exclude=tuple(
+                self._pattern(("exclude", number), row) for number, row in enumerate(model.exclude)
+            ),
+            baseline=None if model.baseline is None else self._one(("baseline",), model.baseline),
+            within=self._within(),
+            null=Null(model.repetition.null),
+            title=model.title,
+        )
+        for number, name in enumerate(model.scale):
+            if name not in self._scaled_names:
+                self._problems.add(("scale", number), f"{name!r} is no parameter or factor of the plan")
+        return Outline(
+            model.name,
+            shape,
+            self._policy(),
+            metrics,
+            title=model.title,
+            description=model.description.strip(),
+            published=tuple(self._published(number, metrics) for number in range(len(model.published))),
+            cost=self._cost(),
+            scale=self._scale,
+        )
+
+    # --- workloads, platforms, factors
+
+    def _entry(self, key: str, common: Mapping[str, tuple[str, ...]]) -> Entry | None:
+        given = self._model.workloads[key]
+        path = ("workloads", key)
+        where = (*path, "kind") if given.kind is not None else path
+        kind: workload_kinds.WorkloadKind | None = None
+        with self._problems.at(*where):
+            kind = workload_kinds.get(given.kind or key)
+        levels = {**common, **self._levels((*path, "factors"), given.factors)}
+        platforms = None
+        if given.platforms is not None:
+            platforms = self._platforms((*path, "platforms"), given.platforms)
+        if kind is None:
+            return None
+        self._kinds[key] = kind
+        params = self._params((*path, "params"), kind, given.params)
+        if params is None:
+            return None
+        label = given.label or kind.label(params) or key
+        return Entry(
+            WorkloadSpec(kind.name, params, label, key), levels, platforms, kind.takes, spans=given.matrix
+        )
+
+    def _params(
+        self, path: tuple[str, ...], kind: workload_kinds.WorkloadKind, raw: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
+        from pydantic import ValidationError
+
+        self._scaled_names |= {name for name in self._model.scale if _has(raw, name)}
+        try:
+            params = kind.params(raw)
+            if self._scale != 1.0:
+                params = kind.params(scale_table(raw, self._model.scale, self._scale))
+        except ValidationError as error:
+            self._problems.add_invalid(error, kind.model(), path)
+        except UsageError as error:
+            self._problems.add(path, error.message, error.hint)
+        except ValueError as error:
+            self._problems.add(path, str(error))
+        else:
+            return params
+        return None
+
+    def _platforms(self, path: tuple[str, ...], names: Sequence[str]) -> tuple[PlatformSpec, ...]:
+        specs = []
+        for number, name in enumerate(names):
+            with self._problems.at(*path, number):
+                specs.append(parse_platform(name))
+        return tuple(specs)
+
+    def _levels(
+        self, path: tuple[str, ...], given: Mapping[str, Sequence[str]]
+    ) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        marked = [name for name in self._model.scale if name in given]
+        self._scaled_names |= set(marked)
+        for name, texts in given.items():
+            with self._problems.at(*path, name):
+                factor = factors.get(name)
+                levels = (
+                    scale_table({name: texts}, marked, self._scale)[name] if self._scale != 1.0 else texts
+                )
+                canonical = [pattern.canonical(name, level, ())[1] for level in levels]
+                for level in canonical:
+                    if canonical.count(level) > 1 and self._scale == 1.0:
+                        raise UsageError(f"level {level!r} is given twice")
+                found[factor.name] = tuple(dict.fromkeys(canonical))
+        return found
+
+    # --- patterns
+
+    def _pattern(self, path: tuple[str | int, ...], table: Mapping[str, Sequence[str]]) -> pattern.Pattern:
+        conditions: list[pattern.Condition] = []
+        for name, levels in table.items():
+            with self._problems.at(*path, name):
+                conditions += pattern.from_mapping(
+                    {name: self._scale_levels(name, levels)}, self._model.workloads
+                )
+        return tuple(conditions)
+
+    def _one(self, path: tuple[str | int, ...], table: Mapping[str, str]) -> pattern.Pattern:
+        return self._pattern(path, {name: [level] for name, level in table.items()})
+
+    def _scale_levels(self, name: str, levels: Sequence[str]) -> Sequence[str]:
+        """Levels of a factor that the plan scales are meant as the plan writes them, wherever they stand."""
+        if self._scale == 1.0 or name not in self._model.scale:
+            return levels
+        scaled: Sequence[str] = scale_table({name: levels}, [name], self._scale)[name]
+        return scaled
+
+    def _row(self, number: int, table: Mapping[str, Sequence[str]]) -> Row:
+        conditions = {one.name: one.levels for one in self._pattern(("include", number), table)}
+        workloads = conditions.pop(pattern.WORKLOAD, None)
+        platforms = conditions.pop(pattern.PLATFORM, None)
+        specs = None if platforms is None else tuple(parse_platform(name) for name in platforms)
+        return Row(conditions, workloads, specs)
+
+    def _within(self) -> tuple[str, ...]:
+        names = []
+        for number, name in enumerate(self._model.compare_within):
+            if name not in {pattern.WORKLOAD, pattern.PLATFORM}:
+                with self._problems.at("compare_within", number):
+                    if name not in factors.known():
+                        raise unknown("name", name, [pattern.WORKLOAD, pattern.PLATFORM, *factors.known()])
+            names.append(name)
+        return tuple(names)
+
+    # --- metrics, repetition, cost, published
+
+    def _metrics(self, entries: Sequence[Entry]) -> tuple[Metric, ...]:
+        known: dict[str, Metric] = {}
+        for entry in entries:
+            for metric in self._kinds[entry.key].metrics(entry.workload.params):
+                known.setdefault(metric.name, metric)
+        first = []
+        for number, name in enumerate(self._model.metrics):
+            if name in known:
+                first.append(known[name])
+            elif known:
+                with self._problems.at("metrics", number):
+                    raise unknown("metric", name, known)
+        return tuple({metric.name: metric for metric in (*first, *known.values())}.values())
+
+    def _policy(self) -> Policy:
+        given = self._model.repetition
+        values: dict[str, Any] = {
+            name: getattr(given, name)
+            for name in ("blocks", "min_blocks", "max_blocks", "warmup", "iterations")
+        }
+        for name in ("precision", "margin"):
+            with self._problems.at("repetition", name):
+                text = getattr(given, name)
+                values[name] = None if text is None else parse_fraction(text)
+        for name in ("time_limit", "trial_limit"):
+            with self._problems.at("repetition", name):
+                text = getattr(given, name)
+                values[f"{name}_s"] = None if text is None else _positive(text)
+        if given.blocks is not None and given.precision is not None:
+            self._problems.add(("repetition", "blocks"), "blocks and precision exclude each other")
+        return Policy(**{name: value for name, value in values.items() if value is not None})
+
+    def _cost(self) -> dict[str, float]:
+        costs = {}
+        for name, text in self._model.cost.items():
+            with self._problems.at("cost", name):
+                if name not in KINDS:
+                    costs[str(parse_platform(name))] = _positive(text)
+                else:
+                    costs[name] = _positive(text)
+        return costs
+
+    def _published(self, number: int, metrics: Sequence[Metric]) -> Published:
+        given = self._model.published[number]
+        path = ("published", number)
+        known = {metric.name: metric for metric in metrics}
+        if given.metric in known:
+            with self._problems.at(*path, "unit"):
+                check_unit(given.unit, known[given.metric].unit)
+        elif known:
+            with self._problems.at(*path, "metric"):
+                raise unknown("metric", given.metric, known)
+        asked = given.baseline if given.baseline is not None else self._model.baseline
+        wanted = self._cell((*path, "baseline"), asked or {})
+        cells = [self._cell((*path, "figures", at, "cell"), one.cell) for at, one in enumerate(given.figures)]
+        figures = []
+        for cell, one in zip(cells, given.figures, strict=True):
+            base = self._published_baseline(cell, cells, wanted)
+            figures.append(
+                PublishedFigure(cell, one.value, None if base is None else given.figures[base].value)
+            )
+        return Published(
+            given.source,
+            given.metric,
+            given.unit,
+            given.percent_of,
+            tuple(figures),
+            given.name,
+            given.conditions,
+        )
+
+    def _cell(self, path: tuple[str | int, ...], table: Mapping[str, str]) -> dict[str, str]:
+        return {one.name: one.levels[0] for one in self._one(path, table)}
+
+    def _published_baseline(
+        self, cell: Mapping[str, str], cells: Sequence[Mapping[str, str]], wanted: Mapping[str, str]
+    ) -> int | None:
+        """Index of the figure that `cell`'s own was compared with: in its group, and all of the baseline's levels.
+
+        The baseline may name more than the publication varies, so only what a figure names has to agree.
+        """
+        for index, other in enumerate(cells):
+            same_group = all(other.get(name) == cell.get(name) for name in self._model.compare_within)
+            names = [name for name in wanted if name not in self._model.compare_within or name in other]
+            if same_group and names and all(other.get(name, wanted[name]) == wanted[name] for name in names):
+                return index
+        return None
+
+
+def _has(table: Mapping[str, Any], name: str) -> bool:
+    head, _, rest = name.partition(".")
+    if head not in table:
+        return False
+    return not rest or (isinstance(table[head], Mapping) and _has(table[head], rest))
+
+
+def _positive(text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError(f"{text!r} is not above 0")
+    return seconds

@@ -1,0 +1,119 @@
+"""What is to be measured, before it is a matrix: `exec` and plans in TOML both become an outline, then a plan."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from guestmark.errors import UsageError
+from guestmark.plan import factors
+from guestmark.plan.matrix import Entry, Null, Row, Shape, span
+from guestmark.plan.model import Metric, Plan, Policy, Published
+from guestmark.plan.platform_spec import parse_platforms
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A plan whose cells have not been made yet."""
+
+    name: str
+    shape: Shape
+    policy: Policy
+    metrics: tuple[Metric, ...]  # the primary one first
+    title: str = ""
+    description: str = ""
+    published: tuple[Published, ...] = ()
+    cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the user gave on the command line; None means what the outline says."""
+
+    on: Sequence[str] | None = None
+    baseline: str | None = None
+    settings: Sequence[str] = ()
+    null: Null | None = None
+    blocks: int | None = None
+    precision: float | None = None
+    margin: float | None = None
+    time_limit_s: float | None = None
+    trial_limit_s: float | None = None
+    warmup: int | None = None
+    iterations: int | None = None
+    seed: int | None = None
+    only: str | None = None
+
+
+def override(outline: Outline, given: Overrides) -> Outline:
+    """The outline as the user wants it. Raises `UsageError` for options that cannot be meant."""
+    if given.blocks is not None and given.precision is not None:
+        raise UsageError("--blocks and --precision exclude each other", hint="give one of them")
+    if given.blocks is not None and given.time_limit_s is not None:
+        raise UsageError("--blocks and --time-limit exclude each other", hint="give one of them")
+    shape = outline.shape
+    settings = factors.parse_settings(given.settings)
+    shape = replace(
+        shape,
+        platforms=shape.platforms if given.on is None else parse_platforms(given.on),
+        baseline=shape.baseline if given.baseline is None else given.baseline,
+        null=shape.null if given.null is None else given.null,
+        only=shape.only if given.only is None else given.only,
+        asked=shape.asked | settings.keys(),
+        entries=_set_entries(shape.entries, settings),
+        include=tuple(_set_row(row, settings) for row in shape.include),
+    )
+    return replace(outline, shape=shape, policy=_policy(outline.policy, given))
+
+
+def _set_entries(entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, ...]]) -> tuple[Entry, ...]:
+    """Levels set by hand replace the plan's; a factor no workload has so far is given to all of them."""
+    result = []
+    for entry in entries:
+        mine = {
+            name: levels
+            for name, levels in settings.items()
+            if name in entry.levels or not any(name in other.levels for other in entries)
+        }
+        result.append(replace(entry, levels={**entry.levels, **mine}))
+    return tuple(result)
+
+
+def _set_row(row: Row, settings: Mapping[str, tuple[str, ...]]) -> Row:
+    return replace(row, levels={name: settings.get(name, levels) for name, levels in row.levels.items()})
+
+
+def _policy(policy: Policy, given: Overrides) -> Policy:
+    values = {
+        "blocks": given.blocks,
+        "precision": given.precision,
+        "margin": given.margin,
+        "time_limit_s": given.time_limit_s,
+        "trial_limit_s": given.trial_limit_s,
+        "warmup": given.warmup,
+        "iterations": given.iterations,
+        "seed": given.seed if given.seed is not None else secrets.randbits(32),
+    }
+    if given.precision is not None or given.time_limit_s is not None:
+        policy = replace(policy, blocks=None)  # a number of blocks in the plan gives way
+    return replace(policy, **{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
+
+
+def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
+    """The plan with all its cells. `context` is the caller: cwd, env, uid, gid, groups. Raises `UsageError`."""
+    matrix = span(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
+    about: dict[str, Any] = {**context, "notes": list(matrix.notes)}
+    if outline.scale != 1.0:
+        about["scale"] = outline.scale
+    if outline.cost:
+        about["cost"] = dict(outline.cost)
+    return Plan(
+        outline.name,
+        matrix.cells,
+        outline.policy,
+        outline.metrics,
+        about,
+        title=outline.title,
+        published=outline.published,
+    )

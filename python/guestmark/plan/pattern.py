@@ -1,0 +1,122 @@
+"""Which cells are meant: `{workload, platform, FACTOR: level or levels}` in plans, `platform=tcg and …` on the line."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from guestmark.errors import UsageError
+from guestmark.plan import factors
+from guestmark.plan.model import Cell
+from guestmark.plan.nearest import unknown
+from guestmark.plan.platform_spec import parse_platform
+
+WORKLOAD, PLATFORM = "workload", "platform"
+_HINT = "e.g. 'platform=tcg and filesystem=ext2,ext4', or the id of one cell from --list"
+_CONDITION = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*(!?=)\s*(.+?)\s*", re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The cell has one of these levels of `name`; `negated`: it has none of them."""
+
+    name: str
+    levels: tuple[str, ...]
+    negated: bool = False
+
+    def holds(self, cell: Cell) -> bool:
+        """Whether the cell is meant; one that has no such factor has none of the levels."""
+        return (level_of(cell, self.name) in self.levels) != self.negated
+
+
+Pattern = tuple[Condition, ...]
+
+
+def level_of(cell: Cell, name: str) -> str | None:
+    """The cell's workload key, platform or level of a factor; None when it has no such factor."""
+    if name == WORKLOAD:
+        return cell.workload.key or cell.workload.name
+    if name == PLATFORM:
+        return cell.platform
+    return cell.factors.get(name)
+
+
+def matches(pattern: Iterable[Condition], cell: Cell) -> bool:
+    """Whether every condition holds; an empty pattern matches every cell."""
+    return all(condition.holds(cell) for condition in pattern)
+
+
+def canonical(name: str, level: str, workloads: Collection[str]) -> tuple[str, str]:
+    """Name and level in their one spelling. Raises `UsageError` for unknown names and levels that cannot be."""
+    word = name.strip().replace("-", "_").lower()
+    if word == WORKLOAD:
+        if level not in workloads:
+            raise unknown("workload", level, workloads)
+        return word, level
+    if word == PLATFORM:
+        return word, str(parse_platform(level))
+    if word not in factors.known():
+        raise unknown("factor", name, [WORKLOAD, PLATFORM, *factors.known()])
+    factor = factors.get(word)
+    try:
+        return word, factor.parse(level)
+    except ValueError as error:
+        raise UsageError(f"{word}: {error}", hint=factor.help) from error
+
+
+def from_mapping(mapping: Mapping[str, Sequence[str]], workloads: Collection[str]) -> Pattern:
+    """The pattern of a plan's table. Raises `UsageError`."""
+    conditions = []
+    for name, levels in mapping.items():
+        pairs = [canonical(name, level, workloads) for level in levels]
+        conditions.append(Condition(pairs[0][0], tuple(level for _, level in pairs)))
+    return tuple(conditions)
+
+
+def from_expression(text: str, cells: Sequence[Cell]) -> Pattern:
+    """The pattern of `--only`: `NAME=LEVEL[,LEVEL…]` or `NAME!=LEVEL…`, joined by `and` or commas.
+
+    Raises `UsageError` for what cannot be read, unknown names, and levels that no cell has.
+    """
+    if not text.strip():
+        raise UsageError("--only is empty", hint=_HINT)
+    conditions: list[Condition] = []
+    for part in re.split(r"\s+and\s+|\s*&&\s*", text.strip(), flags=re.IGNORECASE):
+        for piece in re.split(r"(?<!\\),", part):
+            match = _CONDITION.fullmatch(piece.replace("\\,", ","))
+            if match is not None:
+                name, sign, level = match.groups()
+                conditions.append(_present(name, level, sign == "!=", cells))
+            elif conditions and piece.strip() and "=" not in piece:  # one more level of the same name
+                last = conditions[-1]
+                more = _present(last.name, piece.replace("\\,", ",").strip(), last.negated, cells)
+                conditions[-1] = Condition(last.name, (*last.levels, *more.levels), last.negated)
+            else:
+                raise UsageError(f"--only {text!r}: {piece.strip()!r} is not NAME=LEVEL", hint=_HINT)
+    return tuple(conditions)
+
+
+def select(cells: Sequence[Cell], text: str) -> list[Cell]:
+    """The cells that `--only` means, in order. Raises `UsageError` also when there are none."""
+    if any(cell.id == text.strip() for cell in cells):
+        return [cell for cell in cells if cell.id == text.strip()]
+    pattern = from_expression(text, cells)
+    chosen = [cell for cell in cells if matches(pattern, cell)]
+    if not chosen:
+        raise UsageError(
+            f"--only {text!r}: no cell is all of that", hint="--list shows the cells of the plan"
+        )
+    return chosen
+
+
+def _present(name: str, level: str, negated: bool, cells: Sequence[Cell]) -> Condition:
+    """A condition on a level that some cell has. Raises `UsageError` naming the levels there are."""
+    workloads = {level_of(cell, WORKLOAD) or "" for cell in cells}
+    names = dict.fromkeys([WORKLOAD, PLATFORM, *(factor for cell in cells for factor in cell.factors)])
+    word = name.replace("-", "_").lower()
+    if word not in names:
+        raise unknown("name in --only", name, names)
+    _, found = canonical(word, level, workloads)
+    there = dict.fromkeys(one for cell in cells if (one := level_of(cell, word)) is not None)
+    if found not in there:
+        raise UsageError(f"--only {word}={level}: no cell has that", hint=f"there are: {', '.join(there)}")
+    return Condition(word, (found,), negated)

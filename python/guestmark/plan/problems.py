@@ -1,0 +1,102 @@
+"""Everything that is wrong with a plan, gathered with the place of each mistake and told at once."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, get_args
+
+from guestmark.errors import UsageError
+from guestmark.plan import toml_lines
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(slots=True)
+class Problems:
+    """The mistakes found so far in one plan, whose text is `text` and which users know as `where`."""
+
+    where: str
+    text: str
+    found: list[tuple[Path, str]] = field(default_factory=list)
+
+    def add(self, path: Sequence[str | int], message: str, hint: str = "") -> None:
+        """One more mistake at this path."""
+        self.found.append((tuple(path), f"{message} ({hint})" if hint else message))
+
+    @contextmanager
+    def at(self, *path: str | int) -> Iterator[None]:
+        """Notes the `UsageError` or `ValueError` of what is done inside, and goes on after it."""
+        try:
+            yield
+        except UsageError as error:
+            self.add(path, error.message, error.hint)
+        except ValueError as error:
+            self.add(path, str(error))
+
+    def add_invalid(
+        self, error: "ValidationError", model: "type[BaseModel]", path: Sequence[str | int] = ()
+    ) -> None:
+        """All of pydantic's errors, in our words where they are the usual ones."""
+        for one in error.errors():
+            loc = tuple(one["loc"])
+            if one["type"] == "extra_forbidden":
+                known = _fields(model, loc[:-1])
+                self.add((*path, *loc), f"unknown key {str(loc[-1])!r}", _nearest(str(loc[-1]), known))
+            elif one["type"] == "missing":
+                self.add((*path, *loc), f"the key {str(loc[-1])!r} is missing")
+            else:
+                said = one["msg"].removeprefix("Value error, ").removeprefix("Input ")
+                shown = repr(one["input"])
+                what = f", not {shown}" if len(shown) <= 60 else ""
+                self.add((*path, *loc), f"{said}{what}")
+
+    def raise_if_any(self) -> None:
+        """Raises one `UsageError` with every mistake on a line of its own, in the order of the text."""
+        if not self.found:
+            return
+        known = toml_lines.lines(self.text)
+        placed = sorted(
+            ((toml_lines.line_of(known, path) or 0, path, said) for path, said in self.found),
+            key=lambda place: place[0],
+        )
+        count = len(placed)
+        raise UsageError(
+            f"{self.where} has {count} mistake{'s' if count != 1 else ''}",
+            hint="\n".join(
+                f"{f'line {line}: ' if line else ''}{_dotted(path)}{said}" for line, path, said in placed
+            ),
+        )
+
+
+def _dotted(path: Path) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part + 1}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
+    return f"{text}: " if text else ""
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    names = f"known: {', '.join(known)}" if known else ""
+    return f"did you mean {close[0]!r}? {names}" if close else names
+
+
+def _fields(model: "type[BaseModel]", path: Sequence[str | int]) -> list[str]:
+    """Names of the keys that the table at `path` inside `model` can have."""
+    kind: Any = model
+    for part in path:
+        fields: Mapping[str, Any] = getattr(kind, "model_fields", {})
+        by_alias = {field.alias or name: field for name, field in fields.items()}
+        if isinstance(part, str) and part in by_alias:
+            kind = _model_in(by_alias[part].annotation) or kind
+    return [field.alias or name for name, field in getattr(kind, "model_fields", {}).items()]
+
+
+def _model_in(annotation: Any) -> Any:
+    if hasattr(annotation, "model_fields"):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)

@@ -1,0 +1,77 @@
+"""`--scale`: the sizes, durations and counts that a plan marks, multiplied."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from guestmark.errors import UsageError
+from guestmark.plan.units import format_size, parse_duration, parse_size
+
+_MIB = 1024**2
+_SECTOR = 4096
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_DURATION = re.compile(r"(?:[0-9.]+\s*(?:ms|s|sec|min|h|d)\s*)+", re.ASCII)
+
+
+def parse_scale(text: str) -> float:
+    """A factor above 0 from `0.05` or `5%`. Raises `ValueError`."""
+    stripped = text.strip()
+    number = stripped.removesuffix("%").strip()
+    if not _NUMBER.fullmatch(number):
+        raise ValueError(f"{text!r} is not a factor (write 0.05 or 5%)")
+    value = float(number) / (100 if stripped.endswith("%") else 1)
+    if not 0 < value <= 1e6:
+        raise ValueError(f"{text!r} must be above 0 and at most a million")
+    return value
+
+
+def scaled(value: Any, factor: float) -> Any:
+    """A count, size (`1500M`) or duration (`30s`) times `factor`, in the same form.
+
+    Counts stay at least 1. Sizes that are whole MiB stay so, others stay whole blocks of 4096 bytes, at least one.
+    Raises `ValueError` for anything else.
+    """
+    if isinstance(value, list | tuple):
+        return [scaled(one, factor) for one in value]
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} cannot be scaled: it is no size, duration or number")  # noqa: TRY004
+    if isinstance(value, float):
+        return value * factor
+    if isinstance(value, int):
+        return max(1, round(value * factor))
+    if _NUMBER.fullmatch(value.strip()):
+        number = float(value) if "." in value else int(value)
+        return str(scaled(number, factor))
+    if _DURATION.fullmatch(value.strip()):
+        return f"{parse_duration(value) * factor:.6g}s"
+    if value.strip().endswith("m"):
+        raise ValueError(
+            f"{value!r} could be minutes or MiB: write {value.strip()[:-1]}min or {value.strip()[:-1]}M"
+        )
+    try:
+        size = parse_size(value)
+    except ValueError as error:
+        raise ValueError(f"{value!r} cannot be scaled: it is no size, duration or number") from error
+    unit = _MIB if size % _MIB == 0 else _SECTOR
+    return format_size(max(1, round(size * factor / unit)) * unit)
+
+
+def scale_table(table: Mapping[str, Any], names: Iterable[str], factor: float) -> dict[str, Any]:
+    """The table with the values of `names` multiplied; `a.b` is the key `b` of the table `a`.
+
+    Names it does not have are passed over. Raises `UsageError` for values that cannot be scaled.
+    """
+    result = dict(table)
+    for name in names:
+        head, _, rest = name.partition(".")
+        if head not in result:
+            continue
+        if rest:
+            if isinstance(result[head], Mapping):
+                result[head] = scale_table(result[head], [rest], factor)
+            continue
+        try:
+            result[head] = scaled(result[head], factor)
+        except ValueError as error:
+            raise UsageError(f"{name}: {error}") from error
+    return result

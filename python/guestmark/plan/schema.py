@@ -1,0 +1,96 @@
+"""The form of a plan in TOML, for pydantic: strict, and nothing unknown is let through. Used by `load` alone."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _one_or_many(value: object) -> object:
+    """Levels as texts, and one as a list of one; TOML's numbers and booleans are levels too."""
+    some = value if isinstance(value, list) else [value]
+    return [_text(one) for one in some]
+
+
+def _text(value: object) -> object:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value) if isinstance(value, int | float) else value
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Texts = Annotated[list[str], Field(min_length=1), BeforeValidator(_one_or_many)]
+Level = Annotated[str, BeforeValidator(_text)]
+Duration = Annotated[str, BeforeValidator(_text)]
+
+
+class Strict(BaseModel):
+    """What all tables have in common."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Workload(Strict):
+    """`[workloads.KEY]`: one workload; `kind` is the key when it is not given."""
+
+    kind: str | None = None
+    label: str | None = None
+    platforms: Texts | None = None
+    factors: dict[str, Texts] = {}
+    params: dict[str, object] = {}
+    matrix: bool = True
+
+
+class Repetition(Strict):
+    """`[repetition]`: how often, as `guestmark.plan.model.Policy`."""
+
+    blocks: Annotated[int, Field(ge=1)] | None = None
+    min_blocks: Annotated[int, Field(ge=1)] | None = None
+    max_blocks: Annotated[int, Field(ge=1)] | None = None
+    precision: str | None = None
+    margin: str | None = None
+    time_limit: Duration | None = None
+    trial_limit: Duration | None = None
+    warmup: Annotated[int, Field(ge=0)] | None = None
+    iterations: Annotated[int, Field(ge=1)] | None = None
+    null: Literal["baseline", "all", "none"] = "baseline"
+
+
+class Figure(Strict):
+    """One published figure and the cells it is about."""
+
+    cell: dict[str, Level]
+    value: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
+
+
+class Published(Strict):
+    """`[[published]]`: figures of one publication under one set of conditions."""
+
+    source: Annotated[str, Field(min_length=1)]
+    name: str = ""
+    conditions: str = ""
+    metric: str
+    unit: str
+    percent_of: Literal["time", "throughput"]
+    baseline: dict[str, Level] | None = None
+    figures: Annotated[list[Figure], Field(min_length=1)]
+
+
+class Plan(Strict):
+    """A whole plan."""
+
+    schema_: Annotated[Literal["guestmark-plan/1"], Field(alias="schema")] = "guestmark-plan/1"
+    name: Name
+    title: Annotated[str, Field(min_length=1)]
+    description: str = ""
+    platforms: Texts
+    workloads: Annotated[dict[Name, Workload], Field(min_length=1)]
+    factors: dict[str, Texts] = {}
+    exclude: list[dict[str, Texts]] = []
+    include: list[dict[str, Texts]] = []
+    baseline: dict[str, Level] | None = None
+    compare_within: list[str] = ["workload"]
+    metrics: list[str] = []
+    scale: list[str] = []
+    repetition: Repetition = Repetition()
+    cost: dict[str, Duration] = {}
+    published: list[Published] = []
