@@ -67,7 +67,8 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     with open_ledger(ledger_path) as ledger:
         unusable = preflight.check_platforms(plan, _prober(outputs))
         plan, changes = preflight.without(plan, unusable)
-        notes = [*plan.context.get("notes", ()), *changes]
+        remarks = preflight.check_workloads(plan, unusable)
+        notes = [*plan.context.get("notes", ()), *changes, *remarks]
         plan = replace(plan, context={**plan.context, "notes": notes})
         run_id = ledger.create_run(plan, record_environment(agent=agent_binary()), plan.policy.seed)
         _record_unusable(ledger, run_id, unusable, outputs)
@@ -104,6 +105,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
                     f"the baseline {cell.id} of run {stored.id} cannot be used now: {result.reason}",
                     hint=result.hint,
                 )
+        preflight.check_workloads(stored.plan, {*known, *unusable})
         ledger.add_environment(stored.id, record_environment(agent=agent_binary()))
         _record_unusable(ledger, stored.id, unusable, outputs)
         return _run(stored.plan, ledger, stored.id, outputs)

@@ -1,13 +1,14 @@
 """Before anything is measured: which platforms can be used here, and what the plan becomes without the rest."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guestmark.errors import PlatformUnusableError
+from guestmark.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.plan.model import Cell, Plan
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
+from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Platform
@@ -37,6 +38,31 @@ def check_platforms(
     return {name: result for name, result in found.items() if isinstance(result, Unusable)}
 
 
+def check_workloads(plan: Plan, unusable: Collection[str] = ()) -> list[str]:
+    """Lets every workload check the cells it is to measure, and returns its remarks.
+
+    Raises what a workload raised; when several did, one error that says it all.
+    """
+    by_name: dict[str, list[Cell]] = {}
+    for cell in plan.cells:
+        if cell.platform not in unusable:
+            by_name.setdefault(cell.workload.name, []).append(cell)
+    remarks: list[str] = []
+    errors: list[GuestmarkError] = []
+    for name, cells in by_name.items():
+        try:
+            remarks += workloads.preflight(name, plan, cells)
+        except GuestmarkError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        kind = UsageError if any(isinstance(error, UsageError) for error in errors) else GuestmarkError
+        told = [f"{error.message}{f' ({error.hint})' if error.hint else ''}" for error in errors]
+        raise kind(f"the plan cannot be measured here, for {len(errors)} reasons", hint="\n".join(told))
+    return list(dict.fromkeys(remarks))
+
+
 def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[str]]:
     """The plan with a baseline that can be used, and remarks about what changed.
 
@@ -53,7 +79,7 @@ def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[st
     cells = [cell for cell in plan.cells if cell.null_of is None or cell.platform not in unusable]
     for old in [cell for cell in plan.cells if cell.baseline and cell.platform in unusable]:
         new = next(
-            (cell for cell in usable if cell.null_of is None and cell.workload == old.workload),
+            (cell for cell in usable if cell.null_of is None and cell.compares_with(old)),
             None,
         )
         if new is None:
@@ -65,5 +91,7 @@ def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[st
         ]
         has_null = any(cell.null_of == old.id for cell in plan.cells)
         if has_null and not any(cell.null_of == new.id for cell in plan.cells):
-            cells.append(Cell(f"{new.id}#2", new.workload, new.platform, new.factors, null_of=new.id, added=True))
+            cells.append(
+                Cell(f"{new.id}#2", new.workload, new.platform, new.factors, null_of=new.id, added=True)
+            )
     return replace(plan, cells=tuple(cells)), notes

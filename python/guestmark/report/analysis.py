@@ -46,13 +46,22 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadResult:
-    """The cells that run one workload, in plan order, and what is common to their comparisons."""
+    """The cells that are compared with each other, in plan order, and what is common to their comparisons.
+
+    Mostly they run one workload, the first one's: `workload`. A plan may also compare across workloads.
+    """
 
     workload: WorkloadSpec
     metrics: tuple[Metric, ...]  # in table order, the primary one first; only those that were measured
     cells: tuple[CellResult, ...]
     noise_floors: Mapping[str, float]  # by metric name, |ratio - 1|; absent when unknown
     downgraded: tuple[str, ...]  # metrics whose verdicts were taken back because a null cell differs
+
+    @property
+    def title(self) -> str:
+        """What stands above its table: the group's name, else what the workload is called."""
+        group = self.cells[0].cell.group if self.cells else ""
+        return group or self.workload.label or self.workload.name
 
     @property
     def baseline(self) -> CellResult | None:
@@ -111,20 +120,20 @@ def analyse(
         if trial.cell_id in by_cell:
             by_cell[trial.cell_id].append(trial)
     reasons = {platform.platform: platform for platform in unusable}
-    groups: list[tuple[WorkloadSpec, list[Cell]]] = []
+    groups: list[list[Cell]] = []
     for cell in plan.cells:
-        for workload, cells in groups:
-            if workload == cell.workload:
+        for cells in groups:
+            if cells[0].compares_with(cell):
                 cells.append(cell)
                 break
         else:
-            groups.append((cell.workload, [cell]))
+            groups.append([cell])
     flagged, disturbances = _flagged(kept, blocks)
     return Analysis(
         plan=plan,
         workloads=tuple(
-            _workload(plan, workload, cells, by_cell, blocks=blocks, unusable=reasons, wanted=metrics)
-            for workload, cells in groups
+            _workload(plan, cells, by_cell, blocks=blocks, unusable=reasons, wanted=metrics)
+            for cells in groups
         ),
         blocks=len(blocks),
         trials=len(kept),
@@ -136,7 +145,6 @@ def analyse(
 
 def _workload(
     plan: Plan,
-    workload: WorkloadSpec,
     cells: Sequence[Cell],
     by_cell: Mapping[str, Sequence[Trial]],
     *,
@@ -188,7 +196,7 @@ def _workload(
         )
         for cell in cells
     )
-    return WorkloadResult(workload, tuple(metrics), results, floors, tuple(taken_back))
+    return WorkloadResult(cells[0].workload, tuple(metrics), results, floors, tuple(taken_back))
 
 
 def _null_verdict(null: Comparison) -> Comparison:

@@ -26,9 +26,7 @@ def conclusion(analysis: Analysis) -> list[Text]:
     for workload in analysis.workloads:
         lines = _sentences(workload)
         if lines and len(analysis.workloads) > 1:
-            parts.append(
-                Text(workload.workload.label or workload.workload.name, style="bold", overflow="fold")
-            )
+            parts.append(Text(workload.title, style="bold", overflow="fold"))
         parts += lines
     return parts
 

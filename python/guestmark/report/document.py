@@ -50,11 +50,10 @@ def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[st
             if result.cell.null_of is not None
         ],
         "noise_floor": [
-            {"workload": _label(workload), "floor": dict(workload.noise_floors)}
-            for workload in found.workloads
+            {"workload": workload.title, "floor": dict(workload.noise_floors)} for workload in found.workloads
         ],
         "downgraded": [
-            {"workload": _label(workload), "metrics": list(workload.downgraded)}
+            {"workload": workload.title, "metrics": list(workload.downgraded)}
             for workload in found.workloads
             if workload.downgraded
         ],
@@ -86,7 +85,7 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
     cell = result.cell
     return {
         "id": cell.id,
-        "workload": _label(workload),
+        "workload": cell.workload.label or cell.workload.name,
         "platform": cell.platform,
         "factors": dict(cell.factors),
         "baseline": cell.baseline,
@@ -97,10 +96,6 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         "summary": {name: _summary(one, metrics[name]) for name, one in result.summary.items()},
         "vs_baseline": {name: _comparison(one) for name, one in result.comparison.items()},
     }
-
-
-def _label(workload: WorkloadResult) -> str:
-    return workload.workload.label or workload.workload.name
 
 
 def _trial(trial: Trial) -> dict[str, Any]:

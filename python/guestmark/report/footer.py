@@ -98,7 +98,7 @@ def _null_lines(workload: WorkloadResult, *, many: bool) -> list[Text]:
         lines.append(line)
     floor = workload.noise_floors.get(primary)
     if floor is not None:
-        where = f" ({workload.workload.label or workload.workload.name})" if many else ""
+        where = f" ({workload.title})" if many else ""
         lines.append(
             _dim(f"Noise floor {figures.percent(floor)}{where}: smaller differences are not claimed")
         )

@@ -172,7 +172,7 @@ def _parquet(run: StoredRun) -> bytes:
 def _markdown(run: StoredRun, analysis: Analysis) -> str:
     parts = []
     for workload in analysis.workloads:
-        parts.append(f"`{_code(workload.workload.label or workload.workload.name)}`")
+        parts.append(f"`{_code(workload.title)}`")
         if workload.metrics:
             parts.append("\n".join(_markdown_table(workload)))
         troubles = [result for result in workload.cells if result.status is not CellStatus.OK]

@@ -41,7 +41,7 @@ def page(run: StoredRun, analysis: Analysis | None = None) -> str:
     if said:
         parts.append("<p>" + "<br>".join(_text(line.plain) for line in said) + "</p>")
     for workload in found.workloads:
-        parts.append(f"<h2>{_text(workload.workload.label or workload.workload.name)}</h2>")
+        parts.append(f"<h2>{_text(workload.title)}</h2>")
         if workload.metrics:
             parts += [_plot(workload), _table(workload)]
         parts += [

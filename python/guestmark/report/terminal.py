@@ -57,7 +57,7 @@ def result_table(analysis: Analysis, *, width: int = 80, details: bool = True) -
     """For each workload the table of its primary metric and, with `details`, one of its other metrics."""
     parts: list[RenderableType] = []
     for workload in analysis.workloads:
-        named = clean(workload.workload.label or workload.workload.name)
+        named = clean(workload.title)
         parts.append(Text(named, style="bold", overflow="fold"))
         if workload.metrics:
             parts += [_primary_table(workload, width), Text()]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from guestmark.plan.nearest import unknown
 
@@ -31,6 +31,21 @@ class Workload(Protocol):
 
 Factory = Callable[["Plan", "Cell"], Workload]
 
+
+@runtime_checkable
+class ChecksPlan(Protocol):
+    """What a workload's class may have besides: a look at the whole plan before anything is measured."""
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Checks that `cells` (all of this workload that are to run, on platforms that can be used) can be measured.
+
+        Space in the image directory, tools and files that are missing: what would fail every trial is said now. Raises
+        `UsageError` for what the user has to give otherwise, any other `GuestmarkError` for what the host lacks.
+        Returns remarks for the user. Called again when a run is resumed; changes nothing.
+        """
+
+
 _builtin = {"exec": "guestmark.workloads.exec:ExecWorkload"}
 _registry: dict[str, Factory] = {}
 
@@ -43,11 +58,20 @@ def register(name: str, factory: Factory) -> None:
 
 def create(plan: Plan, cell: Cell) -> Workload:
     """The workload of `cell` for one trial. Raises `UsageError` with the nearest name for an unknown one."""
-    name = cell.workload.name
+    return _factory(cell.workload.name)(plan, cell)
+
+
+def preflight(name: str, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+    """Lets a workload check the plan: see `ChecksPlan.preflight`. Those that check nothing have no remarks."""
+    factory = _factory(name)
+    return factory.preflight(plan, cells) if isinstance(factory, ChecksPlan) else ()
+
+
+def _factory(name: str) -> Factory:
     if name in _builtin:
         module, _, attribute = _builtin[name].partition(":")
         factory: Factory = getattr(importlib.import_module(module), attribute)
-        return factory(plan, cell)
+        return factory
     if name not in _registry:
         raise unknown("workload", name, {*_builtin, *_registry})
-    return _registry[name](plan, cell)
+    return _registry[name]
