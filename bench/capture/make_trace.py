@@ -28,7 +28,17 @@ def packets(count: int, connections: int, size: int) -> np.ndarray:
     return fill(rows, conn, from_client, step, turn, payload, micros, size)
 
 
-def fill(rows, conn, from_client, step, turn, payload, micros, size):
+def fill(  # noqa: PLR0917 - one array per column
+    rows: np.ndarray,
+    conn: np.ndarray,
+    from_client: np.ndarray,
+    step: np.ndarray,
+    turn: np.ndarray,
+    payload: np.ndarray,
+    micros: np.ndarray,
+    size: int,
+) -> np.ndarray:
+    """Headers of every record; the columns are arrays over the records."""
     client_ip = (0x0A010000 + conn // 60_000).astype(">u4")
     client_port = (1024 + conn % 60_000).astype(">u2")
     server_ip = np.full(len(conn), SERVER, ">u4")
@@ -50,10 +60,8 @@ def fill(rows, conn, from_client, step, turn, payload, micros, size):
     put(16 + 30, np.where(from_client, server_ip, client_ip).astype(">u4"))
     put(16 + 34, np.where(from_client, client_port, server_port).astype(">u2"))
     put(16 + 36, np.where(from_client, server_port, client_port).astype(">u2"))
-    sent_before = np.where(turn > 0, (turn + (from_client == (turn % 2 == 0)) * 0) // 2, 0).astype(np.uint64)
     own = np.where(step == 3, np.where(from_client, (turn + 1) // 2, turn // 2), 0).astype(np.uint64)
     peer = np.where(step == 3, np.where(from_client, turn // 2, (turn + 1) // 2), 0).astype(np.uint64)
-    del sent_before
     opened = (step >= 2) | ~from_client.astype(bool)
     put(16 + 38, (conn + own * (size - 54) + np.where(step >= 2, 1, 0)).astype(np.uint32).astype(">u4"))
     put(16 + 42, np.where(opened, conn + peer * (size - 54) + 1, 0).astype(np.uint32).astype(">u4"))

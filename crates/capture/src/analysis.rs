@@ -196,7 +196,7 @@ impl<'o> Analysis<'o> {
             *kind = Some(Kind {
                 format,
                 compression,
-            })
+            });
         };
         if pcap::matches(head) {
             is("pcap");

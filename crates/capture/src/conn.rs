@@ -286,16 +286,12 @@ impl Conn {
                 }
                 hands.last_syn = segment.ts;
             }
-            flag::ACK => {
-                if hands.synack.is_some() && self.client == Some(segment.from) {
-                    hands.ack = Some(segment.ts);
-                }
+            flag::ACK if hands.synack.is_some() && self.client == Some(segment.from) => {
+                hands.ack = Some(segment.ts);
             }
-            both if both == flag::SYN | flag::ACK => {
-                if hands.synack.is_none() {
-                    hands.synack = Some(segment.ts);
-                    self.client.get_or_insert(1 - segment.from);
-                }
+            both if both == flag::SYN | flag::ACK && hands.synack.is_none() => {
+                hands.synack = Some(segment.ts);
+                self.client.get_or_insert(1 - segment.from);
             }
             _ => {}
         }

@@ -63,7 +63,7 @@ pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
     let plain = packet.link == link::ETHERNET
         && be16(12) == 0x0800
         && head[14] == 0x45
-        && be16(20) & 0x3fff == 0
+        && matches!(be16(20), 0 | 0x4000 | 0x8000 | 0xc000)
         && head[23] == TCP
         && flags & flag::SYN == 0;
     let ip_len = u32::from(be16(16));

@@ -55,7 +55,7 @@ impl HostIs {
         }
         let mask = u128::MAX.checked_shl(width - bits).unwrap_or(0);
         let mask = if family == Family::V4 {
-            [mask as u32 as u64, 0]
+            [u64::from(mask as u32), 0]
         } else {
             [(mask >> 64) as u64, mask as u64]
         };

@@ -19,7 +19,7 @@ pub fn bucket_of(value: u64) -> u16 {
     if value < SUB {
         return value as u16;
     }
-    let shift = 63 - value.leading_zeros() - SUB_BITS;
+    let shift = value.ilog2() - SUB_BITS;
     ((u64::from(shift) + 1) * SUB + (value >> shift) - SUB) as u16
 }
 
@@ -32,6 +32,11 @@ pub fn bucket_range(bucket: u16) -> (u64, u64) {
     }
     let shift = bucket / SUB - 1;
     ((SUB + bucket % SUB) << shift, 1 << shift)
+}
+
+fn middle(bucket: u16) -> u64 {
+    let (low, width) = bucket_range(bucket);
+    low + width / 2
 }
 
 #[derive(Clone, Debug, Default)]
@@ -112,6 +117,17 @@ impl Hist {
     /// definition 1), to within [`RELATIVE_ERROR`].
     #[must_use]
     pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> Option<[u64; N]> {
+        if let (Store::Empty, 1..) = (&self.store, self.waiting) {
+            // Most connections are short: no allocation for them.
+            let mut few = self.pending;
+            let few = &mut few[..usize::from(self.waiting)];
+            few.sort_unstable();
+            let count = few.len();
+            return Some(shares.map(|share| {
+                let rank = ((share * count as f64).ceil() as usize).clamp(1, count);
+                middle(few[rank - 1])
+            }));
+        }
         let buckets = self.buckets();
         let total: u64 = buckets.iter().map(|&(_, c)| u64::from(c)).sum();
         if total == 0 {
@@ -125,8 +141,7 @@ impl Hist {
                 seen += u64::from(buckets[at].1);
                 at += 1;
             }
-            let (low, width) = bucket_range(buckets[at].0);
-            *slot = low + width / 2;
+            *slot = middle(buckets[at].0);
         }
         Some(out)
     }

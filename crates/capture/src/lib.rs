@@ -6,11 +6,13 @@
 
 pub mod analysis;
 pub mod conn;
+pub mod csv;
 pub mod decode;
 pub mod endpoint;
 pub mod fault;
 pub mod filter;
 pub mod hist;
+pub mod info;
 pub mod input;
 pub mod output;
 pub mod packet;

@@ -1,6 +1,7 @@
 //! The formats: a JSON document, CSV, and the line of the published `tcp-stats` script. All are written as connections end.
 
 use crate::analysis::{Kind, Output, Report};
+use crate::csv;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::hist;
@@ -55,6 +56,7 @@ pub struct Writer<W: Write> {
     files: usize,
     rows: usize,
     header: bool,
+    line: Vec<u8>,
     /// The longest so far, shortest first.
     longest: BinaryHeap<Reverse<(u64, Reverse<u64>)>>,
     kept: BTreeMap<u64, Summary>,
@@ -109,6 +111,7 @@ impl<W: Write> Writer<W> {
             files: 0,
             rows: 0,
             header: false,
+            line: Vec::new(),
             longest,
             kept,
             error: None,
@@ -189,7 +192,7 @@ impl<W: Write> Writer<W> {
             let mut rows = report.endpoints.rows(false);
             rows.truncate(self.options.top.unwrap_or(usize::MAX));
             for row in rows {
-                self.try_to(|w| w.csv_row(&serde_json::to_value(&row)?));
+                self.try_to(|w| w.csv_row(&row));
             }
         }
     }
@@ -219,10 +222,10 @@ impl<W: Write> Writer<W> {
             Format::Json => self.try_to(|w| {
                 let comma = if w.rows == 0 { "" } else { "," };
                 w.rows += 1;
-                write!(w.out, "{comma}\n")?;
+                writeln!(w.out, "{comma}")?;
                 Ok(serde_json::to_writer(&mut w.out, summary)?)
             }),
-            Format::Csv => self.try_to(|w| w.csv_row(&serde_json::to_value(summary)?)),
+            Format::Csv => self.try_to(|w| w.csv_row(summary)),
             Format::TcpStats => {
                 if summary.protocol == "tcp" {
                     let line = tcp_stats(summary, &self.services);
@@ -232,16 +235,18 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    fn csv_row(&mut self, row: &serde_json::Value) -> io::Result<()> {
-        let mut cells = vec![("file".to_owned(), self.file.clone())];
-        flatten("", row, &mut cells);
+    fn csv_row(&mut self, row: &impl Serialize) -> io::Result<()> {
         if !std::mem::replace(&mut self.header, true) {
-            let names: Vec<&str> = cells.iter().map(|(name, _)| name.as_str()).collect();
+            let mut names = vec!["file".to_owned()];
+            csv::names("", &serde_json::to_value(row)?, &mut names);
             writeln!(self.out, "{}", names.join(","))?;
         }
-        self.rows += 1;
-        let values: Vec<String> = cells.iter().map(|(_, value)| quoted(value)).collect();
-        writeln!(self.out, "{}", values.join(","))
+        let json = serde_json::to_vec(row)?;
+        self.line.clear();
+        csv::cell(&self.file, &mut self.line);
+        csv::cells(&json, &mut self.line);
+        self.line.push(b'\n');
+        self.out.write_all(&self.line)
     }
 }
 
@@ -254,6 +259,13 @@ impl<W: Write> Output for Writer<W> {
             self.write(summary);
             return;
         };
+        let shortest = self
+            .longest
+            .peek()
+            .map_or(0, |Reverse((duration, _))| *duration);
+        if self.longest.len() >= top && summary.duration_ns <= shortest {
+            return;
+        }
         self.kept.insert(summary.index, summary.clone());
         self.longest
             .push(Reverse((summary.duration_ns, Reverse(summary.index))));
@@ -293,35 +305,4 @@ pub fn tcp_stats(summary: &Summary, services: &Services) -> String {
         latency(client),
         latency(server)
     )
-}
-
-fn flatten(prefix: &str, value: &serde_json::Value, cells: &mut Vec<(String, String)>) {
-    use serde_json::Value;
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let name = if prefix.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{prefix}_{name}")
-                };
-                flatten(&name, value, cells);
-            }
-        }
-        Value::Array(items) => {
-            let words: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-            cells.push((prefix.to_owned(), words.join(" ")));
-        }
-        Value::Null => cells.push((prefix.to_owned(), String::new())),
-        Value::String(text) => cells.push((prefix.to_owned(), text.clone())),
-        other => cells.push((prefix.to_owned(), other.to_string())),
-    }
-}
-
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }

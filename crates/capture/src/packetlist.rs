@@ -5,6 +5,7 @@
 //! counted as inferred.
 
 use crate::fault::Fault;
+use crate::info::{split, Detail};
 use crate::input::Source;
 use crate::packet::{flag, AddrWords, Direction, Family, FlowKey, Segment, TCP, UDP};
 use crate::services::Services;
@@ -251,21 +252,7 @@ impl List<'_> {
             self.last.insert(pair, (from, to, protocol));
             self.last.insert((family, dst, src), (to, from, protocol));
         }
-        let payload = match detail.len {
-            Some(len) => {
-                if detail.flags & flag::SYN == 0 && self.overhead.len() < MAX_NAMES {
-                    self.overhead.insert(pair, wire_len.saturating_sub(len));
-                    self.overhead
-                        .entry((family, dst, src))
-                        .or_insert(wire_len.saturating_sub(len));
-                }
-                len
-            }
-            None => self
-                .overhead
-                .get(&pair)
-                .map_or(0, |&headers| wire_len.saturating_sub(headers)),
-        };
+        let payload = payload(&mut self.overhead, pair, &detail, wire_len);
         let (key, end) = FlowKey::new(family, protocol, (src, from), (dst, to));
         sink.row(
             Segment {
@@ -307,116 +294,25 @@ fn addresses(source: &str, destination: &str, sink: &mut impl RowSink) -> Option
     }
 }
 
-/// What the Info column says.
-#[derive(Default)]
-struct Detail<'t> {
-    ports: Option<(&'t str, &'t str)>,
-    tcp: bool,
-    flags: u8,
-    seq: Option<u32>,
-    ack: u32,
-    window: u16,
-    len: Option<u32>,
-    mss: u16,
-}
-
-impl<'t> Detail<'t> {
-    fn parse(info: &'t str) -> Self {
-        let mut out = Self {
-            window: u16::MAX,
-            ..Self::default()
-        };
-        let mut rest = info.trim_start();
-        // Remarks such as "[TCP Retransmission] " come first.
-        while let Some(end) = rest.strip_prefix('[').and_then(|r| r.find(']')) {
-            rest = rest[end + 2..].trim_start();
-        }
-        if let Some(old) = rest.strip_prefix("Source port: ") {
-            if let Some((from, to)) = old.split_once("Destination port: ") {
-                out.ports = Some((
-                    port_name(from),
-                    port_name(to.split("  ").next().unwrap_or(to)),
-                ));
-            }
-            return out;
-        }
-        let mut words = rest.split_whitespace();
-        let (Some(from), Some(arrow), Some(to)) = (words.next(), words.next(), words.next()) else {
-            return out;
-        };
-        if !["→", ">", "->", "\u{2192}"].contains(&arrow) {
-            return out;
-        }
-        out.ports = Some((port_name(from), port_name(to)));
-        if let Some((flags, _)) = rest.split_once('[').and_then(|(_, r)| r.split_once(']')) {
-            for name in flags.split(',') {
-                out.flags |= match name.trim() {
-                    "FIN" => flag::FIN,
-                    "SYN" => flag::SYN,
-                    "RST" => flag::RST,
-                    "ACK" => flag::ACK,
-                    "<None>" | "PSH" | "URG" | "ECE" | "ECN" | "CWR" | "NS" | "AE" | "Reserved" => {
-                        0
-                    }
-                    _ => continue,
-                };
-                out.tcp = true;
-            }
-        }
-        for word in words {
-            let Some((name, value)) = word.split_once('=') else {
-                continue;
-            };
-            let number = value.parse::<u32>().ok();
-            match name {
-                "Seq" => out.seq = number,
-                "Ack" => out.ack = number.unwrap_or(0),
-                "Win" => out.window = number.unwrap_or(0).min(65_535) as u16,
-                "Len" => out.len = out.len.or(number),
-                "MSS" => out.mss = number.unwrap_or(0).min(65_535) as u16,
-                _ => {}
-            }
-        }
-        out
+/// The payload of a row: what it says, or the frame less the headers that its pair of hosts had last.
+fn payload(
+    overhead: &mut HashMap<Pair, u32>,
+    pair: Pair,
+    detail: &Detail<'_>,
+    wire_len: u32,
+) -> u32 {
+    let Some(len) = detail.len else {
+        return overhead
+            .get(&pair)
+            .map_or(0, |&headers| wire_len.saturating_sub(headers));
+    };
+    if detail.flags & flag::SYN == 0 && overhead.len() < MAX_NAMES {
+        let headers = wire_len.saturating_sub(len);
+        let (family, src, dst) = pair;
+        overhead.insert(pair, headers);
+        overhead.entry((family, dst, src)).or_insert(headers);
     }
-}
-
-/// `http(80)` and `http (80)` are shown by some versions: the number is what counts.
-fn port_name(text: &str) -> &str {
-    let text = text.trim();
-    text.split_once('(')
-        .map_or(text, |(_, number)| number.trim_end_matches(')'))
-}
-
-/// Split a line of CSV; false when a quote does not end.
-fn split(line: &str, fields: &mut Vec<String>) -> bool {
-    fields.clear();
-    let mut chars = line.chars().peekable();
-    loop {
-        let mut field = String::new();
-        let quoted = chars.next_if_eq(&'"').is_some();
-        if quoted {
-            loop {
-                match chars.next() {
-                    Some('"') if chars.next_if_eq(&'"').is_some() => field.push('"'),
-                    Some('"') => break,
-                    Some(c) => field.push(c),
-                    None => return false,
-                }
-            }
-        }
-        loop {
-            match chars.next() {
-                Some(',') => break,
-                Some(c) => field.push(c),
-                None => {
-                    fields.push(field);
-                    return true;
-                }
-            }
-        }
-        fields.push(field);
-    }
+    len
 }
 
 /// Names of hosts by number.

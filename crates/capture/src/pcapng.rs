@@ -43,7 +43,7 @@ impl Clock {
             9 => i128::from(ticks),
             r if r & 0x80 != 0 => {
                 let shift = u32::from(r & 0x7f);
-                i128::from(ticks) * 1_000_000_000 >> shift
+                (i128::from(ticks) * 1_000_000_000) >> shift
             }
             r if r <= 9 => i128::from(ticks) * 10_i128.pow(u32::from(9 - r)),
             r if r - 9 <= 20 => i128::from(ticks) / 10_i128.pow(u32::from(r - 9)),

@@ -304,7 +304,7 @@ impl Tracker {
     #[cold]
     fn evict(&mut self, keep: u32, sink: &mut impl ConnSink) {
         let places = self.chunks.len() * CHUNK;
-        for _ in 0..2 * places + 1 {
+        for _ in 0..=2 * places {
             let place = self.hand as u32;
             self.hand = (self.hand + 1) % places;
             let Some(Some(conn)) = self.chunks[place as usize / CHUNK]

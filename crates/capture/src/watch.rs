@@ -104,7 +104,7 @@ impl Watch {
         }
         let (own, peer) = (
             &conn.sent[usize::from(segment.from & 1)],
-            &conn.sent[usize::from(1 - segment.from & 1)],
+            &conn.sent[usize::from((1 - segment.from) & 1)],
         );
         let kind = match (segment.payload, was_new) {
             (0, _) => PointKind::Ack,
