@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from guestmark.errors import UsageError
 from guestmark.plan import units
 from guestmark.plan.matrix import Null
+
+if TYPE_CHECKING:
+    from guestmark.plan.model import Plan
 
 T = TypeVar("T")
 
@@ -156,3 +159,13 @@ Iterations = Annotated[
     typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 10, by duration)."),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random order.")]
+Then = Annotated[bool, typer.Option("--then", help="Show the published figures beside the measured ones.")]
+
+
+def check_published(plan: Plan) -> None:
+    """Raises `UsageError` when `--then` has nothing to show."""
+    if not plan.published:
+        raise UsageError(
+            f"--then: plan {plan.name} has no published figures",
+            hint="docs/plans.md says how a plan carries them",
+        )

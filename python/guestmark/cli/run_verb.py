@@ -50,9 +50,7 @@ def command(
         bool,
         typer.Option("--list", help="Show the cells that would run and the time they take; run nothing."),
     ] = False,
-    then: Annotated[
-        bool, typer.Option("--then", help="Show the published figures beside the measured ones.")
-    ] = False,
+    then: options.Then = False,
     baseline: options.Baseline = None,
     kernel: options.Kernel = None,
     null: options.NullCopies = None,
@@ -105,6 +103,8 @@ def command(
     factor = options.value("--scale", parse_scale, scale)
     outline = load(*library.find(plan), scale=1.0 if factor is None else factor)
     made = assemble(override(outline, given), asdict(Caller.current()))
+    if then:
+        options.check_published(made)
     if list_:
         _list(made, ledger)
         return

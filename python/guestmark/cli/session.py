@@ -144,7 +144,7 @@ def show(stored: StoredRun, outputs: Outputs) -> None:
     if not outputs.stdout_taken:
         from rich.console import Console
 
-        print_report(stored, Console(highlight=False))
+        print_report(stored, Console(highlight=False), then=outputs.then)
 
 
 def write(data: bytes, path: str) -> None:

@@ -20,6 +20,7 @@ def command(
             help="Show what this cell's machine printed in its last failed trial.",
         ),
     ] = None,
+    then: options.Then = False,
     ledger: options.Ledger = None,
 ) -> None:
     """Show the result of a run."""
@@ -29,7 +30,9 @@ def command(
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
     if console_of is None:
-        show(stored, Outputs())
+        if then:
+            options.check_published(stored.plan)
+        show(stored, Outputs(then=then))
         return
     from guestmark.plan.model import TrialStatus
     from guestmark.plan.nearest import unknown

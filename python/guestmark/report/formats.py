@@ -195,7 +195,7 @@ def _trouble(result: CellResult) -> str:
 
 def _markdown_table(workload: WorkloadResult) -> list[str]:
     units = {
-        metric.name: figures.fitting_unit(
+        metric.name: figures.table_unit(
             metric.unit,
             [result.summary[metric.name].mean for result in workload.shown if metric.name in result.summary],
         )

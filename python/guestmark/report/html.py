@@ -87,7 +87,7 @@ def _table(workload: WorkloadResult) -> str:
 
 def _unit(workload: WorkloadResult, metric: Metric) -> figures.Unit:
     summaries = [result.summary.get(metric.name) for result in workload.shown]
-    return figures.fitting_unit(metric.unit, [one.mean for one in summaries if one])
+    return figures.table_unit(metric.unit, [one.mean for one in summaries if one])
 
 
 def _estimate(result: CellResult, metric: Metric, unit: figures.Unit) -> str:

@@ -1,6 +1,7 @@
 """A run on the terminal: what hyperfine would show, with blocks, intervals and verdicts."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -14,6 +15,7 @@ from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, anal
 from guestmark.report.conclusion import conclusion
 from guestmark.report.document import clean
 from guestmark.report.footer import footer
+from guestmark.report.then import not_measured, then_parts
 from guestmark.stats.compare import Comparison, Verdict, label
 
 STYLES = {
@@ -25,26 +27,32 @@ STYLES = {
 MARKS = {Verdict.FASTER: "*", Verdict.SLOWER: "*", Verdict.NO_DIFFERENCE: "=", Verdict.INCONCLUSIVE: "?"}
 LEGEND = "* differs from the baseline   = no difference   ? inconclusive"
 _ASCII = str.maketrans({"×": "x", "±": "+-", "–": "-", "µ": "u", "…": "..."} | dict.fromkeys("█▉▊▋▌▍▎▏", "#"))
+_NARROWEST = 8  # columns a name keeps when room is short
+_SHORTEST_BAR = 5
 WIDE = 100  # columns from which the reasons of verdicts have room
 
 
-def report(run: StoredRun, *, width: int = 80, analysis: Analysis | None = None) -> RenderableType:
-    """Everything about a run: tables, conclusion, footer. `width` in columns."""
+def report(
+    run: StoredRun, *, width: int = 80, analysis: Analysis | None = None, then: bool = False
+) -> RenderableType:
+    """Everything about a run: tables, conclusion, footer. `width` in columns; `then` adds published figures."""
     found = analysis or analyse(run.plan, run.trials, run.unusable)
-    parts: list[RenderableType] = [result_table(found, width=width)]
+    parts: list[RenderableType] = [result_table(found, width=width, then=then)]
+    if then:
+        parts += not_measured(found)
     if said := conclusion(found):
         parts += [*said, Text()]
     return Group(*parts, footer(found, run_id=run.id, state=run.state))
 
 
-def print_report(run: StoredRun, console: Console | None = None) -> None:
+def print_report(run: StoredRun, console: Console | None = None, *, then: bool = False) -> None:
     """Prints `report` as wide as the console is; without colour when it is not a terminal.
 
     Terminals that do not speak UTF-8 get ASCII for the signs they lack, never an error.
     """
     out = console or Console(highlight=False)
     with out.capture() as capture:
-        out.print(report(run, width=out.width), highlight=False)
+        out.print(report(run, width=out.width, then=then), highlight=False)
     text = capture.get()
     if not out.encoding.lower().startswith("utf"):
         text = text.translate(_ASCII)
@@ -53,14 +61,22 @@ def print_report(run: StoredRun, console: Console | None = None) -> None:
     out.file.flush()
 
 
-def result_table(analysis: Analysis, *, width: int = 80, details: bool = True) -> RenderableType:
-    """For each workload the table of its primary metric and, with `details`, one of its other metrics."""
+def result_table(
+    analysis: Analysis, *, width: int = 80, details: bool = True, then: bool = False
+) -> RenderableType:
+    """For each workload the table of its primary metric and, with `details`, one of its other metrics; with
+    `then` one of the published figures.
+    """
     parts: list[RenderableType] = []
     for workload in analysis.workloads:
         named = clean(workload.title)
         parts.append(Text(named, style="bold", overflow="fold"))
+        if everywhere := _everywhere(workload):
+            parts.append(Text(everywhere, style="dim", overflow="fold"))
         if workload.metrics:
-            parts += [_primary_table(workload, width), Text()]
+            parts += [_primary_table(workload, width), *_units(workload), Text()]
+        if then:
+            parts += then_parts(workload, analysis.plan, width)
         parts += _troubles(workload)
         if details and len(workload.metrics) > 1:
             parts += _other_tables(workload, width)
@@ -76,25 +92,25 @@ def _primary_table(workload: WorkloadResult, width: int) -> Table:
     summaries = [result.summary.get(metric.name) for result in shown]
     comparisons = [result.comparison.get(metric.name) for result in shown]
     means = [summary.mean for summary in summaries if summary]
-    unit = figures.fitting_unit(metric.unit, means)
+    unit = figures.table_unit(metric.unit, means)
     verdicts = [_verdict(one, metric, with_reason=width >= WIDE) for one in comparisons]
-    columns = [
-        *_cell_columns(shown),
+    numbers = [
         [figures.heading(metric, unit), *_estimates(shown, metric, unit)],
         [_versus(workload), *_ratios(shown, metric)],
     ]
-    used = sum(max(map(len, column)) + 2 for column in columns) + max(12, *map(len, verdicts)) + 2
-    bar_width = min(24, width - used)
-    table = _table()
+    used = taken(numbers) + max(12, *map(len, verdicts)) + 2
+    columns = [*fitted(cell_columns(shown), width - used - _SHORTEST_BAR), *numbers]
+    bar_width = min(24, width - used - taken(columns[: -len(numbers)]))
+    table = plain_table()
     for column in columns:
         table.add_column(column[0], no_wrap=True, overflow="ellipsis")
-    if bar_width >= 5:
+    if bar_width >= _SHORTEST_BAR:
         table.add_column("", no_wrap=True, width=bar_width)
     table.add_column("verdict", no_wrap=True, overflow="ellipsis")
     for row, (result, summary, verdict) in enumerate(zip(shown, summaries, verdicts, strict=True), start=1):
         style = "bold" if result.cell.baseline else "" if summary else "dim"
         cells = [Text(column[row], style=style) for column in columns]
-        if bar_width >= 5:
+        if bar_width >= _SHORTEST_BAR:
             cells.append(
                 Text(figures.bar(summary.mean, max(means), bar_width) if summary else "", style="blue")
             )
@@ -108,23 +124,66 @@ def _versus(workload: WorkloadResult) -> str:
     return f"vs {workload.baseline.cell.id}" if len(workload.baseline.cell.id) <= 20 else "vs baseline"
 
 
-def _table() -> Table:
+def plain_table() -> Table:
+    """A table as all of guestmark's look."""
     # One column of padding and the box's invisible divider: two columns between columns.
     return Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim", show_edge=False
     )
 
 
-def _cell_columns(results: Sequence[CellResult]) -> list[list[str]]:
-    """Columns that tell the cells apart, each with its heading first: the platform and the factors
-    that vary.
+def fitted(names: Sequence[Sequence[str]], room: int) -> list[list[str]]:
+    """The columns cut so that they take at most `room` columns, gaps included, if they can: the widest first."""
+    widths = [max(map(len, column)) for column in names]
+    while sum(widths) + 2 * len(widths) > room and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    return [
+        [text if len(text) <= most else f"{text[: most - 1]}…" for text in column]
+        for column, most in zip(names, widths, strict=True)
+    ]
+
+
+def taken(columns: Sequence[Sequence[Any]]) -> int:
+    """Columns of the terminal that these columns of a table take, gaps included."""
+    return sum(max(map(len, column)) + 2 for column in columns)
+
+
+def cell_columns(results: Sequence[CellResult]) -> list[list[str]]:
+    """Columns that tell the cells apart, each with its heading first: workload, platform and factors, those
+    that vary; the platform when nothing does.
     """
     factors = dict.fromkeys(name for result in results for name in result.cell.factors)
     varying = [name for name in factors if len({result.cell.factors.get(name) for result in results}) > 1]
-    return [
-        ["platform", *(_platform(result) for result in results)],
-        *([name, *(result.cell.factors.get(name, "–") for result in results)] for name in varying),
-    ]
+    columns = [[name, *(result.cell.factors.get(name, "–") for result in results)] for name in varying]
+    labels = [clean(_label(result)) for result in results]
+    if len(set(labels)) > 1:
+        columns.insert(0, ["workload", *labels])
+    platforms = [_platform(result) for result in results]
+    grouped = all(result.cell.group for result in results)  # a plan's table may be that of one platform
+    if len(set(platforms)) > 1 or not grouped or not columns:
+        columns.insert(min(1, len(columns)) if len(set(labels)) > 1 else 0, ["platform", *platforms])
+    return columns
+
+
+def _everywhere(workload: WorkloadResult) -> str:
+    """The factors that a plan's table has no column for: `everywhere: smp=1 format=raw`."""
+    cells = [result.cell for result in workload.shown]
+    if len(cells) < 2 or not all(cell.group for cell in cells):
+        return ""
+    common = set.intersection(*(set(cell.factors.items()) for cell in cells))
+    named = [f"{name}={level}" for name, level in cells[0].factors.items() if (name, level) in common]
+    return f"everywhere: {' '.join(named)}" if named else ""
+
+
+def _units(workload: WorkloadResult) -> list[Text]:
+    """What a unit means where people differ about it."""
+    if not any(metric.unit == "B/s" for metric in workload.metrics):
+        return []
+    return [Text("1 MB = 10^6 bytes", style="dim")]
+
+
+def _label(result: CellResult) -> str:
+    return result.cell.workload.label or result.cell.workload.name
 
 
 def _platform(result: CellResult) -> str:
@@ -193,18 +252,17 @@ def _other_tables(workload: WorkloadResult, width: int) -> list[RenderableType]:
     shown = [result for result in workload.shown if result.summary]
     if not shown:
         return []
-    cells = _cell_columns(shown)
-    taken = sum(max(map(len, column)) + 2 for column in cells)
+    cells = fitted(cell_columns(shown), width // 2)
     pending = [_metric_column(shown, metric) for metric in workload.metrics[1:]]
     tables: list[RenderableType] = []
     while pending:
-        room = width - taken
+        room = width - taken(cells)
         chosen: list[list[Text]] = []
         while pending and (not chosen or room >= max(map(len, pending[0])) + 2):
             chosen.append(pending.pop(0))
             room -= max(map(len, chosen[-1])) + 2
         columns = [*([Text(cell) for cell in column] for column in cells), *chosen]
-        table = _table()
+        table = plain_table()
         for column in columns:
             table.add_column(column[0], no_wrap=True, overflow="ellipsis")
         for row in range(1, len(shown) + 1):
@@ -220,7 +278,7 @@ def _other_tables(workload: WorkloadResult, width: int) -> list[RenderableType]:
 def _metric_column(shown: Sequence[CellResult], metric: Metric) -> list[Text]:
     """The heading, then for each cell the mean and how it compares."""
     summaries = [result.summary.get(metric.name) for result in shown]
-    unit = figures.fitting_unit(metric.unit, (summary.mean for summary in summaries if summary))
+    unit = figures.table_unit(metric.unit, (summary.mean for summary in summaries if summary))
     means = figures.aligned(
         [figures.estimate(one.mean, one.ci, unit)[0] if one else "–" for one in summaries]
     )

@@ -1,0 +1,168 @@
+"""Then and now: published figures beside the measured ones, each with its ratio to its own baseline."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from guestmark.plan.model import Better, Metric, Plan, Published, PublishedFigure
+from guestmark.plan.pattern import level_of
+from guestmark.plan.published_units import size_of
+from guestmark.report import figures
+from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.report.document import clean
+
+_MEANING = {
+    "time": "time: of the baseline's time, so +6 % takes 6 % longer, −50 % half as long",
+    "throughput": "throughput: of the baseline's throughput, so +6 % moves 6 % more in a second, −50 % half as much",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One cell with the published figure about it (None: none is)."""
+
+    result: CellResult
+    figure: PublishedFigure | None
+
+
+def figure_for(cell: CellResult, published: Published) -> PublishedFigure | None:
+    """The figure about this cell: all that it names agrees; of several the one that names most."""
+    fitting = [figure for figure in published.figures if _is_about(figure.cell, cell)]
+    return max(fitting, key=lambda figure: len(figure.cell), default=None)
+
+
+def _is_about(named: Mapping[str, str], result: CellResult) -> bool:
+    return result.cell.null_of is None and all(
+        level_of(result.cell, name) == level for name, level in named.items()
+    )
+
+
+def percent_ratio(ratio: float, percent_of: str, better: Better) -> float:
+    """What a percentage of time or throughput is computed from, given the ratio of a metric to its baseline.
+
+    A metric of which less is better is a time, any other a throughput; each is the inverse of the other.
+    """
+    is_time = better is Better.LOWER
+    return ratio if is_time == (percent_of == "time") else 1 / ratio
+
+
+def signed_percent(ratio: float) -> str:
+    """`+6 %` for 1.06; no more digits than make sense beside published figures."""
+    value = (ratio - 1) * 100
+    places = 1 if 0.05 <= abs(value) < 9.95 else 0
+    text = figures.number(abs(value), places)
+    sign = "" if float(text.replace(" ", "")) == 0 else "+" if value > 0 else "−"
+    return f"{sign}{text} %"
+
+
+def then_parts(workload: WorkloadResult, plan: Plan, width: int) -> list[RenderableType]:
+    """For each publication that says something about this table's cells, a table of then and now."""
+    parts: list[RenderableType] = []
+    for published in plan.published:
+        pairs = [Pair(one, figure_for(one, published)) for one in workload.cells if one.cell.null_of is None]
+        if any(pair.figure for pair in pairs):
+            parts += _table(pairs, published, plan, width)
+    return parts
+
+
+def _table(pairs: Sequence[Pair], published: Published, plan: Plan, width: int) -> list[RenderableType]:
+    from guestmark.report.terminal import cell_columns, fitted, plain_table, taken
+
+    metric = next(
+        (metric for metric in plan.metrics if metric.name == published.metric),
+        Metric(published.metric, published.unit),
+    )
+    size = size_of(published.unit, metric.unit)
+    unit = figures.Unit(size, published.unit)
+    values = [_now(pair.result, metric, unit) for pair in pairs]
+    then = [
+        figures.number(pair.figure.value, _places(pair.figure.value)) if pair.figure else "–"
+        for pair in pairs
+    ]
+    now_ratios = [_now_ratio(pair.result, metric) for pair in pairs]
+    then_ratios = [_then_ratio(pair.figure) for pair in pairs]
+    of = published.percent_of
+    names = cell_columns([pair.result for pair in pairs])
+    numbers = [
+        [f"now, {unit.name}", *figures.aligned(values)],
+        ["×base", *_ratio_texts(now_ratios)],
+        [of, *_percents(now_ratios, of, metric)],
+        [f"then, {unit.name}", *figures.aligned(then)],
+        ["×base", *_ratio_texts(then_ratios)],
+        [of, *_percents(then_ratios, of, metric)],
+    ]
+    columns = [*fitted(names, width - taken(numbers)), *numbers]
+    table = plain_table()
+    for column in columns:
+        table.add_column(column[0], no_wrap=True, overflow="ellipsis")
+    for row in range(1, len(pairs) + 1):
+        table.add_row(*(Text(column[row]) for column in columns))
+    called = (
+        f"Then and now: {figures.heading(metric, unit)}{f' ({published.name})' if published.name else ''}"
+    )
+    head = Text(str(clean(called)), style="bold")
+    small = [f"then: {published.source}", *([published.conditions] if published.conditions else [])]
+    small.append(f"×base: {published.metric} against the baseline's; then: against the publication's own")
+    small.append(_MEANING[of])
+    if scale := plan.context.get("scale"):
+        small.append(f"now is at scale {scale:g}, then at full size: ratios can be compared, seconds cannot")
+    lines = [Text(str(clean(line)), style="dim", overflow="fold") for line in small]
+    return [head, table, *lines, Text()]
+
+
+def _now(result: CellResult, metric: Metric, unit: figures.Unit) -> str:
+    summary = result.summary.get(metric.name)
+    if summary is None:
+        return result.status.value if result.status.value != "ok" else "–"
+    return figures.estimate(summary.mean, summary.ci, unit)[0]
+
+
+def _now_ratio(result: CellResult, metric: Metric) -> float | None:
+    if result.cell.baseline:
+        return 1.0 if metric.name in result.summary else None
+    comparison = result.comparison.get(metric.name)
+    return None if comparison is None else comparison.ratio
+
+
+def _then_ratio(figure: PublishedFigure | None) -> float | None:
+    return None if figure is None or not figure.baseline else figure.value / figure.baseline
+
+
+def _ratio_texts(ratios: Sequence[float | None]) -> list[str]:
+    shown = [
+        "–" if ratio is None else f"×{figures.number(ratio, 2 if ratio < 99.5 else 0)}" for ratio in ratios
+    ]
+    return figures.aligned(shown)
+
+
+def _percents(ratios: Sequence[float | None], of: str, metric: Metric) -> list[str]:
+    texts = [
+        "–" if ratio is None or ratio <= 0 else signed_percent(percent_ratio(ratio, of, metric.better))
+        for ratio in ratios
+    ]
+    room = max(map(len, texts), default=0)
+    return [f"{text:>{room}}" for text in texts]
+
+
+def _places(value: float) -> int:
+    """The decimals a publication gave: as many as the number has, at most six."""
+    return len(f"{value:.6f}".rstrip("0").partition(".")[2])
+
+
+def not_measured(analysis: Analysis) -> list[RenderableType]:
+    """The published figures about cells this run does not have, so that none is hidden."""
+    lines: list[RenderableType] = []
+    for published in analysis.plan.published:
+        used = [figure_for(result, published) for result in analysis.cells]
+        rest = [figure for figure in published.figures if not any(figure is one for one in used)]
+        if not rest:
+            continue
+        where = f" ({published.name})" if published.name else ""
+        lines.append(Text(f"Published{where}, not measured in this run:", style="dim"))
+        for figure in rest:
+            cell = " ".join(f"{name}={level}" for name, level in figure.cell.items())
+            value = figures.number(figure.value, _places(figure.value))
+            lines.append(Text(f"  {cell}: {value} {published.unit}", style="dim", overflow="fold"))
+    return [*lines, Text()] if lines else []
