@@ -3,6 +3,7 @@
 //! `guestmark-agent serve` answers on standard input and output; as PID 1 it boots first (see `init`);
 //! `guestmark-agent supervise` keeps a hypervisor from outliving its controller.
 
+mod bulk;
 mod calls;
 mod exec;
 mod frame;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use guestmark_wire::{Answer, Call, Done, Failed, Kind, Phase, Request};
 
+use crate::bulk::Bulk;
 use crate::exec::{failure, Job};
 use crate::frame::{Decoder, Outbox};
 use crate::transfer::Transfer;
@@ -74,7 +75,12 @@ pub fn serve(
     phases: Vec<Phase>,
     before_calls: impl FnOnce(),
 ) -> End {
+    let bulk = match Bulk::new() {
+        Ok(bulk) => bulk,
+        Err(error) => return End::Broken(format!("pipe: {error}")),
+    };
     let mut server = Server {
+        bulk,
         signals,
         vmstat: File::open("/proc/vmstat").ok(),
         out: Outbox::default(),
@@ -101,6 +107,7 @@ struct Server<'a> {
     out: Outbox,
     jobs: Vec<Job>,
     transfers: Vec<Transfer>,
+    bulk: Bulk,
     /// Programs that ended while another one's remains were swept up.
     ended: Vec<(sys::Reaped, u64)>,
     phases: Vec<Phase>,
@@ -172,6 +179,9 @@ impl Server<'_> {
                     }
                 }
             }
+            if fds.last().is_some_and(|bell| bell.revents != 0) {
+                self.bulk.settle(&mut self.out);
+            }
             self.settle_ended();
             self.expire();
             self.pump();
@@ -182,7 +192,7 @@ impl Server<'_> {
         }
     }
 
-    /// What to wait for: signals, the channel's two sides, then three descriptors for each job.
+    /// What to wait for: signals, the channel's two sides, then three descriptors for each job, then the bell of bulk calls.
     fn watched(&self, fds: &mut Vec<libc::pollfd>, input: RawFd, output: RawFd, absent: bool) {
         let when = |wanted: bool, events| if wanted { events } else { 0 };
         let listening = !self.jobs.iter().any(Job::is_full);
@@ -205,6 +215,7 @@ impl Server<'_> {
             let fd = job.input.as_ref().filter(|_| job.has_input());
             fds.push(wants(fd.map_or(-1, AsRawFd::as_raw_fd), libc::POLLOUT));
         }
+        fds.push(wants(self.bulk.bell().as_raw_fd(), libc::POLLIN));
     }
 
     /// Reaps children that have ended; returns the signal that asks us to end, if there was one.
@@ -309,12 +320,21 @@ impl Server<'_> {
                     job.resize(size);
                 }
             }
-            Call::ReadFile(_) | Call::WriteFile(_) | Call::Sink | Call::Sha256(_) => {
-                match Transfer::start(id, request.call) {
-                    Ok(transfer) => self.transfers.push(transfer),
-                    Err(error) => self.out.push(&Failed { id, error }),
-                }
-            }
+            Call::ReadFile(_)
+            | Call::WriteFile(_)
+            | Call::WriteStream(_)
+            | Call::Sink
+            | Call::Sha256(_) => match Transfer::start(id, request.call) {
+                Ok(transfer) => self.transfers.push(transfer),
+                Err(error) => self.out.push(&Failed { id, error }),
+            },
+            Call::Copy(_)
+            | Call::Fill(_)
+            | Call::ReadBack(_)
+            | Call::Checksum(_)
+            | Call::ChecksumOfPattern(_)
+            | Call::Flush(_)
+            | Call::DropCaches => self.bulk.start(id, request.call, &mut self.out),
             Call::Hello => self.out.push(&Answer {
                 id,
                 ok: calls::hello(&self.phases, self.window),

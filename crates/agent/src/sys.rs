@@ -1,4 +1,6 @@
-//! System calls that neither `std` nor `rustix` has in the form needed here. The agent has a single thread.
+//! System calls that neither `std` nor `rustix` has in the form needed here.
+//!
+//! The agent has a single thread, but for those of [`crate::bulk`], which only move bytes between files.
 
 use std::ffi::CString;
 use std::io;
@@ -18,6 +20,23 @@ pub fn check(value: libc::c_int) -> io::Result<libc::c_int> {
 /// A path or argument for the kernel.
 pub fn cstring(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// A path as `std` takes it.
+pub fn os_path(bytes: &[u8]) -> &std::ffi::OsStr {
+    std::os::unix::ffi::OsStrExt::from_bytes(bytes)
+}
+
+/// Processor time of this process in user mode and in the kernel, microseconds.
+pub fn processor_time_us() -> (u64, u64) {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the out pointer is valid; `rusage` is valid when all zero, should the call fail.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    (us(usage.ru_utime), us(usage.ru_stime))
 }
 
 /// Nanoseconds of a clock.

@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use guestmark_wire::{Answer, Call, Count, Digest, Failed, Failure, Kind, MAX_CHUNK};
 use sha2::{Digest as _, Sha256};
 
+use crate::bulk::Meter;
 use crate::exec::{failure, os_failure};
 use crate::frame::Outbox;
 use crate::sys;
@@ -28,6 +29,12 @@ enum What {
     Read { file: File, left: u64 },
     /// From the controller.
     Write { file: File, fsync: bool },
+    /// From the controller, with all that is known of a bulk transfer.
+    Stream {
+        file: File,
+        flush: bool,
+        meter: Meter,
+    },
     /// From the controller to nowhere.
     Sink,
     /// Into a digest.
@@ -94,6 +101,16 @@ impl Transfer {
                     fsync: write.fsync,
                 }
             }
+            Call::WriteStream(write) => {
+                let options = &mut File::options();
+                options.write(true).create(true).truncate(true);
+                let meter = Meter::start();
+                What::Stream {
+                    file: open(options, &write.path)?,
+                    flush: write.flush,
+                    meter,
+                }
+            }
             _ => What::Sink,
         };
         Ok(Self {
@@ -153,14 +170,14 @@ impl Transfer {
                     Err(error) => self.fail("read", &error, out, true),
                 }
             }
-            What::Write { .. } | What::Sink | What::Failed => false,
+            What::Write { .. } | What::Stream { .. } | What::Sink | What::Failed => false,
         }
     }
 
     /// Takes data from the controller; returns whether the call has ended.
     pub fn feed(&mut self, data: &[u8], out: &mut Outbox) -> bool {
         self.bytes += data.len() as u64;
-        if let What::Write { file, .. } = &mut self.what {
+        if let What::Write { file, .. } | What::Stream { file, .. } = &mut self.what {
             if let Err(error) = file.write_all(data) {
                 return self.fail("write", &error, out, false);
             }
@@ -170,6 +187,19 @@ impl Transfer {
 
     /// No more data will come: answers. Returns that the call has ended.
     pub fn end(&mut self, out: &mut Outbox) -> bool {
+        if matches!(self.what, What::Stream { .. }) {
+            let What::Stream { file, flush, meter } =
+                std::mem::replace(&mut self.what, What::Failed)
+            else {
+                unreachable!("it was just seen")
+            };
+            let id = self.id;
+            match meter.finish(self.bytes, false, false, flush.then_some(&file)) {
+                Ok(ok) => out.push(&Answer { id, ok }),
+                Err(error) => out.push(&Failed { id, error }),
+            }
+            return true;
+        }
         match &mut self.what {
             What::Write { file, fsync: true } => {
                 if let Err(error) = file.sync_all() {

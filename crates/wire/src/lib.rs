@@ -6,6 +6,8 @@
 //!
 //! Byte strings (arguments, environment, paths, contents) are `MessagePack` `bin`: Unix names need not be UTF-8.
 
+pub mod bulk;
+
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -68,6 +70,22 @@ pub enum Call<'a> {
     Remove(Remove),
     /// What the machine is: [`Facts`].
     Facts,
+    /// Data that follows goes into a file: [`bulk::Transferred`].
+    WriteStream(bulk::WriteStream),
+    /// Copies a file or device into a file: [`bulk::Transferred`].
+    Copy(bulk::Copy),
+    /// Fills a file with a pattern: [`bulk::Transferred`].
+    Fill(bulk::Fill),
+    /// Reads a file or device and drops the bytes: [`bulk::Transferred`].
+    ReadBack(bulk::ReadBack),
+    /// Digest of a file or device: [`bulk::Sum`].
+    Checksum(bulk::Extent),
+    /// Digest that a file filled with a pattern must have: [`bulk::Sum`].
+    ChecksumOfPattern(bulk::PatternExtent),
+    /// Writes a file and its filesystem back: [`bulk::Flushed`].
+    Flush(Path),
+    /// Writes everything back and empties the page cache: [`Done`].
+    DropCaches,
     /// Writes back, replies [`Done`] and switches the machine off (as a plain process: exits).
     PowerOff,
     /// Bytes for the standard input, file or sink of the call.

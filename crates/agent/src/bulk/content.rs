@@ -1,0 +1,189 @@
+//! Patterns, and digests of files and of patterns.
+
+use std::fs::File;
+use std::io::Read;
+
+use guestmark_wire::bulk::{Extent, Pattern, PatternExtent, Sum};
+use guestmark_wire::Failure;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::engine::shorter;
+use crate::exec::os_failure;
+use crate::sys;
+
+/// Random bytes repeat after this many, but for the number that each page starts with.
+const PERIOD: usize = 1 << 20;
+const PAGE: usize = 4096;
+const CHUNK: usize = 1 << 20;
+
+/// Makes the bytes of a pattern.
+pub struct Generator {
+    pattern: Pattern,
+    base: Vec<u8>,
+}
+
+impl Generator {
+    /// Of this pattern.
+    pub fn new(pattern: Pattern) -> Self {
+        let base = match pattern {
+            Pattern::Random => random(PERIOD),
+            _ => Vec::new(),
+        };
+        Self { pattern, base }
+    }
+
+    /// Puts the first block into a buffer; `advance` then makes any other of the same size from it.
+    pub fn prepare(&self, buffer: &mut [u8]) {
+        match self.pattern {
+            Pattern::Zero => buffer.fill(0),
+            Pattern::One => buffer.fill(1),
+            Pattern::Random => self.write(buffer, 0),
+        }
+    }
+
+    /// Turns a prepared buffer into the bytes at `offset` (a multiple of its size).
+    pub fn advance(&self, buffer: &mut [u8], offset: u64) {
+        if self.pattern != Pattern::Random {
+            return;
+        }
+        if buffer.len() % PERIOD == 0 {
+            number_pages(buffer, offset);
+        } else {
+            self.write(buffer, offset);
+        }
+    }
+
+    fn write(&self, buffer: &mut [u8], offset: u64) {
+        let mut at = offset as usize % PERIOD;
+        let mut rest = &mut *buffer;
+        while !rest.is_empty() {
+            let count = rest.len().min(PERIOD - at);
+            let (now, later) = rest.split_at_mut(count);
+            now.copy_from_slice(&self.base[at..at + count]);
+            (rest, at) = (later, 0);
+        }
+        number_pages(buffer, offset);
+    }
+}
+
+/// Writes its number at the start of every page, so that no two are alike. Offset and length need not be whole pages.
+fn number_pages(buffer: &mut [u8], offset: u64) {
+    let end = offset + buffer.len() as u64;
+    let mut page = offset / PAGE as u64;
+    while page * (PAGE as u64) < end {
+        let start = page * PAGE as u64;
+        for (index, byte) in page.to_le_bytes().into_iter().enumerate() {
+            let at = start + index as u64;
+            if (offset..end).contains(&at) {
+                buffer[(at - offset) as usize] = byte;
+            }
+        }
+        page += 1;
+    }
+}
+
+/// Pseudo-random bytes (`SplitMix64`, Steele, Lea and Flood 2014), always the same.
+fn random(size: usize) -> Vec<u8> {
+    let mut state = 0_u64;
+    let mut bytes = Vec::with_capacity(size);
+    while bytes.len() < size {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bytes.extend_from_slice(&(z ^ (z >> 31)).to_le_bytes());
+    }
+    bytes
+}
+
+/// Digest of a file or device.
+pub fn checksum(extent: &Extent) -> Result<Sum, Failure> {
+    let name = String::from_utf8_lossy(&extent.path);
+    let failed = |error: &std::io::Error| os_failure(&name, error);
+    let mut file = File::open(sys::os_path(&extent.path)).map_err(|error| failed(&error))?;
+    let mut state = Xxh3::new();
+    let mut buffer = vec![0; CHUNK];
+    let mut size = 0;
+    loop {
+        let left = extent.length.map_or(u64::MAX, |length| length - size);
+        let limit = left.min(CHUNK as u64) as usize;
+        let count = match file.read(&mut buffer[..limit]) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            other => other.map_err(|error| failed(&error))?,
+        };
+        if count == 0 {
+            break;
+        }
+        state.update(&buffer[..count]);
+        size += count as u64;
+    }
+    match extent.length {
+        Some(length) if size < length => Err(shorter(&name, size, length)),
+        _ => Ok(sum(&state, size)),
+    }
+}
+
+/// Digest of the bytes that a pattern makes.
+pub fn checksum_of_pattern(extent: &PatternExtent) -> Sum {
+    let generator = Generator::new(extent.pattern);
+    let mut state = Xxh3::new();
+    let mut buffer = vec![0; CHUNK];
+    generator.prepare(&mut buffer);
+    let mut offset = 0;
+    while offset < extent.size {
+        generator.advance(&mut buffer, offset);
+        let count = (extent.size - offset).min(CHUNK as u64);
+        state.update(&buffer[..count as usize]);
+        offset += count;
+    }
+    sum(&state, extent.size)
+}
+
+fn sum(state: &Xxh3, size: u64) -> Sum {
+    Sum {
+        xxh3: format!("{:032x}", state.digest128()),
+        size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Generator, Pattern, PAGE, PERIOD};
+
+    fn bytes(pattern: Pattern, block: usize, size: usize) -> Vec<u8> {
+        let generator = Generator::new(pattern);
+        let mut buffer = vec![0xee; block];
+        generator.prepare(&mut buffer);
+        let mut all = Vec::new();
+        while all.len() < size {
+            generator.advance(&mut buffer, all.len() as u64);
+            all.extend_from_slice(&buffer);
+        }
+        all.truncate(size);
+        all
+    }
+
+    #[test]
+    fn the_content_does_not_depend_on_the_block_size() {
+        let whole = bytes(Pattern::Random, 2 * PERIOD, 3 * PERIOD);
+        for block in [512, 1000, PAGE, 3 * PAGE, PERIOD, 3 * PERIOD] {
+            assert!(
+                bytes(Pattern::Random, block, 3 * PERIOD) == whole,
+                "{block}"
+            );
+        }
+        assert!(bytes(Pattern::One, 4096, 10000)
+            .iter()
+            .all(|&byte| byte == 1));
+        assert!(bytes(Pattern::Zero, 4096, 10000)
+            .iter()
+            .all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn no_two_pages_are_alike() {
+        let all = bytes(Pattern::Random, PERIOD, 4 * PERIOD);
+        let pages: std::collections::HashSet<_> = all.chunks(PAGE).collect();
+        assert_eq!(pages.len(), all.len() / PAGE);
+    }
+}

@@ -1,0 +1,370 @@
+//! Moving bytes between files: one block after the other through the page cache, or with `O_DIRECT` and several requests
+//! under way, so that no byte passes through the processor.
+//!
+//! The requests are made by threads. With blocks of megabytes there are only some hundreds of them a gigabyte, so a
+//! ring shared with the kernel (`io_uring`) would win nothing, and not every kernel has it or allows it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+
+use guestmark_wire::bulk::{Copy, Fill, How, ReadBack, Transferred};
+use guestmark_wire::{Failure, Kind};
+
+use super::content::Generator;
+use super::meter::Meter;
+use crate::exec::{failure, os_failure};
+use crate::sys;
+
+/// What offsets, lengths and addresses of direct I/O are multiples of: the largest that a device asks for here.
+const ALIGNMENT: u64 = 4096;
+const LARGEST_BLOCK: u64 = 64 << 20;
+const MOST_IN_FLIGHT: u32 = 64;
+
+/// Where bytes come from.
+enum Origin {
+    File(Named),
+    Pattern(Generator),
+}
+
+/// A file with the name that errors give it.
+struct Named {
+    file: File,
+    name: String,
+}
+
+impl Named {
+    fn failed(&self, what: &str, error: &io::Error) -> Failure {
+        os_failure(&format!("{what} {}", self.name), error)
+    }
+}
+
+/// A source that ended too early.
+pub fn shorter(name: &str, found: u64, wanted: u64) -> Failure {
+    failure(
+        Kind::BadRequest,
+        &format!("{name} is shorter than asked: {found} bytes instead of {wanted}"),
+    )
+}
+
+/// Copies a file or device into a file.
+pub fn copy(call: &Copy) -> Result<Transferred, Failure> {
+    check(call.how)?;
+    let source = open_source(&call.source, call.how.direct)?;
+    let size = length_of(&source, call.length)?;
+    let from = Origin::File(source);
+    write_file(
+        &from,
+        &call.destination,
+        size,
+        call.how,
+        (call.preallocate, call.flush),
+    )
+}
+
+/// Fills a file with a pattern.
+pub fn fill(call: &Fill) -> Result<Transferred, Failure> {
+    check(call.how)?;
+    let from = Origin::Pattern(Generator::new(call.pattern));
+    write_file(
+        &from,
+        &call.path,
+        call.size,
+        call.how,
+        (call.preallocate, call.flush),
+    )
+}
+
+/// Reads a file or device and drops the bytes.
+pub fn read_back(call: &ReadBack) -> Result<Transferred, Failure> {
+    check(call.how)?;
+    let source = open_source(&call.path, call.how.direct)?;
+    let size = length_of(&source, call.length)?;
+    let mut buffers = buffers(call.how, size);
+    let meter = Meter::start();
+    let blocks = Blocks::new(size, call.how.block_size, false);
+    run(&blocks, &mut buffers, |buffer, offset, count| {
+        read_full(&source, &mut buffer[..count], offset, call.how.direct)
+    })?;
+    meter.finish(size, call.how.direct, false, None)
+}
+
+fn check(how: How) -> Result<(), Failure> {
+    let aligned = !how.direct || how.block_size % ALIGNMENT == 0;
+    if aligned
+        && (1..=LARGEST_BLOCK).contains(&how.block_size)
+        && (1..=MOST_IN_FLIGHT).contains(&how.in_flight)
+    {
+        Ok(())
+    } else {
+        Err(failure(
+            Kind::BadRequest,
+            &format!("{how:?} makes no sense"),
+        ))
+    }
+}
+
+fn open_source(path: &[u8], direct: bool) -> Result<Named, Failure> {
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let source = open(&options, path, libc::O_NONBLOCK, direct)?;
+    let kind = source
+        .file
+        .metadata()
+        .map_err(|error| source.failed("stat", &error))?
+        .file_type();
+    if kind.is_file() || kind.is_block_device() {
+        Ok(source)
+    } else {
+        let why = format!("{}: neither a file nor a disk", source.name);
+        Err(failure(Kind::BadRequest, &why))
+    }
+}
+
+/// Opens for direct I/O, if asked, or says that this is refused; nothing falls back.
+fn open(
+    options: &std::fs::OpenOptions,
+    path: &[u8],
+    flags: i32,
+    direct: bool,
+) -> Result<Named, Failure> {
+    let name = String::from_utf8_lossy(path).into_owned();
+    let mut options = options.clone();
+    options.custom_flags(flags | if direct { libc::O_DIRECT } else { 0 });
+    match options.open(sys::os_path(path)) {
+        Ok(file) => Ok(Named { file, name }),
+        Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => Err(os_failure(
+            &format!("{name}: O_DIRECT is refused by its filesystem"),
+            &error,
+        )),
+        Err(error) => Err(os_failure(&name, &error)),
+    }
+}
+
+/// Bytes to move: those asked for, else all of the source.
+fn length_of(source: &Named, asked: Option<u64>) -> Result<u64, Failure> {
+    let size = io::Seek::seek(&mut &source.file, io::SeekFrom::End(0))
+        .map_err(|error| source.failed("seek", &error))?;
+    match asked {
+        Some(length) if length > size => Err(shorter(&source.name, size, length)),
+        Some(length) => Ok(length),
+        None => Ok(size),
+    }
+}
+
+fn write_file(
+    from: &Origin,
+    destination: &[u8],
+    size: u64,
+    how: How,
+    (preallocate, flush): (bool, bool),
+) -> Result<Transferred, Failure> {
+    let mut buffers = buffers(how, size);
+    if let Origin::Pattern(generator) = from {
+        for buffer in &mut buffers {
+            generator.prepare(buffer.bytes());
+        }
+    }
+    let meter = Meter::start();
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    let to = open(&options, destination, 0, how.direct)?;
+    let preallocated = preallocate && allocate(&to, size)?;
+    // Where nothing is allocated every block must extend the file: inside its size, ext2 would write to a hole through
+    // the page cache, whatever was asked for.
+    let blocks = Blocks::new(size, how.block_size, !preallocated);
+    run(&blocks, &mut buffers, |buffer, offset, count| {
+        // Direct I/O moves whole sectors; what is too much is cut off at the end.
+        let whole = if how.direct {
+            count.next_multiple_of(ALIGNMENT as usize)
+        } else {
+            count
+        };
+        match from {
+            Origin::File(source) => read_full(source, &mut buffer[..count], offset, how.direct)?,
+            Origin::Pattern(generator) => generator.advance(buffer, offset),
+        }
+        blocks.in_turn(offset, || {
+            to.file
+                .write_all_at(&buffer[..whole], offset)
+                .map_err(|error| to.failed("write", &error))
+        })
+    })?;
+    if how.direct && size % ALIGNMENT != 0 {
+        to.file
+            .set_len(size)
+            .map_err(|error| to.failed("truncate", &error))?;
+    }
+    meter.finish(size, how.direct, preallocated, flush.then_some(&to.file))
+}
+
+/// Allocates the file; false when its filesystem cannot.
+fn allocate(to: &Named, size: u64) -> Result<bool, Failure> {
+    if size == 0 {
+        return Ok(false);
+    }
+    match rustix::fs::fallocate(&to.file, rustix::fs::FallocateFlags::empty(), 0, size) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(false),
+        Err(error) => Err(to.failed("allocate", &error.into())),
+    }
+}
+
+/// Reads `buffer` full. Direct reads ask for whole sectors, which a file's last ones need not be.
+fn read_full(source: &Named, buffer: &mut [u8], offset: u64, direct: bool) -> Result<(), Failure> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match source
+            .file
+            .read_at(&mut buffer[done..], offset + done as u64)
+        {
+            Ok(0) => {
+                let found = offset + done as u64;
+                return Err(shorter(&source.name, found, offset + buffer.len() as u64));
+            }
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
+                return Err(source.failed("O_DIRECT is refused: read", &error))
+            }
+            Err(error) => return Err(source.failed("read", &error)),
+        }
+    }
+    Ok(())
+}
+
+/// Memory at an address that direct I/O takes.
+struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    size: usize,
+}
+
+impl Buffer {
+    fn new(size: usize) -> Self {
+        // Written to, so that its pages are there before the clock runs.
+        let memory = vec![0xff_u8; size + ALIGNMENT as usize];
+        let start = memory.as_ptr().align_offset(ALIGNMENT as usize);
+        Self {
+            memory,
+            start,
+            size,
+        }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.size]
+    }
+}
+
+fn buffers(how: How, size: u64) -> Vec<Buffer> {
+    let wanted = if how.direct {
+        u64::from(how.in_flight)
+    } else {
+        1
+    };
+    let useful = size.div_ceil(how.block_size).clamp(1, wanted);
+    (0..useful)
+        .map(|_| Buffer::new(how.block_size as usize))
+        .collect()
+}
+
+/// Which block is next, and for files that grow whose turn it is to be written.
+struct Blocks {
+    size: u64,
+    block_size: u64,
+    next: AtomicU64,
+    failed: AtomicBool,
+    turn: Option<Mutex<u64>>,
+    turned: Condvar,
+}
+
+impl Blocks {
+    fn new(size: u64, block_size: u64, in_order: bool) -> Self {
+        Self {
+            size,
+            block_size,
+            next: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            turn: in_order.then(|| Mutex::new(0)),
+            turned: Condvar::new(),
+        }
+    }
+
+    /// The next block's offset and length.
+    fn claim(&self) -> Option<(u64, usize)> {
+        if self.failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let offset = self.next.fetch_add(1, Ordering::Relaxed) * self.block_size;
+        let left = self.size.checked_sub(offset).filter(|&left| left > 0)?;
+        Some((offset, left.min(self.block_size) as usize))
+    }
+
+    /// Runs `act` once all blocks before this one have had their turn, or at once when order does not matter.
+    fn in_turn(
+        &self,
+        offset: u64,
+        act: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let Some(turn) = &self.turn else {
+            return act();
+        };
+        let mut at = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        while *at != offset && !self.failed.load(Ordering::Relaxed) {
+            at = self.turned.wait(at).unwrap_or_else(PoisonError::into_inner);
+        }
+        if *at != offset {
+            return Ok(());
+        }
+        // Held while writing: that is what keeps the order, and readers do not need it.
+        act()?;
+        *at += self.block_size;
+        self.turned.notify_all();
+        Ok(())
+    }
+
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+        if let Some(turn) = &self.turn {
+            // Whoever is about to wait has looked at `failed` under this lock.
+            drop(turn.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        self.turned.notify_all();
+    }
+}
+
+/// Moves all blocks, with one thread for each buffer; the first failure ends it.
+fn run(
+    blocks: &Blocks,
+    buffers: &mut [Buffer],
+    act: impl Fn(&mut [u8], u64, usize) -> Result<(), Failure> + Sync,
+) -> Result<(), Failure> {
+    let work = |buffer: &mut Buffer| {
+        while let Some((offset, count)) = blocks.claim() {
+            if let Err(error) = act(buffer.bytes(), offset, count) {
+                blocks.fail();
+                return Err(error);
+            }
+        }
+        Ok(())
+    };
+    let [only] = buffers else {
+        return thread::scope(|scope| {
+            let started: Vec<_> = buffers
+                .iter_mut()
+                .map(|buffer| scope.spawn(|| work(buffer)))
+                .collect();
+            let ended = started.into_iter().map(|thread| {
+                let died = |_| Err(failure(Kind::Os, "a thread that moved bytes has died"));
+                thread.join().unwrap_or_else(died)
+            });
+            // All are waited for; the first failure is told.
+            ended.fold(Ok(()), Result::and)
+        });
+    };
+    work(only)
+}
