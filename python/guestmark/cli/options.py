@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -12,6 +13,7 @@ from guestmark.plan import units
 from guestmark.plan.matrix import Null
 
 if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger as OpenLedger
     from guestmark.plan.model import Plan
 
 T = TypeVar("T")
@@ -85,6 +87,18 @@ def complete_plan(incomplete: str) -> list[str]:
 
     files = [path for path in glob.glob(f"{glob.escape(incomplete)}*") if path.endswith(".toml")]  # noqa: PTH207
     return [*library.names(), *sorted(files)]
+
+
+@contextmanager
+def ledger_to_read(path: str | None) -> Iterator[OpenLedger | None]:
+    """The ledger for a look at earlier runs; None when there is none yet."""
+    from guestmark.ledger import default_path, open_ledger
+
+    if path is None and not default_path().exists():
+        yield None
+        return
+    with open_ledger(path, writable=False) as opened:
+        yield opened
 
 
 Ledger = Annotated[

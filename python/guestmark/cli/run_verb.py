@@ -112,6 +112,22 @@ def command(
     raise typer.Exit(session.execute(made, ledger, outputs))
 
 
-def _list(plan: Plan, ledger: str | None) -> None:
+def _list(plan: Plan, ledger_path: str | None) -> None:
+    """The cells, a line each, on standard output; what is said about them on standard error."""
+    from guestmark.experiment.estimate import estimate
+    from guestmark.plan.units import format_duration
+
     for cell in plan.cells:
-        sys.stdout.write(f"{cell.id}\n")
+        marks = ["baseline"] if cell.baseline else []
+        marks += [f"null copy of {cell.null_of}"] if cell.null_of else []
+        sys.stdout.write(f"{cell.id}{f'  # {marks[0]}' if marks else ''}\n")
+    sys.stdout.flush()
+    for note in plan.context.get("notes", ()):
+        sys.stderr.write(f"guestmark: {note}\n")
+    with options.ledger_to_read(ledger_path) as ledger:
+        found = estimate(plan, ledger)
+    trials = f"{len(plan.cells)} cells, {'' if found.exactly else 'at least '}{found.blocks} blocks"
+    takes = "the time is unknown" if not found.block_s else f"about {format_duration(found.seconds)}"
+    limit = "" if found.exactly else f", at most {format_duration(plan.policy.time_limit_s)} and a block"
+    origin = f" ({found.origin})" if found.origin else ""
+    sys.stderr.write(f"guestmark: {trials}: {takes}{limit}{origin}\n")

@@ -1,8 +1,9 @@
 """Plans in TOML: read, checked as a whole, and made into an outline."""
 
+import copy
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from guestmark.errors import UsageError
 from guestmark.plan import factors, pattern, schema, workload_kinds
@@ -16,7 +17,11 @@ from guestmark.plan.published_units import check_unit
 from guestmark.plan.scale import scale_table
 from guestmark.plan.units import parse_duration, parse_fraction
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+_PRUNINGS = 3
+_STAND_INS: Mapping[str, Any] = {"name": "plan", "title": "plan", "platforms": ["host"]}
 
 
 def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
@@ -37,7 +42,9 @@ def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
         model = schema.Plan.model_validate(data)
     except ValidationError as error:
         problems.add_invalid(error, schema.Plan)
-        _check_rest(data, problems)
+        rest = _without_mistakes(data, error)
+        if rest is not None:  # what has the right form may still hold mistakes
+            _Reader(rest, problems, 1.0).outline()
         problems.raise_if_any()
         raise
     reader = _Reader(model, problems, scale)
@@ -46,17 +53,38 @@ def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
     return outline
 
 
-def _check_rest(data: Mapping[str, Any], problems: Problems) -> None:
-    """What can be said about a plan whose form is wrong already: the names in it that have the right form."""
-    platforms = data.get("platforms")
-    for number, name in enumerate(platforms if isinstance(platforms, list) else []):
-        if isinstance(name, str):
-            with problems.at("platforms", number):
-                parse_platform(name)
-    levels = data.get("factors")
-    for name in levels if isinstance(levels, dict) else []:
-        with problems.at("factors", name):
-            factors.get(name)
+def _without_mistakes(data: dict[str, Any], error: "ValidationError") -> schema.Plan | None:
+    """The plan without the keys that have the wrong form, so that the others can be checked; None if that fails."""
+    from pydantic import ValidationError
+
+    rest = copy.deepcopy(data)
+    for _ in range(_PRUNINGS):
+        for one in error.errors():
+            _remove(rest, tuple(one["loc"]), missing=one["type"] == "missing")
+        for name, value in _STAND_INS.items():
+            rest.setdefault(name, value)
+        try:
+            return schema.Plan.model_validate(rest)
+        except ValidationError as another:
+            error = another
+    return None
+
+
+def _remove(data: dict[str, Any], path: Sequence[int | str], *, missing: bool) -> None:
+    """Takes away what is at `path`: of a list the whole list, as its elements are known by number.
+
+    Of a table in which a key is `missing`, the table.
+    """
+    where: Any = data
+    steps = list(path[:-1]) if missing and len(path) > 1 else list(path)
+    lists = [at for at, part in enumerate(steps) if isinstance(part, int)]
+    steps = steps[: lists[0]] if lists else steps
+    for part in steps[:-1]:
+        if not isinstance(where, dict) or part not in where:
+            return
+        where = where[part]
+    if isinstance(where, dict) and steps:
+        where.pop(steps[-1], None)
 
 
 class _Reader:

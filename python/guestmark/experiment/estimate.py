@@ -1,0 +1,84 @@
+"""How long a plan takes here: from earlier runs in the ledger, else from what the plan declares."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from guestmark.plan.model import Plan, TrialStatus
+from guestmark.plan.platform_spec import parse_platform
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+
+RUNS = 5  # earlier runs that are looked at, the newest ones
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds of one block, how many blocks there are at least, and how many cells were `measured` earlier here,
+    `declared` by the plan, or are `unknown` and in no sum.
+    """
+
+    block_s: float
+    blocks: int
+    exactly: bool  # the number of blocks is fixed
+    measured: int
+    declared: int
+    unknown: int
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run, at least."""
+        return self.block_s * self.blocks
+
+    @property
+    def origin(self) -> str:
+        """Where the figures come from, for people."""
+        parts = []
+        if self.measured:
+            parts.append("measured in earlier runs here")
+        if self.declared:
+            parts.append(
+                "declared by the plan"
+                if not self.measured
+                else f"{self.declared} cells as declared by the plan"
+            )
+        if self.unknown:
+            parts.append(f"{self.unknown} cells unknown and not counted")
+        return ", ".join(parts)
+
+
+def estimate(plan: Plan, ledger: "Ledger | None") -> Estimate:
+    """The time `plan` takes here. Earlier runs count when plan, scale and cell are the same."""
+    earlier = _earlier(plan, ledger) if ledger is not None else {}
+    costs: Mapping[str, float] = plan.context.get("cost", {})
+    block_s, measured, declared, unknown = 0.0, 0, 0, 0
+    for cell in plan.cells:
+        known = earlier.get(cell.null_of or cell.id)
+        platform = parse_platform(cell.platform)
+        cost = costs.get(cell.platform, costs.get(platform.inner.kind))
+        if known is not None:
+            block_s += known
+            measured += 1
+        elif cost is not None:
+            block_s += cost
+            declared += 1
+        else:
+            unknown += 1
+    blocks = plan.policy.blocks or plan.policy.min_blocks
+    return Estimate(block_s, blocks, plan.policy.blocks is not None, measured, declared, unknown)
+
+
+def _earlier(plan: Plan, ledger: "Ledger") -> dict[str, float]:
+    """Mean seconds of a trial, by cell id, in the newest runs of a plan of that name at that scale."""
+    durations: dict[str, list[float]] = {}
+    mine = [run for run in ledger.runs() if run.name == plan.name and run.trials]
+    for overview in mine[-RUNS:]:
+        stored = ledger.load_run(overview.id)
+        if stored.plan.context.get("scale", 1.0) != plan.context.get("scale", 1.0):
+            continue
+        same = {cell.id for cell in stored.plan.cells} & {cell.id for cell in plan.cells}
+        for trial in stored.trials:
+            if trial.status is TrialStatus.OK and trial.cell_id in same:
+                durations.setdefault(trial.cell_id, []).append(trial.duration_s)
+    return {name: sum(series) / len(series) for name, series in durations.items()}
