@@ -159,6 +159,22 @@ impl Conn {
         }
     }
 
+    /// Read a word of every cache line that an update of direction `which` uses, so that they are on their way.
+    #[inline]
+    pub(crate) fn look(&self, which: usize) -> u64 {
+        let (own, peer) = (&self.sent[which], &self.sent[1 - which]);
+        self.key.addr[0][0]
+            ^ self.last_ts as u64
+            ^ self.handshake.last_syn as u64
+            ^ u64::from(self.touched)
+            ^ own.packets
+            ^ u64::from(own.space.next())
+            ^ own.latency.count
+            ^ own.latency.hist.look()
+            ^ u64::from(own.flags)
+            ^ u64::from(peer.flags)
+    }
+
     /// Does `segment` begin another connection between the same addresses and ports?
     ///
     /// As Wireshark does: a SYN with another sequence number, or after a FIN or RST. A SYN crossing the peer's is the same.

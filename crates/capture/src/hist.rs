@@ -58,6 +58,12 @@ pub struct Hist {
 }
 
 impl Hist {
+    /// Any word of what [`Hist::record`] uses first.
+    #[inline]
+    pub(crate) fn look(&self) -> u64 {
+        u64::from(self.waiting)
+    }
+
     /// Count one value; returns by how many bytes the histogram's heap has grown.
     #[inline]
     pub fn record(&mut self, value: u64) -> usize {
