@@ -1,5 +1,6 @@
 """Plans in TOML: read, checked as a whole, and made into an outline."""
 
+import contextlib
 import copy
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,9 @@ class _Reader:
     def outline(self) -> Outline:
         """The outline; meaningless when there are problems."""
         model = self._model
+        for key, workload in model.workloads.items():  # kinds may bring factors of their own
+            with contextlib.suppress(UsageError):
+                workload_kinds.get(workload.kind or key)
         platforms = self._platforms(("platforms",), model.platforms)
         common = self._levels(("factors",), model.factors)
         entries = [entry for key in model.workloads if (entry := self._entry(key, common)) is not None]

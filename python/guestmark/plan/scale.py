@@ -43,7 +43,7 @@ def scaled(value: Any, factor: float) -> Any:
         number = float(value) if "." in value else int(value)
         return str(scaled(number, factor))
     if _DURATION.fullmatch(value.strip()):
-        return f"{parse_duration(value) * factor:.6g}s"
+        return f"{parse_duration(value) * factor:.9f}".rstrip("0").rstrip(".") + "s"
     if value.strip().endswith("m"):
         raise ValueError(
             f"{value!r} could be minutes or MiB: write {value.strip()[:-1]}min or {value.strip()[:-1]}M"

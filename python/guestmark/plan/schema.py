@@ -59,7 +59,7 @@ class Figure(Strict):
     """One published figure and the cells it is about."""
 
     cell: dict[str, Level]
-    value: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
+    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Published(Strict):

@@ -1,0 +1,70 @@
+"""`--scale`: sizes, durations and counts, in every spelling they come in."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guestmark.plan.scale import parse_scale, scale_table, scaled
+from guestmark.plan.units import format_size, parse_duration, parse_size
+
+
+@pytest.mark.parametrize(
+    ("value", "factor", "result"),
+    [
+        (3000, 0.05, 150),
+        (3, 0.05, 1),
+        (0.5, 0.5, 0.25),
+        ("300", 0.1, "30"),
+        ("1500M", 0.05, "75M"),
+        ("1.5G", 0.5, "768M"),
+        ("1500MiB", 0.001, "2M"),
+        ("1500M", 1e-6, "1M"),
+        ("64K", 0.5, "32K"),
+        ("64K", 0.001, "4K"),
+        ("30s", 0.1, "3s"),
+        ("5min", 0.5, "150s"),
+        ("1h30min", 2, "10800s"),
+        ("500ms", 0.5, "0.25s"),
+        (["1G", "2G"], 2, ["2G", "4G"]),
+    ],
+)
+def test_scaled(value, factor, result):
+    assert scaled(value, factor) == result
+
+
+@pytest.mark.parametrize("value", ["ext4", "10m", True, {}, None, "", "1X"])
+def test_what_cannot_be_scaled_is_refused(value):
+    with pytest.raises(ValueError, match=r"scaled|minutes or MiB"):
+        scaled(value, 0.5)
+
+
+@given(st.integers(1, 1 << 45), st.floats(1e-4, 1e3))
+def test_sizes_stay_whole_blocks(size, factor):
+    before = size * 4096
+    after = parse_size(scaled(format_size(before), factor))
+    unit = 1 << 20 if before % (1 << 20) == 0 else 4096
+    assert after % unit == 0
+    assert after >= unit
+    assert abs(after - before * factor) <= unit
+
+
+@given(st.integers(1, 100_000), st.floats(1e-3, 1e3))
+def test_durations_are_multiplied(seconds, factor):
+    assert parse_duration(scaled(f"{seconds}s", factor)) == pytest.approx(seconds * factor, rel=1e-5)
+
+
+def test_only_names_that_are_there():
+    table = {"a": 4, "b": {"c": "8M", "d": 1}, "e": 1}
+    assert scale_table(table, ["a", "b.c", "z", "e.f"], 0.5) == {"a": 2, "b": {"c": "4M", "d": 1}, "e": 1}
+    assert table["b"] == {"c": "8M", "d": 1}
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.05", 0.05), ("5%", 0.05), ("2", 2.0), (" 50 % ", 0.5)])
+def test_parse_scale(text, value):
+    assert parse_scale(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "1e3", "half", "0%", "9999999"])
+def test_parse_scale_refuses(text):
+    with pytest.raises(ValueError, match=r"is not a factor|must be above"):
+        parse_scale(text)
