@@ -10,6 +10,7 @@ from rich.text import Text
 from guestmark.capture.model import Connection, Endpoint, Response, Shares, Side, Trace
 
 _CAPTURED = {"no-start": "no start", "no-end": "no end", "middle": "no start, no end"}
+WIDE, MIDDLE = 140, 92
 # Said for the whole trace below the table.
 _SAID_ONCE = {"offload"}
 
@@ -59,17 +60,22 @@ def host_port(address: str, port: int | None) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def render(trace: Trace, by: str, *, named: bool) -> RenderableType:
-    """Everything about one trace; `named` puts the file's name first; `by` is connection or endpoint."""
+def render(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> RenderableType:
+    """Everything about one trace; `named` puts the file's name first; `by` is connection or endpoint.
+
+    In fewer columns than `WIDE` the less important ones are left out, and remarks follow below.
+    """
     parts: list[RenderableType] = []
     if named:
         parts.append(Text(trace.file, style="bold"))
     if trace.connection_count:
-        parts += [_endpoints(trace) if by == "endpoint" else _connections(trace), Text()]
+        parts += [_endpoints(trace, width) if by == "endpoint" else _connections(trace, width)]
+        parts += [*_remarks_below(trace, by, width), Text()]
     more = trace.connection_count - len(trace.connections)
     if by == "connection" and more > 0 and trace.connections:
         parts.append(Text(f"… and {more:,} shorter ones (--top to see more)", style="dim"))
-    parts.append(_sentence(trace))
+    if trace.connection_count or not trace.error:
+        parts.append(_sentence(trace))
     for limit in trace.limits:
         parts.append(Text(f"note: {limit.count:,} {limit.text}", style="yellow"))
     if trace.error:
@@ -93,39 +99,55 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _connections(trace: Trace) -> Table:
-    table = _table(
-        "client → server",
+def _connections(trace: Trace, width: int) -> Table:
+    ends, client, server = "client → server", "client mean", "server mean"
+    headings = [
+        ends,
         "duration",
         "bytes",
         "bytes/s",
-        "client mean",
+        client,
         "p99",
         "share",
-        "server mean",
+        server,
         "p99",
         "share",
         "remarks",
-    )
+    ]
+    shown = set(range(11)) if width >= WIDE else {0, 1, 2, 4, 6, 7, 9} if width >= MIDDLE else {0, 1, 6, 9}
+    if width < MIDDLE:
+        headings[6], headings[9] = "client", "server"
+    table = _table(*(heading for at, heading in enumerate(headings) if at in shown))
     for one in trace.connections:
-        client, server = one.client, one.server
-        unique = client.unique_bytes + server.unique_bytes
+        unique = one.client.unique_bytes + one.server.unique_bytes
         rate = unique / one.duration_s if one.duration_s else None
-        ends = (
-            f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
-            f"{' udp' if one.protocol == 'udp' else ''}"
-        )
-        slower = _slower(client.response, server.response)
-        table.add_row(
-            ends,
+        slower = _slower(one.client.response, one.server.response)
+        cells: list[str | Text] = [
+            _ends(one),
             duration(one.duration_s),
             size(unique),
             size(rate, "B/s"),
-            *_response(client.response, slower is client.response),
-            *_response(server.response, slower is server.response),
+            *_response(one.client.response, slower is one.client.response),
+            *_response(one.server.response, slower is one.server.response),
             ", ".join(_remarks(one)),
-        )
+        ]
+        table.add_row(*(cell for at, cell in enumerate(cells) if at in shown))
     return table
+
+
+def _ends(one: Connection) -> str:
+    client, server = (
+        host_port(one.client.address, one.client.port),
+        host_port(one.server.address, one.server.port),
+    )
+    return f"{client} → {server}{' udp' if one.protocol == 'udp' else ''}"
+
+
+def _remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
+    if by == "endpoint" or width >= WIDE:
+        return []
+    told = ((one, [r for r in _remarks(one) if not r.startswith("handshake")]) for one in trace.connections)
+    return [Text(f"{_ends(one)}: {', '.join(remarks)}", style="dim") for one, remarks in told if remarks]
 
 
 def _slower(client: Response, server: Response) -> Response | None:
@@ -165,12 +187,12 @@ def _resets(side: Side, name: str) -> list[str]:
     return [f"reset by {name}"] if side.resets else []
 
 
-def _endpoints(trace: Trace) -> Table:
-    table = _table(
-        "endpoint", "role", "connections", "bytes sent", "mean", "p50", "p90", "p99", "max", "share"
-    )
+def _endpoints(trace: Trace, width: int) -> Table:
+    headings = ("endpoint", "role", "connections", "bytes sent", "mean", "p50", "p90", "p99", "max", "share")
+    shown = set(range(10)) if width >= MIDDLE + 16 else {0, 1, 4, 5, 7, 8, 9}
+    table = _table(*(heading for at, heading in enumerate(headings) if at in shown))
     for one in trace.endpoints:
-        table.add_row(*_endpoint(one))
+        table.add_row(*(cell for at, cell in enumerate(_endpoint(one)) if at in shown))
     return table
 
 

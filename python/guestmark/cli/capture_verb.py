@@ -102,7 +102,7 @@ def _table(selection: Selection, by: By, plot: Path | None, top: int | None, out
     else:
         console = Console(highlight=False, file=Path(output).open("w", encoding="utf-8"), width=160)  # noqa: SIM115
     for trace in document.files:
-        console.print(table.render(trace, by.value, named=len(document.files) > 1))
+        console.print(table.render(trace, by.value, named=len(document.files) > 1, width=console.width))
     if output != "-":
         console.file.close()
     if plot:
