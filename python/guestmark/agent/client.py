@@ -37,7 +37,7 @@ class Agent(BulkCalls):
         uid: int | None = None,
         gid: int | None = None,
         groups: Sequence[int] | None = None,
-        stdin: bytes = b"",
+        stdin: bytes | Iterable[bytes] = b"",
         timeout_s: float,
         output_limit: int = MAX_CHUNK,
         grace_s: float = _GRACE_S,

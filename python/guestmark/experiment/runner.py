@@ -13,6 +13,7 @@ from guestmark.experiment.trial import Slot, run_trial
 from guestmark.ledger.model import RunState
 from guestmark.plan.model import Cell, Plan, Trial, TrialStatus
 from guestmark.platforms import registry
+from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -127,7 +128,8 @@ class _Loop:
         mine = self._of(cell)
         self._observer.trial_started(cell, block)
         slot = Slot(cell, block, order, chosen_before(mine))
-        trial = run_trial(self._plan, slot, registry.get(cell.platform), self._interruption, self._observer)
+        platform = registry.get(workloads.started_for(cell).platform)
+        trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         self._ledger.append(self._run_id, trial)
         self._trials.append(trial)
         self._done[block, cell.id] = trial

@@ -108,8 +108,9 @@ def _measure(
 
     # Leaving `armed` comes before leaving the machine: its end is not to be interrupted.
     with interruption.armed():
-        observer.phase("booting" if slot.cell.platform != "host" else "starting")
-        machine = stack.enter_context(platform.start(slot.cell))
+        started = workloads.started_for(slot.cell)
+        observer.phase("booting" if started.platform != "host" else "starting")
+        machine = stack.enter_context(platform.start(started))
         workload = workloads.create(plan, slot.cell)
         recorder = NoiseRecorder(machine)
         try:

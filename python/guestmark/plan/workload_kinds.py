@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 # Where the kinds register themselves; imported when a plan names one (pydantic costs start-up time).
-_MODULES = {"exec": "guestmark.plan.exec_kind"}
+_MODULES = {
+    "exec": "guestmark.plan.exec_kind",
+    **dict.fromkeys(
+        ("upload", "dd", "direct", "share", "tar", "fill", "filewrite", "fileread", "guestfish"),
+        "guestmark.plan.disk_kinds",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)

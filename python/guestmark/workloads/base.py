@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from guestmark.plan.nearest import unknown
@@ -46,7 +47,19 @@ class ChecksPlan(Protocol):
         """
 
 
-_builtin = {"exec": "guestmark.workloads.exec:ExecWorkload"}
+_builtin = {
+    "exec": "guestmark.workloads.exec:ExecWorkload",
+    "upload": "guestmark.workloads.upload:UploadWorkload",
+    "dd": "guestmark.workloads.dd:DdWorkload",
+    "direct": "guestmark.workloads.direct:DirectWorkload",
+    "share": "guestmark.workloads.share:ShareWorkload",
+    "tar": "guestmark.workloads.tar:TarWorkload",
+    "fill": "guestmark.workloads.fill:FillWorkload",
+    "filewrite": "guestmark.workloads.filewrite:FilewriteWorkload",
+    "fileread": "guestmark.workloads.fileread:FilereadWorkload",
+    "guestfish": "guestmark.workloads.guestfish:GuestfishWorkload",
+}
+_PEERS = {"guestfish"}  # other people's programs that start a machine of their own
 _registry: dict[str, Factory] = {}
 
 
@@ -65,6 +78,13 @@ def preflight(name: str, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
     """Lets a workload check the plan: see `ChecksPlan.preflight`. Those that check nothing have no remarks."""
     factory = _factory(name)
     return factory.preflight(plan, cells) if isinstance(factory, ChecksPlan) else ()
+
+
+def started_for(cell: Cell) -> Cell:
+    """The machine that is started for a cell: for a peer, which starts its own, only the host's agent."""
+    if cell.workload.name not in _PEERS:
+        return cell
+    return replace(cell, platform="host", factors={}, workload=replace(cell.workload, params={}))
 
 
 def _factory(name: str) -> Factory:

@@ -1,0 +1,55 @@
+"""A file read back in the guest after unmounting and mounting again, or on the host as the ceiling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guestmark.plan import disk_metrics as metrics
+from guestmark.plan.model import Measurement
+from guestmark.workloads.changes import Below
+from guestmark.workloads.fill import FillWorkload
+from guestmark.workloads.moving import FILE, Timed, measured, refusals, sync_everything, target_of
+from guestmark.workloads.verify import checked
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine
+
+
+class FilereadWorkload(FillWorkload):
+    """`fileread`: the file is written first, untimed; what is read comes from the image, which the host may cache."""
+
+    def get_ready(self, machine: Machine) -> None:
+        """Writes the file."""
+        disk = target_of(machine)
+        self.move(machine, f"{disk.directory}/{FILE}")
+        disk.image.flush()
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Unmounts, mounts again, reads; then checks what was there to read."""
+        disk = target_of(machine)
+        with refusals(disk):
+            if self._mounted:
+                disk.umount(machine.agent)
+            disk.mount(machine.agent)
+            self._mounted = True
+            sync_everything(machine.agent)
+            below = Below.before(machine)
+            moved = machine.agent.read_back(
+                f"{disk.directory}/{FILE}",
+                block_size=self.block_size,
+                length=self.amount,
+                timeout_s=self.limit_s,
+            )
+            changes = below.after()
+            timed = Timed.of(moved)
+            self._note_clocks(timed)
+            checked(machine, disk, FILE, self.expected(machine))
+            self._mounted = False
+        self.facts |= changes.facts
+        values = [
+            (metrics.THROUGHPUT, self.amount / timed.wall_s),
+            (metrics.WALL, timed.wall_s),
+            (metrics.GUEST_WALL, timed.guest_wall_s),
+            (metrics.AGENT_CPU, timed.cpu_s),
+        ]
+        return [*measured(values), *changes.measurements(self.amount)]

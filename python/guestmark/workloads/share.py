@@ -1,0 +1,71 @@
+"""A file of the host, copied in the guest from the shared filesystem (9p, virtiofs, hostfs)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from guestmark.errors import AgentError
+from guestmark.plan.model import Cell, Plan
+from guestmark.workloads.moving import MovingWorkload, Timed
+
+if TYPE_CHECKING:
+    from guestmark.agent.bulk import Checksum
+    from guestmark.disks.image import Image
+    from guestmark.platforms.base import Machine
+
+_MOUNTED_AT = "/run/guestmark/share"
+
+
+class ShareWorkload(MovingWorkload):
+    """`share`. The root is shared once more at a place of its own: the guest's `/dev` hides the host's."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        super().__init__(plan, cell)
+        self._image: Image | None = None
+        self._at = ""
+
+    def get_ready(self, machine: Machine) -> None:
+        """Makes the file on the host and the share in the guest."""
+        self._image = self.source()
+        self._image.checksum()
+        arguments = dict(
+            word.partition("=")[::2] for word in machine.agent.facts().cmdline.split() if "=" in word
+        )
+        if machine.vmm_pid is None:
+            return  # on the host the file is simply there
+        kind, _, tag = arguments["guestmark.root"].partition(":")
+        source, options = (
+            ("none", tag) if kind == "hostfs" else (tag, arguments.get("guestmark.rootopts", ""))
+        )
+        machine.agent.mkdir(_MOUNTED_AT, parents=True)
+        machine.agent.mount(source, _MOUNTED_AT, kind, options)
+        self._at = _MOUNTED_AT
+        self.facts["share"] = kind
+
+    def move(self, machine: Machine, path: str) -> Timed:
+        """Copies the file and flushes."""
+        assert self._image is not None
+        return Timed.of(
+            machine.agent.copy(
+                f"{self._at}{self._image.path}",
+                path,
+                block_size=self.block_size,
+                length=self.amount,
+                timeout_s=self.limit_s,
+            )
+        )
+
+    def expected(self, machine: Machine) -> Checksum:
+        """What the file holds."""
+        assert self._image is not None
+        return self._image.checksum()
+
+    def cleanup(self, machine: Machine) -> None:
+        """Unmounts the share too."""
+        try:
+            super().cleanup(machine)
+        finally:
+            if self._at:
+                with contextlib.suppress(AgentError):
+                    machine.agent.umount(self._at)

@@ -1,0 +1,89 @@
+"""The second, independent reading of what was written: by another program on the host, else by the guest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.disks import programs
+from guestmark.disks.store import store
+from guestmark.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from guestmark.agent.bulk import Checksum
+    from guestmark.disks.attached import AttachedDisk
+    from guestmark.disks.image import Image
+    from guestmark.platforms.base import Machine
+
+_READ_S = 600.0
+READABLE = ("ext2", "ext3", "ext4")  # what debugfs reads
+
+
+def checked(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum) -> None:
+    """Unmounts the target, reads its file `name` again and compares; checks the image too.
+
+    A raw image with an ext filesystem is read on the host with debugfs, past guest and hypervisor; others by the guest,
+    from the disk. Raises `WorkloadError` when a byte is wrong, `MachineError` when the image is damaged.
+    """
+    disk.umount(machine.agent)
+    if not disk.device:
+        found = store().agent().checksum(f"{disk.directory}/{name}", timeout_s=_READ_S)
+        how = "on the host"
+    elif readable_on_host(disk.image):
+        found = read_on_host(disk.image.path, name)
+        how = "by debugfs on the host"
+    else:
+        directory = disk.mount(machine.agent)
+        found = machine.agent.checksum(f"{directory}/{name}", timeout_s=_READ_S)
+        disk.umount(machine.agent)
+        how = "by the guest from the disk"
+    compare(found, expected, how)
+    if disk.device:
+        disk.image.check()
+
+
+def compare(found: Checksum, expected: Checksum, how: str) -> None:
+    """Raises `WorkloadError` when they differ."""
+    if found == expected:
+        return
+    if found.size != expected.size:
+        what = f"{found.size} bytes were found, {expected.size} were written"
+    else:
+        what = f"the checksum is {found.xxh3}, not {expected.xxh3}"
+    raise WorkloadError(f"the data did not arrive intact: {what} (read {how})")
+
+
+def readable_on_host(image: Image) -> bool:
+    """Whether the host can read files of this image without the guest."""
+    return image.spec.format == "raw" and image.spec.filesystem in READABLE
+
+
+def read_on_host(image: Path, name: str) -> Checksum:
+    """Digest of the file `name` at the top of a raw image's filesystem, which must not be mounted."""
+    program = programs.find("debugfs")
+    read_end, write_end = os.pipe()
+    with subprocess.Popen(
+        [program, "-R", f"cat {name}", str(image)],
+        stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        os.close(write_end)
+        said: list[bytes] = []
+        assert process.stderr is not None
+        drain = threading.Thread(target=lambda stream: said.append(stream.read()), args=(process.stderr,))
+        drain.start()
+        try:
+            found = store().agent().checksum(f"/proc/{os.getpid()}/fd/{read_end}", timeout_s=_READ_S)
+        finally:
+            os.close(read_end)
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            drain.join()
+    lines = [line for line in b"".join(said).decode(errors="replace").splitlines() if line.strip()]
+    complaints = [line for line in lines if not line.startswith("debugfs ")]
+    if complaints:
+        raise WorkloadError(f"the data cannot be read back: debugfs: {complaints[0]}")
+    return found
