@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,12 @@ class AttachedDisk:
         """Unmounts; nothing of its content stays in the guest's caches. On the host it only drops caches."""
         if self.device:
             agent.umount(self.directory, timeout_s=_MOUNT_S)
-        agent.drop_caches()
+            agent.drop_caches()
+            return
+        try:
+            agent.drop_caches()
+        except CallError as error:  # the host's user need not be root
+            self.facts["caches"] = f"not dropped: {error.message}"
 
     def remount(self, agent: Agent) -> str:
         """Unmount and mount again, so that what is read next comes from the disk."""
@@ -92,6 +98,21 @@ class AttachedDisk:
                 f" ({', '.join(verdict.refuted)})"
             )
         self.facts |= {"mount": live.text, "unconfirmed_options": list(verdict.unconfirmed)}
+
+
+@contextmanager
+def directories(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ...]]:
+    """The host's own disks for one trial: a fresh directory for the target, a file for the source."""
+    from guestmark.disks.image import images
+
+    if not specs:
+        yield ()
+        return
+    with images(specs, formatted=False) as made:
+        yield tuple(
+            AttachedDisk(image.spec, image, directory=str(image.path) if image.path.is_dir() else "")
+            for image in made
+        )
 
 
 def find_device(agent: Agent, spec: DiskSpec, index: int) -> str:

@@ -49,7 +49,8 @@ class Image:
 
     def allocated_bytes(self) -> int:
         """Bytes the image occupies on the host's disk."""
-        return self.path.stat().st_blocks * 512
+        files = self.path.iterdir() if self.path.is_dir() else (self.path,)
+        return sum(file.stat().st_blocks for file in files) * 512
 
     def checksum(self) -> Checksum:
         """Digest of a source's bytes, computed once by an agent on the host."""
@@ -62,6 +63,8 @@ class Image:
 
         Raises `MachineError` with what they found.
         """
+        if self.path.is_dir():
+            return
         if self.spec.format == "qcow2":
             programs.run("qemu-img", "check", "-q", "-U", "-f", "qcow2", str(self.path))
         elif self.spec.filesystem.startswith("ext"):
@@ -73,8 +76,10 @@ class Image:
 
 
 @contextmanager
-def images(specs: Sequence[DiskSpec]) -> Iterator[tuple[Image, ...]]:
+def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tuple[Image, ...]]:
     """Makes fresh images for one trial; leaving the context removes them. A kill leaves nothing either.
+
+    Without `formatted` a target is an empty directory, as the host has it.
 
     Raises `MachineError` when there is no room, `PlatformUnusableError` when a program is missing.
     """
@@ -85,8 +90,10 @@ def images(specs: Sequence[DiskSpec]) -> Iterator[tuple[Image, ...]]:
             try:
                 if spec.role is Role.SOURCE:
                     made.append(_source(spec))
-                else:
+                elif formatted:
                     made.append(_target(spec, directories))
+                else:
+                    made.append(Image(spec, _directory(spec, directories)))
             except OSError as error:
                 raise _no_image(spec, error) from error
         yield tuple(made)
@@ -96,11 +103,15 @@ def images(specs: Sequence[DiskSpec]) -> Iterator[tuple[Image, ...]]:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _target(spec: DiskSpec, directories: list[Path]) -> Image:
-    begin = time.monotonic()
+def _directory(spec: DiskSpec, directories: list[Path]) -> Path:
     parent = store().directory(spec.location)
     directories.append(Path(tempfile.mkdtemp(prefix="guestmark-trial-", dir=parent)))
-    path = directories[-1] / f"{spec.name}.{spec.format}"
+    return directories[-1]
+
+
+def _target(spec: DiskSpec, directories: list[Path]) -> Image:
+    begin = time.monotonic()
+    path = _directory(spec, directories) / f"{spec.name}.{spec.format}"
     original, was_there = template(spec)
     sparse.copy(original, path)
     if spec.preallocation == "falloc":

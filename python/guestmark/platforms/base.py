@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
+    from guestmark.disks.attached import AttachedDisk
     from guestmark.plan.model import Cell
 
 
@@ -66,6 +67,14 @@ class Machine(Protocol):
     @property
     def vmm_pid(self) -> int | None:
         """Process id of the hypervisor on the host; None on the host itself."""
+
+    @property
+    def disks(self) -> tuple[AttachedDisk, ...]:
+        """The cell's disks, in the order of `disks_of(cell)`."""
+
+    @property
+    def query(self) -> Callable[[str], Any] | None:
+        """Asks the hypervisor's monitor (QMP) by a command's name; None where there is none."""
 
     def attest(self) -> Mapping[str, Any]:
         """What the machine really is. Raises `AttestationError` when it is not what the cell asked for."""

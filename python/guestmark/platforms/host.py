@@ -12,12 +12,15 @@ from typing import Any
 
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
+from guestmark.disks.attached import AttachedDisk, directories
+from guestmark.disks.spec import disks_of
 from guestmark.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.plan.model import Cell
 from guestmark.platforms.base import Unusable, Usable
 
 READY_DEADLINE_S = 10.0
 _STOP_DEADLINE_S = 2.0
+_FACTORS = {"location", "block_size"}
 
 
 @dataclass(slots=True)
@@ -28,6 +31,8 @@ class Host:
     command_line: tuple[str, ...]
     phases: dict[str, float] = field(default_factory=dict)
     vmm_pid: int | None = None
+    disks: tuple[AttachedDisk, ...] = ()
+    query: None = None
 
     def attest(self) -> Mapping[str, Any]:
         """The host's kernel as the agent sees it. Raises `AttestationError` when it is not this process's own."""
@@ -66,9 +71,9 @@ class HostPlatform:
         Raises `UsageError` for factors, which a host cannot be given, and `MachineError` when the agent does not
         answer in time.
         """
-        if cell.factors:
+        if others := cell.factors.keys() - _FACTORS:
             raise UsageError(
-                f"the host cannot be given {', '.join(cell.factors)}", hint="factors are for guests"
+                f"the host cannot be given {', '.join(sorted(others))}", hint="factors are for guests"
             )
         begin = time.monotonic()
         command = (str(agent_binary()), "serve")
@@ -81,7 +86,9 @@ class HostPlatform:
             agent = Agent(transport)
             stack.callback(agent.close)
             agent.hello(timeout_s=READY_DEADLINE_S)
-            yield Host(agent, command, {"ready": time.monotonic() - begin})
+            host = Host(agent, command, {"ready": time.monotonic() - begin})
+            host.disks = stack.enter_context(directories(disks_of(cell)))
+            yield host
 
     def probe(self) -> Usable | Unusable:
         """Starts an agent and asks it for its name."""

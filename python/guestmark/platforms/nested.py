@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
+from guestmark.disks.attached import AttachedDisk
 from guestmark.errors import AgentError, MachineError, PlatformUnusableError
 from guestmark.plan.model import Cell
 from guestmark.plan.platform_spec import PlatformSpec
@@ -120,6 +121,8 @@ class NestedGuest:
     ) -> None:
         self.cell = cell
         self.agent = agent
+        self.disks: tuple[AttachedDisk, ...] = ()  # cannot be given any yet
+        self.query = None
         self._outer = outer
         self._outer_is = outer_is
         self._header = header

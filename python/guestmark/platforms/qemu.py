@@ -99,6 +99,7 @@ class QemuPlatform:
             )
             await_ready(agent, process, deadline_s or _READY_DEADLINE_S[self.accelerator], guest.phases)
             stack.callback(agent.close)
+            guest.query = monitor.execute
             guest.disks = drives.attached(made, agent)
             yield guest
 

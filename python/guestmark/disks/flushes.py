@@ -1,0 +1,134 @@
+"""Whether what the guest flushed has reached the host, decided from evidence and not from options.
+
+UML has no monitor. What its kernel does with a flush request is seen once for each UML program, outside any timing: one
+block is written and flushed in the guest while `strace` watches the process that does its disks' input and output.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.disks.processes import descendants
+from guestmark.errors import AgentError
+
+if TYPE_CHECKING:
+    from guestmark.disks.attached import AttachedDisk
+    from guestmark.platforms.base import Machine
+
+_ATTACH_S = 5.0
+_seen: dict[tuple[str, int, int], Verdict] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reached` is yes, no or unknown; `why` is one line."""
+
+    reached: str
+    why: str
+
+
+def judge(
+    machine: Machine, disk: AttachedDisk, guest_flushes: int | None, host_flushes: int | None
+) -> Verdict:
+    """The verdict on the flushes between two readings of the counters."""
+    if machine.vmm_pid is None:
+        return Verdict("yes", "the host flushes its own filesystem")
+    if guest_flushes is None:
+        return Verdict("unknown", "the guest's kernel does not count flushes")
+    if machine.query is not None:
+        return of_qemu(machine.query("query-block"), disk.spec.name, guest_flushes, host_flushes or 0)
+    if guest_flushes == 0:
+        return Verdict("no", "the guest's kernel sent no flush to its disk")
+    how = _of_uml(machine, disk)
+    return Verdict(how.reached, f"{guest_flushes} sent by the guest; {how.why}")
+
+
+def of_qemu(blocks: list[dict[str, object]], name: str, guest_flushes: int, host_flushes: int) -> Verdict:
+    """The verdict from `query-block` and the counters."""
+    cache: dict[str, bool] = {}
+    for entry in blocks:
+        inserted = entry.get("inserted")
+        if entry.get("device") == name and isinstance(inserted, dict):
+            cache = inserted["cache"]
+    if cache.get("no-flush"):
+        return Verdict("no", f"{guest_flushes} sent by the guest; QEMU drops them (cache.no-flush)")
+    if not cache.get("writeback", True):
+        return Verdict("yes", "QEMU flushes after every write (no write-back)")
+    if guest_flushes == 0:
+        return Verdict("no", "the guest's kernel sent no flush to its disk")
+    reached = "yes" if host_flushes >= guest_flushes else "no"
+    return Verdict(reached, f"{guest_flushes} sent by the guest, {host_flushes} passed on by QEMU")
+
+
+def _of_uml(machine: Machine, disk: AttachedDisk) -> Verdict:
+    pid = machine.vmm_pid
+    assert pid is not None
+    try:
+        program = Path(f"/proc/{pid}/exe").resolve()
+        stamp = program.stat()
+    except OSError:
+        return Verdict("unknown", "the hypervisor has gone")
+    key = (str(program), stamp.st_mtime_ns, stamp.st_size)
+    if key not in _seen:
+        verdict = _watch(machine, disk, pid)
+        if verdict.reached == "unknown":
+            return verdict
+        _seen[key] = verdict
+    return _seen[key]
+
+
+def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
+    """Writes and flushes one block in the guest and looks whether the host is asked to flush."""
+    if shutil.which("strace") is None:
+        return Verdict("unknown", "UML does not count what it passes on, and strace is not installed")
+    watched = [one for one in descendants(pid) if _untraced(one)]
+    if not watched:
+        return Verdict("unknown", "UML's disk process was not found")
+    log = Path(f"/proc/{pid}/cwd").resolve() / "guestmark-strace"
+    command = ["strace", "-f", "-o", str(log), "-e", "trace=fsync,fdatasync,sync_file_range"]
+    for one in watched:
+        command += ["-p", str(one)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as trace:
+        try:
+            if not _attached(trace, watched):
+                return Verdict("unknown", "strace may not watch UML's disk process here")
+            probe = f"{disk.directory}/.guestmark-flush"
+            try:
+                machine.agent.write_file(probe, b"x" * 4096, fsync=True)
+                machine.agent.flush(probe)
+                machine.agent.remove(probe)
+            except AgentError as error:
+                return Verdict("unknown", f"no block could be flushed to see: {error.message}")
+        finally:
+            trace.send_signal(signal.SIGINT)
+            trace.wait(_ATTACH_S)
+    count = sum("sync" in line for line in log.read_text(errors="replace").splitlines())
+    log.unlink(missing_ok=True)
+    if count:
+        return Verdict("yes", "UML makes them fdatasync of the image (seen with strace)")
+    return Verdict("no", "UML makes no fsync of them (watched with strace)")
+
+
+def _attached(trace: subprocess.Popen[bytes], watched: list[int]) -> bool:
+    deadline = time.monotonic() + _ATTACH_S
+    while time.monotonic() < deadline and trace.poll() is None:
+        if not any(_untraced(one) for one in watched):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def _untraced(pid: int) -> bool:
+    """Whether nobody traces the process: UML itself traces those that run the guest's programs."""
+    try:
+        return "\nTracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,91 @@
+"""What the disks of a guest really are, held against what the cell asked for."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from guestmark.agent.results import CallError
+from guestmark.disks.attached import AttachedDisk
+from guestmark.disks.below import facts_of_drives
+from guestmark.platforms.guest import Guest, mismatch
+
+# What QEMU's cache modes stand for (qemu-system's manual, -drive cache=).
+_CACHE = {
+    "writeback": {"writeback": True, "direct": False, "no-flush": False},
+    "none": {"writeback": True, "direct": True, "no-flush": False},
+    "writethrough": {"writeback": False, "direct": False, "no-flush": False},
+    "directsync": {"writeback": False, "direct": True, "no-flush": False},
+    "unsafe": {"writeback": True, "direct": False, "no-flush": True},
+}
+
+
+def attest_disks(guest: Guest) -> dict[str, Any]:
+    """Facts of every disk by its name. Raises `AttestationError` with both values of what differs."""
+    drives = facts_of_drives(guest.query) if guest.query else {}
+    engines = _engines(guest.vmm_pid) if guest.query else set()
+    facts = {}
+    for disk in guest.disks:
+        found = _inside(guest, disk)
+        _same(disk, "size in the guest", disk.spec.size, found["size"], guest)
+        if guest.query:
+            found |= _of_qemu(guest, disk, drives.get(disk.spec.name, {}), engines)
+        facts[disk.spec.name] = {
+            **found,
+            "device": disk.device,
+            "location": disk.spec.location,
+            "allocated_bytes": disk.image.allocated_bytes(),
+            "prepared_s": disk.image.prepared_s,
+            "from_template": disk.image.from_template,
+        }
+    return facts
+
+
+def _of_qemu(guest: Guest, disk: AttachedDisk, drive: Any, engines: set[str]) -> dict[str, Any]:
+    spec = disk.spec
+    if not drive:
+        raise mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
+    image = drive["image"]
+    _same(disk, "format", spec.format, drive["drv"], guest)
+    _same(disk, "image", os.path.realpath(disk.image.path), os.path.realpath(image["filename"]), guest)
+    _same(disk, "size", spec.size, image["virtual-size"], guest)
+    _same(disk, f"cache ({spec.cache})", _CACHE[spec.cache], drive["cache"], guest)
+    if spec.format == "qcow2":
+        _same(disk, "cluster size", spec.cluster_size, image["cluster-size"], guest)
+    # QEMU says nowhere how it does the I/O; its process shows it. (It has rings for other purposes too.)
+    if (spec.aio == "native") != ("native" in engines) or (
+        spec.aio == "io_uring" and "io_uring" not in engines
+    ):
+        raise mismatch(
+            f"the {spec.name} disk's aio", spec.aio, ", ".join(sorted(engines)) or "threads", guest
+        )
+    return {"format": drive["drv"], "cache": drive["cache"], "aio": spec.aio}
+
+
+def _engines(pid: int | None) -> set[str]:
+    """What the process has for asynchronous I/O: a context of Linux AIO, a ring of io_uring."""
+    process = Path(f"/proc/{pid}")
+    try:
+        found = {"native"} if "/[aio]" in (process / "maps").read_text() else set()
+        for descriptor in (process / "fd").iterdir():
+            if "[io_uring]" in str(descriptor.readlink()):
+                found.add("io_uring")
+    except OSError:
+        return set()
+    return found
+
+
+def _inside(guest: Guest, disk: AttachedDisk) -> dict[str, Any]:
+    directory = f"/sys/block/{disk.device.removeprefix('/dev/')}"
+
+    def line(name: str) -> str:
+        try:
+            return guest.agent.read_file(f"{directory}/{name}", limit=4096).decode().strip()
+        except CallError:
+            return ""
+
+    return {"size": int(line("size") or 0) * 512, "write_cache": line("queue/write_cache")}
+
+
+def _same(disk: AttachedDisk, what: str, asked: object, found: object, guest: Guest) -> None:
+    if asked != found:
+        raise mismatch(f"the {disk.spec.name} disk's {what}", asked, found, guest)
