@@ -39,7 +39,14 @@ def mistakes(text):
 
 def test_lists_span_the_matrix_and_a_factor_goes_where_it_applies():
     text = BASE + "[factors]\nsmp = [1, 2]\nmemory = '512 MiB'\n" + EXEC.format(key="a")
-    assert ids(text) == ["tcg smp=1 memory=512M", "tcg smp=2 memory=512M", "uml memory=512M", "host"]
+    assert ids(text) == ["tcg smp=1", "tcg smp=2", "uml", "host"]
+    made = plan_of(text).cells
+    assert [dict(cell.factors) for cell in made[:4]] == [
+        {"smp": "1", "memory": "512M"},
+        {"smp": "2", "memory": "512M"},
+        {"memory": "512M"},
+        {},
+    ]
 
 
 def test_several_workloads_have_their_keys_in_the_ids_and_factors_of_their_own():
@@ -65,12 +72,26 @@ def test_include_adds_rows_with_the_first_levels_of_the_rest_and_none_twice():
         + "matrix = false\n"
     )
     assert ids(text) == [
-        "a tcg memory=256M smp=1",
-        "a tcg memory=256M smp=2",
-        "a uml memory=256M",
+        "a tcg smp=1",
+        "a tcg smp=2",
+        "a uml",
         "a host",
         "b tcg memory=1G smp=1",
         "b tcg memory=2G smp=1",
+    ]
+
+
+def test_ids_say_what_departs_from_the_usual_level():
+    text = (
+        BASE
+        + "include = [{platform = 'tcg', memory = ['256M', '1G'], smp = 2}]\n[factors]\nmemory = '256M'\n"
+    )
+    text += "smp = 1\n" + EXEC.format(key="a")
+    assert ids(text, on=["tcg"]) == ["tcg", "tcg smp=2", "tcg memory=1G smp=2"]
+    asked = plan_of(text, on=["tcg"], settings=["memory=512M"], baseline="tcg memory=512M smp=2")
+    assert [(cell.id, cell.baseline) for cell in asked.cells if not cell.null_of] == [
+        ("tcg memory=512M", False),
+        ("tcg memory=512M smp=2", True),
     ]
 
 
@@ -205,7 +226,8 @@ def test_scale_multiplies_what_is_marked_and_nothing_else():
         + "params.values = {n = 300, m = 7}\n"
     )
     made = plan_of(text, scale=0.5, null=Null.NONE)
-    assert [cell.id for cell in made.cells] == ["tcg memory=512M smp=4", "uml memory=512M", "host"]
+    assert [cell.id for cell in made.cells] == ["tcg memory=512M", "uml memory=512M", "host"]
+    assert made.cells[0].factors["smp"] == "4"
     assert made.cells[0].workload.params["argv"] == ["dd", "count=150", "7", "{}"]
     assert made.context["scale"] == 0.5
 

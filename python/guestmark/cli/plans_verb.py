@@ -61,6 +61,8 @@ def _list(ledger: Ledger | None) -> None:
     from guestmark.plan.units import format_duration
 
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 1000  # a program reads it
     for name in library.names():
         head = Text(name, style="bold")
         try:
@@ -79,10 +81,10 @@ def _list(ledger: Ledger | None) -> None:
         origin = f" ({found.origin})" if found.origin else ""
         facts = f"{len(plan.cells)} cells on {platforms}; {takes}{limit} for {found.blocks} blocks{origin}"
         published = "; --then shows published figures" if plan.published else ""
-        console.print(Padding(Text(f"{facts}{published}", style="dim"), (0, 0, 0, 2)))
+        console.print(Padding(Text(f"{facts}{published}", style="dim"), (0, 0, 0, 2), expand=False))
         for paragraph in outline.description.split("\n\n"):
             if paragraph.strip():
-                console.print(Padding(Text(" ".join(paragraph.split())), (0, 0, 0, 2)))
+                console.print(Padding(Text(" ".join(paragraph.split())), (0, 0, 0, 2), expand=False))
         console.print()
     console.print(
         Text("guestmark run NAME runs one; guestmark plans show NAME > mine.toml makes it yours", style="dim")

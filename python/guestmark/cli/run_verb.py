@@ -122,6 +122,8 @@ def _list(plan: Plan, ledger_path: str | None) -> None:
         marks += [f"null copy of {cell.null_of}"] if cell.null_of else []
         sys.stdout.write(f"{cell.id}{f'  # {marks[0]}' if marks else ''}\n")
     sys.stdout.flush()
+    if usual := _unsaid(plan):
+        sys.stderr.write(f"guestmark: where an id does not say otherwise: {usual}\n")
     for note in plan.context.get("notes", ()):
         sys.stderr.write(f"guestmark: {note}\n")
     with options.ledger_to_read(ledger_path) as ledger:
@@ -131,3 +133,14 @@ def _list(plan: Plan, ledger_path: str | None) -> None:
     limit = "" if found.exactly else f", at most {format_duration(plan.policy.time_limit_s)} and a block"
     origin = f" ({found.origin})" if found.origin else ""
     sys.stderr.write(f"guestmark: {trials}: {takes}{limit}{origin}\n")
+
+
+def _unsaid(plan: Plan) -> str:
+    """The factors at the levels that ids leave out."""
+    found = {
+        f"{name}={level}": None
+        for cell in plan.cells
+        for name, level in cell.factors.items()
+        if f"{name}={level}" not in (cell.null_of or cell.id).split()
+    }
+    return " ".join(found)

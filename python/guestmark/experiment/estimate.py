@@ -25,6 +25,7 @@ class Estimate:
     measured: int
     declared: int
     unknown: int
+    scale: float = 1.0  # of the plan; what it declares is meant for 1
 
     @property
     def seconds(self) -> float:
@@ -38,11 +39,8 @@ class Estimate:
         if self.measured:
             parts.append("measured in earlier runs here")
         if self.declared:
-            parts.append(
-                "declared by the plan"
-                if not self.measured
-                else f"{self.declared} cells as declared by the plan"
-            )
+            how = "as declared by the plan" + (" for its full size" if self.scale != 1 else "")
+            parts.append(f"{self.declared} cells {how}" if self.measured else how)
         if self.unknown:
             parts.append(f"{self.unknown} cells unknown and not counted")
         return ", ".join(parts)
@@ -66,7 +64,8 @@ def estimate(plan: Plan, ledger: "Ledger | None") -> Estimate:
         else:
             unknown += 1
     blocks = plan.policy.blocks or plan.policy.min_blocks
-    return Estimate(block_s, blocks, plan.policy.blocks is not None, measured, declared, unknown)
+    scale = plan.context.get("scale", 1.0)
+    return Estimate(block_s, blocks, plan.policy.blocks is not None, measured, declared, unknown, scale)
 
 
 def _earlier(plan: Plan, ledger: "Ledger") -> dict[str, float]:

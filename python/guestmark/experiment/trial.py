@@ -124,6 +124,7 @@ def _measure(
                 with recorder:
                     record.measurements = _iterate(plan, slot, workload, machine, observer)
             finally:
+                record.attestation.update(workload.facts)  # with what the run itself found out
                 record.warnings += workload.warnings
                 _clean_up(workload, machine, record)
         finally:

@@ -314,6 +314,7 @@ class _Reader:
             tuple(figures),
             given.name,
             given.conditions,
+            wanted,
         )
 
     def _cell(self, path: tuple[str | int, ...], table: Mapping[str, str]) -> dict[str, str]:

@@ -84,9 +84,9 @@ class Shape:
 
 
 def cell_id(platform: str, levels: Mapping[str, str], key: str = "") -> str:
-    """What a cell is called in tables, documents and `--baseline`: `tcg memory=512M smp=2`.
+    """What a cell is called in documents and by `--baseline` and `--only`: `tcg memory=512M smp=2`.
 
-    The workload's `key` comes first in plans that have several.
+    The workload's `key` comes first in plans that have several. `levels` are those that are said.
     """
     words = [key] if key else []
     return " ".join([*words, platform, *(f"{name}={level}" for name, level in levels.items())])
@@ -145,14 +145,15 @@ def _cells(shape: Shape, platforms: Sequence[PlatformSpec]) -> Iterator[Cell]:
     named = len(shape.entries) > 1
     for entry in shape.entries:
         if entry.spans:
-            yield from _span_entry(entry, entry.levels, _platforms(entry.platforms, platforms), named=named)
+            where = _platforms(entry.platforms, platforms)
+            yield from _span_entry(entry, entry.levels, where, shape.asked, named=named)
     for row in shape.include:
         for entry in shape.entries:
             if row.workloads is not None and entry.key not in row.workloads:
                 continue
             first = {name: levels[:1] for name, levels in entry.levels.items()}
             where = _platforms(row.platforms, _platforms(entry.platforms, platforms))
-            yield from _span_entry(entry, {**first, **row.levels}, where, named=named)
+            yield from _span_entry(entry, {**first, **row.levels}, where, shape.asked, named=named)
 
 
 def _platforms(
@@ -162,14 +163,20 @@ def _platforms(
 
 
 def _span_entry(
-    entry: Entry, levels: Levels, platforms: Sequence[PlatformSpec], *, named: bool
+    entry: Entry, levels: Levels, platforms: Sequence[PlatformSpec], asked: frozenset[str], *, named: bool
 ) -> Iterator[Cell]:
+    # A level that is the usual one, from which only rows depart, would make every id long and say nothing.
+    usual = {
+        name: levels[0] for name, levels in entry.levels.items() if len(levels) == 1 and name not in asked
+    }
     for spec in platforms:
         applicable = {name: some for name, some in levels.items() if _applies(entry, name, spec)}
         for combination in itertools.product(*applicable.values()):
             chosen = dict(zip(applicable, combination, strict=True))
-            name = cell_id(str(spec), chosen, entry.key if named else "")
-            yield Cell(name, entry.workload, str(spec), chosen)
+            said = {name: level for name, level in chosen.items() if usual.get(name) != level}
+            yield Cell(
+                cell_id(str(spec), said, entry.key if named else ""), entry.workload, str(spec), chosen
+            )
 
 
 def _applies(entry: Entry, name: str, spec: PlatformSpec) -> bool:
@@ -232,6 +239,13 @@ def _with_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple
 
 def _typed_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
     """What `--baseline` means. Raises `UsageError` when no cell is meant."""
+    exact = next((cell for cell in cells if cell.id == " ".join(asked.split())), None)
+    if exact is not None:
+        return tuple(
+            pattern.Condition(name, (level,))
+            for name in (WORKLOAD, PLATFORM, *exact.factors)
+            if (level := pattern.level_of(exact, name)) is not None
+        )
     keys = {cell.workload.key for cell in cells} - {""}
     conditions = []
     for token in asked.split():

@@ -107,6 +107,7 @@ class Published:
     figures: tuple[PublishedFigure, ...]
     name: str = ""  # tells several publications, or conditions, of one plan apart
     conditions: str = ""
+    baseline: Mapping[str, str] = field(default_factory=dict)  # what it compared with, as a figure's `cell`
 
 
 @dataclass(frozen=True, slots=True)

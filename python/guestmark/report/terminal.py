@@ -25,6 +25,7 @@ STYLES = {
     Verdict.INCONCLUSIVE: "yellow",
 }
 MARKS = {Verdict.FASTER: "*", Verdict.SLOWER: "*", Verdict.NO_DIFFERENCE: "=", Verdict.INCONCLUSIVE: "?"}
+FLUSHES = "flushes_reached_host"  # a fact of disk workloads
 LEGEND = "* differs from the baseline   = no difference   ? inconclusive"
 _ASCII = str.maketrans({"×": "x", "±": "+-", "–": "-", "µ": "u", "…": "..."} | dict.fromkeys("█▉▊▋▌▍▎▏", "#"))
 _NARROWEST = 8  # columns a name keeps when room is short
@@ -98,6 +99,8 @@ def _primary_table(workload: WorkloadResult, width: int) -> Table:
         [figures.heading(metric, unit), *_estimates(shown, metric, unit)],
         [_versus(workload), *_ratios(shown, metric)],
     ]
+    if (durable := [durability(result) for result in shown]) and any(durable):
+        numbers.append(["durable", *durable])
     used = taken(numbers) + max(12, *map(len, verdicts)) + 2
     columns = [*fitted(cell_columns(shown), width - used - _SHORTEST_BAR), *numbers]
     bar_width = min(24, width - used - taken(columns[: -len(numbers)]))
@@ -177,9 +180,19 @@ def _everywhere(workload: WorkloadResult) -> str:
 
 def _units(workload: WorkloadResult) -> list[Text]:
     """What a unit means where people differ about it."""
-    if not any(metric.unit == "B/s" for metric in workload.metrics):
-        return []
-    return [Text("1 MB = 10^6 bytes", style="dim")]
+    said = ["1 MB = 10^6 bytes"] if any(metric.unit == "B/s" for metric in workload.metrics) else []
+    if any(durability(result) for result in workload.shown):
+        said.append("durable: whether the guest's flushes reached the host")
+    return [Text("; ".join(said), style="dim", overflow="fold")] if said else []
+
+
+def durability(result: CellResult) -> str:
+    """Whether the guest's flushes reached the host, from the trials' attestations: `yes`, `no`, `unknown`.
+
+    When trials disagree, `mixed`; empty for workloads of which nobody asks that.
+    """
+    found = {trial.attestation.get(FLUSHES) for trial in result.trials if trial.attestation.get(FLUSHES)}
+    return "" if not found else str(found.pop()) if len(found) == 1 else "mixed"
 
 
 def _label(result: CellResult) -> str:

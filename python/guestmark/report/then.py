@@ -105,11 +105,22 @@ def _table(pairs: Sequence[Pair], published: Published, plan: Plan, width: int) 
     head = Text(str(clean(called)), style="bold")
     small = [f"then: {published.source}", *([published.conditions] if published.conditions else [])]
     small.append(f"×base: {published.metric} against the baseline's; then: against the publication's own")
+    if other := _other_baseline(pairs, published):
+        small.append(other)
     small.append(_MEANING[of])
     if scale := plan.context.get("scale"):
         small.append(f"now is at scale {scale:g}, then at full size: ratios can be compared, seconds cannot")
     lines = [Text(str(clean(line)), style="dim", overflow="fold") for line in small]
     return [head, table, *lines, Text()]
+
+
+def _other_baseline(pairs: Sequence[Pair], published: Published) -> str:
+    """What has to be known when then and now are not compared with the same thing."""
+    ours = next((pair.result for pair in pairs if pair.result.cell.baseline), None)
+    if ours is None or not published.baseline or _is_about(published.baseline, ours):
+        return ""
+    theirs = " ".join(f"{name}={level}" for name, level in published.baseline.items())
+    return f"the baselines differ, now {ours.cell.id}, then {theirs}: the ratios are not about the same"
 
 
 def _now(result: CellResult, metric: Metric, unit: figures.Unit) -> str:
