@@ -59,6 +59,13 @@ def test_an_argument_qemu_refuses_is_quoted():
         pass
 
 
+def test_features_that_cannot_be_had_are_not_dropped_silently():
+    with pytest.raises(MachineError, match="TCG doesn't support requested feature"), start("tcg", cpu="EPYC"):
+        pass
+    with start("tcg", cpu="EPYC,enforce=off") as guest:
+        assert guest.attest()["vmm"]["cpu"] == "EPYC"
+
+
 def test_a_kernel_given_by_path_is_the_one_that_boots():
     with start("uml", kernel=shutil.which("linux.uml")) as guest:
         assert guest.attest()["guest"]["cpu"] == "UML"

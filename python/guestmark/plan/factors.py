@@ -143,7 +143,7 @@ SMP = register(Factor("smp", "the guest's number of processors", _count, _QEMU, 
 CPU = register(
     Factor(
         "cpu",
-        "QEMU's processor model, e.g. max or host,-vmx",
+        "QEMU's processor model, e.g. max or host,-vmx; a feature QEMU cannot give is an error unless ,enforce=off",
         _word,
         _QEMU,
         ("host", "max", "qemu64", "kvm64"),

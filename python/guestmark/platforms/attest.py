@@ -11,8 +11,11 @@ _MEMORY_KEPT = 0.15
 _MEMORY_KEPT_BYTES = 128 << 20
 
 
-def attest_qemu(guest: Guest, factors: Mapping[str, str]) -> dict[str, Any]:
-    """Accelerator, model, processors and memory by QMP and from inside. Raises `AttestationError` with both values."""
+def attest_qemu(guest: Guest, factors: Mapping[str, str], kernel: str) -> dict[str, Any]:
+    """Accelerator, model, processors and memory by QMP and from inside, and the release of the `kernel`.
+
+    Raises `AttestationError` with both values.
+    """
     vmm = guest.facts_of_vmm()
     inside = _inside(guest)
     asked = {"accelerator": guest.cell.platform.rpartition("/")[2].partition("@")[0]}
@@ -21,16 +24,18 @@ def attest_qemu(guest: Guest, factors: Mapping[str, str]) -> dict[str, Any]:
     processors = int(factors["smp"])
     _same("the number of processors (hypervisor)", processors, vmm["processors"], guest)
     _same("the number of processors (guest)", processors, inside["processors"], guest)
+    _kernel(kernel, inside, guest)
     _memory(parse_size(factors["memory"]), vmm["memory_bytes"], inside["memory_bytes"], guest)
     return {"asked": dict(factors), "vmm": dict(vmm), "guest": inside}
 
 
-def attest_uml(guest: Guest, factors: Mapping[str, str]) -> dict[str, Any]:
-    """Kernel kind, processors and memory from inside. Raises `AttestationError` with both values."""
+def attest_uml(guest: Guest, factors: Mapping[str, str], kernel: str) -> dict[str, Any]:
+    """Kernel kind and release, processors and memory from inside. Raises `AttestationError` with both values."""
     inside = _inside(guest)
     if inside["cpu"] != "UML":
         raise mismatch("the processor model", "UML", inside["cpu"] or inside["kernel"], guest)
     _same("the number of processors", 1, inside["processors"], guest)
+    _kernel(kernel, inside, guest)
     asked = parse_size(factors["memory"])
     _memory(asked, asked, inside["memory_bytes"], guest)
     return {"asked": dict(factors), "guest": inside}
@@ -41,6 +46,9 @@ def _inside(guest: Guest) -> dict[str, Any]:
     hello = guest.agent.hello()
     return {
         "kernel": hello.kernel,
+        "root": next(
+            (line.split()[2] for line in reversed(facts.mounts.splitlines()) if line.split()[1] == "/"), ""
+        ),
         "arch": hello.arch,
         "boot_id": hello.boot_id,
         "cpu": facts.cpu_model,
@@ -48,6 +56,11 @@ def _inside(guest: Guest) -> dict[str, Any]:
         "memory_bytes": facts.mem_total_kib * 1024,
         "clocksource": facts.clocksource,
     }
+
+
+def _kernel(asked: str, inside: Mapping[str, Any], guest: Guest) -> None:
+    _same("the kernel", asked, inside["kernel"], guest)
+    _same("the root filesystem", "overlay", inside["root"], guest)
 
 
 def _same(what: str, asked: object, found: object, guest: Guest) -> None:

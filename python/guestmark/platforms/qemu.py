@@ -95,7 +95,11 @@ class QemuPlatform:
             monitor_theirs.close()
             agent = Agent(Transport.of_socket(ours))
             guest = Guest(
-                cell, process, agent, lambda: facts_of_vmm(monitor), lambda g: attest_qemu(g, factors)
+                cell,
+                process,
+                agent,
+                lambda: facts_of_vmm(monitor),
+                lambda g: attest_qemu(g, factors, kernel.release),
             )
             await_ready(agent, process, deadline_s or _READY_DEADLINE_S[self.accelerator], guest.phases)
             stack.callback(agent.close)
@@ -171,10 +175,15 @@ def _base(accelerator: str, factors: Mapping[str, str]) -> list[str]:
     threads = ",thread=multi" if accelerator == "tcg" and int(factors["smp"]) > 1 else ""
     return [
         QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-        "-machine", factors["machine"], "-accel", accelerator + threads, "-cpu", factors["cpu"],
+        "-machine", factors["machine"], "-accel", accelerator + threads, "-cpu", _enforced(factors["cpu"]),
         "-smp", factors["smp"], "-m", factors["memory"],
         "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
     ]  # fmt: skip
+
+
+def _enforced(cpu: str) -> str:
+    """QEMU only warns of features it cannot give, and goes on without; this makes it refuse, unless told otherwise."""
+    return cpu if "enforce" in cpu else f"{cpu},enforce=on"
 
 
 def _plan9(bus: str) -> list[str]:

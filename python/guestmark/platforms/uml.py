@@ -38,7 +38,8 @@ class UmlPlatform:
         """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`."""
         factors = {**DEFAULTS, **cell.factors}
         program = factors.get("kernel") or UML
-        initramfs = build_initramfs(agent_binary(), _modules_of(program), ModuleList(("overlay",)))
+        release = release_of(Path(shutil.which(program) or program))
+        initramfs = build_initramfs(agent_binary(), _modules_of(program, release), ModuleList(("overlay",)))
         process = SupervisedProcess(self.name)
         # Pipes, not a socket: UML takes one byte a system call, which is cheaper from a pipe, and it loses bytes when
         # megabytes wait in a large socket buffer.
@@ -60,7 +61,7 @@ class UmlPlatform:
             to_guest.close()
             to_us.close()
             agent = Agent(Transport(from_guest.fileno(), from_us.fileno(), from_us.close))
-            guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors))
+            guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors, release))
             await_ready(agent, process, deadline_s or _READY_DEADLINE_S, guest.phases)
             try:
                 guest.disks = drives.attached(made, agent)
@@ -99,14 +100,13 @@ def _pipe() -> tuple[io.FileIO, io.FileIO]:
     return io.FileIO(read_fd, "r"), io.FileIO(write_fd, "w")
 
 
-def _modules_of(program: str) -> Path | None:
-    """The module tree of the UML kernel, by its release; None for one of the user's own that has none."""
-    path = Path(shutil.which(program) or program)
-    tree = _MODULE_TREES / release_of(path)
+def _modules_of(program: str, release: str) -> Path | None:
+    """The module tree of a UML kernel, by its release; None for one of the user's own that has none."""
+    tree = _MODULE_TREES / release
     if (tree / "modules.builtin").exists():
         return tree
     if program == UML:
         raise PlatformUnusableError(
-            f"the modules of {path} are not in {tree}", hint="install the package user-mode-linux anew"
+            f"the modules of {program} are not in {tree}", hint="install the package user-mode-linux anew"
         )
     return None
