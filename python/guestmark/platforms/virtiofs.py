@@ -10,7 +10,7 @@ from pathlib import Path
 from guestmark.errors import PlatformUnusableError
 from guestmark.platforms.process import SupervisedProcess
 
-_DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")
+DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def server(scratch: Path, tag: str, bus: str, memory: str) -> Iterator[list[str]
 
 def _daemon() -> tuple[str, bool]:
     """The daemon and whether it is the old one that came with QEMU up to 7.2 (other options)."""
-    for candidate in (shutil.which("virtiofsd"), *_DAEMONS):
+    for candidate in (shutil.which("virtiofsd"), *DAEMONS):
         if candidate and os.access(candidate, os.X_OK):
             return candidate, candidate == "/usr/lib/qemu/virtiofsd"
     raise PlatformUnusableError(
