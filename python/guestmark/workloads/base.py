@@ -11,7 +11,9 @@ from guestmark.plan.nearest import unknown
 
 if TYPE_CHECKING:
     from guestmark.plan.model import Cell, Measurement, Plan
-    from guestmark.platforms.base import Machine
+    from contextlib import AbstractContextManager
+
+    from guestmark.platforms.base import Machine, Platform
 
 
 class Workload(Protocol):
@@ -31,6 +33,14 @@ class Workload(Protocol):
 
 
 Factory = Callable[["Plan", "Cell"], Workload]
+
+
+@runtime_checkable
+class BringsMachine(Protocol):
+    """What a workload may have besides: a machine of its own, for what no agent can run in (firmware, boot ROMs)."""
+
+    def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
+        """Starts the machine of this trial in place of `platform.start`, whose rules hold for it."""
 
 
 @runtime_checkable
@@ -58,6 +68,7 @@ _builtin = {
     "filewrite": "guestmark.workloads.filewrite:FilewriteWorkload",
     "fileread": "guestmark.workloads.fileread:FilereadWorkload",
     "guestfish": "guestmark.workloads.guestfish:GuestfishWorkload",
+    "netboot": "guestmark.netboot.workload:NetbootWorkload",
 }
 _PEERS = {"guestfish"}  # other people's programs that start a machine of their own
 _registry: dict[str, Factory] = {}
@@ -85,6 +96,13 @@ def started_for(cell: Cell) -> Cell:
     if cell.workload.name not in _PEERS:
         return cell
     return replace(cell, platform="host", factors={}, workload=replace(cell.workload, params={}))
+
+
+def start_machine(workload: Workload, platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
+    """A fresh machine for the trial: the platform's, unless the workload brings its own."""
+    if isinstance(workload, BringsMachine):
+        return workload.machine(platform)
+    return platform.start(started_for(cell))
 
 
 def _factory(name: str) -> Factory:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guestmark.disks.below import Below
 from guestmark.plan import disk_metrics as metrics
 from guestmark.plan.model import Measurement
-from guestmark.workloads.changes import Below
 from guestmark.workloads.fill import FillWorkload
 from guestmark.workloads.moving import FILE, Timed, measured, refusals, sync_everything, target_of
 from guestmark.workloads.verify import checked
@@ -50,6 +50,5 @@ class FilereadWorkload(FillWorkload):
             (metrics.THROUGHPUT, self.amount / timed.wall_s),
             (metrics.WALL, timed.wall_s),
             (metrics.GUEST_WALL, timed.guest_wall_s),
-            (metrics.AGENT_CPU, timed.cpu_s),
         ]
         return [*measured(values), *changes.measurements(self.amount)]

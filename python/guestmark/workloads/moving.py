@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.results import CallError
+from guestmark.disks.below import Below
 from guestmark.disks.image import Image, images
 from guestmark.disks.spec import SHARED_MEMORY, DiskSpec, Role
 from guestmark.errors import WorkloadError
 from guestmark.plan import disk_metrics as metrics
 from guestmark.plan.model import Cell, Measurement, Metric, Plan
 from guestmark.plan.units import format_size, parse_size
-from guestmark.workloads.changes import Below
 from guestmark.workloads.clocks import disagreement
 from guestmark.workloads.verify import checked
 
@@ -38,7 +38,6 @@ class Timed:
     wall_error_s: float
     guest_wall_s: float
     flush_s: float
-    cpu_s: float
     warning: str = ""
 
     @classmethod
@@ -49,7 +48,6 @@ class Timed:
             moved.wall_error_s,
             moved.guest_wall_s,
             moved.flush_s,
-            moved.user_s + moved.system_s,
             moved.clock_warning,
         )
 
@@ -119,7 +117,6 @@ class MovingWorkload(ABC):
             (metrics.GUEST_WALL, timed.guest_wall_s),
             (metrics.GUEST_FLUSH, timed.flush_s),
             (metrics.HOST_FLUSH, host_flush_s),
-            (metrics.AGENT_CPU, timed.cpu_s),
         ]
         self.facts |= changes.facts
         return [*measured(values), *changes.measurements(self.amount)]

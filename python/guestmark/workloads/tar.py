@@ -62,7 +62,6 @@ class TarWorkload(MovingWorkload):
             done.wall_error_s,
             done.guest_wall_s + guest_flush_s,
             guest_flush_s,
-            done.user_s + done.system_s,
             done.clock_warning,
         )
 

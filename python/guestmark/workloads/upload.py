@@ -87,9 +87,7 @@ class UploadWorkload(MovingWorkload):
         if done.bytes != self.amount:
             raise WorkloadError(f"{done.bytes} of {self.amount} bytes arrived in the guest")
         wall = clocks.on_host_clock((done.started_ns, done.ended_ns), (before, after), (sent_ns, received_ns))
-        return Timed(
-            wall.seconds, wall.error_s, (done.ended_ns - done.started_ns) / 1e9, 0.0, 0.0, wall.warning
-        )
+        return Timed(wall.seconds, wall.error_s, (done.ended_ns - done.started_ns) / 1e9, 0.0, wall.warning)
 
 
 def pieces(path: Path, amount: int) -> Iterator[bytes]:
