@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -94,7 +95,8 @@ def ledger_to_read(path: str | None) -> Iterator[OpenLedger | None]:
     """The ledger for a look at earlier runs; None when there is none yet."""
     from guestmark.ledger import default_path, open_ledger
 
-    if path is None and not default_path().exists():
+    missing = not default_path().exists() if path is None else "://" not in path and not os.path.exists(path)  # noqa: PTH110
+    if missing:
         yield None
         return
     with open_ledger(path, writable=False) as opened:

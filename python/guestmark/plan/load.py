@@ -35,7 +35,7 @@ def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
     problems = Problems(where, text)
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
             f"{where} is not TOML: {error}", hint="see docs/plans.md for the form of a plan"
         ) from error
@@ -167,8 +167,11 @@ class _Reader:
         self._scaled_names |= {name for name in self._model.scale if _has(raw, name)}
         try:
             params = kind.params(raw)
+            scaled = scale_table(
+                raw, self._model.scale, self._scale
+            )  # also at 1: what cannot be is said at once
             if self._scale != 1.0:
-                params = kind.params(scale_table(raw, self._model.scale, self._scale))
+                params = kind.params(scaled)
         except ValidationError as error:
             self._problems.add_invalid(error, kind.model(), path)
         except UsageError as error:

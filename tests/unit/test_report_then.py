@@ -1,0 +1,171 @@
+"""Then and now: published figures find their cells, and percentages mean what they say."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_runs import constructed
+from rich.cells import cell_len
+from rich.console import Console
+
+from guestmark.plan.model import Better, Cell, Published, PublishedFigure, WorkloadSpec
+from guestmark.plan.published_units import check_unit, size_of
+from guestmark.report.analysis import analyse
+from guestmark.report.terminal import print_report
+from guestmark.report.then import figure_for, percent_ratio, signed_percent
+
+UPLOAD = WorkloadSpec("upload", {}, "upload from the host", "upload")
+DD = WorkloadSpec("dd", {}, "dd from a disk", "dd")
+
+
+def cell(workload, platform, level, baseline=False):
+    levels = {"preallocation": level, "smp": "1"}
+    name = f"{workload.key} {platform} preallocation={level}"
+    return Cell(name, workload, platform, levels, baseline, group=platform)
+
+
+CELLS = [
+    (cell(UPLOAD, "tcg", "off", True), 1.0),
+    (cell(UPLOAD, "tcg", "full"), 1.1),
+    (cell(DD, "tcg", "full"), 0.5),
+    (cell(UPLOAD, "kvm", "off", True), None),
+    (cell(DD, "kvm", "full"), None),
+]
+FIGURES = (
+    PublishedFigure({"workload": "upload", "preallocation": "off"}, 8.0, 8.0),
+    PublishedFigure({"workload": "upload"}, 99.0, 8.0),
+    PublishedFigure({"workload": "dd", "preallocation": "full"}, 7.5, 8.0),
+    PublishedFigure({"workload": "dd", "platform": "uml"}, 138.0, 8.0),
+)
+
+
+def run_with(cells=CELLS, figures=FIGURES, **changes):
+    run = constructed(cells, blocks=8)
+    given_ = {"source": "Someone, 2012", "metric": "wall_s", "unit": "s", "percent_of": "time", **changes}
+    plan = replace(run.plan, published=(Published(figures=tuple(figures), **given_),))
+    return replace(run, plan=replace(plan, context={**plan.context, "scale": 0.05}))
+
+
+def printed(run, width=120, then=True):
+    out = io.StringIO()
+    print_report(run, Console(file=out, width=width), then=then)
+    return out.getvalue()
+
+
+def row(text, *words):
+    """The row, in the table of then and now, that holds all the words."""
+    table = text[text.index("Then and now") :]
+    return next(line for line in table.splitlines() if all(word in line for word in words))
+
+
+def test_the_figure_that_names_most_is_the_one():
+    run = run_with()
+    results = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    (published,) = run.plan.published
+    found = {name: figure_for(result, published) for name, result in results.items()}
+    assert [figure and figure.value for figure in found.values()] == [8.0, 99.0, 7.5, 8.0, 7.5]
+
+
+def test_both_are_shown_with_their_own_baselines():
+    text = printed(run_with())
+    assert row(text, "dd from a disk").split()[-6:] == ["−50", "%", "7.5", "×0.94", "−6.2", "%"]
+    assert row(text, "upload from the host", "off").split()[-4:] == ["8", "×1.00", "0", "%"]
+    assert "Someone, 2012" in text
+    assert "+6 % takes 6 % longer" in text
+    assert "now is at scale 0.05" in text
+    assert "Then and now" not in printed(run_with(), then=False)
+
+
+def test_percentages_of_throughput_are_the_other_way_round():
+    text = printed(run_with(percent_of="throughput"))
+    assert row(text, "dd from a disk").split()[-4:] == ["7.5", "×0.94", "+6.7", "%"]
+    assert row(text, "dd from a disk").split()[-6].startswith("+")  # half the time is twice the throughput
+    assert "moves 6 % more" in text
+
+
+def test_published_figures_that_were_not_measured_are_named():
+    text = printed(run_with())
+    assert "not measured in this run" in text
+    assert "workload=dd platform=uml: 138 s" in text
+    assert "upload: 99" not in text.replace("workload=", "")  # it is about a measured cell
+
+
+def test_another_baseline_is_said():
+    assert "the baselines differ" not in printed(run_with(baseline={"workload": "upload"}))
+    text = printed(run_with(baseline={"platform": "kvm"}))
+    assert "the baselines differ, now upload tcg preallocation=off, then platform=kvm" in text
+
+
+def test_cells_that_could_not_be_measured_still_show_what_was_published():
+    text = printed(run_with())
+    assert "unusable" in row(text[text.index("Then and now") + 1 :], "unusable")
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_numbers_are_never_cut(width):
+    text = printed(run_with(), width)
+    assert "×0.94" in row(text, "7.5")
+    assert all(cell_len(line) <= width for line in text.splitlines())
+
+
+def test_what_varies_has_columns_and_what_does_not_is_said_once():
+    text = printed(run_with(), then=False)
+    head = next(line for line in text.splitlines() if line.startswith("workload "))
+    assert "preallocation" in head
+    assert "platform" not in head  # the table is that of one platform
+    assert "smp" not in head
+    assert "everywhere: smp=1" in text
+
+
+def test_durability_stands_beside_speed():
+    run = run_with()
+    verdicts = {"upload tcg preallocation=off": "yes", "upload tcg preallocation=full": "no"}
+    trials = tuple(
+        replace(trial, attestation={"flushes_reached_host": verdicts[trial.cell_id]})
+        if trial.cell_id in verdicts
+        else trial
+        for trial in run.trials
+    )
+    text = printed(replace(run, trials=trials), then=False)
+    lines = [line for line in text.splitlines() if "upload from the host" in line]
+    assert " yes " in lines[0]
+    assert " no " in lines[1]
+    assert "durable: whether the guest's flushes reached the host" in text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.0, "0 %"),
+        (1.0625, "+6.2 %"),
+        (0.5, "−50 %"),
+        (17.25, "+1625 %"),
+        (1.0001, "0 %"),
+        (1.004, "+0.4 %"),
+        (0.9999, "0 %"),
+        (1.099, "+9.9 %"),
+        (400.0, "+39 900 %"),
+    ],
+)
+def test_signed_percent(ratio, text):
+    assert signed_percent(ratio) == text
+
+
+@given(st.floats(0.01, 100))
+def test_time_and_throughput_are_each_others_inverse(ratio):
+    for better in Better:
+        time = percent_ratio(ratio, "time", better)
+        assert time * percent_ratio(ratio, "throughput", better) == pytest.approx(1)
+    assert percent_ratio(ratio, "time", Better.LOWER) == ratio
+    assert percent_ratio(ratio, "throughput", Better.HIGHER) == ratio
+
+
+def test_units():
+    from guestmark.errors import UsageError
+
+    assert size_of("MB/s", "B/s") == 1e6
+    assert size_of("MB/s", "MB/s") == 1
+    with pytest.raises(UsageError, match="unknown unit"):
+        check_unit("MB/s", "s")
