@@ -1,7 +1,8 @@
 """Whether what the guest flushed has reached the host, decided from evidence and not from options.
 
-UML has no monitor. What its kernel does with a flush request is seen once for each UML program, outside any timing: one
-block is written and flushed in the guest while `strace` watches the process that does its disks' input and output.
+UML has no monitor, and QEMU's nvme device does not count flushes. What becomes of a flush request there is seen once
+for each program and kind of disk, outside any timing: one block is written and flushed in the guest while `strace` watches
+the processes that do its disks' input and output.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 _ATTACH_S = 5.0
-_seen: dict[tuple[str, int, int], Verdict] = {}
+_seen: dict[tuple[object, ...], Verdict] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,22 @@ def judge(
     if guest_flushes is None:
         return Verdict("unknown", "the guest's kernel does not count flushes")
     if machine.query is not None:
-        return of_qemu(machine.query("query-block"), disk.spec.name, guest_flushes, host_flushes or 0)
-    if guest_flushes == 0:
-        return Verdict("no", "the guest's kernel sent no flush to its disk")
-    how = _of_uml(machine, disk)
+        blocks = machine.query("query-block")
+        verdict = of_qemu(blocks, disk.spec.name, guest_flushes, host_flushes)
+    elif guest_flushes == 0:
+        verdict = Verdict("no", "the guest's kernel sent no flush to its disk")
+    else:
+        verdict = None
+    if verdict is not None:
+        return verdict
+    how = _seen_once(machine, disk)
     return Verdict(how.reached, f"{guest_flushes} sent by the guest; {how.why}")
 
 
-def of_qemu(blocks: list[dict[str, object]], name: str, guest_flushes: int, host_flushes: int) -> Verdict:
-    """The verdict from `query-block` and the counters."""
+def of_qemu(
+    blocks: list[dict[str, object]], name: str, guest_flushes: int, host_flushes: int | None
+) -> Verdict | None:
+    """The verdict from `query-block` and the counters; None when QEMU has not counted (`host_flushes` None)."""
     cache: dict[str, bool] = {}
     for entry in blocks:
         inserted = entry.get("inserted")
@@ -62,11 +70,13 @@ def of_qemu(blocks: list[dict[str, object]], name: str, guest_flushes: int, host
         return Verdict("yes", "QEMU flushes after every write (no write-back)")
     if guest_flushes == 0:
         return Verdict("no", "the guest's kernel sent no flush to its disk")
+    if host_flushes is None:
+        return None
     reached = "yes" if host_flushes >= guest_flushes else "no"
     return Verdict(reached, f"{guest_flushes} sent by the guest, {host_flushes} passed on by QEMU")
 
 
-def _of_uml(machine: Machine, disk: AttachedDisk) -> Verdict:
+def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
     pid = machine.vmm_pid
     assert pid is not None
     try:
@@ -74,7 +84,12 @@ def _of_uml(machine: Machine, disk: AttachedDisk) -> Verdict:
         stamp = program.stat()
     except OSError:
         return Verdict("unknown", "the hypervisor has gone")
-    key = (str(program), stamp.st_mtime_ns, stamp.st_size)
+    spec = disk.spec
+    if spec.aio == "io_uring":
+        return Verdict(
+            "unknown", "QEMU does not count them, and strace does not see what passes through a ring"
+        )
+    key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.bus, spec.aio, spec.cache)
     if key not in _seen:
         verdict = _watch(machine, disk, pid)
         if verdict.reached == "unknown":
@@ -86,8 +101,11 @@ def _of_uml(machine: Machine, disk: AttachedDisk) -> Verdict:
 def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     """Writes and flushes one block in the guest and looks whether the host is asked to flush."""
     if shutil.which("strace") is None:
-        return Verdict("unknown", "UML does not count what it passes on, and strace is not installed")
-    watched = [one for one in descendants(pid) if _untraced(one)]
+        return Verdict(
+            "unknown", "the hypervisor does not count what it passes on, and strace is not installed"
+        )
+    # The main process of UML is busy tracing others; its disks are done by a child.
+    watched = [pid] if machine.query else [one for one in descendants(pid) if _untraced(one)]
     if not watched:
         return Verdict("unknown", "UML's disk process was not found")
     log = Path(f"/proc/{pid}/cwd").resolve() / "guestmark-strace"
@@ -99,7 +117,7 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     ) as trace:
         try:
             if not _attached(trace, watched):
-                return Verdict("unknown", "strace may not watch UML's disk process here")
+                return Verdict("unknown", "strace may not watch the hypervisor here")
             probe = f"{disk.directory}/.guestmark-flush"
             try:
                 machine.agent.write_file(probe, b"x" * 4096, fsync=True)
@@ -113,8 +131,8 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     count = sum("sync" in line for line in log.read_text(errors="replace").splitlines())
     log.unlink(missing_ok=True)
     if count:
-        return Verdict("yes", "UML makes them fdatasync of the image (seen with strace)")
-    return Verdict("no", "UML makes no fsync of them (watched with strace)")
+        return Verdict("yes", "the hypervisor makes them fdatasync of the image (seen with strace)")
+    return Verdict("no", "the hypervisor makes no fsync of them (watched with strace)")
 
 
 def _attached(trace: subprocess.Popen[bytes], watched: list[int]) -> bool:

@@ -20,13 +20,14 @@ _BUS_MODULES = {
     "nvme": ("nvme",),
     "ide": ("sd_mod",),
 }
-# What serves ext2 and ext3 differs between distributions; some need a checksum that no dependency names.
+# What serves ext2 and ext3 differs between distributions; some need a checksum that no
+# dependency names, and need it first.
 _FILESYSTEM_MODULES = {
-    "ext2": ("ext2", "ext4", "crc32c_generic"),
-    "ext3": ("ext4", "crc32c_generic"),
-    "ext4": ("ext4", "crc32c_generic"),
-    "xfs": ("xfs", "crc32c_generic"),
-    "btrfs": ("btrfs", "crc32c_generic", "crc32c_intel"),
+    "ext2": ("crc32c_generic", "ext2", "ext4"),
+    "ext3": ("crc32c_generic", "ext4"),
+    "ext4": ("crc32c_generic", "ext4"),
+    "xfs": ("crc32c_generic", "xfs"),
+    "btrfs": ("crc32c_generic", "btrfs"),
 }
 
 
@@ -53,7 +54,7 @@ def qemu_arguments(made: Sequence[Image], machine: str) -> list[str]:
     """`-drive` and `-device` of every disk. Raises `UsageError` for a bus that the machine has not."""
     on_pci = not machine.startswith("microvm")
     arguments: list[str] = []
-    for image in made:
+    for index, image in enumerate(made):
         spec = image.spec
         if not on_pci and spec.bus != "virtio-blk":
             raise UsageError(
@@ -69,18 +70,18 @@ def qemu_arguments(made: Sequence[Image], machine: str) -> list[str]:
         ]
         if spec.bus == "virtio-scsi" and "virtio-scsi-pci,id=scsi,disable-legacy=on" not in arguments:
             arguments += ["-device", "virtio-scsi-pci,id=scsi,disable-legacy=on"]
-        arguments += ["-device", f"{_device(spec, on_pci)},drive={spec.name},serial={spec.name}"]
+        arguments += ["-device", f"{_device(spec, index, on_pci)},drive={spec.name},serial={spec.name}"]
     return arguments
 
 
-def _device(spec: DiskSpec, on_pci: bool) -> str:
+def _device(spec: DiskSpec, index: int, on_pci: bool) -> str:
     match spec.bus:
         case "virtio-blk":
             return "virtio-blk-pci,disable-legacy=on" if on_pci else "virtio-blk-device"
         case "virtio-scsi":
             return "scsi-hd,bus=scsi.0"
         case "ide":
-            return "ide-hd"
+            return f"ide-hd,bus=ide.{index}"
         case other:
             return other
 
