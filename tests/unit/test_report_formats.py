@@ -17,7 +17,8 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
 from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.report.document import result_document
-from guestmark.report.formats import Format, columns, render, trial_rows, write
+from guestmark.report.export_format import Format
+from guestmark.report.formats import columns, render, trial_rows, write
 
 
 def test_the_document_has_the_keys_that_stay() -> None:

@@ -23,7 +23,7 @@ VERBS = {
     "runs": "List the runs in the ledger.",
     "show": "Show the result of a run.",
     "resume": "Continue a run where it stopped.",
-    "export": "Write a run as JSON, CSV, Parquet or Markdown.",
+    "export": "Write a run as JSON, CSV, Parquet, Markdown or HTML.",
     "capture": "Say who is slow in a packet capture, the client or the server.",
     "shell": "Open a shell in the very guest that would be measured.",
 }

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
+from pathlib import PurePath
 from typing import Annotated
 
 import typer
 
 from guestmark.cli import options
 from guestmark.errors import UsageError
+from guestmark.report.export_format import Format
 
-
-class Format(StrEnum):
-    """What a run can be written as."""
-
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
-    MARKDOWN = "markdown"
+_SUFFIXES = {".json": Format.JSON, ".csv": Format.CSV, ".parquet": Format.PARQUET, ".md": Format.MARKDOWN,
+             ".html": Format.HTML}  # fmt: skip
 
 
 def command(
     run: options.Run,
-    format: Annotated[Format, typer.Option("--format", "-f", help="The format.")] = Format.JSON,  # noqa: A002
+    format: Annotated[  # noqa: A002
+        Format | None,
+        typer.Option("--format", "-f", help="The format (default: by FILE's suffix, else json)."),
+    ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (- for standard output).")
     ] = "-",
     ledger: options.Ledger = None,
 ) -> None:
-    """Write a run as JSON, CSV, Parquet or Markdown."""
+    """Write a run as JSON, CSV, Parquet, Markdown, or as a page with pictures (HTML)."""
     from guestmark.cli.session import write
     from guestmark.ledger import open_ledger
     from guestmark.report import formats
 
-    if format is Format.PARQUET and output == "-" and sys.stdout.isatty():
+    chosen = format or _SUFFIXES.get(PurePath(output).suffix, Format.JSON)
+    if chosen is Format.PARQUET and output == "-" and sys.stdout.isatty():
         raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
-    write(formats.render(stored, formats.Format(format.value)), output)
+    write(formats.render(stored, chosen), output)

@@ -134,13 +134,13 @@ def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> i
 
 def show(stored: StoredRun, outputs: Outputs) -> None:
     """Prints the report and writes the documents that were asked for."""
-    from guestmark.report import formats
+    from guestmark.report import export_format, formats
     from guestmark.report.analysis import analyse
     from guestmark.report.terminal import print_report
 
     analysis = analyse(stored.plan, stored.trials, stored.unusable)
     for name, path in outputs.files():
-        write(formats.render(stored, formats.Format(name), analysis), path)
+        write(formats.render(stored, export_format.Format(name), analysis), path)
     if not outputs.stdout_taken:
         from rich.console import Console
 
@@ -156,7 +156,7 @@ def write(data: bytes, path: str) -> None:
         return
     from pathlib import Path
 
-    from guestmark.report import formats
+    from guestmark.report import export_format, formats
 
     formats.write(Path(path), data)
 

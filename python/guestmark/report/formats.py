@@ -10,7 +10,6 @@ import io
 import json
 import os
 import tempfile
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from guestmark.plan.model import CellStatus, Metric
 from guestmark.report import figures
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.report.document import clean, result_document, timestamp
+from guestmark.report.export_format import Format
 from guestmark.stats.compare import label
 
 COLUMNS = (
@@ -27,16 +27,6 @@ COLUMNS = (
     "metric", "unit", "better", "value", "iterations", "started_at", "duration_s",
 )  # fmt: skip
 FACTOR = "factor_"  # prefix of the columns of factors, which follow `platform`
-
-
-class Format(StrEnum):
-    """What a run can be exported as."""
-
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
-    PARQUET = "parquet"
-    HTML = "html"
 
 
 def render(run: StoredRun, form: Format, analysis: Analysis | None = None) -> bytes:

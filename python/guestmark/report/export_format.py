@@ -1,0 +1,13 @@
+"""The names of the formats a run can be written in; apart, so that the command line knows them without any library."""
+
+from enum import StrEnum
+
+
+class Format(StrEnum):
+    """What a run can be exported as."""
+
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+    PARQUET = "parquet"
+    HTML = "html"
