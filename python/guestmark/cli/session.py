@@ -156,7 +156,7 @@ def write(data: bytes, path: str) -> None:
         return
     from pathlib import Path
 
-    from guestmark.report import export_format, formats
+    from guestmark.report import formats
 
     formats.write(Path(path), data)
 

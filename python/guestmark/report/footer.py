@@ -94,7 +94,7 @@ def _null_lines(workload: WorkloadResult, *, many: bool) -> list[Text]:
         elif comparison.n < MIN_BLOCKS:
             line = _dim(f"Null comparison {shown}, too few blocks to tell")
         else:
-            line = _dim(f"Null comparison {shown}, equal as it should be")
+            line = _dim(f"Null comparison {shown}, no difference, as it should be")
         lines.append(line)
     floor = workload.noise_floors.get(primary)
     if floor is not None:
