@@ -45,7 +45,6 @@ class FilereadWorkload(FillWorkload):
             self._note_clocks(timed)
             checked(machine, disk, FILE, self.expected(machine))
             self._mounted = False
-        self.facts |= changes.facts
         values = [
             (metrics.THROUGHPUT, self.amount / timed.wall_s),
             (metrics.WALL, timed.wall_s),

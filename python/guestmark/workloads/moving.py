@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from guestmark.plan import disk_metrics as metrics
 from guestmark.plan.model import Cell, Measurement, Metric, Plan
 from guestmark.plan.units import format_size, parse_size
 from guestmark.workloads.clocks import disagreement
+from guestmark.workloads.room import check_room, check_sources, missing_tools
 from guestmark.workloads.verify import checked
 
 if TYPE_CHECKING:
@@ -83,6 +84,15 @@ class MovingWorkload(ABC):
         """More to do before the first measurement."""
 
     # --- the contract of a workload
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Room for the images of the whole plan, sources, programs. Raises `UsageError`."""
+        check_sources(cells)
+        moving = [cell for cell in plan.cells if "amount" in cell.workload.params]
+        if moving and moving[0].workload.name == cells[0].workload.name:  # once for the plan is enough
+            check_room(moving)
+        return missing_tools(cells)
 
     def prepare(self, machine: Machine) -> None:
         """Mounts the target and makes everything ready. Raises `MachineError`, `WorkloadError`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from guestmark.errors import AgentError
+from guestmark.errors import AgentError, WorkloadError
 from guestmark.plan.model import Cell, Plan
 from guestmark.workloads.moving import MovingWorkload, Timed
 
@@ -18,7 +18,7 @@ _MOUNTED_AT = "/run/guestmark/share"
 
 
 class ShareWorkload(MovingWorkload):
-    """`share`. The root is shared once more at a place of its own: the guest's `/dev` hides the host's."""
+    """`share`. The guest's root is the share; it is bound once more to a place where no `/dev` hides the host's."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -29,19 +29,19 @@ class ShareWorkload(MovingWorkload):
         """Makes the file on the host and the share in the guest."""
         self._image = self.source()
         self._image.checksum()
-        arguments = dict(
-            word.partition("=")[::2] for word in machine.agent.facts().cmdline.split() if "=" in word
-        )
         if machine.vmm_pid is None:
             return  # on the host the file is simply there
-        kind, _, tag = arguments["guestmark.root"].partition(":")
-        source, options = (
-            ("none", tag) if kind == "hostfs" else (tag, arguments.get("guestmark.rootopts", ""))
-        )
         machine.agent.mkdir(_MOUNTED_AT, parents=True)
-        machine.agent.mount(source, _MOUNTED_AT, kind, options)
+        done = machine.agent.exec(["mount", "--bind", "/", _MOUNTED_AT], timeout_s=60)
+        if not done.ok:
+            raise WorkloadError(
+                f"the share cannot be mounted: {done.stderr.decode(errors='replace').strip()}"
+            )
         self._at = _MOUNTED_AT
-        self.facts["share"] = kind
+        words = machine.agent.facts().cmdline.split()
+        self.facts["share"] = next(
+            (word.partition("=")[2] for word in words if word.startswith("guestmark.root=")), "unknown"
+        )
 
     def move(self, machine: Machine, path: str) -> Timed:
         """Copies the file and flushes."""
