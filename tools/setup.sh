@@ -170,6 +170,10 @@ why() {
         python) echo "the tool is written in Python (at least $python_wanted, with venv)" ;;
         rustfmt) echo "checks the Rust sources' format" ;;
         clippy) echo "checks the Rust sources" ;;
+        tshark | tcptrace) echo "reads the captures that ours are compared with" ;;
+        chromium) echo "looks at the pages that are made" ;;
+        mkfs.*) echo "makes file systems on disk images" ;;
+        ip) echo "makes the network namespaces of the tests" ;;
         mmdebstrap) echo "makes the fresh Debian root in which set-up is tested" ;;
         cargo) echo "builds the agent (Rust, at least $rust_wanted)" ;;
     esac
@@ -202,6 +206,9 @@ package() {
         alpine:python) echo python3 ;;
         *:uml) ;; # only Debian and its relatives package it
         *:mke2fs) echo e2fsprogs ;;
+        *:mkfs.xfs) echo xfsprogs ;;
+        *:mkfs.btrfs) echo btrfs-progs ;;
+        *:ip) echo iproute2 ;;
         *:ca) echo ca-certificates ;;
         *:qemu) echo "qemu (x86_64 system emulator)" ;;
         *:linker) echo "gcc and a static libc" ;;
@@ -355,8 +362,14 @@ missing_dev() {
     find_cargo
     "$cargo" fmt --version >/dev/null 2>&1 || echo rustfmt
     "$cargo" clippy --version >/dev/null 2>&1 || echo clippy
+    for program in $test_programs; do
+        command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] || echo "$program"
+    done
     [ "$want_dev" != long ] || command -v mmdebstrap >/dev/null || echo mmdebstrap
 }
+
+# What the tests compare with, look at pages with, or make file systems with.
+test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs ip"
 
 make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
