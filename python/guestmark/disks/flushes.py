@@ -1,8 +1,8 @@
 """Whether what the guest flushed has reached the host, decided from evidence and not from options.
 
 UML has no monitor, and QEMU's nvme device does not count flushes. What becomes of a flush request there is seen once
-for each program and kind of disk, outside any timing: one block is written and flushed in the guest while `strace` watches
-the processes that do its disks' input and output.
+for each program and kind of disk, outside any timing: one block is written and flushed in the guest while `strace`
+watches the processes that do its disks' input and output.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@ import errno
 import os
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,14 +28,58 @@ _checksums: dict[Path, Checksum] = {}
 _sources: dict[tuple[str, str, int], Path] = {}
 
 
+class Allocation:
+    """Giving an image its place on the disk, in a thread: gigabytes of it take a second, a boot takes longer."""
+
+    def __init__(self, allocate: Callable[[Path], None], path: Path) -> None:
+        self._error: OSError | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(allocate, path), name="allocation", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, allocate: Callable[[Path], None], path: Path) -> None:
+        try:
+            allocate(path)
+        except OSError as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Until it is done. Raises the `OSError` that it failed with."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that exists. `prepared_s` is how long making it took; `from_template` whether that was only a copy."""
+    """An image that exists. `prepared_s` is how long making it held things up, `from_template` whether it is a copy."""
 
     spec: DiskSpec
     path: Path
     prepared_s: float = 0.0
     from_template: bool = False
+    allocation: Allocation | None = field(default=None, compare=False, repr=False)
+
+    def settle(self) -> Image:
+        """Waits until the image is what was asked for: its allocation goes on while the machine boots.
+
+        Raises `MachineError` when there is no room, `AttestationError` when it is not allocated in full.
+        """
+        if self.allocation is None:
+            return self
+        begin = time.monotonic()
+        try:
+            self.allocation.wait()
+        except OSError as error:
+            raise _no_image(self.spec, error) from error
+        length = self.path.stat().st_size
+        if self.allocated_bytes() < length:
+            raise AttestationError(
+                f"preallocation={self.spec.preallocation} did not take effect: asked {length} bytes, "
+                f"found {self.allocated_bytes()} allocated"
+            )
+        return replace(self, prepared_s=self.prepared_s + time.monotonic() - begin, allocation=None)
 
     def flush(self) -> float:
         """Writes the image and its directory to the host's disk (fsync); seconds it took."""
@@ -84,8 +129,8 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
     Raises `MachineError` when there is no room, `PlatformUnusableError` when a program is missing.
     """
     directories: list[Path] = []
+    made: list[Image] = []
     try:
-        made = []
         for spec in specs:
             try:
                 if spec.role is Role.SOURCE:
@@ -98,6 +143,10 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
                 raise _no_image(spec, error) from error
         yield tuple(made)
     finally:
+        for image in made:
+            if image.allocation:
+                with suppress(OSError):
+                    image.allocation.wait()
         if not store().keep:
             for directory in directories:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -114,18 +163,9 @@ def _target(spec: DiskSpec, directories: list[Path]) -> Image:
     path = _directory(spec, directories) / f"{spec.name}.{spec.format}"
     original, was_there = template(spec)
     sparse.copy(original, path)
-    if spec.preallocation == "falloc":
-        sparse.allocate(path)
-    elif spec.preallocation == "full":
-        sparse.write_holes(path)
-    image = Image(spec, path, from_template=was_there)
-    length = path.stat().st_size
-    if spec.preallocation in ("falloc", "full") and image.allocated_bytes() < length:
-        raise AttestationError(
-            f"preallocation={spec.preallocation} did not take effect: asked {length} bytes, "
-            f"found {image.allocated_bytes()} allocated"
-        )
-    return replace(image, prepared_s=time.monotonic() - begin)
+    allocate = {"falloc": sparse.allocate, "full": sparse.write_holes}.get(spec.preallocation)
+    allocation = Allocation(allocate, path) if allocate else None
+    return Image(spec, path, time.monotonic() - begin, was_there, allocation)
 
 
 def _source(spec: DiskSpec) -> Image:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guestmark.disks import preflight as disks
 from guestmark.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.plan.model import Cell, Plan
 from guestmark.platforms import registry
@@ -39,9 +40,9 @@ def check_platforms(
 
 
 def check_workloads(plan: Plan, unusable: Collection[str] = ()) -> list[str]:
-    """Lets every workload check the cells it is to measure, and returns its remarks.
+    """Checks that the disks can be made, lets every workload check its cells, and returns the workloads' remarks.
 
-    Raises what a workload raised; when several did, one error that says it all.
+    Raises what one of them raised; when several did, one error that says it all.
     """
     by_name: dict[str, list[Cell]] = {}
     for cell in plan.cells:
@@ -49,6 +50,10 @@ def check_workloads(plan: Plan, unusable: Collection[str] = ()) -> list[str]:
             by_name.setdefault(cell.workload.name, []).append(cell)
     remarks: list[str] = []
     errors: list[GuestmarkError] = []
+    try:
+        disks.check([cell for cells in by_name.values() for cell in cells])
+    except GuestmarkError as error:
+        errors.append(error)
     for name, cells in by_name.items():
         try:
             remarks += workloads.preflight(name, plan, cells)

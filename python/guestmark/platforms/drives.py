@@ -99,7 +99,8 @@ def uml_arguments(made: Sequence[Image], scratch: Path) -> list[str]:
 def attached(made: Sequence[Image], agent: "Agent") -> tuple[AttachedDisk, ...]:
     """The disks of a started guest, each with its device there. Raises `MachineError` when one does not appear."""
     disks = []
-    for index, image in enumerate(made):
+    for index, unsettled in enumerate(made):
+        image = unsettled.settle()
         device = find_device(agent, image.spec, index)
         target = "" if image.spec.filesystem == NO_FILESYSTEM else f"/run/guestmark/{image.spec.name}"
         disks.append(AttachedDisk(image.spec, image, device, target))

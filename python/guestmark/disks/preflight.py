@@ -1,0 +1,94 @@
+"""Before the first trial: whether the disks of a whole plan can be made here."""
+
+import errno
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from guestmark.disks import programs
+from guestmark.disks.below import in_memory
+from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
+from guestmark.errors import UsageError
+from guestmark.plan.model import Cell
+
+_DIRECT = ("none", "directsync")
+_QCOW2_TABLES = 1.01  # a qcow2 image that is full needs that much more than its content
+
+
+def check(cells: Sequence[Cell]) -> None:
+    """Room for the largest trial and for all sources, the programs, and direct I/O where a cache mode needs it.
+
+    Raises `UsageError` for what cannot be combined, what does not fit and where direct I/O is refused,
+    `PlatformUnusableError` naming the package of a program that is missing.
+    """
+    by_cell = [(cell, disks_of(cell)) for cell in cells]
+    locations = dict.fromkeys(spec.location for _, specs in by_cell for spec in specs)
+    for location in locations:
+        _check_room(location, [[spec for spec in specs if spec.location == location] for _, specs in by_cell])
+    for cell, specs in by_cell:
+        if cell.platform == "host":
+            continue
+        for spec in specs:
+            programs.find("qemu-img")
+            if spec.filesystem != NO_FILESYSTEM:
+                programs.find(programs.MAKERS[spec.filesystem])
+            if spec.cache in _DIRECT and not direct_works(spec.location):
+                raise UsageError(
+                    f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not do"
+                    f"{' (shared memory does since Linux 6.6)' if in_memory(spec.location) else ''}",
+                    hint="choose a directory on a disk with --set location=DIRECTORY, or cache=writeback",
+                )
+
+
+def needed_bytes(trials: Sequence[Sequence[DiskSpec]]) -> int:
+    """Most bytes that images take at one time: the largest target when it is full, and every source of the run."""
+    targets = [
+        round(spec.size * (_QCOW2_TABLES if spec.format == "qcow2" else 1))
+        for specs in trials
+        for spec in specs
+        if spec.role is Role.TARGET
+    ]
+    sources = {(spec.content, spec.size) for specs in trials for spec in specs if spec.role is Role.SOURCE}
+    return max(targets, default=0) + sum(size for _, size in sources)
+
+
+def free_bytes(location: str) -> int:
+    """Bytes that can be written there; files in memory also need memory that is free."""
+    stats = os.statvfs(location)
+    free = stats.f_bavail * stats.f_frsize
+    if in_memory(location):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = min(free, int(line.split()[1]) * 1024)
+    return free
+
+
+def direct_works(location: str) -> bool:
+    """Whether a file there can be opened with O_DIRECT, found out by doing it."""
+    descriptor, name = tempfile.mkstemp(prefix="guestmark-direct-", dir=location)
+    try:
+        os.close(os.open(name, os.O_RDWR | os.O_DIRECT))
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return False
+        raise
+    finally:
+        os.close(descriptor)
+        Path(name).unlink()
+    return True
+
+
+def _check_room(location: str, trials: Sequence[Sequence[DiskSpec]]) -> None:
+    if not Path(location).is_dir():
+        raise UsageError(
+            f"there is no directory {location} for the images",
+            hint="choose another one with --set location=DIRECTORY",
+        )
+    needed, free = needed_bytes(trials), free_bytes(location)
+    if needed > free:
+        raise UsageError(
+            f"{location} is too small: the plan's images take up to {needed / 1e9:.1f} GB, "
+            f"{free / 1e9:.1f} GB are free",
+            hint="choose another directory with --set location=DIRECTORY, smaller disks with --set size=…, or --scale",
+        )
