@@ -1,0 +1,153 @@
+"""How fast a file gets into a disk image: guestmark's ways beside guestfish's and beside `cp` on the host.
+
+Run from the checkout: `.venv/bin/python -m bench.upload [--size 1500M] [--rounds 3] [--on tcg,uml] [--slow] [--whole]`.
+The file goes into ext2 on a raw sparse 2 GB image in shared memory; every contender runs once a round, in random order,
+on a fresh machine and a fresh image. Times hold the flush in the guest and of the image; what arrived is checksummed.
+
+* guestfish upload, guestfish dd: the real guestfish, launch excluded; dd is its `copy-device-to-file`.
+* upload, dd, direct: guestmark's workloads. UML's upload goes through a serial line for minutes: only with `--slow`.
+* cp: the host's own cp into shared memory, fsync included.
+
+Aims: under TCG `direct` at least 10 times as fast as guestfish's upload and a quarter as fast as cp, `upload` at least
+1.5 times as fast as guestfish's; under UML `direct` at least half as fast as cp. A 2 GB formatted image is made in at
+most 50 ms after the first. `--whole` also runs the plan `upload` at a scale of 0.05 with 3 blocks: at most 6 minutes,
+of which at least 60 % are starting or measuring.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.sidebyside import measure, ratio, table
+
+from guestmark.disks.image import images
+from guestmark.disks.spec import DiskSpec, Role, disks_of
+from guestmark.disks.store import store
+from guestmark.plan import workload_kinds
+from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.plan.units import parse_size
+from guestmark.platforms import registry
+from guestmark.workloads import base as workloads
+
+_FACTORS = {"filesystem": "ext2", "size": "2G"}
+_LOCATION = "/dev/shm"
+
+
+def _cell(platform: str, kind: str, **params: Any) -> Cell:
+    known = workload_kinds.get(kind)
+    return Cell(f"{kind} {platform}", WorkloadSpec(kind, known.params(params)), platform, dict(_FACTORS))
+
+
+def _trial(cell: Cell) -> float:
+    """One fresh machine, one measurement: the workload's `wall_s`."""
+    plan = Plan("bench", (cell,), Policy(trial_limit_s=3600.0), ())
+    started = workloads.started_for(cell)
+    with registry.get(started.platform).start(started) as machine:
+        workload = workloads.create(plan, cell)
+        try:
+            workload.prepare(machine)
+            measured = {one.metric.name: one.value for one in workload.run(machine)}
+        finally:
+            workload.cleanup(machine)
+    return measured["wall_s"]
+
+
+def _cp(source: Path) -> float:
+    with tempfile.TemporaryDirectory(prefix="guestmark-bench-", dir=store().directory(_LOCATION)) as scratch:
+        target = Path(scratch, "copy")
+        subprocess.run(["sync"], check=True)
+        begin = time.monotonic()
+        subprocess.run(["cp", str(source), str(target)], check=True)
+        with target.open("rb") as stream, contextlib.suppress(OSError):
+            os.fsync(stream.fileno())
+        return time.monotonic() - begin
+
+
+def _preparation(rounds: int = 10) -> list[float]:
+    """Milliseconds for an image of the bench's kind, the first left out."""
+    (spec,) = disks_of(_cell("tcg", "fill", amount="1M"))
+    times = []
+    for _ in range(rounds + 1):
+        begin = time.monotonic()
+        with images([spec]):
+            times.append((time.monotonic() - begin) * 1e3)
+    return times[1:]
+
+
+def _whole() -> None:
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch:
+        done = subprocess.run(
+            [sys.executable, "-m", "guestmark", "run", "upload", "--scale", "0.05", "--blocks", "3", "--on", "tcg,uml",
+             "--ledger", f"{scratch}/ledger.db"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    wall_s = time.monotonic() - begin
+    spent = re.search(r"^Time spent.*$", done.stdout, re.MULTILINE)
+    print(
+        f"run upload --scale 0.05 --blocks 3 --on tcg,uml: {wall_s / 60:.1f} min (aim ≤ 6), exit {done.returncode}"
+    )
+    print(spent.group() if spent else done.stderr[-500:], "(aim: at least 60 % starting and measuring)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", default="1500M")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--content", choices=("zero", "one", "random"), default="zero")
+    parser.add_argument("--on", default="tcg,uml")
+    parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--whole", action="store_true")
+    arguments = parser.parse_args()
+    what = {"amount": arguments.size, "content": arguments.content}
+    platforms = arguments.on.split(",")
+    contenders: dict[str, Callable[[], float]] = {}
+    for platform in platforms:
+        for kind in ("upload", "dd", "direct"):
+            if platform != "uml" or kind != "upload" or arguments.slow:
+                contenders[f"{platform} {kind}"] = partial(_trial, _cell(platform, kind, **what))
+        if platform != "uml" and shutil.which("guestfish"):
+            for name, method in (("upload", "upload"), ("dd", "copy")):
+                cell = _cell(platform, "guestfish", method=method, **what)
+                contenders[f"{platform} guestfish {name}"] = partial(_trial, cell)
+    if not shutil.which("guestfish"):
+        print("guestfish is not installed: its rows are missing (package guestfish)")
+    spec = DiskSpec(Role.SOURCE, parse_size(arguments.size), content=arguments.content)
+    with images([spec]) as (source,):
+        source.checksum()
+        contenders["cp"] = partial(_cp, source.path)
+        for name in ("cp", f"{platforms[0]} direct"):
+            contenders[name]()  # what is made once is made now
+        values = measure(contenders, arguments.rounds, arguments.seed)
+    beside = ["cp", *(name for name in contenders if name.endswith("guestfish upload"))]
+    table(f"{arguments.size} into ext2 on raw in shared memory, {arguments.rounds} rounds", values, beside)
+    for platform in platforms:
+        direct = values[f"{platform} direct"]
+        peer = values.get(f"{platform} guestfish upload")
+        if peer is not None:
+            sent = values[f"{platform} upload"]
+            print(f"{platform} direct: {ratio(peer, direct):.1f} times guestfish upload (aim ≥ 10)")
+            print(f"{platform} upload: {ratio(peer, sent):.2f} times guestfish upload (aim ≥ 1.5)")
+        aim = 0.5 if platform == "uml" else 0.25
+        print(f"{platform} direct: {ratio(values['cp'], direct):.2f} of cp (aim ≥ {aim})")
+    print(f"a formatted 2 GB image: {statistics.median(_preparation()):.1f} ms (aim ≤ 50)")
+    if arguments.whole:
+        _whole()
+
+
+if __name__ == "__main__":
+    main()
