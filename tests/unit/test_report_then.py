@@ -119,6 +119,41 @@ def test_what_varies_has_columns_and_what_does_not_is_said_once():
     assert "everywhere: smp=1" in text
 
 
+def test_many_long_names_become_numbers_that_a_table_explains():
+    cells = [
+        (
+            Cell(
+                f"{level} {fs}",
+                UPLOAD if fs == "ext2" else DD,
+                "tcg",
+                {
+                    "preallocation": level,
+                    "filesystem": fs,
+                    "mount": "data=journal" if fs == "ext4" else "defaults",
+                },
+                level == "off" and fs == "ext2",
+                group="tcg",
+            ),
+            1.0 + number / 10,
+        )
+        for number, (level, fs) in enumerate(
+            (one, fs) for one in ("off", "full") for fs in ("ext2", "ext3", "ext4")
+        )
+    ]
+    text = printed(run_with(cells), 80, then=False)
+    assert all(cell_len(line) <= 80 for line in text.splitlines())
+    lines = text.splitlines()
+    key = next(line for line in lines if line.startswith("6 "))
+    assert key.split() == ["6", "dd", "from", "a", "disk", "full", "ext4", "data=journal"]
+    numbered = [line for line in lines if line.startswith("6 ")]
+    assert "slower" in numbered[1]
+    assert "█" in numbered[2]  # the plot
+    assert "dd full ext4 data=journal" in numbered[2]
+    wide = printed(run_with(cells), 200, then=False)
+    assert "#" not in wide
+    assert "data=journal" in wide
+
+
 def test_durability_stands_beside_speed():
     run = run_with()
     verdicts = {"upload tcg preallocation=off": "yes", "upload tcg preallocation=full": "no"}
@@ -147,6 +182,8 @@ def test_durability_stands_beside_speed():
         (0.9999, "0 %"),
         (1.099, "+9.9 %"),
         (400.0, "+39 900 %"),
+        (0.0031, "−99.7 %"),
+        (0.01, "−99 %"),
     ],
 )
 def test_signed_percent(ratio, text):

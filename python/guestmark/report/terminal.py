@@ -1,9 +1,7 @@
 """A run on the terminal: what hyperfine would show, with blocks, intervals and verdicts."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,8 +13,10 @@ from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, anal
 from guestmark.report.conclusion import conclusion
 from guestmark.report.document import clean
 from guestmark.report.footer import footer
+from guestmark.report.rows import Names, everywhere, plain_table, taken
 from guestmark.report.then import not_measured, then_parts
 from guestmark.stats.compare import Comparison, Verdict, label
+from guestmark.stats.summary import Summary
 
 STYLES = {
     Verdict.FASTER: "green",
@@ -28,7 +28,6 @@ MARKS = {Verdict.FASTER: "*", Verdict.SLOWER: "*", Verdict.NO_DIFFERENCE: "=", V
 FLUSHES = "flushes_reached_host"  # a fact of disk workloads
 LEGEND = "* differs from the baseline   = no difference   ? inconclusive"
 _ASCII = str.maketrans({"×": "x", "±": "+-", "–": "-", "µ": "u", "…": "..."} | dict.fromkeys("█▉▊▋▌▍▎▏", "#"))
-_NARROWEST = 8  # columns a name keeps when room is short
 _SHORTEST_BAR = 5
 WIDE = 100  # columns from which the reasons of verdicts have room
 
@@ -72,38 +71,63 @@ def result_table(
     for workload in analysis.workloads:
         named = clean(workload.title)
         parts.append(Text(named, style="bold", overflow="fold"))
-        if everywhere := _everywhere(workload):
-            parts.append(Text(everywhere, style="dim", overflow="fold"))
+        if same := everywhere(workload):
+            parts.append(Text(same, style="dim", overflow="fold"))
+        names = _names(workload, width)
         if workload.metrics:
-            parts += [_primary_table(workload, width), *_units(workload), Text()]
+            if details and (key := names.key()):
+                parts += [key, Text()]
+            parts += [_primary_table(workload, names), *_units(workload), Text()]
+            parts += _plot(workload, names) if details else []
         if then:
-            parts += then_parts(workload, analysis.plan, width)
+            parts += then_parts(workload, analysis.plan, names)
         parts += _troubles(workload)
         if details and len(workload.metrics) > 1:
-            parts += _other_tables(workload, width)
+            parts += _other_tables(workload, names)
     return Group(*parts)
 
 
 # --- the table of the primary metric ------------------------------------------------------------------------
 
 
-def _primary_table(workload: WorkloadResult, width: int) -> Table:
+def _names(workload: WorkloadResult, width: int) -> Names:
+    """How rows are called in all tables of the workload, given what the first one has to hold besides."""
+    if not workload.metrics:
+        return Names(workload, width, width)
+    _, numbers, verdicts = _numbers(workload)
+    return Names(workload, width, width - taken(numbers) - _verdict_width(verdicts) - _SHORTEST_BAR)
+
+
+def _numbers(workload: WorkloadResult) -> tuple[list[CellResult], list[list[str]], list[Text]]:
+    """The rows of the first table, its columns of figures, heading first, and the verdicts without reasons."""
     metric = workload.metrics[0]
     shown = [result for result in workload.shown if result.status is not CellStatus.UNUSABLE]
-    summaries = [result.summary.get(metric.name) for result in shown]
-    comparisons = [result.comparison.get(metric.name) for result in shown]
-    means = [summary.mean for summary in summaries if summary]
+    means = [result.summary[metric.name].mean for result in shown if metric.name in result.summary]
     unit = figures.table_unit(metric.unit, means)
-    verdicts = [_verdict(one, metric, with_reason=width >= WIDE) for one in comparisons]
     numbers = [
         [figures.heading(metric, unit), *_estimates(shown, metric, unit)],
         [_versus(workload), *_ratios(shown, metric)],
     ]
-    if (durable := [durability(result) for result in shown]) and any(durable):
+    if any(durable := [durability(result) for result in shown]):
         numbers.append(["durable", *durable])
-    used = taken(numbers) + max(12, *map(len, verdicts)) + 2
-    columns = [*fitted(cell_columns(shown), width - used - _SHORTEST_BAR), *numbers]
-    bar_width = min(24, width - used - taken(columns[: -len(numbers)]))
+    verdicts = [_verdict(one.comparison.get(metric.name), metric, with_reason=False) for one in shown]
+    return shown, numbers, verdicts
+
+
+def _verdict_width(verdicts: Sequence[Text]) -> int:
+    return max(12, *map(len, verdicts)) + 2
+
+
+def _primary_table(workload: WorkloadResult, names: Names) -> Table:
+    metric, width = workload.metrics[0], names.width
+    shown, numbers, verdicts = _numbers(workload)
+    summaries = [result.summary.get(metric.name) for result in shown]
+    means = [summary.mean for summary in summaries if summary]
+    if width >= WIDE:
+        verdicts = [_verdict(one.comparison.get(metric.name), metric, with_reason=True) for one in shown]
+    used = taken(numbers) + _verdict_width(verdicts)
+    columns = [*names.columns(shown, max(width - used - _SHORTEST_BAR, names.room)), *numbers]
+    bar_width = 0 if names.numbered else min(24, width - used - taken(columns[: -len(numbers)]))
     table = plain_table()
     for column in columns:
         table.add_column(column[0], no_wrap=True, overflow="ellipsis")
@@ -121,61 +145,37 @@ def _primary_table(workload: WorkloadResult, width: int) -> Table:
     return table
 
 
+def _plot(workload: WorkloadResult, names: Names) -> list[RenderableType]:
+    """Bars as wide as the terminal, for tables of many rows, which have no room for them."""
+    metric = workload.metrics[0]
+    shown = [result for result in workload.shown if metric.name in result.summary]
+    if not names.numbered or len(shown) < 2:
+        return []
+    means = [result.summary[metric.name].mean for result in shown]
+    unit = figures.table_unit(metric.unit, means)
+    values = [_mean(result.summary[metric.name], unit) for result in shown]
+    columns = [
+        *names.columns(shown, names.width // 2),
+        [figures.heading(metric, unit), *figures.aligned(values)],
+    ]
+    room = names.width - taken(columns)
+    if room < _SHORTEST_BAR:
+        return []
+    table = plain_table()
+    for column in columns:
+        table.add_column(column[0], no_wrap=True, overflow="ellipsis")
+    table.add_column("", no_wrap=True, width=room)
+    for row, mean in enumerate(means, start=1):
+        style = "bold" if shown[row - 1].cell.baseline else ""
+        bar = Text(figures.bar(mean, max(means), room), style="blue")
+        table.add_row(*(Text(column[row], style=style) for column in columns), bar)
+    return [table, Text()]
+
+
 def _versus(workload: WorkloadResult) -> str:
     if workload.baseline is None:
         return ""
     return f"vs {workload.baseline.cell.id}" if len(workload.baseline.cell.id) <= 20 else "vs baseline"
-
-
-def plain_table() -> Table:
-    """A table as all of guestmark's look."""
-    # One column of padding and the box's invisible divider: two columns between columns.
-    return Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim", show_edge=False
-    )
-
-
-def fitted(names: Sequence[Sequence[str]], room: int) -> list[list[str]]:
-    """The columns cut so that they take at most `room` columns, gaps included, if they can: the widest first."""
-    widths = [max(map(len, column)) for column in names]
-    while sum(widths) + 2 * len(widths) > room and max(widths) > _NARROWEST:
-        widths[widths.index(max(widths))] -= 1
-    return [
-        [text if len(text) <= most else f"{text[: most - 1]}…" for text in column]
-        for column, most in zip(names, widths, strict=True)
-    ]
-
-
-def taken(columns: Sequence[Sequence[Any]]) -> int:
-    """Columns of the terminal that these columns of a table take, gaps included."""
-    return sum(max(map(len, column)) + 2 for column in columns)
-
-
-def cell_columns(results: Sequence[CellResult]) -> list[list[str]]:
-    """Columns that tell the cells apart, each with its heading first: workload, platform and factors, those
-    that vary; the platform when nothing does.
-    """
-    factors = dict.fromkeys(name for result in results for name in result.cell.factors)
-    varying = [name for name in factors if len({result.cell.factors.get(name) for result in results}) > 1]
-    columns = [[name, *(result.cell.factors.get(name, "–") for result in results)] for name in varying]
-    labels = [clean(_label(result)) for result in results]
-    if len(set(labels)) > 1:
-        columns.insert(0, ["workload", *labels])
-    platforms = [_platform(result) for result in results]
-    grouped = all(result.cell.group for result in results)  # a plan's table may be that of one platform
-    if len(set(platforms)) > 1 or not grouped or not columns:
-        columns.insert(min(1, len(columns)) if len(set(labels)) > 1 else 0, ["platform", *platforms])
-    return columns
-
-
-def _everywhere(workload: WorkloadResult) -> str:
-    """The factors that a plan's table has no column for: `everywhere: smp=1 format=raw`."""
-    cells = [result.cell for result in workload.shown]
-    if len(cells) < 2 or not all(cell.group for cell in cells):
-        return ""
-    common = set.intersection(*(set(cell.factors.items()) for cell in cells))
-    named = [f"{name}={level}" for name, level in cells[0].factors.items() if (name, level) in common]
-    return f"everywhere: {' '.join(named)}" if named else ""
 
 
 def _units(workload: WorkloadResult) -> list[Text]:
@@ -193,14 +193,6 @@ def durability(result: CellResult) -> str:
     """
     found = {trial.attestation.get(FLUSHES) for trial in result.trials if trial.attestation.get(FLUSHES)}
     return "" if not found else str(found.pop()) if len(found) == 1 else "mixed"
-
-
-def _label(result: CellResult) -> str:
-    return result.cell.workload.label or result.cell.workload.name
-
-
-def _platform(result: CellResult) -> str:
-    return result.cell.platform if result.cell.null_of is None else f"{result.cell.platform} (again)"
 
 
 def _estimates(results: Sequence[CellResult], metric: Metric, unit: figures.Unit) -> list[str]:
@@ -261,15 +253,15 @@ def _troubles(workload: WorkloadResult) -> list[RenderableType]:
 # --- the other metrics --------------------------------------------------------------------------------------
 
 
-def _other_tables(workload: WorkloadResult, width: int) -> list[RenderableType]:
+def _other_tables(workload: WorkloadResult, names: Names) -> list[RenderableType]:
     shown = [result for result in workload.shown if result.summary]
     if not shown:
         return []
-    cells = fitted(cell_columns(shown), width // 2)
+    cells = names.columns(shown, names.width // 2)
     pending = [_metric_column(shown, metric) for metric in workload.metrics[1:]]
     tables: list[RenderableType] = []
     while pending:
-        room = width - taken(cells)
+        room = names.width - taken(cells)
         chosen: list[list[Text]] = []
         while pending and (not chosen or room >= max(map(len, pending[0])) + 2):
             chosen.append(pending.pop(0))
@@ -292,16 +284,23 @@ def _metric_column(shown: Sequence[CellResult], metric: Metric) -> list[Text]:
     """The heading, then for each cell the mean and how it compares."""
     summaries = [result.summary.get(metric.name) for result in shown]
     unit = figures.table_unit(metric.unit, (summary.mean for summary in summaries if summary))
-    means = figures.aligned(
-        [figures.estimate(one.mean, one.ci, unit)[0] if one else "–" for one in summaries]
-    )
+    means = figures.aligned([_mean(one, unit) if one else "–" for one in summaries])
     texts = [Text(figures.heading(metric, unit))]
     for mean, result in zip(means, shown, strict=True):
         text = Text(mean)
         comparison = result.comparison.get(metric.name)
         if comparison is not None and comparison.ratio is not None:
-            places = figures.ratio_decimals(comparison.ratio, comparison.ci)
-            against = f" ×{figures.number(comparison.ratio, min(places, 2))}{MARKS[comparison.verdict]}"
+            places = min(figures.ratio_decimals(comparison.ratio, comparison.ci), 2)
+            if 0 < comparison.ratio < 0.095:  # at least one digit that says something
+                places = min(figures.decimals(None, comparison.ratio) - 1, 5)
+            against = f" ×{figures.number(comparison.ratio, places)}{MARKS[comparison.verdict]}"
             text.append(against, style=STYLES[comparison.verdict])
         texts.append(text)
     return texts
+
+
+def _mean(summary: Summary, unit: figures.Unit) -> str:
+    """A mean beside others: at most five digits, however narrow its interval is."""
+    half = None if summary.ci is None else (summary.ci[1] - summary.ci[0]) / 2 / unit.size
+    value = summary.mean / unit.size
+    return figures.number(value, min(figures.decimals(half, value), figures.decimals(None, value) + 2))

@@ -1,5 +1,6 @@
 """Then and now: published figures beside the measured ones, each with its ratio to its own baseline."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from guestmark.plan.published_units import size_of
 from guestmark.report import figures
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.report.document import clean
+from guestmark.report.rows import Names, plain_table, taken
 
 _MEANING = {
     "time": "time: of the baseline's time, so +6 % takes 6 % longer, −50 % half as long",
@@ -52,24 +54,24 @@ def signed_percent(ratio: float) -> str:
     """`+6 %` for 1.06; no more digits than make sense beside published figures."""
     value = (ratio - 1) * 100
     places = 1 if 0.05 <= abs(value) < 9.95 else 0
+    if -100 < value <= -99:  # how much is left
+        places = -math.floor(math.log10(100 + value))
     text = figures.number(abs(value), places)
     sign = "" if float(text.replace(" ", "")) == 0 else "+" if value > 0 else "−"
     return f"{sign}{text} %"
 
 
-def then_parts(workload: WorkloadResult, plan: Plan, width: int) -> list[RenderableType]:
+def then_parts(workload: WorkloadResult, plan: Plan, names: Names) -> list[RenderableType]:
     """For each publication that says something about this table's cells, a table of then and now."""
     parts: list[RenderableType] = []
     for published in plan.published:
         pairs = [Pair(one, figure_for(one, published)) for one in workload.cells if one.cell.null_of is None]
         if any(pair.figure for pair in pairs):
-            parts += _table(pairs, published, plan, width)
+            parts += _table(pairs, published, plan, names)
     return parts
 
 
-def _table(pairs: Sequence[Pair], published: Published, plan: Plan, width: int) -> list[RenderableType]:
-    from guestmark.report.terminal import cell_columns, fitted, plain_table, taken
-
+def _table(pairs: Sequence[Pair], published: Published, plan: Plan, names: Names) -> list[RenderableType]:
     metric = next(
         (metric for metric in plan.metrics if metric.name == published.metric),
         Metric(published.metric, published.unit),
@@ -84,7 +86,6 @@ def _table(pairs: Sequence[Pair], published: Published, plan: Plan, width: int) 
     now_ratios = [_now_ratio(pair.result, metric) for pair in pairs]
     then_ratios = [_then_ratio(pair.figure) for pair in pairs]
     of = published.percent_of
-    names = cell_columns([pair.result for pair in pairs])
     numbers = [
         [f"now, {unit.name}", *figures.aligned(values)],
         ["×base", *_ratio_texts(now_ratios)],
@@ -93,7 +94,7 @@ def _table(pairs: Sequence[Pair], published: Published, plan: Plan, width: int) 
         ["×base", *_ratio_texts(then_ratios)],
         [of, *_percents(then_ratios, of, metric)],
     ]
-    columns = [*fitted(names, width - taken(numbers)), *numbers]
+    columns = [*names.columns([pair.result for pair in pairs], names.width - taken(numbers)), *numbers]
     table = plain_table()
     for column in columns:
         table.add_column(column[0], no_wrap=True, overflow="ellipsis")
@@ -142,10 +143,14 @@ def _then_ratio(figure: PublishedFigure | None) -> float | None:
 
 
 def _ratio_texts(ratios: Sequence[float | None]) -> list[str]:
-    shown = [
-        "–" if ratio is None else f"×{figures.number(ratio, 2 if ratio < 99.5 else 0)}" for ratio in ratios
-    ]
-    return figures.aligned(shown)
+    return figures.aligned(["–" if ratio is None else f"×{_short(ratio)}" for ratio in ratios])
+
+
+def _short(ratio: float) -> str:
+    """Two decimals, none when it is large, and two digits that say something when it is small."""
+    if ratio >= 99.5:
+        return figures.number(ratio, 0)
+    return figures.number(ratio, 2 if ratio >= 0.095 or ratio <= 0 else figures.decimals(None, ratio) - 1)
 
 
 def _percents(ratios: Sequence[float | None], of: str, metric: Metric) -> list[str]:
