@@ -45,7 +45,7 @@ impl Decoder {
     }
 
     /// Bytes missing for the frame under way.
-    fn wanted(&self) -> usize {
+    pub fn wanted(&self) -> usize {
         let have = self.end - self.start;
         self.announced()
             .map_or(HEADER, |length| HEADER + length.min(MAX_FRAME))

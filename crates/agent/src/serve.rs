@@ -122,6 +122,17 @@ fn is_hang_up(error: &io::Error) -> bool {
     )
 }
 
+/// Takes what is there of the frame under way before anything else is looked after: a virtio port gives only one page
+/// at a time. What is wrong with the channel, if anything, the next reading says again.
+fn take_frame(input: RawFd, decoder: &mut Decoder) {
+    while decoder.wanted() > 0 {
+        match sys::read(input, decoder.space()) {
+            Ok(Some(count)) if count > 0 => decoder.filled(count),
+            _ => return,
+        }
+    }
+}
+
 fn wants(fd: RawFd, events: libc::c_short) -> libc::pollfd {
     libc::pollfd {
         fd,
@@ -169,6 +180,9 @@ impl Server<'_> {
                     Ok(Some(count)) => {
                         absent = false;
                         decoder.filled(count);
+                        if self.window.is_none() {
+                            take_frame(input, &mut decoder);
+                        }
                         if self.window.is_some() {
                             self.out.acknowledge(count);
                             self.out.flush(output)?;

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _ALSO_SHOWN_AS = {
     "barrier=0": ("nobarrier",),
     "barrier=1": ("barrier",),
-    "journal_async_commit": ("journal_async_commit",),
 }
 _ABSENCES = {
     "defaults": (),
@@ -30,6 +29,7 @@ _ABSENCES = {
     "barrier": ("nobarrier", "barrier=0"),
     "barrier=1": ("nobarrier", "barrier=0"),
 }
+_CONTRADICTED_BY = {"barrier=0": ("barrier", "barrier=1")}
 # Always shown when they are in force.
 _ALWAYS_SHOWN = {
     "ro",
@@ -99,7 +99,8 @@ def compare(asked: str, shown: Iterable[str]) -> Verdict:
         name, equals, _ = option.partition("=")
         other_value = equals and any(found.startswith(f"{name}=") for found in live)
         opposite = f"no{option}" in live or (option.startswith("no") and option[2:] in live)
-        if option in _ALWAYS_SHOWN or other_value or opposite:
+        contradicted = any(shown_one in live for shown_one in _CONTRADICTED_BY.get(option, ()))
+        if option in _ALWAYS_SHOWN or other_value or opposite or contradicted:
             refuted.append(option)
         else:
             unconfirmed.append(option)

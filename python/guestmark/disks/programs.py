@@ -12,6 +12,8 @@ PACKAGES = {
     "qemu-img": "qemu-utils (Debian, Ubuntu) or qemu-img",
     "mke2fs": "e2fsprogs",
     "e2fsck": "e2fsprogs",
+    "dumpe2fs": "e2fsprogs",
+    "debugfs": "e2fsprogs",
     "mkfs.xfs": "xfsprogs",
     "xfs_repair": "xfsprogs",
     "mkfs.btrfs": "btrfs-progs",

@@ -21,6 +21,8 @@ use crate::sys;
 
 /// What offsets, lengths and addresses of direct I/O are multiples of: the largest that a device asks for here.
 const ALIGNMENT: u64 = 4096;
+/// Where buffers start, so that the kernel can back them with huge pages: a request then has few segments.
+const HUGE_PAGE: usize = 2 << 20;
 const LARGEST_BLOCK: u64 = 64 << 20;
 const MOST_IN_FLIGHT: u32 = 64;
 
@@ -87,7 +89,7 @@ pub fn read_back(call: &ReadBack) -> Result<Transferred, Failure> {
     let meter = Meter::start();
     let blocks = Blocks::new(size, call.how.block_size, false);
     run(&blocks, &mut buffers, |buffer, offset, count| {
-        read_full(&source, &mut buffer[..count], offset, call.how.direct)
+        read_full(&source, buffer, offset, count, call.how)
     })?;
     meter.finish(size, call.how.direct, false, None)
 }
@@ -177,14 +179,10 @@ fn write_file(
     // the page cache, whatever was asked for.
     let blocks = Blocks::new(size, how.block_size, !preallocated);
     run(&blocks, &mut buffers, |buffer, offset, count| {
-        // Direct I/O moves whole sectors; what is too much is cut off at the end.
-        let whole = if how.direct {
-            count.next_multiple_of(ALIGNMENT as usize)
-        } else {
-            count
-        };
+        // What direct I/O moves too much is cut off at the end.
+        let whole = whole(count, how);
         match from {
-            Origin::File(source) => read_full(source, &mut buffer[..count], offset, how.direct)?,
+            Origin::File(source) => read_full(source, buffer, offset, count, how)?,
             Origin::Pattern(generator) => generator.advance(buffer, offset),
         }
         blocks.in_turn(offset, || {
@@ -213,21 +211,34 @@ fn allocate(to: &Named, size: u64) -> Result<bool, Failure> {
     }
 }
 
-/// Reads `buffer` full. Direct reads ask for whole sectors, which a file's last ones need not be.
-fn read_full(source: &Named, buffer: &mut [u8], offset: u64, direct: bool) -> Result<(), Failure> {
+/// What a request of `count` bytes moves: direct I/O only whole sectors.
+fn whole(count: usize, how: How) -> usize {
+    if how.direct {
+        count.next_multiple_of(ALIGNMENT as usize)
+    } else {
+        count
+    }
+}
+
+/// Reads the first `count` bytes of `buffer`, which has room for the whole sectors that direct I/O asks for.
+fn read_full(
+    source: &Named,
+    buffer: &mut [u8],
+    offset: u64,
+    count: usize,
+    how: How,
+) -> Result<(), Failure> {
     let mut done = 0;
-    while done < buffer.len() {
-        match source
-            .file
-            .read_at(&mut buffer[done..], offset + done as u64)
-        {
+    while done < count {
+        let space = &mut buffer[done..whole(count, how)];
+        match source.file.read_at(space, offset + done as u64) {
             Ok(0) => {
                 let found = offset + done as u64;
-                return Err(shorter(&source.name, found, offset + buffer.len() as u64));
+                return Err(shorter(&source.name, found, offset + count as u64));
             }
-            Ok(count) => done += count,
+            Ok(read) => done += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
+            Err(error) if how.direct && error.raw_os_error() == Some(libc::EINVAL) => {
                 return Err(source.failed("O_DIRECT is refused: read", &error))
             }
             Err(error) => return Err(source.failed("read", &error)),
@@ -246,8 +257,13 @@ struct Buffer {
 impl Buffer {
     fn new(size: usize) -> Self {
         // Written to, so that its pages are there before the clock runs.
-        let memory = vec![0xff_u8; size + ALIGNMENT as usize];
-        let start = memory.as_ptr().align_offset(ALIGNMENT as usize);
+        let alignment = if size < HUGE_PAGE {
+            ALIGNMENT as usize
+        } else {
+            HUGE_PAGE
+        };
+        let memory = vec![0xff_u8; size + alignment];
+        let start = memory.as_ptr().align_offset(alignment);
         Self {
             memory,
             start,

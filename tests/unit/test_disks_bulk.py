@@ -1,0 +1,216 @@
+"""The agent's bulk calls on real files of this host: content, direct I/O, refusals."""
+
+import errno
+import os
+import subprocess
+
+import pytest
+
+from guestmark.agent.binary import start_host_agent
+from guestmark.agent.bulk import Pattern
+from guestmark.agent.client import Agent, CallError
+
+MB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def agent():
+    _, transport = start_host_agent()
+    with Agent(transport) as started:
+        yield started
+
+
+@pytest.fixture(params=["disk", "memory"])
+def directory(request, tmp_path):
+    """A directory on a disk's filesystem, and one in memory."""
+    if request.param == "disk":
+        yield tmp_path
+        return
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/dev/shm") as name:
+        yield Path(name)
+
+
+def every_way():
+    for direct in (False, True):
+        for block in (4096, MB, 3 * MB):
+            for in_flight in (1, 5):
+                yield {"direct": direct, "block_size": block, "in_flight": in_flight}
+
+
+WAYS = list(every_way())
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+@pytest.mark.parametrize("preallocate", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 4095, 4097, 5 * MB + 512])
+def test_a_copy_is_the_same_bytes(agent, directory, how, preallocate, size):
+    if how["block_size"] == 4096 and size > MB:
+        size = 40_000
+    source, copy = directory / "source", directory / "copy"
+    source.write_bytes(os.urandom(size))
+    copy.write_bytes(b"longer than what replaces it" * 1000)
+    moved = agent.copy(str(source), str(copy), preallocate=preallocate, timeout_s=30, **how)
+    assert copy.read_bytes() == source.read_bytes()
+    assert (moved.bytes, moved.direct) == (size, how["direct"])
+    assert 0 <= moved.flush_s <= moved.guest_wall_s
+    assert moved.wall_s == pytest.approx(moved.guest_wall_s, abs=1e-6)  # one clock
+
+
+def test_a_part_of_a_file_is_copied(agent, directory):
+    (directory / "source").write_bytes(bytes(range(256)) * 64)
+    agent.copy(str(directory / "source"), str(directory / "copy"), length=4096, timeout_s=30)
+    assert (directory / "copy").read_bytes() == bytes(range(256)) * 16
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_source_that_is_too_short_is_an_error(agent, directory, direct):
+    (directory / "source").write_bytes(b"x" * 4096)
+    with pytest.raises(CallError, match="shorter than asked: 4096 bytes instead of 8192"):
+        agent.copy(str(directory / "source"), str(directory / "c"), length=8192, direct=direct, timeout_s=30)
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+@pytest.mark.parametrize("pattern", list(Pattern))
+def test_a_fill_has_the_digest_of_its_pattern(agent, directory, how, pattern):
+    size = 300_000 if how["block_size"] == 4096 else 4 * MB + 12345
+    path = directory / "filled"
+    agent.fill(str(path), size, pattern, timeout_s=30, **how)
+    found = agent.checksum(str(path), timeout_s=30)
+    assert found == agent.checksum_of_pattern(pattern, size)
+    assert found.size == size == path.stat().st_size
+    if pattern is not Pattern.RANDOM:
+        value = b"\0" if pattern is Pattern.ZERO else b"\1"
+        assert path.read_bytes() == value * size
+
+
+def test_one_wrong_bit_changes_the_digest(agent, directory):
+    path = directory / "filled"
+    agent.fill(str(path), MB, Pattern.RANDOM, timeout_s=30)
+    before = agent.checksum(str(path), timeout_s=30)
+    with path.open("r+b") as file:
+        file.seek(777_777)
+        byte = file.read(1)[0]
+        file.seek(777_777)
+        file.write(bytes([byte ^ 4]))
+    assert agent.checksum(str(path), timeout_s=30) != before
+
+
+def test_the_digest_is_the_published_one(agent, tmp_path):
+    """XXH3-128 of nothing and of one byte, as the reference implementation gives them."""
+    (tmp_path / "empty").touch()
+    assert agent.checksum(str(tmp_path / "empty"), timeout_s=30).xxh3 == "99aa06d3014798d86001c324468d497f"
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_a_stream_becomes_a_file(agent, directory, flush):
+    parts = [os.urandom(size) for size in (1, MB, 3 * MB + 1, 0, 70_000)]
+    path = directory / "streamed"
+    moved = agent.write_stream(str(path), iter(parts), flush=flush, timeout_s=30)
+    assert path.read_bytes() == b"".join(parts)
+    assert moved.bytes == path.stat().st_size
+    assert (moved.flush_s > 0.0) is flush or moved.flush_s < 1e-3
+
+
+def test_an_empty_stream_becomes_an_empty_file(agent, directory):
+    agent.write_stream(str(directory / "nothing"), b"", timeout_s=30)
+    assert (directory / "nothing").read_bytes() == b""
+
+
+def test_reading_back_counts(agent, directory):
+    (directory / "file").write_bytes(b"x" * (2 * MB + 5))
+    for how in WAYS:
+        assert agent.read_back(str(directory / "file"), timeout_s=30, **how).bytes == 2 * MB + 5
+
+
+def test_flush_and_what_cannot_be_flushed(agent, directory):
+    (directory / "file").write_bytes(b"x")
+    assert agent.flush(str(directory / "file")).fsync_ns >= 0
+    assert agent.flush(str(directory)).syncfs_ns >= 0
+    with pytest.raises(CallError) as caught:
+        agent.flush(str(directory / "missing"))
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_what_is_no_file_or_disk_is_refused(agent, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for source in (tmp_path, tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(CallError, match="neither a file nor a disk"):
+            agent.copy(str(source), str(tmp_path / "copy"), timeout_s=30)
+
+
+def test_nonsense_is_refused_before_anything_is_sent(agent):
+    for how in ({"block_size": 1}, {"direct": True, "block_size": 5000}, {"in_flight": 0}):
+        with pytest.raises(ValueError, match="must be"):
+            agent.copy("/etc/hostname", "/nowhere", timeout_s=5, **how)
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """Mounts something small; gone afterwards."""
+    made = []
+
+    def mount(kind, options="defaults"):
+        where = tmp_path / kind
+        where.mkdir()
+        command = ["mount", "-t", kind, "-o", options, "none", str(where)]
+        if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+            pytest.skip("needs the right to mount")
+        made.append(where)
+        return where
+
+    yield mount
+    for where in made:
+        subprocess.run(["umount", "-l", where], check=True)
+
+
+def test_direct_io_that_is_refused_is_an_error_on_either_side(agent, mounted, tmp_path):
+    without = mounted("ramfs")
+    (without / "source").write_bytes(b"x" * 8192)
+    (tmp_path / "source").write_bytes(b"x" * 8192)
+    for source, copy in ((without / "source", tmp_path / "copy"), (tmp_path / "source", without / "copy")):
+        refused = source if source.parent == without else copy
+        with pytest.raises(CallError, match=f"{refused}: O_DIRECT is refused") as caught:
+            agent.copy(str(source), str(copy), direct=True, timeout_s=30)
+        assert caught.value.errno == errno.EINVAL
+    agent.copy(str(without / "source"), str(without / "copy"), timeout_s=30)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_a_full_disk_is_said(agent, mounted, direct, preallocate):
+    small = mounted("tmpfs", "size=2M")
+    with pytest.raises(CallError) as caught:
+        agent.fill(str(small / "f"), 8 * MB, direct=direct, preallocate=preallocate, timeout_s=30)
+    assert caught.value.errno == errno.ENOSPC
+    with pytest.raises(CallError) as caught:
+        agent.write_stream(str(small / "f"), iter([b"x" * MB] * 8), timeout_s=30)
+    assert caught.value.errno == errno.ENOSPC
+    assert agent.flush(str(small))  # the agent goes on
+
+
+def test_the_channel_stays_watched_during_a_long_call(tmp_path):
+    """When the controller goes in the middle of a copy, the agent goes too."""
+    process, transport = start_host_agent()
+    agent = Agent(transport)
+    agent.hello()
+    import threading
+
+    from guestmark.errors import AgentError
+
+    caught = []
+
+    def call():
+        try:
+            agent.fill(str(tmp_path / "f"), 4 << 30, Pattern.RANDOM, timeout_s=0.3)
+        except AgentError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(30)
+    assert process.wait(20) is not None
+    assert "no answer in time" in str(caught[0])
+    (tmp_path / "f").unlink(missing_ok=True)

@@ -1,0 +1,216 @@
+"""Images by the real programs: fresh, allocated as asked, gone afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from guestmark.disks import programs, sparse
+from guestmark.disks.image import images
+from guestmark.disks.spec import DiskSpec, Role
+from guestmark.disks.store import Store, store
+from guestmark.errors import MachineError, PlatformUnusableError
+
+MB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def target(**fields):
+    return DiskSpec(Role.TARGET, fields.pop("size", 64 * MB), **fields)
+
+
+def info(path):
+    return json.loads(programs.run("qemu-img", "info", "-U", "--output=json", str(path)))
+
+
+@pytest.mark.parametrize("filesystem", ["ext2", "ext3", "ext4", "none"])
+@pytest.mark.parametrize("format_", ["raw", "qcow2"])
+def test_images_are_what_was_asked_for_and_go(filesystem, format_):
+    with images([target(filesystem=filesystem, format=format_)]) as (image,):
+        image.check()
+        found = info(image.path)
+        assert (found["format"], found["virtual-size"]) == (format_, 64 * MB)
+        assert image.allocated_bytes() < 16 * MB
+    assert not image.path.exists()
+    with images([target(filesystem=filesystem, format=format_)]) as (again,):
+        assert again.from_template
+        assert not image.from_template
+
+
+@pytest.mark.parametrize("filesystem", ["xfs", "btrfs"])
+def test_other_filesystems(filesystem):
+    with images([target(filesystem=filesystem, size=512 * MB)]) as (image,):
+        image.check()
+
+
+def test_every_trial_has_a_fresh_image():
+    with images([target(filesystem="ext4")]) as (first,):
+        before = first.path.read_bytes()
+        with first.path.open("r+b") as file:
+            file.write(b"x" * MB)
+    with images([target(filesystem="ext4")]) as (second,):
+        assert second.path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("format_", "preallocation", "allocated", "mapped"),
+    [
+        ("raw", "off", False, None),
+        ("raw", "falloc", True, None),
+        ("raw", "full", True, None),
+        ("qcow2", "off", False, False),
+        ("qcow2", "metadata", False, True),
+        ("qcow2", "falloc", True, True),
+        ("qcow2", "full", True, True),
+    ],
+)
+@pytest.mark.parametrize("filesystem", ["ext4", "none"])
+def test_preallocation_holds_in_the_finished_image(format_, preallocation, allocated, mapped, filesystem):
+    spec = target(format=format_, preallocation=preallocation, filesystem=filesystem)
+    for _ in range(2):  # made, then copied
+        with images([spec]) as (made,):
+            image = made.settle()
+            assert (image.allocated_bytes() >= 64 * MB) is allocated
+            image.check()
+            if mapped is not None:
+                extents = json.loads(programs.run("qemu-img", "map", "--output=json", str(image.path)))
+                has_place = sum(extent["length"] for extent in extents if "offset" in extent)
+                assert (has_place == 64 * MB) is mapped
+
+
+def test_cluster_size_and_mkfs_options_reach_the_programs():
+    with images([target(format="qcow2", cluster_size=2 * MB)]) as (image,):
+        assert info(image.path)["cluster-size"] == 2 * MB
+    with images([target(filesystem="ext4", mkfs="-b 1024 -L hello")]) as (image,):
+        said = programs.run("dumpe2fs", "-h", str(image.path))
+        assert "Block size:               1024" in said
+        assert "hello" in said
+
+
+def test_a_refused_mkfs_option_is_passed_on():
+    with (
+        pytest.raises(MachineError, match=r"ext4 cannot be made: mke2fs failed: .*block size"),
+        images([target(filesystem="ext4", mkfs="-b 1000")]),
+    ):
+        pass
+
+
+def test_a_missing_program_is_named_with_its_package(monkeypatch, tmp_path):
+    for program in ("qemu-img", "mke2fs"):
+        (tmp_path / program).symlink_to(programs.find(program))
+    real = programs.shutil.which
+    monkeypatch.setattr(programs.shutil, "which", lambda name, path: real(name, path=str(tmp_path)))
+    with (
+        pytest.raises(PlatformUnusableError, match=r"mkfs\.xfs is not installed") as caught,
+        images([target(filesystem="xfs", size=512 * MB)]),
+    ):
+        pass
+    assert "xfsprogs" in caught.value.hint
+
+
+def test_sources_hold_their_content_and_serve_all_trials(tmp_path):
+    (tmp_path / "given").write_bytes(b"0123456789abcdef" * 512)
+    one = DiskSpec(Role.SOURCE, MB, content="one")
+    given = DiskSpec(Role.SOURCE, 4096, content=f"file:{tmp_path}/given")
+    with images([one]) as (first,), images([given]) as (second,):
+        assert first.path.read_bytes() == b"\1" * MB
+        assert second.path.read_bytes() == b"0123456789abcdef" * 256
+    with images([one]) as (again,):
+        assert again.path == first.path
+        assert again.from_template
+
+
+def test_a_source_file_that_is_too_short_is_said(tmp_path):
+    (tmp_path / "given").write_bytes(b"x" * 5000)
+    spec = DiskSpec(Role.SOURCE, 8192, content=f"file:{tmp_path}/given")
+    with pytest.raises(MachineError, match="shorter than asked: 5000 bytes instead of 8192"), images([spec]):
+        pass
+
+
+def test_holes_stay_holes(tmp_path):
+    original = tmp_path / "a"
+    with original.open("wb") as file:
+        file.truncate(8 * MB)
+        file.seek(4 * MB)
+        file.write(b"x" * 4096)
+    sparse.copy(original, tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == original.read_bytes()
+    assert (tmp_path / "b").stat().st_blocks * 512 < MB
+
+
+HOLD = """
+import sys, time
+from guestmark.disks.image import images
+from guestmark.disks.spec import DiskSpec, Role
+from guestmark.disks.store import store
+store().keep = sys.argv[2] == "keep"
+with images([DiskSpec(Role.TARGET, 1 << 26, location=sys.argv[1], filesystem="ext4")]) as (image,):
+    print(image.path, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_controller_that_is_killed_leaves_no_image(tmp_path, how):
+    path = run_and_kill(tmp_path, "no", how)
+    deadline = time.monotonic() + 20
+    while list(tmp_path.glob("guestmark-disks-*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not list(tmp_path.glob("guestmark-disks-*")), path
+
+
+def test_images_are_kept_when_asked(tmp_path):
+    path = run_and_kill(tmp_path, "keep", signal.SIGINT)
+    time.sleep(0.3)
+    assert path.exists()
+
+
+def run_and_kill(directory, keep, how):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory), keep],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    path = Path(process.stdout.readline().strip())
+    assert path.exists()
+    process.send_signal(how)
+    process.wait(20)
+    return path
+
+
+def test_a_location_that_cannot_be_written_is_said(tmp_path):
+    with pytest.raises(MachineError, match="no images can be made in") as caught:
+        Store().directory(str(tmp_path / "missing"))
+    assert "location" in caught.value.hint
+
+
+def test_no_room_is_said(small_tmpfs):
+    spec = target(size=64 * MB, location=str(small_tmpfs), filesystem="ext4", preallocation="falloc")
+    with pytest.raises(MachineError, match="no room for a 67108864-byte image"), images([spec]) as (image,):
+        image.settle()
+    store().close()
+    assert not any(small_tmpfs.iterdir())
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path):
+    where = tmp_path / "small"
+    where.mkdir()
+    if (
+        os.getuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8M", "none", where], check=False).returncode
+    ):
+        pytest.skip("needs the right to mount")
+    yield where
+    subprocess.run(["umount", "-l", where], check=True)

@@ -1,0 +1,149 @@
+"""What a cell's disks are, what can be typed, what mount options mean, what a plan's images take."""
+
+import pytest
+
+from guestmark.disks import preflight
+from guestmark.disks.options import compare
+from guestmark.disks.spec import DiskSpec, Role, disks_of
+from guestmark.errors import UsageError
+from guestmark.plan import factors
+from guestmark.plan.model import Cell, WorkloadSpec
+
+BOTH = {
+    "disks": [
+        {"role": "target", "filesystem": "ext2"},
+        {"role": "source", "size": "1500M", "content": "random"},
+    ]
+}
+
+
+def cell(platform="tcg", params=None, **levels):
+    return Cell("a cell", WorkloadSpec("x", params or {}), platform, levels)
+
+
+def test_a_cell_without_needs_and_factors_has_no_disks():
+    assert disks_of(cell(memory="1G")) == ()
+
+
+def test_one_disk_factor_means_a_target():
+    (disk,) = disks_of(cell(filesystem="xfs"))
+    assert (disk.role, disk.filesystem, disk.format, disk.size) == (Role.TARGET, "xfs", "raw", 2 << 30)
+
+
+def test_factors_win_over_needs_and_shape_the_target_only():
+    target, source = disks_of(cell(params=BOTH, filesystem="ext4", format="qcow2", cache="none", bus="nvme"))
+    assert (target.filesystem, target.format, target.cache, target.bus) == ("ext4", "qcow2", "none", "nvme")
+    assert (source.filesystem, source.format, source.cache, source.bus) == ("none", "raw", "none", "nvme")
+    assert source.read_only
+    assert source.size == 1500 << 20
+
+
+def test_uml_has_its_own_bus_and_raw_images():
+    target, source = disks_of(cell("uml", BOTH))
+    assert {target.bus, source.bus} == {"ubd"}
+
+
+def test_the_innermost_machine_has_the_disks():
+    assert disks_of(cell("kvm/uml", BOTH))[0].bus == "ubd"
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        ({"preallocation": "metadata"}, "needs format=qcow2"),
+        ({"size": "1000001"}, "4096-byte blocks"),
+    ],
+)
+def test_what_cannot_be_made_is_said(levels, said):
+    with pytest.raises(UsageError, match=said):
+        disks_of(cell(**levels))
+
+
+def test_two_targets_are_refused():
+    with pytest.raises(UsageError, match="same role"):
+        disks_of(cell(params={"disks": [{"role": "target"}, {"role": "target"}]}))
+
+
+def test_an_unknown_key_is_refused():
+    with pytest.raises(UsageError, match="fs"):
+        disks_of(cell(params={"disks": [{"role": "target", "fs": "ext4"}]}))
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "canonical"),
+    [
+        ("preallocation", "sparse", "off"),
+        ("preallocation", "prealloc", "falloc"),
+        ("format", "QCOW2", "qcow2"),
+        ("size", "2 GiB", "2G"),
+        ("size", "2048MB", "2G"),
+        ("cluster_size", "65536", "64K"),
+        ("mount", "", "defaults"),
+        ("mkfs", "-b 1024", "-b 1024"),
+        ("location", "/dev/../dev/shm", "/dev/shm"),
+    ],
+)
+def test_levels_have_one_spelling(name, typed, canonical):
+    factor = factors.get(name)
+    assert factors.parse_level(factor, typed) == canonical
+    assert factors.parse_level(factor, canonical) == canonical
+
+
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [
+        ("format", "vmdk"),
+        ("cache", "direct"),
+        ("cluster_size", "3K"),
+        ("cluster_size", "4M"),
+        ("size", "100K"),
+        ("size", "5000000"),
+        ("location", "/nowhere/at/all"),
+        ("location", ""),
+        ("mkfs", "-O 'unclosed"),
+        ("mount", "sync\n"),
+    ],
+)
+def test_bad_levels_are_refused_in_one_line(name, typed):
+    if typed == "sync\n":
+        typed = "sy\nnc"
+    with pytest.raises(UsageError) as caught:
+        factors.parse_level(factors.get(name), typed)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown", "refuted", "unconfirmed"),
+    [
+        ("sync", "rw,sync,relatime", (), ()),
+        ("sync", "rw,relatime", ("sync",), ()),
+        ("data=journal", "rw,data=ordered", ("data=journal",), ()),
+        ("data=journal,barrier=0", "rw,nobarrier,data=journal", (), ()),
+        ("barrier=0", "rw,barrier", ("barrier=0",), ()),
+        ("nodelalloc", "rw,delalloc", ("nodelalloc",), ()),
+        ("discard", "rw,nodiscard", ("discard",), ()),
+        ("defaults,rw,async", "rw,relatime", (), ()),
+        ("async", "rw,sync", ("async",), ()),
+        ("commit=30", "rw,relatime", (), ("commit=30",)),
+        ("", "rw", (), ()),
+    ],
+)
+def test_mount_options_are_held_against_what_the_kernel_shows(asked, shown, refuted, unconfirmed):
+    verdict = compare(asked, shown.split(","))
+    assert (verdict.refuted, verdict.unconfirmed) == (refuted, unconfirmed)
+
+
+def test_room_is_for_the_largest_target_and_every_source():
+    small = DiskSpec(Role.TARGET, 1 << 30)
+    large = DiskSpec(Role.TARGET, 2 << 30)
+    source = DiskSpec(Role.SOURCE, 1 << 20)
+    other = DiskSpec(Role.SOURCE, 1 << 20, content="random")
+    assert preflight.needed_bytes([[small, source], [large, source], [large, other]]) == (2 << 30) + (2 << 20)
+    qcow2 = DiskSpec(Role.TARGET, 2 << 30, format="qcow2")
+    assert preflight.needed_bytes([[qcow2]]) > 2 << 30
+
+
+def test_a_plan_that_does_not_fit_is_said_before_anything_runs():
+    with pytest.raises(UsageError, match=r"/dev/shm is too small: .* 9005\.0 GB") as caught:
+        preflight.check([cell(size="8793945312K")])
+    assert "location" in caught.value.hint
