@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as RichLive
-from rich.segment import Segments
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 from guestmark.plan.model import Cell, Plan, Trial, TrialStatus
@@ -86,7 +86,10 @@ class Live:
         if estimate.analysis.trials:
             # Laid out once a block, not once a second beside a measurement.
             table = result_table(estimate.analysis, width=self._console.width, details=False)
-            self._table = Segments(list(self._console.render(table)))
+            lines = self._console.render_lines(table, pad=False)
+            room = max(self._console.height - 3, 1)  # the status below must stay in sight
+            shown = lines if len(lines) <= room else [*lines[: room - 1], [Segment("…")]]
+            self._table = Segments([part for line in shown for part in (*line, Segment.line())])
         self._live.refresh()
 
     def note(self, text: str) -> None:

@@ -96,7 +96,5 @@ def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[st
         ]
         has_null = any(cell.null_of == old.id for cell in plan.cells)
         if has_null and not any(cell.null_of == new.id for cell in plan.cells):
-            cells.append(
-                Cell(f"{new.id}#2", new.workload, new.platform, new.factors, null_of=new.id, added=True)
-            )
+            cells.append(replace(new, id=f"{new.id}#2", baseline=False, null_of=new.id, added=True))
     return replace(plan, cells=tuple(cells)), notes
