@@ -56,7 +56,8 @@ def needed_bytes(trials: Sequence[Sequence[DiskSpec]]) -> int:
 def free_bytes(location: str) -> int:
     """Bytes that can be written there; files in memory also need memory that is free."""
     stats = os.statvfs(location)
-    free = stats.f_bavail * stats.f_frsize
+    # One that has no size of its own, such as ramfs, says 0.
+    free = stats.f_bavail * stats.f_frsize if stats.f_blocks else 1 << 63
     if in_memory(location):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -1,0 +1,180 @@
+"""What goes wrong with disks, provoked for real: each is told in one line, and nothing is left behind."""
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from guestmark.agent.bulk import Pattern
+from guestmark.agent.results import CallError
+from guestmark.disks import preflight
+from guestmark.disks.store import store
+from guestmark.errors import AttestationError, MachineError, UsageError
+from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.platforms import registry
+
+MB = 1 << 20
+SMALL = {"disks": [{"role": "target", "filesystem": "ext4", "size": "64M"}]}
+
+
+def cell(platform, needs=SMALL, **factors):
+    return Cell("test", WorkloadSpec("test", needs), platform, factors)
+
+
+def start(platform, needs=SMALL, **factors):
+    return registry.get(platform).start(cell(platform, needs, **factors))
+
+
+def leftovers():
+    """Trials' directories in shared memory that belong to this process's run."""
+    return list(store().directory("/dev/shm").glob("guestmark-trial-*"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    assert leftovers() == []
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+def test_a_mount_option_the_kernel_rejects_is_told_in_its_words(platform):
+    with start(platform, mount="data=nonsense") as machine:
+        with pytest.raises(MachineError, match=r"mount -t ext4 -o data=nonsense /dev/\w+: Invalid") as caught:
+            machine.disks[0].mount(machine.agent)
+        assert "the kernel says" in str(caught.value)
+        assert "nonsense" in str(caught.value) or "data" in str(caught.value)
+        assert "mount=data=nonsense" in caught.value.hint
+        assert machine.agent.facts()  # the guest goes on
+
+
+def test_a_filesystem_the_kernel_does_not_have_is_told():
+    with start("uml") as machine:
+        disk = machine.disks[0]
+        disk.spec = disk.spec.__class__(**{**fields(disk.spec), "filesystem": "zfs"})
+        with pytest.raises(MachineError, match="mount -t zfs /dev/ubda: No such device"):
+            disk.mount(machine.agent)
+
+
+def fields(spec):
+    return {name: getattr(spec, name) for name in spec.__slots__}
+
+
+def test_a_combination_qemu_refuses_is_told_in_its_words():
+    with (
+        pytest.raises(MachineError, match=r"aio=native was specified, but it requires"),
+        start("tcg", aio="native", cache="writeback"),
+    ):
+        pass
+
+
+def test_a_disk_that_is_not_what_was_asked_for_fails_attestation():
+    with start("tcg", cache="unsafe") as machine:
+        disk = machine.disks[0]
+        disk.spec = disk.spec.__class__(**{**fields(disk.spec), "cache": "none"})
+        with pytest.raises(
+            AttestationError, match=r"cache \(none\).*asked .*'direct': True.*found .*'no-flush': True"
+        ):
+            machine.attest()
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_full_disk_in_the_guest_is_told(platform, direct):
+    with start(platform) as machine:
+        directory = machine.disks[0].mount(machine.agent)
+        with pytest.raises(CallError) as caught:
+            machine.agent.fill(f"{directory}/f", 100 * MB, direct=direct, timeout_s=120)
+        assert caught.value.errno == errno.ENOSPC
+        machine.agent.remove(f"{directory}/f")
+        assert machine.agent.fill(f"{directory}/f", MB, timeout_s=60).bytes == MB
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+def test_an_image_corrupted_underneath_is_found(platform):
+    with start(platform) as machine:
+        disk = machine.disks[0]
+        directory = disk.mount(machine.agent)
+        machine.agent.fill(f"{directory}/f", 16 * MB, Pattern.RANDOM, direct=True, timeout_s=60)
+        disk.umount(machine.agent)
+        expected = machine.agent.checksum_of_pattern(Pattern.RANDOM, 16 * MB)
+        # One bit in the middle of the content: its page is known by the number it starts with.
+        page = (2000).to_bytes(8, "little")
+        image = bytearray(disk.image.path.read_bytes())
+        at = next(
+            at
+            for at in range(0, len(image), 1024)
+            if image[at : at + 8] == page and bytes(8) != image[at + 8 : at + 16]
+        )
+        with disk.image.path.open("r+b") as file:
+            file.seek(at + 100)
+            file.write(bytes([image[at + 100] ^ 1]))
+        disk.mount(machine.agent)
+        assert machine.agent.checksum(f"{directory}/f", timeout_s=60) != expected
+        disk.umount(machine.agent)
+        disk.image.check()  # the filesystem itself is whole
+        with disk.image.path.open("r+b") as file:
+            file.seek(1024)
+            file.write(os.urandom(4096))
+        with pytest.raises(MachineError, match="e2fsck failed"):
+            disk.image.check()
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+def test_a_hypervisor_killed_while_it_writes(platform):
+    with contextlib.ExitStack() as stack:
+        machine = stack.enter_context(start(platform, size="1G"))
+        directory = machine.disks[0].mount(machine.agent)
+        pid = machine.vmm_pid
+        timer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        with pytest.raises(MachineError, match="has gone"):
+            machine.agent.fill(f"{directory}/f", 900 * MB, Pattern.RANDOM, timeout_s=60)
+        timer.join()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(small):
+    needs = {"disks": [{"role": "target", "size": "64M"}, {"role": "source", "size": "16M"}]}
+    with pytest.raises(
+        UsageError, match=r"is too small: the plan's images take up to 0\.1 GB, 0\.0 GB are free"
+    ):
+        preflight.check([cell("tcg", needs, location=str(small("tmpfs", "size=32M")))])
+
+
+def test_a_location_without_direct_io_is_told_with_the_way_out(small):
+    where = str(small("ramfs"))
+    with pytest.raises(UsageError, match=r"cache=none needs O_DIRECT, which .* does not do") as caught:
+        preflight.check([cell("tcg", location=where, cache="none")])
+    assert "location=DIRECTORY" in caught.value.hint
+    preflight.check([cell("tcg", location=where, cache="writeback")])
+    with pytest.raises(MachineError, match="O_DIRECT"), start("tcg", location=where, cache="none"):
+        pass
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Mounts a small filesystem; gone afterwards."""
+    made = []
+
+    def mount(kind, options="defaults"):
+        where = tmp_path / kind
+        where.mkdir()
+        command = ["mount", "-t", kind, "-o", options, "none", str(where)]
+        if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+            pytest.skip("needs the right to mount")
+        made.append(where)
+        return where
+
+    yield mount
+    store().close()
+    for where in made:
+        subprocess.run(["umount", "-l", where], check=True)
