@@ -110,8 +110,8 @@ def _measure(
     with interruption.armed():
         started = workloads.started_for(slot.cell)
         observer.phase("booting" if started.platform != "host" else "starting")
-        machine = stack.enter_context(platform.start(started))
         workload = workloads.create(plan, slot.cell)
+        machine = stack.enter_context(workloads.start_machine(workload, platform, slot.cell))
         recorder = NoiseRecorder(machine)
         try:
             record.command_line = machine.command_line

@@ -29,6 +29,7 @@ class Factor:
     parse: Callable[[str], str]
     kinds: frozenset[str]
     levels: tuple[str, ...] = ()
+    workloads: frozenset[str] | None = None  # the only ones it means anything to; None: it is up to them
 
     def applies_to(self, spec: PlatformSpec) -> bool:
         """Whether the machine the workload runs on can be given this factor."""
@@ -36,7 +37,7 @@ class Factor:
 
 
 _registry: dict[str, Factor] = {}
-_PROVIDERS = ("guestmark.disks.factors",)  # modules that register theirs when imported
+_PROVIDERS = ("guestmark.disks.factors", "guestmark.netboot.factors")  # modules that register theirs when imported
 
 
 def register(factor: Factor) -> Factor:

@@ -180,7 +180,9 @@ def _span_entry(
 
 
 def _applies(entry: Entry, name: str, spec: PlatformSpec) -> bool:
-    return factors.get(name).applies_to(spec) and entry.takes(name, spec)
+    factor = factors.get(name)
+    mine = factor.workloads is None or entry.workload.name in factor.workloads
+    return mine and factor.applies_to(spec) and entry.takes(name, spec)
 
 
 def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:

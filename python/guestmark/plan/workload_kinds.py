@@ -22,6 +22,7 @@ _MODULES = {
         ("upload", "dd", "direct", "share", "tar", "fill", "filewrite", "fileread", "guestfish"),
         "guestmark.plan.disk_kinds",
     ),
+    "netboot": "guestmark.plan.netboot_kind",
 }
 
 

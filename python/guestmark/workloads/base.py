@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from guestmark.plan.nearest import unknown
 
 if TYPE_CHECKING:
-    from guestmark.plan.model import Cell, Measurement, Plan
     from contextlib import AbstractContextManager
 
+    from guestmark.plan.model import Cell, Measurement, Plan
     from guestmark.platforms.base import Machine, Platform
 
 

@@ -1,0 +1,43 @@
+"""What a boot's packets say about why it went no further."""
+
+import struct
+from pathlib import Path
+
+_GLOBAL_HEADER, _RECORD_HEADER = 24, 16
+_LIMIT = 1 << 20  # bytes; a boot has a few dozen packets
+
+
+def what_happened(capture: Path, *, asked: bool) -> str:
+    """One clause for the user; `asked` when iPXE has fetched its first script."""
+    if asked:
+        return "it fetched its script and went silent"
+    requests, answers, packets = _dhcp(capture)
+    if not packets:
+        return "the card sent nothing (its ROM was not started, or the firmware hangs)"
+    if answers:
+        return "it got an address, but did not fetch its script"
+    if requests:
+        return f"it never got an address ({requests} DHCP requests, no answer)"
+    return f"it did not ask for an address ({packets} packets)"
+
+
+def _dhcp(capture: Path) -> tuple[int, int, int]:
+    """DHCP requests, DHCP answers and all packets in a pcap file as QEMU writes it."""
+    try:
+        with capture.open("rb") as stream:
+            data = stream.read(_LIMIT)
+    except OSError:
+        return 0, 0, 0
+    requests = answers = packets = 0
+    at = _GLOBAL_HEADER
+    while at + _RECORD_HEADER <= len(data):
+        length = struct.unpack_from("<I", data, at + 8)[0]
+        frame = data[at + _RECORD_HEADER : at + _RECORD_HEADER + length]
+        at += _RECORD_HEADER + length
+        packets += 1
+        # IPv4 without options, UDP; ports of BOOTP.
+        if len(frame) >= 42 and frame[12:14] == b"\x08\x00" and frame[14] == 0x45 and frame[23] == 17:
+            to = struct.unpack_from(">H", frame, 36)[0]
+            requests += to == 67
+            answers += to == 68
+    return requests, answers, packets

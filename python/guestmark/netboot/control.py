@@ -1,0 +1,119 @@
+"""The conversation with iPXE: it asks over HTTP what to do next and is answered when there is something to do."""
+
+from __future__ import annotations
+
+import http.server
+import queue
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from urllib.parse import unquote, urlsplit
+
+NOTHING = "#!ipxe\n"  # an image that does nothing
+
+
+@dataclass(slots=True)
+class Request:
+    """One question of iPXE's: the path's first word and the query. It waits until `answer` is called."""
+
+    kind: str
+    values: Mapping[str, str]
+    _text: str | None = None
+    _answered: threading.Event = field(default_factory=threading.Event)
+
+    def answer(self, script: str) -> None:
+        """Lets iPXE go on with this script (or image)."""
+        self._text = script
+        self._answered.set()
+
+    def wait(self, timeout_s: float) -> str | None:
+        """The answer, None while there is none."""
+        return self._text if self._answered.wait(timeout_s) else None
+
+
+class Control:
+    """Listens for iPXE. `scripts` are answered at once; every other path becomes a `Request` in the queue."""
+
+    def __init__(self, listening: socket.socket, scripts: Mapping[str, str]) -> None:
+        self.requests: queue.Queue[Request] = queue.Queue()
+        self.fetched: list[str] = []  # paths of scripts that were asked for
+        self.closing = False
+        self._server = _Server(listening, self, dict(scripts))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="control", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closing = True
+        self._server.shutdown()
+        self._server.server_close()
+
+    def next(self, check: Callable[[], None], deadline: Callable[[], float]) -> Request | None:
+        """The next request, None at the deadline; `check` is called meanwhile and may raise."""
+        while (left := deadline()) > 0:
+            check()
+            try:
+                return self.requests.get(timeout=min(left, 0.1))
+            except queue.Empty:
+                continue
+        return None
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listening: socket.socket, control: Control, scripts: Mapping[str, str]) -> None:
+        super().__init__(("", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.server_address = listening.getsockname()
+        self.control = control
+        self.scripts = scripts
+
+    def handle_error(self, *_: object) -> None:
+        """A guest that hangs up, or dies, is noticed elsewhere."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        control = self.server.control
+        split = urlsplit(self.path)
+        kind = split.path.strip("/")
+        script = self.server.scripts.get(kind)
+        if script is not None:
+            control.fetched.append(kind)
+            self._reply(script)
+            return
+        request = Request(kind, _query(split.query))
+        control.requests.put(request)
+        while not control.closing:
+            if (text := request.wait(0.2)) is not None:
+                self._reply(text)
+                return
+
+    def _reply(self, text: str) -> None:
+        data = text.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: requests are in the queue."""
+
+
+def _query(text: str) -> dict[str, str]:
+    """`a=1&b=2`; a plus sign stands for itself, as iPXE writes it."""
+    pairs = (part.partition("=") for part in text.split("&") if part)
+    return {name: unquote(value) for name, _, value in pairs}

@@ -1,0 +1,96 @@
+"""The least DHCP that boots iPXE on a private tap: one address, and the name of the boot file (RFC 2131, RFC 2132)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+
+_COOKIE = b"\x63\x82\x53\x63"
+_HEADER = 236  # bytes of BOOTP before the cookie
+_DISCOVER, _OFFER, _REQUEST, _ACK = 1, 2, 3, 5
+_LEASE_S = 86400
+_TYPE, _MASK, _ROUTER, _TIME, _SERVER, _BOOTFILE, _END = 53, 1, 3, 51, 54, 67, 255
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What every client is given; there is only one."""
+
+    server: str
+    address: str
+    prefix: int
+    bootfile: str
+
+
+class DhcpServer:
+    """Answers on a socket that is bound to port 67 of the tap, until the context ends."""
+
+    def __init__(self, sock: socket.socket, lease: Lease) -> None:
+        self._socket = sock
+        self._lease = lease
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="dhcp", daemon=True)
+
+    def __enter__(self) -> DhcpServer:
+        self._socket.settimeout(0.2)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        self._thread.join(2.0)
+
+    def _serve(self) -> None:
+        while not self._closing:
+            try:
+                packet = self._socket.recv(2048)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            reply = answer(packet, self._lease)
+            if reply:
+                self._socket.sendto(reply, ("255.255.255.255", 68))
+
+
+def answer(packet: bytes, lease: Lease) -> bytes | None:
+    """The answer to a client's message; None for what is no DISCOVER or REQUEST."""
+    if len(packet) < _HEADER + 4 or packet[0] != 1 or packet[_HEADER : _HEADER + 4] != _COOKIE:
+        return None
+    asked = _options(packet[_HEADER + 4 :]).get(_TYPE, b"")
+    kind = {bytes([_DISCOVER]): _OFFER, bytes([_REQUEST]): _ACK}.get(asked)
+    if kind is None:
+        return None
+    server, address = socket.inet_aton(lease.server), socket.inet_aton(lease.address)
+    mask = struct.pack(">I", 0xFFFFFFFF << (32 - lease.prefix) & 0xFFFFFFFF)
+    # op 2 (reply), the client's hardware type, transaction and flags; its hardware address comes back unchanged.
+    header = struct.pack(
+        ">BBBB4sHH4s4s4s4s16s64s128s",
+        2, packet[1], packet[2], 0, packet[4:8], 0, struct.unpack_from(">H", packet, 10)[0],
+        bytes(4), address, server, bytes(4), packet[28:44], b"", lease.bootfile.encode(),
+    )  # fmt: skip
+    options = (
+        (_TYPE, bytes([kind])), (_SERVER, server), (_TIME, struct.pack(">I", _LEASE_S)), (_MASK, mask),
+        (_ROUTER, server), (_BOOTFILE, lease.bootfile.encode()),
+    )  # fmt: skip
+    packed = b"".join(bytes([code, len(value)]) + value for code, value in options)
+    return header + _COOKIE + packed + bytes([_END])
+
+
+def _options(data: bytes) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(data) and data[at] != _END:
+        if data[at] == 0:
+            at += 1
+            continue
+        if at + 1 >= len(data):
+            break
+        found[data[at]] = data[at + 2 : at + 2 + data[at + 1]]
+        at += 2 + data[at + 1]
+    return found

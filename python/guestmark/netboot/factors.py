@@ -1,0 +1,85 @@
+"""The factors of network boots. Importing this module makes them known; it imports nothing heavy."""
+
+import os
+from collections.abc import Callable
+
+from guestmark.netboot.nics import NICS
+from guestmark.plan.factors import Factor, register
+
+DISTRIBUTION = "distribution"
+_QEMU = frozenset({"kvm", "tcg"})
+_NETBOOT = frozenset({"netboot"})
+
+
+def _one_of(*levels: str, aliases: dict[str, str] | None = None) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        word = (aliases or {}).get(word, word)
+        if word not in levels:
+            raise ValueError(f"{text!r} is not one of {', '.join(levels)}")
+        return word
+
+    return parse
+
+
+def _rom(text: str) -> str:
+    if text.strip() == DISTRIBUTION:
+        return DISTRIBUTION
+    path = os.path.abspath(os.path.expanduser(text.strip()))  # noqa: PTH100, PTH111 - pathlib costs start-up time
+    if not text.strip() or not os.path.isfile(path):  # noqa: PTH113
+        raise ValueError(f"there is no ROM at {text!r}")
+    return path
+
+
+NIC = register(
+    Factor(
+        "nic",
+        "the network card that boots, e.g. virtio-net or e1000",
+        _one_of(*NICS, aliases={"virtio": "virtio-net", "virtio-net-pci": "virtio-net", "ne2k": "ne2k_pci",
+                                "pcnet32": "pcnet", "i82559er": "eepro100"}),
+        _QEMU,
+        tuple(NICS),
+        _NETBOOT,
+    )
+)  # fmt: skip
+FIRMWARE = register(
+    Factor(
+        "firmware",
+        "bios (SeaBIOS) or uefi (OVMF)",
+        _one_of("bios", "uefi", aliases={"efi": "uefi", "ovmf": "uefi", "seabios": "bios"}),
+        _QEMU,
+        ("bios", "uefi"),
+        _NETBOOT,
+    )
+)
+CONSOLE = register(
+    Factor(
+        "console",
+        "where firmware and iPXE print: vga, serial or none",
+        _one_of("vga", "serial", "none", aliases={"off": "none"}),
+        _QEMU,
+        ("vga", "serial", "none"),
+        _NETBOOT,
+    )
+)
+ROM = register(
+    Factor(
+        "rom",
+        "the card's boot ROM: distribution, or the path of a build of your own (.rom, or .lkrn for BIOS)",
+        _rom,
+        _QEMU,
+        (DISTRIBUTION,),
+        _NETBOOT,
+    )
+)
+NETWORK = register(
+    Factor(
+        "network",
+        "user (QEMU's own), tap (in a private network namespace) or passt",
+        _one_of("user", "tap", "passt"),
+        _QEMU,
+        ("user", "tap", "passt"),
+        _NETBOOT,
+    )
+)
+NAMES = frozenset({NIC.name, FIRMWARE.name, CONSOLE.name, ROM.name, NETWORK.name})

@@ -1,0 +1,35 @@
+"""What iPXE is told. Names of its commands and settings: https://ipxe.org/cmd and https://ipxe.org/cfg."""
+
+BOOT = "boot.ipxe"  # the file DHCP names
+# Name in the query, and the setting; settings that are no text have a form of their own that needs no escapes.
+_FACTS = {
+    "platform": "platform:uristring",
+    "version": "version:uristring",
+    "chip": "net0/chip:uristring",
+    "mac": "net0/mac",
+    "ip": "net0/ip",
+}
+
+
+def boot(control: str) -> str:
+    """The first script: iPXE says what it is, and asks what to do. `control` is the URL of the control server."""
+    facts = "&".join(f"{name}=${{{setting}}}" for name, setting in _FACTS.items())
+    return f"#!ipxe\nchain --replace {control}/hello?{facts}\n"
+
+
+def fetch(control: str, data: str, numbers: range) -> str:
+    """Fetches files one after the other; each is kept until the control server has looked at it."""
+    lines = ["#!ipxe"]
+    for number in numbers:
+        lines += [
+            f"imgfetch --name file {data}/{number} || goto failed",
+            f"imgfetch --name seen {control}/fetched?number={number} || goto failed",
+            "imgfree seen",
+            "imgfree file",
+        ]
+    lines += [
+        f"chain --replace {control}/done || goto failed",
+        ":failed",
+        f"chain --replace {control}/failed?errno=${{errno}}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,57 @@
+"""Runs inside a fresh network namespace: makes a tap device and the sockets on it, hands them over, and ends.
+
+`tap_setup.py CHANNEL_FD ADDRESS PREFIX_LENGTH PORT`. The sockets and the tap's file keep the namespace alive; when the
+last of them is closed, kernel and namespace forget everything. Only the standard library is imported.
+"""
+
+import array
+import fcntl
+import os
+import socket
+import struct
+import sys
+
+NAME = "boot0"
+_TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
+_SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8916, 0x891C, 0x8913, 0x8914
+_IFF_UP = 1
+_BACKLOG = 64
+
+
+def main(channel_fd: int, address: str, prefix: int, port: int) -> None:
+    """Sends, in this order: the tap, the DHCP socket, listening sockets for control and files, a client of the latter."""
+    tap = os.open("/dev/net/tun", os.O_RDWR)
+    flags = _IFF_TAP | _IFF_NO_PI  # no virtio header: it would stand before every packet in the capture
+    fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", NAME.encode(), flags))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        mask = socket.inet_ntoa(struct.pack(">I", 0xFFFFFFFF << (32 - prefix) & 0xFFFFFFFF))
+        for request, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, mask)):
+            packed = struct.pack("16sHH4s8x", NAME.encode(), socket.AF_INET, 0, socket.inet_aton(value))
+            fcntl.ioctl(probe, request, packed)
+        for device in (NAME, "lo"):
+            current = fcntl.ioctl(probe, _SIOCGIFFLAGS, struct.pack("16sH22x", device.encode(), 0))
+            (up,) = struct.unpack_from("H", current, 16)
+            fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH22x", device.encode(), up | _IFF_UP))
+    dhcp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    dhcp.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    dhcp.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, NAME.encode())
+    dhcp.bind(("", 67))
+    control, data = _listening(address, 0), _listening(address, port)
+    client = socket.create_connection(data.getsockname())  # waits in the queue until the server is there
+    fds = array.array("i", [tap, dhcp.fileno(), control.fileno(), data.fileno(), client.fileno()])
+    with socket.socket(fileno=channel_fd) as channel:
+        channel.sendmsg([b"ok"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    sock = socket.socket()
+    sock.bind((address, port))
+    sock.listen(_BACKLOG)
+    return sock
+
+
+if __name__ == "__main__":
+    try:
+        main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    except OSError as error:
+        sys.exit(f"{error.strerror or error}")
