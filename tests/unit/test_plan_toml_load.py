@@ -331,6 +331,8 @@ time_limit = "soon"
         ("[factors]\nsmp = [[1]]\n", "string"),
         ("baseline = {filesytem = 'ext4'}\n", "unknown factor"),
         ("baseline = {workload = 'z'}\n", "unknown workload"),
+        ("baseline = {smp = 2}\n", "no cell of the plan has smp=2"),
+        ("exclude = [{memory = ['1G']}]\n", "no cell of the plan has memory=1G"),
         ("cost = {tgc = '4s'}\n", "did you mean 'tcg'"),
         ("cost = {tcg = '0s'}\n", "not above 0"),
         ("schema = 'guestmark-plan/2'\n", "guestmark-plan/1"),

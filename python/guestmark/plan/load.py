@@ -120,6 +120,7 @@ class _Reader:
             null=Null(model.repetition.null),
             title=model.title,
         )
+        self._check_levels(shape)
         for number, name in enumerate(model.scale):
             if name not in self._scaled_names:
                 self._problems.add(("scale", number), f"{name!r} is no parameter or factor of the plan")
@@ -134,6 +135,27 @@ class _Reader:
             cost=self._cost(),
             scale=self._scale,
         )
+
+    def _check_levels(self, shape: Shape) -> None:
+        """Finds levels in `exclude` and `baseline` that no cell can have. Platforms may come with `--on`."""
+        there: dict[str, set[str]] = {}
+        for levels in [*(entry.levels for entry in shape.entries), *(row.levels for row in shape.include)]:
+            for name, some in levels.items():
+                there.setdefault(name, set()).update(some)
+        patterns: list[tuple[tuple[str | int, ...], pattern.Pattern]] = [
+            (("exclude", number), one) for number, one in enumerate(shape.exclude)
+        ]
+        if isinstance(shape.baseline, tuple):
+            patterns.append((("baseline",), shape.baseline))
+        for path, conditions in patterns:
+            for condition in conditions:
+                if condition.name in {pattern.WORKLOAD, pattern.PLATFORM}:
+                    continue
+                for level in condition.levels:
+                    if level not in there.get(condition.name, ()):
+                        self._problems.add(
+                            (*path, condition.name), f"no cell of the plan has {condition.name}={level}"
+                        )
 
     # --- workloads, platforms, factors
 
