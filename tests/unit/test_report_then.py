@@ -13,6 +13,7 @@ from rich.console import Console
 from guestmark.plan.model import Better, Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.plan.published_units import check_unit, size_of
 from guestmark.report.analysis import analyse
+from guestmark.report.formats import Format, render
 from guestmark.report.terminal import print_report
 from guestmark.report.then import figure_for, percent_ratio, signed_percent
 
@@ -90,6 +91,15 @@ def test_published_figures_that_were_not_measured_are_named():
     assert "not measured in this run" in text
     assert "workload=dd platform=uml: 138 s" in text
     assert "upload: 99" not in text.replace("workload=", "")  # it is about a measured cell
+
+
+def test_markdown_has_both_for_every_plan_with_published_figures():
+    text = render(run_with(), Format.MARKDOWN).decode()
+    assert "Then and now: wall, s" in text
+    line = next(line for line in text.splitlines() if "dd tcg" in line and "7.5" in line)
+    assert [part.strip() for part in line.strip("|").split("|")][-3:] == ["7.5", "×0.94", "−6.2 %"]
+    assert "Someone, 2012" in text
+    assert "Then" not in render(constructed(CELLS, blocks=3), Format.MARKDOWN).decode()
 
 
 def test_another_baseline_is_said():

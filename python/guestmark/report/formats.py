@@ -20,6 +20,7 @@ from guestmark.report import figures
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
+from guestmark.report.then import Side, sides
 from guestmark.stats.compare import label
 
 COLUMNS = (
@@ -165,6 +166,12 @@ def _markdown(run: StoredRun, analysis: Analysis) -> str:
         parts.append(f"`{_code(workload.title)}`")
         if workload.metrics:
             parts.append("\n".join(_markdown_table(workload)))
+        for side in sides(workload, run.plan):
+            parts += [
+                _escape(side.title),
+                "\n".join(_markdown_then(side)),
+                _escape(". ".join(side.small_print)),
+            ]
         troubles = [result for result in workload.cells if result.status is not CellStatus.OK]
         if troubles:
             parts.append("\n".join(f"- {_escape(_trouble(result))}" for result in troubles))
@@ -177,6 +184,14 @@ def _markdown(run: StoredRun, analysis: Analysis) -> str:
     floor = floors[0] if len(floors) == 1 else ""
     parts.append(f"Run {run.id}: {said}{floor}. Means and ratios with 95 % intervals.")
     return "\n\n".join(parts) + "\n"
+
+
+def _markdown_then(side: Side) -> list[str]:
+    lines = [_row(["cell", *(column[0] for column in side.numbers)])]
+    lines.append("| :-- |" + " --: |" * len(side.numbers))
+    for row, pair in enumerate(side.pairs, start=1):
+        lines.append(_row([pair.result.cell.id, *(column[row].strip() for column in side.numbers)]))
+    return lines
 
 
 def _trouble(result: CellResult) -> str:

@@ -61,49 +61,45 @@ def signed_percent(ratio: float) -> str:
     return f"{sign}{text} %"
 
 
-def then_parts(workload: WorkloadResult, plan: Plan, names: Names) -> list[RenderableType]:
-    """For each publication that says something about this table's cells, a table of then and now."""
-    parts: list[RenderableType] = []
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One publication beside one table: a row for each pair, the columns of figures with their headings first."""
+
+    title: str
+    pairs: tuple[Pair, ...]
+    numbers: tuple[list[str], ...]
+    small_print: tuple[str, ...]
+
+
+def sides(workload: WorkloadResult, plan: Plan) -> list[Side]:
+    """Then and now, for each publication that says something about this table's cells."""
+    found = []
     for published in plan.published:
-        pairs = [Pair(one, figure_for(one, published)) for one in workload.cells if one.cell.null_of is None]
+        cells = [result for result in workload.cells if result.cell.null_of is None]
+        pairs = tuple(Pair(result, figure_for(result, published)) for result in cells)
         if any(pair.figure for pair in pairs):
-            parts += _table(pairs, published, plan, names)
-    return parts
+            found.append(_side(pairs, published, plan))
+    return found
 
 
-def _table(pairs: Sequence[Pair], published: Published, plan: Plan, names: Names) -> list[RenderableType]:
+def _side(pairs: tuple[Pair, ...], published: Published, plan: Plan) -> Side:
     metric = next(
         (metric for metric in plan.metrics if metric.name == published.metric),
         Metric(published.metric, published.unit),
     )
-    size = size_of(published.unit, metric.unit)
-    unit = figures.Unit(size, published.unit)
-    values = [_now(pair.result, metric, unit) for pair in pairs]
-    then = [
-        figures.number(pair.figure.value, _places(pair.figure.value)) if pair.figure else "–"
-        for pair in pairs
-    ]
+    unit = figures.Unit(size_of(published.unit, metric.unit), published.unit)
+    then = [_then(pair.figure) for pair in pairs]
     now_ratios = [_now_ratio(pair.result, metric) for pair in pairs]
     then_ratios = [_then_ratio(pair.figure) for pair in pairs]
     of = published.percent_of
-    numbers = [
-        [f"now, {unit.name}", *figures.aligned(values)],
+    numbers = (
+        [f"now, {unit.name}", *figures.aligned([_now(pair.result, metric, unit) for pair in pairs])],
         ["×base", *_ratio_texts(now_ratios)],
         [of, *_percents(now_ratios, of, metric)],
         [f"then, {unit.name}", *figures.aligned(then)],
         ["×base", *_ratio_texts(then_ratios)],
         [of, *_percents(then_ratios, of, metric)],
-    ]
-    columns = [*names.columns([pair.result for pair in pairs], names.width - taken(numbers)), *numbers]
-    table = plain_table()
-    for column in columns:
-        table.add_column(column[0], no_wrap=True, overflow="ellipsis")
-    for row in range(1, len(pairs) + 1):
-        table.add_row(*(Text(column[row]) for column in columns))
-    called = (
-        f"Then and now: {figures.heading(metric, unit)}{f' ({published.name})' if published.name else ''}"
     )
-    head = Text(str(clean(called)), style="bold")
     small = [f"then: {published.source}", *([published.conditions] if published.conditions else [])]
     small.append(f"×base: {published.metric} against the baseline's; then: against the publication's own")
     if other := _other_baseline(pairs, published):
@@ -111,8 +107,25 @@ def _table(pairs: Sequence[Pair], published: Published, plan: Plan, names: Names
     small.append(_MEANING[of])
     if scale := plan.context.get("scale"):
         small.append(f"now is at scale {scale:g}, then at full size: ratios can be compared, seconds cannot")
-    lines = [Text(str(clean(line)), style="dim", overflow="fold") for line in small]
-    return [head, table, *lines, Text()]
+    called = f" ({published.name})" if published.name else ""
+    title = f"Then and now: {figures.heading(metric, unit)}{called}"
+    return Side(str(clean(title)), pairs, numbers, tuple(str(clean(line)) for line in small))
+
+
+def then_parts(workload: WorkloadResult, plan: Plan, names: Names) -> list[RenderableType]:
+    """The tables of then and now, for the terminal."""
+    parts: list[RenderableType] = []
+    for side in sides(workload, plan):
+        room = names.width - taken(side.numbers)
+        columns = [*names.columns([pair.result for pair in side.pairs], room), *side.numbers]
+        table = plain_table()
+        for column in columns:
+            table.add_column(column[0], no_wrap=True, overflow="ellipsis")
+        for row in range(1, len(side.pairs) + 1):
+            table.add_row(*(Text(column[row]) for column in columns))
+        lines = [Text(line, style="dim", overflow="fold") for line in side.small_print]
+        parts += [Text(side.title, style="bold"), table, *lines, Text()]
+    return parts
 
 
 def _other_baseline(pairs: Sequence[Pair], published: Published) -> str:
@@ -129,6 +142,10 @@ def _now(result: CellResult, metric: Metric, unit: figures.Unit) -> str:
     if summary is None:
         return result.status.value if result.status.value != "ok" else "–"
     return figures.estimate(summary.mean, summary.ci, unit)[0]
+
+
+def _then(figure: PublishedFigure | None) -> str:
+    return "–" if figure is None else figures.number(figure.value, _places(figure.value))
 
 
 def _now_ratio(result: CellResult, metric: Metric) -> float | None:
