@@ -43,8 +43,9 @@ class FilereadWorkload(FillWorkload):
             changes = below.after()
             timed = Timed.of(moved)
             self._note_clocks(timed)
-            checked(machine, disk, FILE, self.expected(machine))
-            self._mounted = False
+            expected = self.expected(machine)
+            self._mounted = False  # the check unmounts first
+            checked(machine, disk, FILE, expected)
         values = [
             (metrics.THROUGHPUT, self.amount / timed.wall_s),
             (metrics.WALL, timed.wall_s),

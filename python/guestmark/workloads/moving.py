@@ -17,7 +17,7 @@ from guestmark.disks.spec import SHARED_MEMORY, DiskSpec, Role
 from guestmark.errors import WorkloadError
 from guestmark.plan import disk_metrics as metrics
 from guestmark.plan.model import Cell, Measurement, Metric, Plan
-from guestmark.plan.units import format_size, parse_size
+from guestmark.plan.units import parse_size
 from guestmark.workloads.clocks import disagreement
 from guestmark.workloads.sources import check_sources, missing_tools
 from guestmark.workloads.verify import checked
@@ -117,8 +117,9 @@ class MovingWorkload(ABC):
             host_flush_s = disk.image.flush()
             changes = below.after()
             self._note_clocks(timed)
-            checked(machine, disk, FILE, self.expected(machine))
-            self._mounted = False
+            expected = self.expected(machine)
+            self._mounted = False  # the check unmounts first
+            checked(machine, disk, FILE, expected)
         wall_s = timed.wall_s + host_flush_s
         values: list[tuple[Metric, float]] = [
             (metrics.THROUGHPUT, self.amount / wall_s),
@@ -160,7 +161,7 @@ class MovingWorkload(ABC):
         free = there.free * there.block_size
         if free < self.amount:
             raise WorkloadError(
-                f"{format_size(self.amount)} do not fit on the disk: {free / 1e6:.0f} MB are free on its "
+                f"{self.amount / 1e6:.0f} MB do not fit on the disk: {free / 1e6:.0f} MB are free on its "
                 f"{disk.spec.filesystem if disk.device else 'directory'}",
                 hint="take a larger disk (--set size=4G) or less data (--scale)",
             )

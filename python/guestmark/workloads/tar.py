@@ -51,7 +51,11 @@ class TarWorkload(MovingWorkload):
         if not done.ok:
             said = " ".join(done.stderr.decode(errors="replace").split())
             ending = "ran past its limit" if done.timed_out else f"failed: {said[-300:]}"
-            hint = "the guest's disk is full: take a larger one" if "No space left" in said else ""
+            hint = (
+                "the guest's disk is full: take a larger one"
+                if "No space left" in said or "Wrote only" in said
+                else ""
+            )
             raise WorkloadError(f"tar in the guest {ending}", hint=hint)
         begin = time.monotonic()
         flushed = machine.agent.flush(path, timeout_s=self.limit_s)

@@ -1,0 +1,152 @@
+"""Disk workloads that cannot succeed: full disks, killed hypervisors, sources that shrink, guestfish that fails."""
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from command_line import wait_until
+
+from guestmark.errors import GuestmarkError, MachineError, UsageError, WorkloadError
+from guestmark.plan import workload_kinds
+from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.platforms import registry
+from guestmark.workloads import base, libguestfs
+from guestmark.workloads.libguestfs import Mark
+from guestmark.workloads.upload import pieces
+
+
+def cell_of(platform, kind, factors, **params):
+    known = workload_kinds.get(kind)
+    return Cell("test", WorkloadSpec(kind, known.params(params)), platform, factors)
+
+
+@contextlib.contextmanager
+def started(cell, limit_s=120.0):
+    plan = Plan("test", (cell,), Policy(trial_limit_s=limit_s), ())
+    with registry.get(cell.platform).start(cell) as machine:
+        workload = base.create(plan, cell)
+        try:
+            yield machine, workload
+        finally:
+            with contextlib.suppress(GuestmarkError):
+                workload.cleanup(machine)
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_written():
+    cell = cell_of("uml", "fill", {"size": "64M", "filesystem": "ext2"}, amount="100M")
+    with started(cell) as (machine, workload), pytest.raises(WorkloadError, match="do not fit") as caught:
+        workload.prepare(machine)
+    assert "size=" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["fill", "dd", "tar"])
+def test_a_disk_that_fills_up_is_the_reason(kind):
+    # ext2 says how many blocks are free, and needs some of them for its block lists
+    cell = cell_of(
+        "uml",
+        kind,
+        {"size": "64M", "filesystem": "ext2", "mkfs": "-b 1024 -m 0"},
+        amount="56M",
+        content="random",
+    )
+    with started(cell) as (machine, workload):
+        workload.prepare(machine)
+        disk = machine.disks[0]
+        free = machine.agent.statfs(disk.directory)
+        left = free.free * free.block_size - (56 << 20)
+        if left > 0:
+            machine.agent.fill(f"{disk.directory}/ballast", left - left % 4096, timeout_s=60)
+        with pytest.raises(WorkloadError) as caught:
+            workload.run(machine)
+    assert "full" in f"{caught.value.message} {caught.value.hint}"
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+def test_a_hypervisor_killed_in_the_middle_of_writing(platform):
+    cell = cell_of(platform, "fill", {"size": "2G", "filesystem": "ext2", "mount": "sync"}, amount="1500M")
+    directory = []
+
+    def measure():
+        with started(cell) as (machine, workload):
+            workload.prepare(machine)
+            directory.append(machine.disks[0].image.path.parent)
+            killer = threading.Timer(0.5, os.kill, (machine.vmm_pid, signal.SIGKILL))
+            killer.start()
+            workload.run(machine)
+
+    with pytest.raises(MachineError, match="guest ended"):
+        measure()
+    assert not directory[0].exists()
+
+
+def test_a_source_that_is_too_short_is_refused_before_the_first_trial(tmp_path):
+    short = tmp_path / "short"
+    short.write_bytes(b"x" * 5000)
+    cell = cell_of("uml", "upload", {}, amount="8M", file=str(short))
+    with pytest.raises(UsageError, match="5000 bytes"):
+        base.preflight("upload", Plan("test", (cell,), Policy(), ()), [cell])
+
+
+def test_a_source_that_shrinks_is_noticed(tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"x" * 3_000_000)
+    sent = pieces(source, 3_000_000)
+    next(sent)
+    os.truncate(source, 1_500_000)
+    with pytest.raises(WorkloadError, match="shorter"):
+        list(sent)
+
+
+def test_a_filesystem_the_host_cannot_make_is_a_remark(monkeypatch):
+    monkeypatch.setattr("guestmark.disks.programs.MAKERS", {"xfs": "mkfs.no-such-program"})
+    cell = cell_of("uml", "fill", {"filesystem": "xfs"}, amount="8M")
+    (remark,) = base.preflight("fill", Plan("test", (cell,), Policy(), ()), [cell])
+    assert "mkfs.no-such-program is not installed" in remark
+
+
+needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")
+
+
+def guestfish_processes():
+    """Command lines of guestfish and of the QEMU it starts, of this test's own."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit():
+                command = (entry / "cmdline").read_bytes()
+                environment = (entry / "environ").read_bytes()
+                if b"GUESTMARK_TEST_FISH=1" in environment and b"supervise" not in command:
+                    found.append(command)
+    return found
+
+
+@needs_guestfish
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (["run", Mark("launched")], "add_drive"),
+        (["add-drive /no/such/image", "run", Mark("launched")], "No such file"),
+        (["add-drive /dev/null format:raw", "run", Mark("launched"), "mount /dev/sda /", Mark("x")], "mount"),
+    ],
+    ids=["no-drive", "no-image", "no-filesystem"],
+)
+def test_what_guestfish_says_is_the_reason(script, words):
+    with pytest.raises(WorkloadError, match=words):
+        libguestfs.run("tcg", script, 150)
+
+
+@needs_guestfish
+def test_guestfish_that_takes_too_long_is_ended_with_its_guest(monkeypatch):
+    libguestfs.prepare("tcg")
+    monkeypatch.setenv("GUESTMARK_TEST_FISH", "1")
+    begin = time.monotonic()
+    with pytest.raises(WorkloadError, match="did not get to 'launched'"):
+        libguestfs.run("tcg", ["add-drive /dev/null format:raw", "run", Mark("launched")], 1.5)
+    assert time.monotonic() - begin < 30
+    monkeypatch.delenv("GUESTMARK_TEST_FISH")
+    assert wait_until(lambda: not guestfish_processes(), 10), guestfish_processes()

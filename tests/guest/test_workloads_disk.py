@@ -1,0 +1,189 @@
+"""The disk workloads in real guests: what they measure, and that a wrong byte does not pass."""
+
+import contextlib
+import os
+import shutil
+
+import pytest
+
+from guestmark.errors import MachineError, UsageError, WorkloadError
+from guestmark.plan import workload_kinds
+from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.platforms import registry
+from guestmark.workloads import base, libguestfs
+
+AMOUNT = 8 << 20
+FACTORS = {"size": "64M", "filesystem": "ext2"}
+
+
+def cell_of(platform, kind, factors=None, **params):
+    known = workload_kinds.get(kind)
+    params = known.params({"amount": "8M", **params})
+    factors = dict(FACTORS if factors is None else factors)
+    if platform == "host":
+        factors = {}
+    return Cell("test", WorkloadSpec(kind, params), platform, factors)
+
+
+@contextlib.contextmanager
+def prepared(cell):
+    """A started machine with the workload ready on it."""
+    plan = Plan("test", (cell,), Policy(trial_limit_s=120.0), ())
+    started = base.started_for(cell)
+    with registry.get(started.platform).start(started) as machine:
+        workload = base.create(plan, cell)
+        try:
+            workload.prepare(machine)
+            yield machine, workload
+        finally:
+            workload.cleanup(machine)
+
+
+def measured(platform, kind, factors=None, **params):
+    """Value by metric of one iteration, and the workload."""
+    cell = cell_of(platform, kind, factors, **params)
+    with prepared(cell) as (machine, workload):
+        values = {one.metric.name: one.value for one in workload.run(machine)}
+    wanted = {metric.name for metric in workload_kinds.get(kind).metrics(cell.workload.params)}
+    assert values.keys() <= wanted
+    assert next(iter(values)) == "throughput"
+    assert values["throughput"] == pytest.approx(AMOUNT / values["wall_s"])
+    return values, workload
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("kind", ["dd", "direct", "share", "tar", "fill", "filewrite"])
+def test_what_is_written_arrives_and_is_measured(platform, kind):
+    values, workload = measured(platform, kind, content="random" if kind != "fill" else "one")
+    assert values["wall_s"] >= values["guest_flush_s"] + values["host_flush_s"]
+    assert values["guest_wall_s"] >= values["guest_flush_s"]
+    assert values["host_written_bytes"] >= AMOUNT
+    assert values["guest_flushes"] >= 1
+    assert workload.facts["flushes_reached_host"] in ("yes", "no", "unknown")
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+def test_upload_splits_into_channel_and_disk(platform):
+    amount = "1M" if platform == "uml" else "8M"  # UML's line is slow
+    for variant in ("full", "channel", "disk"):
+        with prepared(cell_of(platform, "upload", variant=variant, amount=amount)) as (machine, workload):
+            assert len(machine.disks) == (0 if variant == "channel" else 1)
+            names = {one.metric.name for one in workload.run(machine)}
+        assert ("guest_flush_s" in names) == (variant != "channel")
+
+
+@pytest.mark.parametrize("platform", ["host", "uml", "tcg"])
+def test_files_are_read_back_from_the_disk(platform):
+    values, workload = measured(platform, "fileread", content="random")
+    if platform != "host":
+        assert values["host_read_bytes"] >= AMOUNT
+    assert "flushes_reached_host" not in workload.facts
+
+
+@pytest.mark.parametrize("kind", ["upload", "dd", "direct", "share", "tar", "fill", "filewrite"])
+def test_the_host_is_the_ceiling(kind):
+    values, _ = measured("host", kind)
+    assert "host_written_bytes" not in values
+
+
+def test_direct_does_not_pass_through_the_guests_memory():
+    through = {}
+    for kind in ("dd", "direct"):
+        with prepared(cell_of("tcg", kind, content="random")) as (machine, workload):
+            workload.run(machine)
+            through[kind] = workload.facts["direct"]
+    assert through == {"dd": False, "direct": True}
+
+
+def test_block_size_is_a_factor():
+    factors = {**FACTORS, "mount": "sync"}
+    small, _ = measured("uml", "fill", {**factors, "block_size": "64K"})
+    large, _ = measured("uml", "fill", {**factors, "block_size": "1M"})
+    assert small["guest_flushes"] > 4 * large["guest_flushes"]
+
+
+def test_iterations_write_anew():
+    with prepared(cell_of("uml", "dd", content="random")) as (machine, workload):
+        workload.run(machine)
+        values = {one.metric.name: one.value for one in workload.run(machine)}
+        assert values["host_written_bytes"] >= AMOUNT
+
+
+@pytest.mark.parametrize(
+    ("platform", "factors"),
+    [("uml", FACTORS), ("tcg", FACTORS), ("uml", {"size": "400M", "filesystem": "xfs"})],
+    ids=["debugfs-uml", "debugfs-tcg", "guest"],
+)
+def test_a_byte_that_changed_on_the_image_fails_the_trial(platform, factors):
+    if factors["filesystem"] == "xfs" and shutil.which("mkfs.xfs") is None:
+        pytest.skip("mkfs.xfs is not installed")
+    with prepared(cell_of(platform, "dd", factors, content="random")) as (machine, workload):
+        image = next(disk.image for disk in machine.disks if disk.spec.name == "target")
+        source = next(disk.image for disk in machine.disks if disk.spec.name == "source")
+        page = source.path.read_bytes()[1 << 20 : (1 << 20) + 4096]
+        umount = type(machine.disks[0]).umount
+        flipped = []
+
+        def umount_and_flip(disk, agent):
+            umount(disk, agent)
+            if not flipped:
+                with image.path.open("r+b") as stream:
+                    content = stream.read()
+                    at = content.index(page)
+                    stream.seek(at)
+                    stream.write(bytes([content[at] ^ 1]))
+                flipped.append(at)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(machine.disks[0]), "umount", umount_and_flip)
+            with pytest.raises(WorkloadError, match="did not arrive intact"):
+                workload.run(machine)
+        assert flipped
+
+
+def test_an_image_that_was_damaged_fails_the_trial():
+    with prepared(cell_of("uml", "fill")) as (machine, workload):
+        (disk,) = machine.disks
+        umount = type(disk).umount
+
+        def umount_and_damage(self, agent):
+            umount(self, agent)
+            with self.image.path.open("r+b") as stream:
+                stream.seek(4096 * 3)  # block bitmaps and inode tables of the first group
+                stream.write(os.urandom(4096 * 2))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(disk), "umount", umount_and_damage)
+            with pytest.raises((MachineError, WorkloadError)):
+                workload.run(machine)
+
+
+needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")
+
+
+@needs_guestfish
+@pytest.mark.parametrize("method", ["upload", "copy", "tgz-in", "fill"])
+def test_guestfish_is_a_peer(method):
+    values, workload = measured("tcg", "guestfish", method=method, content="one")
+    assert values["wall_with_launch_s"] == pytest.approx(values["wall_s"] + values["launch_s"])
+    assert values["launch_s"] > 0.5
+    assert any("accel=tcg" in word for word in workload.facts["libguestfs_qemu"])
+
+
+@needs_guestfish
+def test_guestfish_writes_qcow2_too():
+    measured("tcg", "guestfish", {**FACTORS, "format": "qcow2"}, content="random")
+
+
+def test_guestfish_is_not_measured_where_it_cannot_run():
+    cell = cell_of("uml", "guestfish")
+    with pytest.raises(UsageError, match="tcg and kvm only"):
+        base.preflight("guestfish", Plan("test", (cell,), Policy(), ()), [cell])
+
+
+@needs_guestfish
+def test_an_accelerator_that_is_not_there_is_no_other_one():
+    if os.access("/dev/kvm", os.R_OK | os.W_OK):
+        pytest.skip("KVM may work here")
+    with pytest.raises(WorkloadError):
+        libguestfs.run("kvm", ["run", libguestfs.Mark("launched")], 60)
