@@ -115,8 +115,15 @@ def _last_words(process: SupervisedProcess) -> str:
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):
         for line in lines:
             if mark in line:
-                return f": {line[:200]}"
+                return f": {_without_option(line)[:200]}"
     return f": {lines[-1][:200]}" if lines else "; it printed nothing"
+
+
+def _without_option(line: str) -> str:
+    """QEMU repeats the whole option that it complains about; its name is enough."""
+    program, _, rest = line.partition(": -")
+    option, colon, message = rest.partition(": ")
+    return f"{program}: -{option.split(' ')[0]}: {message}" if colon else line
 
 
 @contextlib.contextmanager
