@@ -171,6 +171,7 @@ why() {
         rustfmt) echo "checks the Rust sources' format" ;;
         clippy) echo "checks the Rust sources" ;;
         tshark | tcptrace) echo "reads the captures that ours are compared with" ;;
+        strace) echo "sees whether a flush of UML reaches the host" ;;
         chromium) echo "looks at the pages that are made" ;;
         mkfs.*) echo "makes file systems on disk images" ;;
         ip) echo "makes the network namespaces of the tests" ;;
@@ -369,7 +370,7 @@ missing_dev() {
 }
 
 # What the tests compare with, look at pages with, or make file systems with.
-test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs ip"
+test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip"
 
 make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return

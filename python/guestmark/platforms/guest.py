@@ -115,7 +115,7 @@ def _last_words(process: SupervisedProcess) -> str:
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):
         for line in lines:
             if mark in line:
-                return f": {_without_option(line)[:200]}"
+                return f": {_without_option(line)[:400]}"
     return f": {lines[-1][:200]}" if lines else "; it printed nothing"
 
 
