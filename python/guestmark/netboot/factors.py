@@ -1,12 +1,14 @@
 """The factors of network boots. Importing this module makes them known; it imports nothing heavy."""
 
 import os
+import re
 from collections.abc import Callable
 
 from guestmark.netboot.nics import NICS
 from guestmark.plan.factors import Factor, register
 
 DISTRIBUTION = "distribution"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 _QEMU = frozenset({"kvm", "tcg"})
 _NETBOOT = frozenset({"netboot"})
 
@@ -23,8 +25,8 @@ def _one_of(*levels: str, aliases: dict[str, str] | None = None) -> Callable[[st
 
 
 def _rom(text: str) -> str:
-    if text.strip() == DISTRIBUTION:
-        return DISTRIBUTION
+    if _NAME.fullmatch(text.strip()):
+        return text.strip()  # the distribution's, or a build in the directory of builds
     path = os.path.abspath(os.path.expanduser(text.strip()))  # noqa: PTH100, PTH111 - pathlib costs start-up time
     if not text.strip() or not os.path.isfile(path):  # noqa: PTH113
         raise ValueError(f"there is no ROM at {text!r}")
@@ -65,7 +67,8 @@ CONSOLE = register(
 ROM = register(
     Factor(
         "rom",
-        "the card's boot ROM: distribution, or the path of a build of your own (.rom, or .lkrn for BIOS)",
+        "the card's boot ROM: distribution, the path of a build of your own (.rom, or .lkrn for BIOS), or its name in "
+        "$GUESTMARK_ROMS",
         _rom,
         _QEMU,
         (DISTRIBUTION,),

@@ -5,8 +5,9 @@ Documentation/arch/x86/boot.rst (`HdrS`).
 """
 
 import hashlib
+import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from guestmark.errors import UsageError
@@ -14,6 +15,7 @@ from guestmark.netboot.factors import DISTRIBUTION
 from guestmark.netboot.nics import Nic
 
 _DIRECTORIES = ("/usr/lib/ipxe/qemu", "/usr/share/ipxe/qemu", "/usr/share/qemu", "/usr/share/qemu-kvm")
+BUILDS = "GUESTMARK_ROMS"  # a directory with builds of the user's own
 _LARGEST = 16 << 20  # bytes; the BAR of a ROM has at most 16 MiB
 _BIOS_CODE, _EFI_CODE = 0, 3
 
@@ -35,6 +37,7 @@ class Rom:
     path: Path
     sha256: str
     images: tuple[Image, ...]
+    own: bool = True  # the user's; QEMU loads the distribution's itself and makes their identity fit the card
 
     @property
     def is_kernel(self) -> bool:
@@ -59,7 +62,11 @@ class Rom:
                 hint="build iPXE for it (bin-x86_64-efi/….efirom, or bin/….rom), or change firmware",
             )
         for image in fitting:
-            if (image.vendor, image.product) == (nic.vendor, nic.product) or image.more_products:
+            if (
+                not self.own
+                or (image.vendor, image.product) == (nic.vendor, nic.product)
+                or image.more_products
+            ):
                 return
         found = ", ".join(f"{image.vendor:04x}:{image.product:04x}" for image in fitting)
         raise UsageError(
@@ -71,14 +78,26 @@ class Rom:
 def find(level: str, nic: Nic) -> Rom:
     """The ROM for a level of the factor `rom`. Raises `UsageError` when there is none or it is no ROM."""
     if level != DISTRIBUTION:
-        return read(Path(level))
+        return read(Path(level) if "/" in level else _named(level))
     for directory in _DIRECTORIES:
-        for name in (f"efi-{nic.rom}.rom", f"pxe-{nic.rom}.rom"):
-            path = Path(directory) / name
-            if path.is_file():
-                return read(path)
+        path = Path(directory) / f"efi-{nic.rom}.rom"
+        if path.is_file():
+            return replace(read(path), own=False)
     raise UsageError(
         f"there is no boot ROM for {nic.name}", hint="install the package ipxe-qemu, or give rom=FILE"
+    )
+
+
+def _named(name: str) -> Path:
+    directory = os.environ.get(BUILDS, "")
+    for ending in (".rom", ".efirom", ".lkrn"):
+        path = Path(directory) / f"{name}{ending}"
+        if directory and path.is_file():
+            return path
+    where = f"in {directory}" if directory else f"since {BUILDS} is not set"
+    raise UsageError(
+        f"there is no build of iPXE called {name!r} {where}",
+        hint=f"put {name}.rom (or .lkrn) into a directory and name that in {BUILDS}, or give rom=/PATH",
     )
 
 

@@ -80,8 +80,10 @@ class Settings:
 
     @property
     def romfile(self) -> str:
-        """The card's ROM for QEMU; none when iPXE is booted as a kernel."""
-        return "" if self.rom.is_kernel else str(self.rom.path)
+        """The card's ROM as QEMU knows it; none when iPXE is booted as a kernel."""
+        if self.rom.is_kernel:
+            return ""
+        return str(self.rom.path) if self.rom.own else self.rom.path.name
 
     @property
     def ipxe_platform(self) -> str:
@@ -120,7 +122,9 @@ class Settings:
 
     def device(self, netdev: str) -> str:
         """The network card as QEMU's `-device` takes it."""
-        return f"{self.nic.device},id=nic0,netdev={netdev},romfile={self.romfile},bootindex=0"
+        # Without `romfile` QEMU loads the distribution's and changes the identity in it to the card's.
+        own = f",romfile={self.romfile}" if self.rom.own else ""
+        return f"{self.nic.device},id=nic0,netdev={netdev},bootindex=0{own}"
 
 
 def _find_ovmf() -> tuple[str, str]:

@@ -19,7 +19,7 @@ _BACKLOG = 64
 
 
 def main(channel_fd: int, address: str, prefix: int, port: int) -> None:
-    """Sends, in this order: the tap, the DHCP socket, listening sockets for control and files, a client of the latter."""
+    """Sends tap, DHCP socket, listening sockets for control and files, and a client of the files, in this order."""
     tap = os.open("/dev/net/tun", os.O_RDWR)
     flags = _IFF_TAP | _IFF_NO_PI  # no virtio header: it would stand before every packet in the capture
     fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", NAME.encode(), flags))

@@ -5,6 +5,7 @@ from rich.text import Text
 from guestmark.plan.model import Metric
 from guestmark.report import figures
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.report.shares import where_time_goes
 from guestmark.stats.compare import Comparison, Verdict, label
 
 _OPPOSITE = {
@@ -27,7 +28,7 @@ def conclusion(analysis: Analysis) -> list[Text]:
         lines = _sentences(workload)
         if lines and len(analysis.workloads) > 1:
             parts.append(Text(workload.title, style="bold", overflow="fold"))
-        parts += lines
+        parts += [*lines, *where_time_goes(workload)]
     return parts
 
 
