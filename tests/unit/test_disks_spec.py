@@ -3,6 +3,7 @@
 import pytest
 
 from guestmark.disks import preflight
+from guestmark.disks.flushes import of_qemu
 from guestmark.disks.options import compare
 from guestmark.disks.spec import DiskSpec, Role, disks_of
 from guestmark.errors import UsageError
@@ -147,3 +148,23 @@ def test_a_plan_that_does_not_fit_is_said_before_anything_runs():
     with pytest.raises(UsageError, match=r"/dev/shm is too small: .* 9005\.0 GB") as caught:
         preflight.check([cell(size="8793945312K")])
     assert "location" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("cache", "sent", "passed_on", "reached"),
+    [
+        ({"writeback": True, "no-flush": False}, 3, 3, "yes"),
+        ({"writeback": True, "no-flush": False}, 3, 2, "no"),
+        ({"writeback": True, "no-flush": False}, 0, 0, "no"),
+        ({"writeback": True, "no-flush": True}, 3, 0, "no"),
+        ({"writeback": False, "no-flush": False}, 0, 0, "yes"),
+        ({"writeback": True, "no-flush": False}, 3, None, None),
+    ],
+)
+def test_flushes_are_judged_by_what_was_counted(cache, sent, passed_on, reached):
+    blocks = [
+        {"device": "source", "inserted": {"cache": {"writeback": True, "no-flush": True}}},
+        {"device": "target", "inserted": {"cache": cache}},
+    ]
+    verdict = of_qemu(blocks, "target", sent, passed_on)
+    assert (verdict and verdict.reached) == reached

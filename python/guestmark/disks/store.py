@@ -80,6 +80,10 @@ class Store:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(lifeline,), cwd="/",
                 start_new_session=True,
             )  # fmt: skip
+        except OSError:
+            os.close(ours)
+            path.rmdir()
+            raise
         finally:
             os.close(lifeline)
         self._kept.append((path, ours, keeper))

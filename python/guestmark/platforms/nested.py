@@ -25,7 +25,7 @@ from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.disks.attached import AttachedDisk
 from guestmark.errors import AgentError, MachineError, PlatformUnusableError
-from guestmark.plan.model import Cell
+from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.plan.units import format_size, parse_size
 from guestmark.platforms.base import Unusable, Usable
@@ -103,7 +103,8 @@ class NestedPlatform:
             "smp": cell.factors.get("smp", DEFAULTS["smp"]),
             "cpu": _OUTER_CPU[self._outer.accelerator],
         }
-        return replace(cell, platform=self._outer.name, factors=factors)
+        # The disks that a workload wants are the inner machine's.
+        return replace(cell, workload=WorkloadSpec("outer"), platform=self._outer.name, factors=factors)
 
 
 class NestedGuest:
