@@ -10,7 +10,7 @@ from guestmark.errors import MachineError, UsageError, WorkloadError
 from guestmark.plan import workload_kinds
 from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.platforms import registry
-from guestmark.workloads import base, libguestfs
+from guestmark.workloads import base
 
 AMOUNT = 8 << 20
 FACTORS = {"size": "64M", "filesystem": "ext2"}
@@ -179,11 +179,3 @@ def test_guestfish_is_not_measured_where_it_cannot_run():
     cell = cell_of("uml", "guestfish")
     with pytest.raises(UsageError, match="tcg and kvm only"):
         base.preflight("guestfish", Plan("test", (cell,), Policy(), ()), [cell])
-
-
-@needs_guestfish
-def test_an_accelerator_that_is_not_there_is_no_other_one():
-    if os.access("/dev/kvm", os.R_OK | os.W_OK):
-        pytest.skip("KVM may work here")
-    with pytest.raises(WorkloadError):
-        libguestfs.run("kvm", ["run", libguestfs.Mark("launched")], 60)
