@@ -168,6 +168,10 @@ def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> It
                                  _dump(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
             "-chardev", f"socket,id=monitor,fd={theirs.fileno()}", "-mon", "chardev=monitor,mode=control",
         ]  # fmt: skip
+        if not link.names_bootfile:
+            script = process.scratch / "first.ipxe"
+            script.write_text(scripts.first(control_url))
+            command += ["-initrd", str(script)]
         control = stack.enter_context(Control(link.control, {scripts.BOOT: scripts.boot(control_url)}))
         process.start(command, pass_fds=(theirs.fileno(), *link.pass_fds))
         theirs.close()

@@ -25,6 +25,7 @@ class Link:
     control: socket.socket
     data: socket.socket
     connect: Callable[[], socket.socket]
+    names_bootfile: bool = True  # whether its DHCP tells the guest what to fetch first
 
     def url(self, listening: socket.socket) -> str:
         """How the guest calls one of the two servers."""
@@ -66,7 +67,13 @@ def opened(kind: str, port: int) -> Iterator[Link]:
         with tap(port) as link:
             yield link
         return
-    raise UsageError(f"network={kind} is not supported by this version", hint="use network=user or tap")
+    if kind == "passt":
+        from guestmark.netboot.passt import opened as passt
+
+        with passt(port) as link:
+            yield link
+        return
+    raise UsageError(f"there is no network {kind!r}", hint="use user, tap or passt")
 
 
 @contextlib.contextmanager

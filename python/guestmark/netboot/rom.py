@@ -15,6 +15,7 @@ from guestmark.netboot.factors import DISTRIBUTION
 from guestmark.netboot.nics import Nic
 
 _DIRECTORIES = ("/usr/lib/ipxe/qemu", "/usr/share/ipxe/qemu", "/usr/share/qemu", "/usr/share/qemu-kvm")
+_KERNELS = ("/usr/lib/ipxe/ipxe.lkrn", "/boot/ipxe.lkrn", "/usr/share/ipxe/ipxe.lkrn")
 BUILDS = "GUESTMARK_ROMS"  # a directory with builds of the user's own
 _LARGEST = 16 << 20  # bytes; the BAR of a ROM has at most 16 MiB
 _BIOS_CODE, _EFI_CODE = 0, 3
@@ -27,7 +28,7 @@ class Image:
     vendor: int
     product: int
     code: int  # 0: BIOS, 3: EFI
-    more_products: bool  # the image has a list of further devices it drives
+    more: tuple[int, ...] = ()  # products of its device list: EFI reads it, SeaBIOS does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,11 @@ class Rom:
                 f"{self.path} holds no image for {firmware.upper()}, only one for {has}",
                 hint="build iPXE for it (bin-x86_64-efi/….efirom, or bin/….rom), or change firmware",
             )
+        if not self.own:
+            return
         for image in fitting:
-            if (
-                not self.own
-                or (image.vendor, image.product) == (nic.vendor, nic.product)
-                or image.more_products
-            ):
+            products = {image.product} if firmware == "bios" else {image.product, *image.more}
+            if image.vendor == nic.vendor and nic.product in products:
                 return
         found = ", ".join(f"{image.vendor:04x}:{image.product:04x}" for image in fitting)
         raise UsageError(
@@ -75,10 +75,24 @@ class Rom:
         )
 
 
-def find(level: str, nic: Nic) -> Rom:
-    """The ROM for a level of the factor `rom`. Raises `UsageError` when there is none or it is no ROM."""
+def find(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
+    """The ROM for a level of the factor `rom`. Raises `UsageError` when there is none or it is no ROM.
+
+    `as_kernel`: the network names no boot file, so it has to be an iPXE that is started with a script.
+    """
     if level != DISTRIBUTION:
-        return read(Path(level) if "/" in level else _named(level))
+        found = read(Path(level) if "/" in level else _named(level))
+        if as_kernel and not found.is_kernel:
+            raise UsageError(
+                f"{found.path} cannot be told what to fetch: passt's DHCP names no boot file",
+                hint="give an iPXE that boots as a kernel (.lkrn), or take network=user",
+            )
+        return found
+    if as_kernel:
+        for file in _KERNELS:
+            if Path(file).is_file():
+                return read(Path(file))
+        raise UsageError("network=passt needs iPXE as a kernel (ipxe.lkrn)", hint="install the package ipxe")
     for directory in _DIRECTORIES:
         path = Path(directory) / f"efi-{nic.rom}.rom"
         if path.is_file():
@@ -131,7 +145,8 @@ def _images(path: Path, data: bytes) -> tuple[Image, ...]:
             raise UsageError(
                 f"{path} is cut short: an image of it should have {512 * blocks} bytes", hint="build it again"
             )
-        images.append(Image(vendor, product, code, revision >= 3 and devices != 0))
+        more = _device_list(data, at + devices) if revision >= 3 and devices else ()
+        images.append(Image(vendor, product, code, more))
         if indicator & 0x80:
             break
         start += 512 * blocks
@@ -141,3 +156,12 @@ def _images(path: Path, data: bytes) -> tuple[Image, ...]:
             hint="build one with iPXE's makefile, or use rom=distribution",
         )
     return tuple(images)
+
+
+def _device_list(data: bytes, at: int) -> tuple[int, ...]:
+    """Products in the list at `at`, which ends with a 0."""
+    found: list[int] = []
+    while at + 2 <= len(data) and (product := struct.unpack_from("<H", data, at)[0]):
+        found.append(product)
+        at += 2
+    return tuple(found)

@@ -17,6 +17,11 @@ def boot(control: str) -> str:
     return f"#!ipxe\nchain --replace {control}/hello?{facts}\n"
 
 
+def first(control: str) -> str:
+    """For networks whose DHCP names no boot file: the script that iPXE is started with."""
+    return f"#!ipxe\ndhcp && chain {control}/{BOOT} || shell\n"
+
+
 def fetch(control: str, data: str, numbers: range) -> str:
     """Fetches files one after the other; each is kept until the control server has looked at it."""
     lines = ["#!ipxe"]

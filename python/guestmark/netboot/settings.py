@@ -49,7 +49,8 @@ class Settings:
         factors = cell.factors
         nic = NICS[factors.get("nic", "virtio-net")]
         firmware = factors.get("firmware", "bios")
-        boots = rom.find(factors.get("rom", DISTRIBUTION), nic)
+        network = factors.get("network", "user")
+        boots = rom.find(factors.get("rom", DISTRIBUTION), nic, as_kernel=network == "passt")
         boots.check(nic, firmware)
         needed = file_size + _OWN_MEMORY
         memory = parse_size(factors["memory"]) if "memory" in factors else -(-needed // _STEP) * _STEP
@@ -74,7 +75,7 @@ class Settings:
             rom=boots,
             firmware=firmware,
             console=factors.get("console", "vga"),
-            network=factors.get("network", "user"),
+            network=network,
             ovmf=None if firmware == "bios" else _find_ovmf(),
         )
 
@@ -124,7 +125,8 @@ class Settings:
         """The network card as QEMU's `-device` takes it."""
         # Without `romfile` QEMU loads the distribution's and changes the identity in it to the card's.
         own = f",romfile={self.romfile}" if self.rom.own else ""
-        return f"{self.nic.device},id=nic0,netdev={netdev},bootindex=0{own}"
+        order = "" if self.rom.is_kernel else ",bootindex=0"
+        return f"{self.nic.device},id=nic0,netdev={netdev}{order}{own}"
 
 
 def _find_ovmf() -> tuple[str, str]:

@@ -1,0 +1,226 @@
+"""Network boots that go wrong, provoked for real: a clear line, what the console showed, and nothing left behind."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from command_line import CHECKOUT, CommandLine
+from netboot_trial import gone, growing, prepared, workload
+
+from guestmark.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
+from guestmark.netboot import network
+from guestmark.netboot import workload as workloads
+
+ROMS = Path("/usr/lib/ipxe/qemu")
+PLAN = """
+name = "one"
+title = "one cell"
+platforms = ["tcg"]
+[factors]
+{factors}
+[workloads.netboot]
+params = {{ size = "1M", files = 1, port = {port} }}
+[repetition]
+blocks = 1
+warmup = 0
+iterations = 1
+null = "none"
+"""
+
+
+@pytest.fixture
+def run_plan(tmp_path):
+    """Runs a plan of one cell as a user would; the cells' factors as TOML lines."""
+
+    def run(factors="", port=0):
+        (tmp_path / "plan.toml").write_text(PLAN.format(factors=factors, port=port))
+        return CommandLine(tmp_path)("run", "plan.toml", timeout=120)
+
+    return run
+
+
+def test_a_rom_that_is_none(run_plan, tmp_path):
+    (tmp_path / "bad.rom").write_bytes(b"this is not a ROM" * 1000)
+    result = run_plan(f'rom = "{tmp_path}/bad.rom"')
+    assert result.status == 2
+    assert "is not a boot ROM" in result.stderr
+
+
+def test_a_rom_that_is_cut_short(run_plan, tmp_path):
+    (tmp_path / "short.rom").write_bytes((ROMS / "pxe-e1000.rom").read_bytes()[:-5000])
+    result = run_plan(f'nic = "e1000"\nrom = "{tmp_path}/short.rom"')
+    assert result.status == 2
+    assert "cut short" in result.stderr
+
+
+def test_a_rom_of_another_card(run_plan):
+    result = run_plan(f'nic = "e1000"\nrom = "{ROMS}/pxe-rtl8139.rom"')
+    assert result.status == 2
+    assert "10ec:8139" in result.stderr
+    assert "8086:100e" in result.stderr
+
+
+def test_a_card_without_rom_for_the_firmware(run_plan):
+    result = run_plan(f'nic = "e1000"\nfirmware = "uefi"\nrom = "{ROMS}/pxe-e1000.rom"')
+    assert result.status == 2
+    assert "no image for UEFI" in result.stderr
+
+
+def test_a_build_that_is_not_there(run_plan):
+    result = run_plan('rom = "rdtsc"')
+    assert result.status == 2
+    assert "no build of iPXE called 'rdtsc'" in result.stderr
+
+
+def test_memory_that_cannot_hold_the_file():
+    with pytest.raises(UsageError, match="cannot hold a file"):
+        workloads.Settings.of(workload(size="100M", memory="128M")._cell, 100 << 20)
+
+
+def test_the_port_is_in_use(run_plan):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run_plan(port=port)
+    assert result.status == 3
+    assert f"port {port} on 127.0.0.1 is in use" in result.stderr
+
+
+def test_another_factor_of_another_workload(tmp_path):
+    result = CommandLine(tmp_path)("exec", "--on", "tcg", "--set", "nic=e1000", "--", "true")
+    assert result.status == 2
+    assert "nic" in result.stderr
+
+
+@pytest.fixture
+def short_boot(monkeypatch):
+    monkeypatch.setattr(workloads, "_BOOT_LIMIT_S", {"bios": 30.0, "uefi": 30.0})
+
+
+def test_no_address(short_boot, monkeypatch):
+    @contextlib.contextmanager
+    def nobody_there(_kind, _port):
+        with network.listen("127.0.0.1", 0) as control, network.listen("127.0.0.1", 0) as data:
+            hub = ("-netdev", f"hubport,hubid=0,id={network.NETDEV}")
+            yield network.Link(hub, (), "10.0.2.2", control, data, socket.socket)
+
+    monkeypatch.setattr(network, "opened", nobody_there)
+    scratch = list(_scratch())
+    with pytest.raises(
+        MachineError, match=r"never got an address \(\d+ DHCP requests, no answer\)"
+    ) as caught, prepared(console="vga"):
+        pytest.fail("it booted")
+    assert "iPXE" in caught.value.console  # what stood on the screen
+    assert "iVBORw0KGgo" in caught.value.console  # and the picture of it
+    assert list(_scratch()) == scratch
+
+
+def _scratch():
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("TMPDIR") or "/tmp").glob(
+        "guestmark-netboot-*"
+    )
+
+
+def test_a_rom_that_does_not_start(short_boot, tmp_path):
+    rom = bytearray((ROMS / "pxe-e1000.rom").read_bytes())
+    rom[3:6] = b"\xeb\xfe\x00"  # the entry point jumps to itself
+    rom[6] = (rom[6] - sum(rom)) & 0xFF  # the checksum is right
+    broken = tmp_path / "hangs.rom"
+    broken.write_bytes(rom)
+    with pytest.raises(MachineError, match="the card sent nothing"), prepared(rom=str(broken)):
+        pytest.fail("it booted")
+
+
+def test_the_server_dies_in_the_middle():
+    with prepared(size="96M") as (one, machine):
+        process = one._server
+        killer = threading.Thread(
+            target=lambda: (growing(machine, "round1.pcap", 4 << 20), os.kill(process.pid, signal.SIGKILL))
+        )
+        killer.start()
+        with pytest.raises(WorkloadError, match="HTTP server died of signal 9"):
+            one.run(machine)
+        killer.join()
+        pid = machine.vmm_pid
+    assert gone(pid)
+
+
+def test_qemu_dies_in_the_middle():
+    with prepared(size="96M") as (one, machine):
+        killer = threading.Thread(
+            target=lambda: (
+                growing(machine, "round1.pcap", 4 << 20),
+                os.kill(machine.vmm_pid, signal.SIGKILL),
+            )
+        )
+        killer.start()
+        with pytest.raises(MachineError, match="QEMU"):
+            one.run(machine)
+        killer.join()
+
+
+def test_the_downloads_take_too_long():
+    with (
+        prepared(size="96M", limit_s=0.5, console="vga") as (one, machine),
+        pytest.raises(MachineError, match="took longer than") as caught,
+    ):
+        one.run(machine)
+    assert "iPXE" in caught.value.console
+
+
+def test_a_capture_that_grows_too_large(monkeypatch):
+    monkeypatch.setattr(workloads, "_OVERHEAD", 0.1)
+    monkeypatch.setattr(workloads, "_SLACK_BYTES", 0)
+    with (
+        prepared(size="64M") as (one, machine),
+        pytest.raises(MachineError, match="grown past its limit of 7 MB for 67 MB"),
+    ):
+        one.run(machine)
+
+
+def test_no_room_for_captures(monkeypatch):
+    free = shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20)
+    monkeypatch.setattr(workloads.shutil, "disk_usage", lambda _: free)
+    one = workload()
+    with one.machine(None) as machine, pytest.raises(WorkloadError, match="may need"):
+        one.prepare(machine)
+
+
+def test_neither_tap_nor_namespaces(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PlatformUnusableError, match="unshare"), network.opened("tap", 0):
+        pytest.fail("there is a tap")
+
+
+def test_a_tap_that_the_kernel_refuses(monkeypatch):
+    # What the kernel says comes back as the reason.
+    monkeypatch.setattr("guestmark.netboot.tap.SERVER", "256.0.0.1")
+    with pytest.raises(PlatformUnusableError, match="cannot be used here"), network.opened("tap", 0):
+        pytest.fail("there is a tap")
+
+
+CONTROLLER = """
+import sys, time
+sys.path[:0] = [{tests!r}, {python!r}]
+from netboot_trial import prepared
+with prepared() as (one, machine):
+    print(machine.vmm_pid, one._server.pid, machine.scratch, flush=True)
+    time.sleep(120)
+"""
+
+
+def test_a_killed_controller_leaves_nothing():
+    code = CONTROLLER.format(tests=str(CHECKOUT / "tests/faults"), python=str(CHECKOUT / "python"))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as controller:
+        qemu, server, scratch = controller.stdout.readline().split()
+        controller.send_signal(signal.SIGKILL)
+        controller.wait()
+    assert gone(int(qemu))
+    assert gone(int(server))
+    assert not Path(scratch).exists()

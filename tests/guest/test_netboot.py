@@ -1,0 +1,150 @@
+"""Real iPXE guests: what is measured, what is checked, and whether others read the captures alike."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from netboot_trial import gone, prepared
+
+from guestmark.capture.binary import analyse_file
+from guestmark.errors import MachineError, PlatformUnusableError, WorkloadError
+from guestmark.netboot import content as contents
+from guestmark.netboot import memory, metrics, tap, tap_setup
+from guestmark.netboot import workload as workloads
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Where captures are kept."""
+    monkeypatch.setenv(workloads.KEEP, str(tmp_path))
+    return tmp_path
+
+
+def values_of(measurements):
+    return {one.metric.name: one.value for one in measurements}
+
+
+def check_values(values, size):
+    assert list(values)
+    assert set(values) == {metric.name for metric in metrics.ALL}
+    assert values["throughput"] == pytest.approx(size / values["download_s"], rel=0.2)
+    assert 0 < values["client_share"] <= 1
+    assert 0 < values["server_share"] <= 1
+    assert values["client_share"] + values["server_share"] <= 1.0001
+    assert values["client_p50_s"] <= values["client_p99_s"] <= values["client_max_s"] * 1.01
+    # Two clocks: packets' time stamps, and the host's when iPXE said that it was done.
+    assert values["wall_s"] > values["download_s"] * 0.9
+
+
+def test_files_arrive_and_others_count_the_same_packets(kept):
+    with prepared(files=2) as (one, machine):
+        facts = machine.attest()
+        assert facts["vmm"]["accelerator"] == "tcg"
+        assert facts["ipxe"]["platform"] == "pcbios"
+        assert facts["nic"]["type"] == "e1000"
+        assert len(facts["rom_sha256"]) == 64
+        values = values_of(one.run(machine))
+        again = values_of(one.run(machine))  # a second iteration on the same machine
+        assert "iPXE" in machine.console()
+        with pytest.raises(MachineError):
+            _ = machine.agent
+        pid, scratch = machine.vmm_pid, machine.scratch
+    check_values(values, 2 * MIB)
+    check_values(again, 2 * MIB)
+    assert one.facts["server_bytes_per_s"] > values["throughput"]
+    assert gone(pid)
+    assert not scratch.exists()
+    captures = sorted(kept.glob("*.pcap"))
+    assert len(captures) == 2
+    for capture in captures:
+        _agree(capture)
+
+
+def _agree(capture):
+    """tcptrace's packets, payload, repeated payload and durations of each whole connection are ours."""
+    assert shutil.which("tcptrace"), "this test needs tcptrace"
+    said = subprocess.run(
+        ["tcptrace", "-n", "-l", str(capture)], capture_output=True, text=True, check=True
+    ).stdout
+    theirs = {}
+    for part in re.split(r"TCP connection \d+:", said)[1:]:
+        if "complete conn: yes" not in part:
+            continue
+        ports = re.findall(r"host \w+:\s+\S+:(\d+)", part)
+        for port, *counts in zip(ports, *(_both(part, name) for name in _COUNTED), strict=True):
+            theirs.setdefault(frozenset(map(int, ports)), {})[int(port)] = counts
+    trace = analyse_file(capture)
+    whole = [one for one in trace.connections if one.captured == "whole"]
+    assert len(whole) == len(theirs) >= 4
+    for one in whole:
+        sides = theirs[frozenset((one.client.port, one.server.port))]
+        for side in (one.client, one.server):
+            packets, unique, repeated = sides[side.port]
+            assert side.packets == packets
+            assert side.unique_bytes == unique
+            assert 0 <= repeated - side.retransmitted_bytes <= 2  # it counts a repeated FIN as a byte
+
+
+_COUNTED = ("total packets", "unique bytes sent", "rexmt data bytes")
+
+
+def _both(part, name):
+    return map(int, re.search(rf"{name}:\s+(\d+)\s+{name}:\s+(\d+)", part).groups())
+
+
+def test_a_wrong_byte_is_found(monkeypatch):
+    found = []
+
+    def check(machine, content, number):
+        address = memory.check_fetched(machine, content, number)
+        found.append(address)
+        other = bytearray(content.view)
+        other[(contents.serve.turned(len(other), number) - 1) % len(other)] ^= 1  # the file's last byte
+        wrong = contents.Content(-1, bytes(other), "")
+        memory_says = pytest.raises(WorkloadError, match="not in the guest's memory")
+        with memory_says:
+            memory.check_fetched(machine, wrong, number)
+        with memory_says:  # the next file is not there yet
+            memory.check_fetched(machine, content, number + 1)
+        return address
+
+    class Both:
+        check_fetched = staticmethod(check)
+
+    monkeypatch.setattr(workloads, "memory", Both)
+    with prepared(console="none") as (one, machine):
+        one.run(machine)
+    assert len(found) == 1
+
+
+def test_uefi():
+    with prepared(firmware="uefi") as (one, machine):
+        assert machine.attest()["ipxe"]["platform"] == "efi"
+        check_values(values_of(one.run(machine)), 2 * MIB)
+
+
+def test_tap_in_a_namespace_of_its_own():
+    try:
+        for fd in tap._made(0):
+            os.close(fd)
+    except PlatformUnusableError as error:
+        pytest.skip(error.message)
+    with prepared(network="tap", nic="virtio-net") as (one, machine):
+        assert machine.attest()["ipxe"]["ip"] == tap.GUEST
+        values = values_of(one.run(machine))
+    check_values(values, 2 * MIB)
+    devices = Path("/proc/net/dev").read_text()
+    assert tap_setup.NAME not in devices
+
+
+def test_screen_text_and_picture():
+    with prepared(console="vga") as (one, machine):
+        text = machine.console()
+        assert "boot.ipxe" in text
+        assert machine.screenshot().startswith("iVBORw0KGgo")  # PNG in base64
+        one.run(machine)
