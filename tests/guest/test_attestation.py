@@ -16,6 +16,7 @@ from guestmark.errors import AttestationError, MachineError
             {"processors": 2, "cpu": "qemu64"},
         ),
         ({"machine": "q35", "cpu": "max,avx2=off"}, {"processors": 1, "cpu": "max"}),
+        ({"machine": "microvm"}, {"processors": 1, "cpu": "max"}),
     ],
 )
 def test_factors_reach_the_guest(factors, found):

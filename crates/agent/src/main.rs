@@ -14,11 +14,13 @@ mod spawn;
 mod supervise;
 mod sys;
 mod transfer;
+mod tsc;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: guestmark-agent serve
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--grace MS] -- COMMAND [ARGUMENT]...
+       guestmark-agent tsc
        guestmark-agent --version";
 
 fn main() -> ExitCode {
@@ -33,6 +35,12 @@ fn main() -> ExitCode {
     {
         Some("serve") => serve::serve_stdio(),
         Some("supervise") => supervise::supervise(arguments),
+        Some("tsc") => {
+            if let Some(kilohertz) = tsc::kilohertz() {
+                println!("{kilohertz}");
+            }
+            return ExitCode::SUCCESS;
+        }
         Some("--version") => {
             println!(
                 "guestmark-agent {} protocol {}",

@@ -56,6 +56,15 @@ def agent_binary() -> Path:
     return _find(os.environ.get("GUESTMARK_AGENT"))
 
 
+@functools.cache
+def tsc_khz() -> int | None:
+    """Counts of this host's time-stamp counter in a millisecond; None where there is no such counter."""
+    done = subprocess.run(
+        [str(agent_binary()), "tsc"], capture_output=True, text=True, check=True, timeout=10
+    )
+    return int(done.stdout) if done.stdout.strip() else None
+
+
 def start_host_agent() -> tuple[subprocess.Popen[bytes], Transport]:
     """Starts an agent on this machine over a pair of pipes: the process and its transport.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guestmark.agent.binary import agent_binary
+from guestmark.agent.binary import agent_binary, tsc_khz
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
@@ -120,9 +120,15 @@ class QemuPlatform:
                 BOOT_ARGS[self.accelerator],
                 f"guestmark.channel=virtio:guestmark guestmark.root={share}:{_SHARE_TAG}",
                 *([f"guestmark.rootopts={options}"] if options else []),
+                *self._told_clock(factors["machine"]),
                 factors.get("kernel_args", ""),
             ]
         ).strip()
+
+    def _told_clock(self, machine: str) -> list[str]:
+        """microvm has no timer that a kernel could measure the time-stamp counter with; under TCG it is the host's."""
+        khz = tsc_khz() if self.accelerator == "tcg" and machine.startswith("microvm") else None
+        return [f"tsc_early_khz={khz}"] if khz else []
 
 
 def missing_program(program: str, package: str) -> Unusable | None:
