@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from command_line import CHECKOUT, CommandLine
 from netboot_trial import gone, growing, prepared, workload
 
 from guestmark.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
+from guestmark.netboot import machine as machines
 from guestmark.netboot import network
 from guestmark.netboot import workload as workloads
 
@@ -79,6 +81,13 @@ def test_a_build_that_is_not_there(run_plan):
     assert "no build of iPXE called 'rdtsc'" in result.stderr
 
 
+@pytest.mark.parametrize("platform", ["host", "uml", "tcg/kvm"])
+def test_platforms_where_no_firmware_boots(platform):
+    cell = replace(workload()._cell, platform=platform, factors={})
+    with pytest.raises(UsageError, match=f"cannot be measured on {platform}"):
+        workloads.Settings.of(cell, 1 << 20)
+
+
 def test_memory_that_cannot_hold_the_file():
     with pytest.raises(UsageError, match="cannot hold a file"):
         workloads.Settings.of(workload(size="100M", memory="128M")._cell, 100 << 20)
@@ -111,20 +120,19 @@ def test_no_address(short_boot, monkeypatch):
             yield network.Link(hub, (), "10.0.2.2", control, data, socket.socket)
 
     monkeypatch.setattr(network, "opened", nobody_there)
-    scratch = list(_scratch())
-    with pytest.raises(
-        MachineError, match=r"never got an address \(\d+ DHCP requests, no answer\)"
-    ) as caught, prepared(console="vga"):
+    made = []
+    real = machines.SupervisedProcess
+    monkeypatch.setattr(machines, "SupervisedProcess", lambda name: made.append(real(name)) or made[-1])
+    with (
+        pytest.raises(MachineError, match=r"never got an address \(\d+ DHCP requests, no answer\)") as caught,
+        prepared(console="vga"),
+    ):
         pytest.fail("it booted")
     assert "iPXE" in caught.value.console  # what stood on the screen
     assert "iVBORw0KGgo" in caught.value.console  # and the picture of it
-    assert list(_scratch()) == scratch
-
-
-def _scratch():
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("TMPDIR") or "/tmp").glob(
-        "guestmark-netboot-*"
-    )
+    assert len(made) == 1
+    assert not made[0].running()
+    assert not made[0].scratch.exists()
 
 
 def test_a_rom_that_does_not_start(short_boot, tmp_path):

@@ -130,12 +130,12 @@ class NetbootMachine:
         return {}
 
     @contextlib.contextmanager
-    def capture(self, name: str) -> Iterator[Path]:
-        """Every packet of the card, whole, from here to the end of the context."""
-        file = self.scratch / f"{name}.pcap"
+    def capture(self, file: Path) -> Iterator[None]:
+        """Every packet of the card, whole, into `file`, from here to the end of the context."""
+        name = file.stem
         self.monitor.execute("object-add", _dump(name, file))
         try:
-            yield file
+            yield
         finally:
             with contextlib.suppress(MachineError):
                 self.monitor.execute("object-del", {"id": name})

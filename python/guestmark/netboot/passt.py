@@ -37,7 +37,7 @@ def opened(port: int) -> Iterator[Link]:
         # It maps its gateway's address to the host's loopback, and ends with its only connection.
         command = [
             program, "--foreground", "--stderr", "--one-off", "--fd", str(theirs.fileno()), "--ipv4-only",
-            "--address", _GUEST, "--netmask", str(_PREFIX), "--gateway", _SERVER,
+            "--address", _GUEST, "--netmask", str(_PREFIX), "--gateway", _SERVER, "--mtu", "1500",
             "--tcp-ports", "none", "--udp-ports", "none",
         ]  # fmt: skip
         with theirs:

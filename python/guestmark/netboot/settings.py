@@ -46,6 +46,11 @@ class Settings:
     @classmethod
     def of(cls, cell: Cell, file_size: int) -> Settings:
         """From the cell's factors. Raises `UsageError` for what cannot boot, `PlatformUnusableError` for what lacks."""
+        if cell.platform not in _CPU:
+            raise UsageError(
+                f"a network boot cannot be measured on {cell.platform} by this version",
+                hint="use --on tcg or kvm: iPXE boots there, and needs no other guest around it",
+            )
         factors = cell.factors
         nic = NICS[factors.get("nic", "virtio-net")]
         firmware = factors.get("firmware", "bios")
@@ -59,12 +64,7 @@ class Settings:
                 f"memory={factors['memory']} cannot hold a file of {format_size(file_size)}, firmware and iPXE",
                 hint=f"give at least {format_size(-(-needed // _MIB) * _MIB)}, or use --scale",
             )
-        accelerator = cell.platform.rpartition("/")[2].partition("@")[0]
-        if accelerator not in _CPU:
-            raise UsageError(
-                f"a network boot cannot be measured on {cell.platform}",
-                hint="use --on tcg or kvm, where iPXE boots",
-            )
+        accelerator = cell.platform
         return cls(
             accelerator=accelerator,
             machine=factors.get("machine", "pc"),

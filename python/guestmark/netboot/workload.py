@@ -88,9 +88,10 @@ class NetbootWorkload:
         mine = _own(machine)
         numbers = range(self._next, self._next + self._files)
         self._next += self._files
-        with mine.capture(f"round{numbers.start}") as capture:
-            wall_s = self._download(mine, numbers, capture)
+        capture = mine.scratch / f"round{numbers.start}.pcap"
         try:
+            with mine.capture(capture):
+                wall_s = self._download(mine, numbers, capture)
             return self._analysed(mine, capture, wall_s)
         finally:
             self._keep(capture)
