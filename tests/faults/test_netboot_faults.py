@@ -81,7 +81,7 @@ def test_a_build_that_is_not_there(run_plan):
     assert "no build of iPXE called 'rdtsc'" in result.stderr
 
 
-@pytest.mark.parametrize("platform", ["host", "uml", "tcg/kvm"])
+@pytest.mark.parametrize("platform", ["host", "uml", "tcg/uml", "tcg/tcg/kvm"])
 def test_platforms_where_no_firmware_boots(platform):
     cell = replace(workload()._cell, platform=platform, factors={})
     with pytest.raises(UsageError, match=f"cannot be measured on {platform}"):

@@ -4,16 +4,19 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from netboot_trial import gone, prepared
+from netboot_trial import gone, prepared, workload
 
 from guestmark.capture.binary import analyse_file
 from guestmark.errors import MachineError, PlatformUnusableError, WorkloadError
 from guestmark.netboot import content as contents
 from guestmark.netboot import memory, metrics, tap, tap_setup
 from guestmark.netboot import workload as workloads
+from guestmark.plan.model import Plan, Policy
+from guestmark.platforms import registry
 
 MIB = 1 << 20
 
@@ -148,3 +151,15 @@ def test_screen_text_and_picture():
         assert "boot.ipxe" in text
         assert machine.screenshot().startswith("iVBORw0KGgo")  # PNG in base64
         one.run(machine)
+
+
+def test_kvm_inside_tcg():
+    one = workload(size="1M")
+    cell = replace(one._cell, platform="tcg/kvm")
+    plan = Plan("test", (cell,), Policy(blocks=1, trial_limit_s=120.0), metrics.ALL)
+    nested = workloads.NetbootWorkload(plan, cell)
+    with nested.machine(registry.get("tcg/kvm")) as machine:
+        machine.attest()
+        nested.prepare(machine)
+        check_values(values_of(nested.run(machine)), MIB)
+    assert nested.facts["inner"]["attestation"]["vmm"]["accelerator"] == "kvm"

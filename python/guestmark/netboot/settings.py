@@ -9,6 +9,7 @@ from pathlib import Path
 from guestmark.errors import PlatformUnusableError, UsageError
 from guestmark.netboot import rom
 from guestmark.netboot.factors import DISTRIBUTION
+from guestmark.netboot.nested import inner_of
 from guestmark.netboot.nics import NICS, Nic
 from guestmark.plan.model import Cell
 from guestmark.plan.units import format_size, parse_size
@@ -46,10 +47,10 @@ class Settings:
     @classmethod
     def of(cls, cell: Cell, file_size: int) -> Settings:
         """From the cell's factors. Raises `UsageError` for what cannot boot, `PlatformUnusableError` for what lacks."""
-        if cell.platform not in _CPU:
+        accelerator = inner_of(cell.platform) if "/" in cell.platform else cell.platform
+        if accelerator not in _CPU:
             raise UsageError(
-                f"a network boot cannot be measured on {cell.platform} by this version",
-                hint="use --on tcg or kvm: iPXE boots there, and needs no other guest around it",
+                f"a network boot cannot be measured on {cell.platform}", hint="use --on tcg, kvm or tcg/kvm"
             )
         factors = cell.factors
         nic = NICS[factors.get("nic", "virtio-net")]
@@ -64,7 +65,6 @@ class Settings:
                 f"memory={factors['memory']} cannot hold a file of {format_size(file_size)}, firmware and iPXE",
                 hint=f"give at least {format_size(-(-needed // _MIB) * _MIB)}, or use --scale",
             )
-        accelerator = cell.platform
         return cls(
             accelerator=accelerator,
             machine=factors.get("machine", "pc"),

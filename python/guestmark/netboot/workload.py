@@ -9,10 +9,10 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from guestmark.errors import WorkloadError
-from guestmark.netboot import figures, memory, network, scripts
+from guestmark.netboot import figures, memory, nested, network, scripts
 from guestmark.netboot.content import Content, make_content, measure_rate, server
 from guestmark.netboot.control import NOTHING, Request
 from guestmark.netboot.machine import NetbootError, NetbootMachine, started
@@ -22,6 +22,7 @@ from guestmark.plan.units import parse_size
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
+    from guestmark.platforms.guest import Guest
 
 KEEP = "GUESTMARK_KEEP_CAPTURES"  # a directory that is given every trial's capture
 _BOOT_LIMIT_S = {"bios": 90.0, "uefi": 240.0}
@@ -39,6 +40,7 @@ class NetbootWorkload:
         self.facts: dict[str, Any] = {}
         self.warnings: list[str] = []
         self._cell = cell
+        self._nested = "/" in cell.platform
         self._size = parse_size(params["size"])
         self._files = int(params["files"])
         self._port = int(params.get("port", 0))
@@ -63,6 +65,10 @@ class NetbootWorkload:
     def machine(self, platform: Platform) -> Iterator[Machine]:
         """The machine this workload needs instead of the platform's own; see `BringsMachine`."""
         settings = Settings.of(self._cell, self._size)
+        if self._nested:
+            with nested.outer_guest(platform, self._cell, settings.memory, self._size * self._files) as guest:
+                yield guest
+            return
         with contextlib.ExitStack() as stack:
             link = stack.enter_context(network.opened(settings.network, self._port))
             self._content = make_content(self._size)
@@ -72,6 +78,8 @@ class NetbootWorkload:
 
     def prepare(self, machine: Machine) -> None:
         """Measures what the server alone can do, so that it is known not to be the limit."""
+        if self._nested:
+            return
         mine = _own(machine)
         assert self._content is not None
         self._rate = measure_rate(mine.link.connect(), self._content)
@@ -84,7 +92,12 @@ class NetbootWorkload:
         self._check_room(mine.scratch)
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """All files once, one after the other."""
+        """All files once, one after the other; nested, with a boot of their own."""
+        if self._nested:
+            measurements, found = nested.run_inside(cast("Guest", machine), self._cell, self._limit_s)
+            self.warnings += found.pop("warnings")
+            self.facts["inner"] = found
+            return measurements
         mine = _own(machine)
         numbers = range(self._next, self._next + self._files)
         self._next += self._files

@@ -83,6 +83,13 @@ class NestedPlatform:
             inner_ready = time.monotonic() - outer.process.started_at
             yield NestedGuest(cell, agent, outer=outer, outer_is=outer_is, header=header, ready_s=inner_ready)
 
+    @contextlib.contextmanager
+    def outer(self, cell: Cell, deadline_s: float) -> Iterator[Guest]:
+        """The outer guest alone, able to run hypervisors, for workloads that start what is inside themselves."""
+        extras = Extras(modules=_HYPERVISOR_MODULES)
+        with self._outer.start(self._outer_cell(cell), deadline_s, extras) as guest:
+            yield guest
+
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
         """Boots all layers and attests them; what fails is the reason. Takes longer than a probe of one layer may."""
         return probe_by_start(self, max(deadline_s or 0.0, _READY_DEADLINE_S))
