@@ -30,9 +30,9 @@ class Ping:
         return self.received_ns - self.sent_ns
 
     @property
-    def offset_ns(self) -> float:
-        """Guest clock minus host clock, wrong by at most half the round trip (Cristian 1989)."""
-        return self.guest_ns - (self.sent_ns + self.received_ns) / 2
+    def host_ns(self) -> float:
+        """The host's clock at the reading, wrong by at most half the round trip (Cristian 1989)."""
+        return (self.sent_ns + self.received_ns) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,17 @@ def on_host_clock(
 ) -> HostWall:
     """Duration of `span_ns` (start and end on the machine's clock) on the host's.
 
-    Each end is mapped by the ping nearest to it, so a guest clock that runs at another speed does not matter. The
+    Each end is mapped by the ping nearest to it, at the speed of the machine's clock between the two: one that was
+    calibrated badly on a busy host runs ten times too fast, and what lies between ping and end would count tenfold. The
     result must lie in `bracket_ns`, the request's sending and the reply's arrival on the host; else it is cut to that
     and says so. Without pings the two clocks are the same one.
     """
     (started_ns, ended_ns), (before, after), (sent_ns, received_ns) = span_ns, pings, bracket_ns
-    offset_before = before.offset_ns if before else 0.0
-    offset_after = after.offset_ns if after else 0.0
     slack_before = before.round_trip_ns / 2 if before else 0.0
     slack_after = after.round_trip_ns / 2 if after else 0.0
-    start, end = started_ns - offset_before, ended_ns - offset_after
+    rate = _rate(before, after)
+    start = before.host_ns + (started_ns - before.guest_ns) * rate if before else float(started_ns)
+    end = after.host_ns - (after.guest_ns - ended_ns) * rate if after else float(ended_ns)
     warning = ""
     if (
         start < sent_ns - slack_before
@@ -72,3 +73,10 @@ def on_host_clock(
     start = min(max(start, sent_ns), received_ns)
     end = max(min(end, received_ns), start)
     return HostWall((end - start) / 1e9, (slack_before + slack_after) / 1e9, warning)
+
+
+def _rate(before: Ping | None, after: Ping | None) -> float:
+    """Host nanoseconds in one of the machine's; 1 when it cannot be told."""
+    if before is None or after is None or after.guest_ns <= before.guest_ns:
+        return 1.0
+    return max(0.0, after.host_ns - before.host_ns) / (after.guest_ns - before.guest_ns)
