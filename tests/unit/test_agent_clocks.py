@@ -1,4 +1,4 @@
-"""A duration on the machine's clock, brought to the host's: right also when the machine's clock runs at another speed."""
+"""A duration on the machine's clock, brought to the host's, whatever the speed of the machine's clock."""
 
 import pytest
 
