@@ -106,9 +106,9 @@ def analyse(
     return document, status
 
 
-def analyse_file(path: Path, *, filter_by: str | None = None) -> Trace:
+def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = False) -> Trace:
     """The analysis of one capture file. Raises `GuestmarkError` when it cannot be read to its end."""
-    document, _ = analyse(Selection((str(path),), filter_by), histograms=True)
+    document, _ = analyse(Selection((str(path),), filter_by), histograms=True, sequence=sequence)
     trace = document.files[0]
     if trace.error:
         raise GuestmarkError(

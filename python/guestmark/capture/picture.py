@@ -62,10 +62,10 @@ def _trace(trace: Trace) -> str:
             "<h3>Response latency of each endpoint</h3>",
             '<p class="soft">From the last packet of the peer to the endpoint’s next one. Bars: share of responses '
             f"per bin of the logarithmic axis; ticks: median and 99th percentile (within {error:.1%}).</p>",
-            _distributions(endpoints),
+            distributions(endpoints),
         ]
     if trace.sequence and trace.sequence.points:
-        parts += _sequences(trace)
+        parts += sequences(trace)
     for limit in trace.limits:
         parts.append(f'<p class="soft">Note: {limit.count:,} {escape(limit.text)}.</p>')
     if trace.error:
@@ -99,7 +99,8 @@ def _verdict(trace: Trace) -> str:
 # --- distributions ------------------------------------------------------------------------------------------
 
 
-def _distributions(endpoints: Sequence[Endpoint]) -> str:
+def distributions(endpoints: Sequence[Endpoint]) -> str:
+    """One row for each endpoint, which must have a histogram, on a common axis: an SVG drawing."""
     low = min(max(h[0][0], 1e-9) for e in endpoints if (h := e.histogram))
     high = max(h[-1][1] for e in endpoints if (h := e.histogram))
     first = math.floor(math.log10(low) * 3) / 3
@@ -164,7 +165,8 @@ def _beside(x: float) -> str:
 # --- time and sequence --------------------------------------------------------------------------------------
 
 
-def _sequences(trace: Trace) -> Iterable[str]:
+def sequences(trace: Trace) -> Iterable[str]:
+    """The connection of `trace.sequence` in time: a heading and one SVG drawing for each direction."""
     sequence = trace.sequence
     assert sequence is not None
     points = sequence.points

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from guestmark.capture.excerpt import PICTURE, drawn
 from guestmark.errors import WorkloadError
 from guestmark.netboot import figures, memory, nested, network, scripts
 from guestmark.netboot.content import Content, make_content, measure_rate, server
@@ -28,7 +29,7 @@ KEEP = "GUESTMARK_KEEP_CAPTURES"  # a directory that is given every trial's capt
 _BOOT_LIMIT_S = {"bios": 90.0, "uefi": 240.0}
 _SLACK_BYTES = 4 << 20  # a capture's room beside its files
 _OVERHEAD = 1.5  # headers, acknowledgements, and a good deal of repetition
-_EXPECTED = {"offload", "near_client"}  # of a capture at the guest's card
+_EXPECTED = {"offload", "near_client", "near_server"}  # of a capture at the guest's card
 _FAST_ENOUGH = 2.0  # times the measured throughput that the server must be able to give
 
 
@@ -165,7 +166,8 @@ class NetbootWorkload:
     def _analysed(self, machine: NetbootMachine, capture: Path, wall_s: float) -> list[Measurement]:
         from guestmark.capture.binary import analyse_file
 
-        trace = analyse_file(capture, filter_by=str(network.port_of(machine.link.data)))
+        trace = analyse_file(capture, filter_by=str(network.port_of(machine.link.data)), sequence=True)
+        self.facts[PICTURE] = drawn(trace)
         connections = figures.check_connections(trace, self._files, self._size)
         measurements = figures.measured(trace, connections, self._size, wall_s)
         fastest = max(one.server.unique_bytes / one.duration_s for one in connections if one.duration_s)

@@ -10,6 +10,7 @@ from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, anal
 from guestmark.report.conclusion import conclusion
 from guestmark.report.document import clean
 from guestmark.report.footer import lines as footer_lines
+from guestmark.report.latency import latencies
 from guestmark.stats.compare import Verdict, label
 
 _STYLE = """
@@ -43,7 +44,7 @@ def page(run: StoredRun, analysis: Analysis | None = None) -> str:
     for workload in found.workloads:
         parts.append(f"<h2>{_text(workload.title)}</h2>")
         if workload.metrics:
-            parts += [_plot(workload), _table(workload)]
+            parts += [_plot(workload), _table(workload), latencies(workload)]
         parts += [
             f'<p class="note">{_text(f"{result.cell.id}: {result.status.value} – {result.reason}")}</p>'
             for result in workload.cells
