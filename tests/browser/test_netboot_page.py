@@ -1,4 +1,4 @@
-"""A run's page with captured connections, laid out by a real browser: every cell's two endpoints, inside the drawing."""
+"""A run's page with captured connections, laid out by a real browser: both endpoints of every cell, inside."""
 
 from __future__ import annotations
 
