@@ -37,7 +37,10 @@ class Factor:
 
 
 _registry: dict[str, Factor] = {}
-_PROVIDERS = ("guestmark.disks.factors", "guestmark.netboot.factors")  # modules that register theirs when imported
+_PROVIDERS = (
+    "guestmark.disks.factors",
+    "guestmark.netboot.factors",
+)  # modules that register theirs when imported
 
 
 def register(factor: Factor) -> Factor:
