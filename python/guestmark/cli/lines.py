@@ -42,10 +42,15 @@ class Lines:
             _line(f"block {trial.block + 1}: {cell.id} failed: {trial.reason}")
             return
         values = {one.metric.name: one.value for one in trial.measurements}
-        shown = (
-            f"{self._metric} {values[self._metric]:.6g} {self._unit}" if self._metric in values else "done"
-        )
-        _line(f"block {trial.block + 1}: {cell.id}: {shown.rstrip()}")
+        _line(f"block {trial.block + 1}: {cell.id}: {self._value(values.get(self._metric))}")
+
+    def _value(self, value: float | None) -> str:
+        if value is None:
+            return "done"
+        from guestmark.report.figures import table_unit
+
+        unit = table_unit(self._unit, [value])
+        return f"{self._metric.removesuffix('_s')} {value / unit.size:.4g} {unit.name}".rstrip()
 
     def block_ended(self, estimate: Estimate) -> None:
         """The estimates so far and the time left."""
