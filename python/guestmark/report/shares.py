@@ -30,7 +30,10 @@ def _said(one: CellResult) -> str:
     client, server = (round(100 * one.summary[name].mean) for name in (CLIENT, SERVER))
     text = f"client {client} %, server {server} %, network/unknown {max(0, 100 - client - server)} %"
     repeated = one.summary[REPEATED].mean if REPEATED in one.summary else 0.0
-    return f"{text} ({repeated / 1e6:.1f} MB sent again)" if repeated >= 5e4 else text
+    if repeated < 5e4:
+        return text
+    waited = ", after waiting for it" if server > client else ""
+    return f"{text} ({repeated / 1e6:.1f} MB lost and sent again{waited})"
 
 
 def _slow(rows: Sequence[CellResult]) -> Text:
