@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,11 @@ class Result:
 
     def document(self):
         return json.loads(self.stdout)
+
+
+def _hang_up_counts():
+    """Under nohup the signal is ignored, and programs keep it so."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class CommandLine:
@@ -43,6 +49,7 @@ class CommandLine:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            preexec_fn=_hang_up_counts,
             **more,
         )
 
