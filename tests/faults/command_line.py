@@ -49,7 +49,7 @@ class CommandLine:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=_hang_up_counts,
+            preexec_fn=_hang_up_counts,  # noqa: PLW1509 (it only sets a signal)
             **more,
         )
 
