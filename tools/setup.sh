@@ -172,6 +172,8 @@ why() {
         clippy) echo "checks the Rust sources" ;;
         tshark | tcptrace) echo "reads the captures that ours are compared with" ;;
         strace) echo "sees whether a flush of UML reaches the host" ;;
+        guestfish) echo "is measured beside guestmark, as a peer" ;;
+        ovmf) echo "the UEFI firmware of network boots" ;;
         chromium) echo "looks at the pages that are made" ;;
         mkfs.*) echo "makes file systems on disk images" ;;
         ip) echo "makes the network namespaces of the tests" ;;
@@ -210,6 +212,7 @@ package() {
         *:mkfs.xfs) echo xfsprogs ;;
         *:mkfs.btrfs) echo btrfs-progs ;;
         *:ip) echo iproute2 ;;
+        fedora:ovmf | arch:ovmf) echo edk2-ovmf ;;
         *:ca) echo ca-certificates ;;
         *:qemu) echo "qemu (x86_64 system emulator)" ;;
         *:linker) echo "gcc and a static libc" ;;
@@ -366,11 +369,12 @@ missing_dev() {
     for program in $test_programs; do
         command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] || echo "$program"
     done
+    [ -d /usr/share/OVMF ] || [ -d /usr/share/edk2 ] || echo ovmf
     [ "$want_dev" != long ] || command -v mmdebstrap >/dev/null || echo mmdebstrap
 }
 
 # What the tests compare with, look at pages with, or make file systems with.
-test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip"
+test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish"
 
 make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
