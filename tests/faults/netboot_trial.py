@@ -1,7 +1,6 @@
 """One netboot trial without an experiment around it, for tests."""
 
 import contextlib
-import os
 import time
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def growing(machine, name, size):
     ends = time.monotonic() + 60
     while time.monotonic() < ends:
         with contextlib.suppress(OSError):
-            if os.stat(machine.scratch / name).st_size > size:
+            if (machine.scratch / name).stat().st_size > size:
                 return
         time.sleep(0.01)
     raise AssertionError("the capture did not grow")
