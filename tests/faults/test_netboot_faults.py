@@ -112,6 +112,7 @@ def short_boot(monkeypatch):
     monkeypatch.setattr(workloads, "_BOOT_LIMIT_S", {"bios": 30.0, "uefi": 30.0})
 
 
+@pytest.mark.long
 def test_no_address(short_boot, monkeypatch):
     @contextlib.contextmanager
     def nobody_there(_kind, _port):
@@ -135,6 +136,7 @@ def test_no_address(short_boot, monkeypatch):
     assert not made[0].scratch.exists()
 
 
+@pytest.mark.long
 def test_a_rom_that_does_not_start(short_boot, tmp_path):
     rom = bytearray((ROMS / "pxe-e1000.rom").read_bytes())
     rom[3:6] = b"\xeb\xfe\x00"  # the entry point jumps to itself
@@ -159,6 +161,7 @@ def test_the_server_dies_in_the_middle():
     assert gone(pid)
 
 
+@pytest.mark.long
 def test_qemu_dies_in_the_middle():
     with prepared(size="96M") as (one, machine):
         killer = threading.Thread(
@@ -173,6 +176,7 @@ def test_qemu_dies_in_the_middle():
         killer.join()
 
 
+@pytest.mark.long
 def test_the_downloads_take_too_long():
     with (
         prepared(size="96M", limit_s=0.5, console="vga") as (one, machine),
@@ -182,6 +186,7 @@ def test_the_downloads_take_too_long():
     assert "iPXE" in caught.value.console
 
 
+@pytest.mark.long
 def test_a_capture_that_grows_too_large(monkeypatch):
     monkeypatch.setattr(workloads, "_OVERHEAD", 0.1)
     monkeypatch.setattr(workloads, "_SLACK_BYTES", 0)

@@ -125,6 +125,7 @@ def test_a_wrong_byte_is_found(monkeypatch):
     assert len(found) == 1
 
 
+@pytest.mark.long
 def test_uefi():
     with prepared(firmware="uefi") as (one, machine):
         assert machine.attest()["ipxe"]["platform"] == "efi"
@@ -145,6 +146,7 @@ def test_tap_in_a_namespace_of_its_own():
     assert tap_setup.NAME not in devices
 
 
+@pytest.mark.long
 def test_screen_text_and_picture():
     with prepared(console="vga") as (one, machine):
         text = machine.console()
@@ -153,6 +155,7 @@ def test_screen_text_and_picture():
         one.run(machine)
 
 
+@pytest.mark.long
 def test_kvm_inside_tcg():
     one = workload(size="1M")
     cell = replace(one._cell, platform="tcg/kvm")
