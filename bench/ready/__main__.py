@@ -28,6 +28,7 @@ from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.platforms.qemu import BOOT_ARGS, QEMU, QemuPlatform
 from guestmark.platforms.qemu import DEFAULTS as QEMU_DEFAULTS
 from guestmark.platforms.uml import UML, UmlPlatform
+from guestmark.workloads import libguestfs
 
 _MARK = b"bare-boot-reached-userspace"
 _INIT = f"""
@@ -64,7 +65,7 @@ def _until_mark(command: list[str]) -> float:
 
 
 def _guestfish(disk: Path) -> float:
-    environment = {**os.environ, "LIBGUESTFS_BACKEND": "direct", "LIBGUESTFS_BACKEND_SETTINGS": "force_tcg"}
+    environment = {**os.environ, **libguestfs.prepare("tcg")}
     begin = time.monotonic()
     done = subprocess.run(
         ["guestfish", "-a", str(disk), "run"], env=environment, capture_output=True, text=True, check=False
