@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
             archive.file(f"guestmark/lib/{name}.ko", content)
             lines.append(f"{'' if name in required else '-'}/guestmark/lib/{name}.ko")
     archive.file("guestmark/modules", "".join(f"{line}\n" for line in lines).encode())
-    part = target.with_suffix(f".{os.getpid()}")
+    part = target.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     part.write_bytes(archive.content())
     part.rename(target)
     _forget_old(directory)

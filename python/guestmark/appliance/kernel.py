@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ _WANTED_MODULES = re.compile(
     r"|drivers/(virtio|block|char|crypto/ccp|scsi|nvme|ata|md|cdrom|net/[^/]*$|net/ethernet/(intel|amd|realtek|8390)"
     r"|net/vmxnet3|message|misc|ptp|vhost|hv|vdpa))"
 )
+
+_ONE_AT_A_TIME = threading.Lock()  # platforms that are probed side by side want the same kernel, fetched once
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,11 @@ def find_kernel(wanted: str = "", notify: Notify = lambda _: None) -> Kernel:
     `wanted` is a file given by the user (`--set kernel=FILE`), empty for the default. `notify` is told what takes long.
     Raises `GuestmarkError` when there is none and none can be fetched.
     """
+    with _ONE_AT_A_TIME:
+        return _find_kernel(wanted, notify)
+
+
+def _find_kernel(wanted: str, notify: Notify) -> Kernel:
     if wanted:
         image = Path(wanted).expanduser().absolute()
         if not image.is_file():

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -121,7 +122,7 @@ def _remember(findings: Mapping[str, Usable | Unusable]) -> None:
         },
     }
     with contextlib.suppress(OSError):  # a finding that cannot be kept is found again
-        part = _store().with_suffix(f".{os.getpid()}")
+        part = _store().with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         part.write_text(json.dumps(stored, indent=1))
         part.rename(_store())
 
