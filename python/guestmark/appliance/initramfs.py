@@ -26,7 +26,6 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
     unpacking costs the guest more than reading does. `modules` is None for a kernel that has everything built in.
     Raises `GuestmarkError` naming a required module that the tree lacks.
     """
-    tree = ModuleTree.read(modules) if modules else None
     key = hashlib.sha256(repr(wanted).encode())
     for path in (agent, *((modules / "modules.order", modules / "modules.builtin") if modules else ())):
         key.update(f"{path}{_identity(path)}".encode())
@@ -36,6 +35,7 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
     if target.exists():
         os.utime(target)
         return target
+    tree = ModuleTree.read(modules) if modules else None
     archive = Archive()
     for path_name in ("dev", "proc", "sys", "guestmark", "guestmark/lib"):
         archive.directory(path_name)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from guestmark.agent.binary import agent_binary
+from guestmark.agent.binary import supervised
 from guestmark.appliance.paths import scratch_parent
 from guestmark.errors import MachineError
 
@@ -91,13 +91,11 @@ class SupervisedProcess:
         self.command = tuple(command)
         lifeline, self._lifeline = os.pipe()
         output, output_write = os.pipe()
-        wrapper = [
-            str(agent_binary()), "supervise", "--lifeline", str(lifeline), "--remove", str(self.scratch), "--",
-        ]  # fmt: skip
+        wrapped = supervised(command, lifeline_fd=lifeline, remove=[str(self.scratch)])
         self.started_at = time.monotonic()
         try:
             self._process = subprocess.Popen(
-                [*wrapper, *command],
+                wrapped,
                 stdin=subprocess.DEVNULL,
                 stdout=output_write,
                 stderr=subprocess.STDOUT,
