@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options
+from guestmark.cli.measuring import Measuring, measuring
 from guestmark.plan.matrix import Null
 
 SETTINGS = {"allow_interspersed_args": False}
 
 
+@measuring
 def command(
     argv: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")
@@ -26,17 +28,6 @@ def command(
             autocompletion=options.complete_platform,
         ),
     ] = None,
-    baseline: options.Baseline = None,
-    settings: options.Settings = None,
-    kernel: options.Kernel = None,
-    null: options.NullCopies = Null.BASELINE,
-    blocks: options.Blocks = None,
-    precision: options.Precision = None,
-    time_limit: options.TimeLimit = None,
-    trial_limit: options.TrialLimit = None,
-    margin: options.Margin = None,
-    warmup: options.Warmup = None,
-    iterations: options.Iterations = None,
     metrics: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,7 +37,6 @@ def command(
             "--metric decides when the run is precise enough. May be repeated.",
         ),
     ] = None,
-    seed: options.Seed = None,
     stdin: Annotated[
         str | None, typer.Option("--input", metavar="FILE", help="Give the command this file as input.")
     ] = None,
@@ -56,11 +46,7 @@ def command(
             "--ignore-failure", "-i", help="Measure the command even when its exit status is not 0."
         ),
     ] = False,
-    json: options.Json = None,
-    csv: options.Csv = None,
-    markdown: options.Markdown = None,
-    ledger: options.Ledger = None,
-    quiet: options.Quiet = False,
+    given: Measuring,
 ) -> None:
     """Measure any command on the host and in guests.
 
@@ -74,26 +60,14 @@ def command(
 
     from guestmark.cli import session
     from guestmark.plan.exec_plan import ExecOptions, build
-    from guestmark.plan.units import parse_fraction
     from guestmark.platforms.base import Caller
 
-    given = ExecOptions(
+    wanted = ExecOptions(
         on=on or ("host",),
-        baseline=baseline,
-        settings=options.with_kernel(settings, kernel),
-        null=null,
-        blocks=blocks,
-        precision=options.value("--precision", parse_fraction, precision),
-        margin=options.value("--margin", parse_fraction, margin),
-        time_limit_s=options.positive_duration("--time-limit", time_limit),
-        trial_limit_s=options.positive_duration("--trial-limit", trial_limit),
-        warmup=warmup,
-        iterations=iterations,
         metrics=metrics or (),
-        seed=seed,
         stdin_path=stdin,
         ignore_failure=ignore_failure,
         caller=asdict(Caller.current()),
+        **{**given.overrides(), "null": given.null or Null.BASELINE},
     )
-    outputs = session.Outputs(json=json, csv=csv, markdown=markdown, quiet=quiet)
-    raise typer.Exit(session.execute(build(given, argv), ledger, outputs))
+    raise typer.Exit(session.execute(build(wanted, argv), given.ledger, given.outputs()))

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
+from guestmark.cli.measuring import Measuring, measuring
 
 if TYPE_CHECKING:
     from guestmark.plan.model import Plan
 
 
+@measuring
 def command(
     plan: Annotated[
         str,
@@ -32,7 +34,6 @@ def command(
             autocompletion=options.complete_platform,
         ),
     ] = None,
-    settings: options.Settings = None,
     scale: Annotated[
         str | None,
         typer.Option(
@@ -51,22 +52,7 @@ def command(
         typer.Option("--list", help="Show the cells that would run and the time they take; run nothing."),
     ] = False,
     then: options.Then = False,
-    baseline: options.Baseline = None,
-    kernel: options.Kernel = None,
-    null: options.NullCopies = None,
-    blocks: options.Blocks = None,
-    precision: options.Precision = None,
-    time_limit: options.TimeLimit = None,
-    trial_limit: options.TrialLimit = None,
-    margin: options.Margin = None,
-    warmup: options.Warmup = None,
-    iterations: options.Iterations = None,
-    seed: options.Seed = None,
-    json: options.Json = None,
-    csv: options.Csv = None,
-    markdown: options.Markdown = None,
-    ledger: options.Ledger = None,
-    quiet: options.Quiet = False,
+    given: Measuring,
 ) -> None:
     """Run a plan: workloads, platforms and factors from a TOML file.
 
@@ -82,34 +68,18 @@ def command(
     from guestmark.plan.load import load
     from guestmark.plan.outline import Overrides, assemble, override
     from guestmark.plan.scale import parse_scale
-    from guestmark.plan.units import parse_fraction
     from guestmark.platforms.base import Caller
 
-    given = Overrides(
-        on=on or None,
-        baseline=baseline,
-        settings=options.with_kernel(settings, kernel),
-        null=null,
-        blocks=blocks,
-        precision=options.value("--precision", parse_fraction, precision),
-        margin=options.value("--margin", parse_fraction, margin),
-        time_limit_s=options.positive_duration("--time-limit", time_limit),
-        trial_limit_s=options.positive_duration("--trial-limit", trial_limit),
-        warmup=warmup,
-        iterations=iterations,
-        seed=seed,
-        only=only,
-    )
+    wanted = Overrides(on=on or None, only=only, **given.overrides())
     factor = options.value("--scale", parse_scale, scale)
     outline = load(*library.find(plan), scale=1.0 if factor is None else factor)
-    made = assemble(override(outline, given), asdict(Caller.current()))
+    made = assemble(override(outline, wanted), asdict(Caller.current()))
     if then:
         options.check_published(made)
     if list_:
-        _list(made, ledger)
+        _list(made, given.ledger)
         return
-    outputs = session.Outputs(json=json, csv=csv, markdown=markdown, quiet=quiet, then=then)
-    raise typer.Exit(session.execute(made, ledger, outputs))
+    raise typer.Exit(session.execute(made, given.ledger, given.outputs(then=then)))
 
 
 def _list(plan: Plan, ledger_path: str | None) -> None:

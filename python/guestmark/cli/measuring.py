@@ -1,0 +1,82 @@
+"""The options that every verb that measures takes, written once and shared by `exec`, `run` and their kin."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guestmark.cli import options
+
+if TYPE_CHECKING:
+    from guestmark.cli.session import Outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """The options as typed; the fields' annotations say what `--help` says."""
+
+    baseline: options.Baseline = None
+    settings: options.Settings = None
+    kernel: options.Kernel = None
+    null: options.NullCopies = None
+    blocks: options.Blocks = None
+    precision: options.Precision = None
+    time_limit: options.TimeLimit = None
+    trial_limit: options.TrialLimit = None
+    margin: options.Margin = None
+    warmup: options.Warmup = None
+    iterations: options.Iterations = None
+    seed: options.Seed = None
+    json: options.Json = None
+    csv: options.Csv = None
+    markdown: options.Markdown = None
+    ledger: options.Ledger = None
+    quiet: options.Quiet = False
+
+    def overrides(self) -> dict[str, Any]:
+        """The fields of `plan.outline.Overrides` by name, parsed. Raises `UsageError` naming the option."""
+        from guestmark.plan.units import parse_fraction
+
+        return {
+            "baseline": self.baseline,
+            "settings": options.with_kernel(self.settings, self.kernel),
+            "null": self.null,
+            "blocks": self.blocks,
+            "precision": options.value("--precision", parse_fraction, self.precision),
+            "margin": options.value("--margin", parse_fraction, self.margin),
+            "time_limit_s": options.positive_duration("--time-limit", self.time_limit),
+            "trial_limit_s": options.positive_duration("--trial-limit", self.trial_limit),
+            "warmup": self.warmup,
+            "iterations": self.iterations,
+            "seed": self.seed,
+        }
+
+    def outputs(self, *, then: bool = False) -> Outputs:
+        """Where the result goes."""
+        from guestmark.cli.session import Outputs
+
+        return Outputs(json=self.json, csv=self.csv, markdown=self.markdown, quiet=self.quiet, then=then)
+
+
+def measuring(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a verb's command the options of `Measuring` in place of its keyword parameter `given`."""
+    signature = inspect.signature(command, eval_str=True)
+    shared = inspect.signature(Measuring, eval_str=True).parameters
+    parameters = [
+        each
+        for name, parameter in signature.parameters.items()
+        for each in (shared.values() if name == "given" else [parameter])
+    ]
+
+    @functools.wraps(command)
+    def wrapper(**typed: Any) -> None:
+        given = Measuring(**{name: typed.pop(name) for name in shared})
+        command(**typed, given=given)
+
+    wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del wrapper.__wrapped__
+    return wrapper
