@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
-import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import capture_traffic as ct
+from headless import browser, lay_out
 from report_runs import memory_sweep
-from test_capture_picture import PROBE
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.excerpt import PICTURE, drawn
@@ -28,12 +24,10 @@ from guestmark.report.html import page
 
 @pytest.fixture(scope="module")
 def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.fail("chromium is missing: apt-get install chromium")
+    browser()
     ct.need("dumpcap")
     folder = tmp_path_factory.mktemp("page")
-    capture, probed = folder / "trace.pcapng", folder / "probed.html"
+    capture = folder / "trace.pcapng"
     with ct.dumping(capture):
         listener, stop = ct.echo_server(b"a" * 200_000, 0.001)
         ct.talk(listener.getsockname(), 40, 200_000, 0.003)
@@ -45,18 +39,8 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run = memory_sweep()
     trials = tuple(replace(trial, attestation={**trial.attestation, PICTURE: kept}) for trial in run.trials)
     text = page(replace(run, trials=trials))
-    assert "http" not in text.replace("http-equiv", "")
     assert len(text) < 400_000
-    probed.write_text(text.replace("</body>", PROBE + "</body>"))
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    flags += [f"--user-data-dir={folder}/profile", "--window-size=1100,1400", "--virtual-time-budget=3000"]
-    command = [chromium, *flags, "--dump-dom", probed.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
-    found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found, done.stdout[:2000]
-    answer: dict[str, Any] = json.loads(html.unescape(found[1]))
-    return answer
+    return lay_out(text, folder)
 
 
 def test_each_cell_has_a_client_and_a_server(laid_out: dict[str, Any]) -> None:

@@ -79,11 +79,10 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<(
     }
 }
 
-/// Reads into `buffer`; `None` when nothing is there yet.
-pub fn read(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+/// Repeats `call` while signals interrupt it; `None` when it would have to wait.
+fn transfer(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<Option<usize>> {
     loop {
-        // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
-        let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+        let count = call();
         if count >= 0 {
             return Ok(Some(count as usize));
         }
@@ -96,21 +95,16 @@ pub fn read(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
+/// Reads into `buffer`; `None` when nothing is there yet.
+pub fn read(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
+    transfer(|| unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) })
+}
+
 /// Writes from `buffer`; `None` when nothing can be taken now.
 pub fn write(fd: RawFd, buffer: &[u8]) -> io::Result<Option<usize>> {
-    loop {
-        // SAFETY: the kernel reads at most `buffer.len()` bytes from `buffer`.
-        let count = unsafe { libc::write(fd, buffer.as_ptr().cast(), buffer.len()) };
-        if count >= 0 {
-            return Ok(Some(count as usize));
-        }
-        let error = io::Error::last_os_error();
-        match error.kind() {
-            io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock => return Ok(None),
-            _ => return Err(error),
-        }
-    }
+    // SAFETY: the kernel reads at most `buffer.len()` bytes from `buffer`.
+    transfer(|| unsafe { libc::write(fd, buffer.as_ptr().cast(), buffer.len()) })
 }
 
 /// Makes `fd` non-blocking.

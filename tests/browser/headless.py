@@ -1,0 +1,56 @@
+"""Pages laid out by a real headless browser, and what it made of them."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Boxes of all drawn things relative to their drawing, what was fetched, what was said.
+_PROBE = """<script>addEventListener('load',()=>{const out={resources:performance.getEntriesByType('resource').length,
+text:document.body.innerText,colours:[...document.querySelectorAll('.bar div')].map(d=>getComputedStyle(d)
+.backgroundColor),drawings:[...document.querySelectorAll('svg')].map(s=>{const o=s.getBoundingClientRect();return{
+id:s.id,width:o.width,height:o.height,things:[...s.querySelectorAll('rect,circle,text,polyline')].map(e=>{const
+b=e.getBoundingClientRect();return[e.tagName,b.left-o.left,b.top-o.top,o.right-b.right,o.bottom-b.bottom,b.height,
+e.getAttribute('class')]})}})};document.body.innerHTML='<pre id=probe>'+JSON.stringify(out).replace(/[&<]/g,c=>
+c=='&'?'&amp;':'&lt;')+'</pre>'})</script>"""
+_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1100,1400",
+    "--virtual-time-budget=3000",
+]
+
+
+def browser() -> str:
+    """The program; the test fails where there is none."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.fail("chromium is missing: apt-get install chromium")
+    return chromium
+
+
+def lay_out(page: str, folder: Path) -> dict[str, Any]:
+    """What the browser says of a page: `resources` fetched, `text`, `colours` of bars, `drawings` with `things` whose
+    second to fifth items are the distances to the drawing's left, top, right and bottom edge in pixels."""
+    assert "http" not in page.replace("http-equiv", "")
+    probed = folder / "probed.html"
+    probed.write_text(page.replace("</body>", _PROBE + "</body>"))
+    command = [browser(), *_FLAGS, f"--user-data-dir={folder}/profile", "--dump-dom", probed.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stdout[:2000]
+    answer: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return answer
