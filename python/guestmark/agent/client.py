@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from guestmark.agent import clocks, messages, terminal
+from guestmark.agent.background import Background
 from guestmark.agent.bulk import BulkCalls
 from guestmark.agent.conversation import Guard
 from guestmark.agent.frames import LinkError
@@ -109,6 +110,25 @@ class Agent(BulkCalls):
             started_ns=exited.started_ns,
             ended_ns=exited.ended_ns,
         )
+
+    def background(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        groups: Sequence[int] | None = None,
+        output_limit: int = MAX_OUTPUT,
+    ) -> Background:
+        """Starts a program that goes on while other calls are made; what it prints comes as it is printed.
+
+        Whether it could be started at all is said by `Background.wait`.
+        """
+        arguments = exec_arguments(argv, env=env, cwd=cwd, uid=uid, gid=gid, groups=groups)
+        arguments |= {"output_limit": output_limit, "stream": True}
+        return self.start_background("exec", arguments, _GRACE_S)
 
     def interactive(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
@@ -10,6 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from guestmark.agent import messages
+from guestmark.agent.background import Background
 from guestmark.agent.clocks import Ping
 from guestmark.agent.frames import Link, LinkError, Transport
 from guestmark.agent.messages import MAX_CHUNK, PROTOCOL, Hello
@@ -28,6 +30,7 @@ class Conversation:
         self._closed = ""
         self._next_id = 1
         self._hello: Hello | None = None
+        self._background: dict[int, Background] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -163,14 +166,50 @@ class Conversation:
     def _receive(
         self, call_id: int, deadline: float, frames: Iterator[bytes] | None = None
     ) -> messages.Reply:
-        payload = self._link.exchange(deadline, feed=frames)
-        assert payload is not None
-        reply = messages.reply(payload)
-        if reply.id != call_id:
-            if reply.error is not UNSET and reply.id == 0:
-                raise LinkError(f"did not understand: {reply.error.message}")
-            raise LinkError(f"answered call {reply.id} instead of {call_id}")
-        return reply
+        while True:
+            payload = self._link.exchange(deadline, feed=frames)
+            assert payload is not None
+            reply = messages.reply(payload)
+            if reply.id == call_id:
+                return reply
+            if not self._for_background(reply):
+                if reply.error is not UNSET and reply.id == 0:
+                    raise LinkError(f"did not understand: {reply.error.message}")
+                raise LinkError(f"answered call {reply.id} instead of {call_id}")
+
+    def start_background(self, name: str, arguments: Mapping[str, Any], timeout_s: float) -> Background:
+        """Begins a call whose replies are taken whenever they come."""
+        self._greeted(timeout_s)
+        call_id = self._next_id
+        self._next_id += 1
+        started = self._background[call_id] = Background(self, call_id)
+        self.send(messages.request(call_id, name, arguments), timeout_s)
+        return started
+
+    def send(self, frame: bytes, timeout_s: float) -> None:
+        """Sends a frame that has no reply of its own."""
+        with Guard(self, "send"):
+            self._link.send(frame, time.monotonic() + timeout_s)
+
+    def receive_background(self, deadline: float) -> bool:
+        """Waits for the next reply of a background call; whether one came before `deadline`."""
+        with Guard(self, "background"):
+            payload = self._link.exchange(math.inf, patience_until=deadline)
+            if payload is None:
+                return False
+            reply = messages.reply(payload)
+            if not self._for_background(reply):
+                raise LinkError(f"answered call {reply.id}, which nobody waits for")
+        return True
+
+    def _for_background(self, reply: messages.Reply) -> bool:
+        owner = self._background.get(reply.id)
+        if owner is None:
+            return False
+        owner.take(reply)
+        if not owner.running:
+            del self._background[reply.id]
+        return True
 
 
 class _OtherProtocolError(Exception):

@@ -98,18 +98,26 @@ class Link:
         return self._transport
 
     def exchange(
-        self, deadline: float, *, feed: Iterator[bytes] | None = None, wake_fds: tuple[int, ...] = ()
+        self,
+        deadline: float,
+        *,
+        feed: Iterator[bytes] | None = None,
+        wake_fds: tuple[int, ...] = (),
+        patience_until: float = math.inf,
     ) -> bytes | None:
         """Waits for the next frame while sending what `feed` yields (framed), until `deadline` (`time.monotonic`).
 
-        Returns the frame's payload; None when one of `wake_fds` became readable first.
+        Returns the frame's payload; None when one of `wake_fds` became readable first, or nothing had come by
+        `patience_until`: unlike missing the deadline, that is no fault.
         """
         while not self._frames:
             if not self._outgoing and feed is not None:
                 self._outgoing = memoryview(next(feed, b""))
             if self._write() and time.monotonic() < deadline:
                 continue
-            if self._wait(deadline, "no answer in time", wake_fds):
+            if time.monotonic() >= patience_until:
+                return None
+            if self._wait(deadline, "no answer in time", wake_fds, patience_until):
                 return None
         return self._frames.popleft()
 
@@ -127,11 +135,14 @@ class Link:
                 if sum(map(len, self._frames)) > _KEPT_LIMIT:
                     raise LinkError("sends without end and takes no data")
 
-    def _wait(self, deadline: float, late: str, wake_fds: tuple[int, ...]) -> bool:
+    def _wait(
+        self, deadline: float, late: str, wake_fds: tuple[int, ...], patience_until: float = math.inf
+    ) -> bool:
         """Waits until something can be read (and reads it) or written; whether only a `wake_fds` became readable."""
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
+        now = time.monotonic()
+        if deadline <= now:
             raise LinkError(late)
+        remaining = max(0.0, min(deadline, patience_until) - now)
         read_fd, write_fd = self._transport.read_fd, self._transport.write_fd
         # A pipe whose reader has gone reports an error for ever: only listen to it while there is need.
         events = {read_fd: select.POLLIN, **dict.fromkeys(wake_fds, select.POLLIN)}

@@ -1,0 +1,70 @@
+"""Programs that go on running on the machine while other calls are made: servers under test."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET
+
+from guestmark.agent import messages
+from guestmark.agent.results import refusal
+
+if TYPE_CHECKING:
+    from guestmark.agent.conversation import Conversation
+
+_SEND_S = 30.0
+
+
+class Background:
+    """One such program; made by `Agent.background`. Leaving its agent, or closing it, kills it with all its children.
+
+    `output` is what it has printed on both streams so far, as far as it has been received: any call receives it.
+    `ended` is set once it has ended.
+    """
+
+    def __init__(self, agent: Conversation, call_id: int) -> None:
+        self._agent = agent
+        self._id = call_id
+        self._failure: messages.Failure | None = None
+        self.output = bytearray()
+        self.ended: messages.Exited | None = None
+
+    def take(self, reply: messages.Reply) -> None:
+        """Keeps a reply of its call, whoever was waiting when it came."""
+        if reply.data is not UNSET:
+            self.output += reply.data
+        elif reply.error is not UNSET:
+            self._failure = reply.error
+        elif reply.ok is not UNSET:
+            self.ended = msgspec.msgpack.decode(reply.ok, type=messages.Exited)
+
+    @property
+    def running(self) -> bool:
+        """Whether its end has not been heard of."""
+        return self.ended is None and self._failure is None
+
+    def wait(self, timeout_s: float, until: Callable[[bytes], bool] = lambda _: False) -> bool:
+        """Until it has ended, or `until` is true of its output; whether that was before `timeout_s`.
+
+        Raises `CommandError` when it could not be started.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.running and not until(bytes(self.output)):
+            if not self._agent.receive_background(deadline):
+                return False
+        if self._failure is not None:
+            raise refusal(self._failure.message, self._failure.kind, self._failure.errno, command=True)
+        return True
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to its process group; nothing happens when it has ended."""
+        if self.running:
+            self._agent.send(messages.request(self._id, "kill", {"signal": number}), _SEND_S)
+
+    def text(self) -> str:
+        """The output so far; undecodable bytes are replaced."""
+        return os.fsdecode(bytes(self.output)).encode("utf-8", "replace").decode()
