@@ -4,7 +4,9 @@
 //! - `guestmark.channel=virtio:NAME` (a virtio-serial port by name) or a terminal's path, for instance `/dev/ttyS0`;
 //! - `guestmark.root=9p:TAG`, `virtiofs:TAG`, `hostfs:DIRECTORY` or `none` (stay in the initramfs, the default);
 //! - `guestmark.rootopts=` options for mounting that root;
-//! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`).
+//! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
+//! - `GUESTMARK_MARKS=1` (an environment variable of PID 1, so that it is known before `/proc` is): a line on the
+//!   console as soon as a step has ended, which whoever reads the console can tell the time of.
 //!
 //! `/guestmark/modules` in the initramfs lists kernel modules to load, one path a line, in order; a leading `-` marks
 //! one whose failure is not fatal.
@@ -50,7 +52,10 @@ fn power_off() -> ! {
 }
 
 fn boot_and_serve() -> io::Result<()> {
-    let mut phases = Phases(Vec::with_capacity(8));
+    let mut phases = Phases {
+        ended: Vec::with_capacity(8),
+        marks: std::env::var_os("GUESTMARK_MARKS").is_some(),
+    };
     phases.ended("kernel");
     let signals = sys::signal_fd(&[libc::SIGCHLD])?;
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -84,21 +89,27 @@ fn boot_and_serve() -> io::Result<()> {
             remove_below(&old_root.into(), 0);
         }
     };
-    match serve::serve(&channel, &signals, phases.0, finish) {
+    match serve::serve(&channel, &signals, phases.ended, finish) {
         End::Gone | End::PowerOff => Ok(()),
         End::Signal(signal) => Err(io::Error::other(format!("ended by signal {signal}"))),
         End::Broken(why) => Err(io::Error::other(why)),
     }
 }
 
-struct Phases(Vec<Phase>);
+struct Phases {
+    ended: Vec<Phase>,
+    marks: bool,
+}
 
 impl Phases {
     fn ended(&mut self, name: &str) {
-        self.0.push(Phase {
+        self.ended.push(Phase {
             name: name.to_owned(),
             at_ns: sys::monotonic_ns(),
         });
+        if self.marks {
+            say(&format!("{name} done"));
+        }
     }
 }
 

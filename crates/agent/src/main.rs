@@ -13,6 +13,7 @@ mod serve;
 mod spawn;
 mod supervise;
 mod sys;
+mod syscalls;
 mod transfer;
 mod tsc;
 
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: guestmark-agent serve
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--grace MS] -- COMMAND [ARGUMENT]...
+       guestmark-agent syscalls --operations N --time NS [NAME]...
        guestmark-agent tsc
        guestmark-agent --version";
 
@@ -35,6 +37,8 @@ fn main() -> ExitCode {
     {
         Some("serve") => serve::serve_stdio(),
         Some("supervise") => supervise::supervise(arguments),
+        Some("syscalls") => syscalls::syscalls(arguments),
+        Some(syscalls::NOTHING) => return ExitCode::SUCCESS,
         Some("tsc") => {
             if let Some(kilohertz) = tsc::kilohertz() {
                 println!("{kilohertz}");

@@ -39,6 +39,35 @@ pub fn processor_time_us() -> (u64, u64) {
     (us(usage.ru_utime), us(usage.ru_stime))
 }
 
+/// Processor time of all children that have ended and been waited for, nanoseconds.
+pub fn children_ns() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the out pointer is valid; `rusage` is valid when all zero, should the call fail.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    ns(usage.ru_utime) + ns(usage.ru_stime)
+}
+
+/// Processor time of a process, nanoseconds.
+pub fn process_cpu_ns(pid: libc::pid_t) -> io::Result<u64> {
+    let mut clock = 0;
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both out pointers are valid.
+    unsafe {
+        match libc::clock_getcpuclockid(pid, &raw mut clock) {
+            0 => check(libc::clock_gettime(clock, &raw mut now))?,
+            error => return Err(io::Error::from_raw_os_error(error)),
+        };
+    }
+    Ok(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
 /// Nanoseconds of a clock.
 pub fn clock_ns(clock: rustix::time::ClockId) -> u64 {
     let now = rustix::time::clock_gettime(clock);

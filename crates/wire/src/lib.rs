@@ -7,6 +7,7 @@
 //! Byte strings (arguments, environment, paths, contents) are `MessagePack` `bin`: Unix names need not be UTF-8.
 
 pub mod bulk;
+pub mod syscalls;
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;

@@ -1,0 +1,213 @@
+//! `guestmark-agent syscalls`: what the kernel's services cost here, by a fixed mix of operations (see [`mix`]).
+//!
+//! A program of its own, started by the agent like any other: the agent's own threads and its reaping of children do
+//! not disturb it, and its time limit is the agent's business. One processor, so that hosts with many and guests with
+//! one do the same.
+
+mod mix;
+mod partner;
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+use guestmark_wire::syscalls::{Event, Measured, Ready};
+
+use crate::sys;
+use mix::{Nothing, Repeated};
+
+/// The name of a part without operations; as a command: nothing is done, for `exec` to measure.
+pub const NOTHING: &str = "nothing";
+/// A batch is this part of an operation's least time, so that there are enough of them for a median.
+const BATCHES: u64 = 20;
+/// Longest batch: what disturbs it must not disturb many others.
+const LONGEST_BATCH_NS: u64 = 5_000_000;
+
+/// How much is done at least of each operation.
+struct Effort {
+    operations: u64,
+    time_ns: u64,
+}
+
+/// Measures the operations that are named, all without any; arguments: `--operations N --time NS [NAME]...`.
+pub fn syscalls(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let (effort, names) = parse(arguments).ok_or_else(|| {
+        io::Error::other("usage: guestmark-agent syscalls --operations N --time NS [NAME]...")
+    })?;
+    for name in &names {
+        if !mix::ALL.iter().any(|(known, _)| known == name) {
+            return Err(io::Error::other(format!("there is no operation {name}")));
+        }
+    }
+    stay_on_one_processor()?;
+    let overhead = Overhead::measure()?;
+    if !section(NOTHING, || Ok(Vec::new()), &overhead, None)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (name, make) in mix::ALL {
+        if names.is_empty() || names.iter().any(|wanted| wanted == name) {
+            let said = |error| io::Error::other(format!("{name}: {error}"));
+            let mut operation = make().map_err(said)?;
+            let batch = warm_up(&mut *operation, &effort).map_err(said)?;
+            let partner = operation.partner();
+            let timed = || timed(&mut *operation, batch, &effort).map_err(said);
+            if !section(name, timed, &overhead, partner)? {
+                break;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(Effort, Vec<String>)> {
+    use lexopt::prelude::*;
+    let mut effort = Effort {
+        operations: 0,
+        time_ns: 0,
+    };
+    let mut names = Vec::new();
+    let mut parser = lexopt::Parser::from_args(arguments);
+    while let Some(argument) = parser.next().ok()? {
+        match argument {
+            Long("operations") => effort.operations = parser.value().ok()?.parse().ok()?,
+            Long("time") => effort.time_ns = parser.value().ok()?.parse().ok()?,
+            Value(name) => names.push(name.into_string().ok()?),
+            _ => return None,
+        }
+    }
+    (effort.operations > 0 && effort.time_ns > 0).then_some((effort, names))
+}
+
+/// The last processor that we may use; all children inherit it.
+fn stay_on_one_processor() -> io::Result<()> {
+    // SAFETY: the set is plain data, valid when all zero; the calls read and write that many bytes of it.
+    unsafe {
+        let size = size_of::<libc::cpu_set_t>();
+        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
+        sys::check(libc::sched_getaffinity(0, size, &raw mut set))?;
+        let last = (0..libc::CPU_SETSIZE as usize)
+            .rev()
+            .find(|&cpu| libc::CPU_ISSET(cpu, &set))
+            .unwrap_or(0);
+        libc::CPU_ZERO(&mut set);
+        libc::CPU_SET(last, &mut set);
+        sys::check(libc::sched_setaffinity(0, size, &raw const set)).map(drop)
+    }
+}
+
+/// One batch: how many operations, and nanoseconds from before the first to after the last.
+type Batch = (u64, u64);
+
+/// Finds how many operations make a batch that is long enough; they are not counted, and warm the caches.
+fn warm_up(operation: &mut dyn Repeated, effort: &Effort) -> io::Result<u64> {
+    let wanted_ns = (effort.time_ns / BATCHES).clamp(1, LONGEST_BATCH_NS);
+    let mut count = 1;
+    loop {
+        let (_, took_ns) = operation.batch(count)?;
+        if took_ns >= wanted_ns {
+            // What was found by doubling may be almost twice as long as wanted.
+            return Ok((count * wanted_ns / took_ns).max(1));
+        }
+        count *= 2;
+    }
+}
+
+fn timed(operation: &mut dyn Repeated, count: u64, effort: &Effort) -> io::Result<Vec<Batch>> {
+    let mut batches = Vec::new();
+    let (mut operations, mut time_ns) = (0, 0);
+    while operations < effort.operations || time_ns < effort.time_ns {
+        let done = operation.batch(count)?;
+        operations += done.0;
+        time_ns += done.1;
+        batches.push(done);
+    }
+    Ok(batches)
+}
+
+/// What is measured besides the operations themselves, nanoseconds.
+struct Overhead {
+    turn_ns: f64,
+    clock_ns: f64,
+}
+
+impl Overhead {
+    fn measure() -> io::Result<Self> {
+        const TURNS: u64 = 100_000;
+        let median_of = |count: u64| -> io::Result<f64> {
+            let mut times = (0..31)
+                .map(|_| Ok(Nothing.batch(count)?.1 as f64))
+                .collect::<io::Result<Vec<_>>>()?;
+            Ok(median(&mut times))
+        };
+        let clock_ns = median_of(0)?;
+        let turn_ns = (median_of(TURNS)? - clock_ns).max(0.0) / TURNS as f64;
+        Ok(Self { turn_ns, clock_ns })
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        length if length % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+/// Waits to be told, does the timed part, tells what it came to, and waits again. `false` when nobody listens any more.
+fn section(
+    name: &str,
+    work: impl FnOnce() -> io::Result<Vec<Batch>>,
+    overhead: &Overhead,
+    partner: Option<libc::pid_t>,
+) -> io::Result<bool> {
+    say(&Event::Ready(Ready {
+        name: name.to_owned(),
+    }))?;
+    if !go()? {
+        return Ok(false);
+    }
+    let before_ns = processor_ns(partner)?;
+    let batches = work()?;
+    let cpu_ns = processor_ns(partner)?.saturating_sub(before_ns);
+    let mut each: Vec<f64> = batches
+        .iter()
+        .map(|&(count, took)| (took as f64 - overhead.clock_ns) / count as f64 - overhead.turn_ns)
+        .collect();
+    say(&Event::Measured(Measured {
+        name: name.to_owned(),
+        operations: batches.iter().map(|one| one.0).sum(),
+        batches: batches.len() as u64,
+        elapsed_ns: batches.iter().map(|one| one.1).sum(),
+        cpu_ns,
+        median_ns: median(&mut each),
+        lowest_ns: each.first().copied().unwrap_or(0.0),
+        loop_ns: overhead.turn_ns,
+        clock_ns: overhead.clock_ns,
+    }))?;
+    go()
+}
+
+/// One byte from the controller; `false` at its end.
+fn go() -> io::Result<bool> {
+    Ok(io::stdin().lock().read(&mut [0])? == 1)
+}
+
+fn say(event: &Event) -> io::Result<()> {
+    let body = rmp_serde::to_vec_named(event).map_err(io::Error::other)?;
+    let mut frame = (body.len() as u32).to_le_bytes().to_vec();
+    frame.extend(body);
+    let mut out = io::stdout().lock();
+    out.write_all(&frame)?;
+    out.flush()
+}
+
+/// Processor time so far of this process, of its children that have ended, and of the `partner`, which has not.
+fn processor_ns(partner: Option<libc::pid_t>) -> io::Result<u64> {
+    let mut total = sys::clock_ns(rustix::time::ClockId::ProcessCPUTime) + sys::children_ns();
+    if let Some(pid) = partner {
+        total += sys::process_cpu_ns(pid)?;
+    }
+    Ok(total)
+}
