@@ -4,6 +4,7 @@ Everything that is raised on purpose derives from `GuestmarkError`; the CLI prin
 `exit_status`. Any other exception that reaches the CLI is a bug in guestmark.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 
@@ -39,11 +40,17 @@ class PlatformUnusableError(GuestmarkError):
 
 
 class MachineError(GuestmarkError):
-    """One machine failed to start, died, hung or is not what was asked for; `console` is what it printed."""
+    """One machine failed to start, died, hung or is not what was asked for.
 
-    def __init__(self, message: str, *, hint: str = "", console: str = "") -> None:
+    `console` is what it printed; `phases` how far its start came, as `Machine.phases`.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str = "", console: str = "", phases: Mapping[str, float] | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.console = console
+        self.phases = phases or {}
 
 
 class AttestationError(MachineError):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 VERBS = {
     "exec": "Measure any command on the host and in guests.",
     "run": "Run a plan: workloads, platforms and factors from a TOML file.",
+    "boot": "Measure how guests start and end, phase by phase.",
     "plans": "List the built-in plans, or print one to edit.",
     "doctor": "Find out which platforms can be used here, by booting them.",
     "runs": "List the runs in the ledger.",

@@ -73,8 +73,9 @@ def run_trial(
             )
     except _TRIAL_FAULTS as error:
         reason = _one_line(error)
-        if isinstance(error, MachineError) and error.console:
-            record.console = error.console
+        if isinstance(error, MachineError):
+            record.console = error.console or record.console
+            record.phases = record.phases or error.phases
     failed = bool(reason)
     return Trial(
         cell_id=slot.cell.id,
@@ -135,8 +136,9 @@ def _measure(
 def _iterate(
     plan: Plan, slot: Slot, workload: workloads.Workload, machine: "Machine", observer: Observer
 ) -> tuple[Measurement, ...]:
-    wanted = plan.policy.iterations or slot.iterations
-    for number in range(plan.policy.warmup):
+    once = workloads.measures_once(workload)
+    wanted = 1 if once else plan.policy.iterations or slot.iterations
+    for number in range(0 if once else plan.policy.warmup):
         observer.phase(f"warming up {number + 1}/{plan.policy.warmup}")
         duration = _timed(lambda: workload.run(machine))[1]
         wanted = wanted or iterations.choose(duration)

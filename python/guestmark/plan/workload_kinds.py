@@ -23,6 +23,8 @@ _MODULES = {
         "guestmark.plan.disk_kinds",
     ),
     "netboot": "guestmark.plan.netboot_kind",
+    **dict.fromkeys(("boot", "guestfs-run"), "guestmark.plan.boot_kind"),
+    "sysbench": "guestmark.plan.sysbench_kind",
 }
 
 
@@ -38,7 +40,9 @@ class WorkloadKind:
     The other functions are given these final parameters: `metrics` returns those that will be measured, the primary one
     first; `label` what tables show when the plan says nothing. `takes` says whether a factor means anything to this
     workload on that platform; where it does not, there is one cell without the factor, as for factors that the platform
-    itself does not take.
+    itself does not take. `decides`, given the parameters too, goes before both: True takes a factor even where the
+    platform itself does not (mount options on the host, where the workload mounts an image), False does not take it,
+    None leaves it to them.
     """
 
     name: str
@@ -47,6 +51,9 @@ class WorkloadKind:
     metrics: Callable[[Mapping[str, Any]], tuple[Metric, ...]]
     label: Callable[[Mapping[str, Any]], str] = lambda _params: ""
     takes: Callable[[str, PlatformSpec], bool] = lambda _factor, _platform: True
+    decides: Callable[[Mapping[str, Any], str, PlatformSpec], bool | None] = (
+        lambda _params, _factor, _platform: None
+    )
 
     def params(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
         """The parameters the workload is given, from those of the plan.

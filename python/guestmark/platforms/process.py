@@ -5,8 +5,11 @@ write end only the controller has: when the controller ends, however it ends, th
 the hypervisor with all its helper processes and removes the scratch directory.
 """
 
+import bisect
 import contextlib
 import os
+import re
+import select
 import shutil
 import subprocess
 import tempfile
@@ -21,6 +24,7 @@ from guestmark.errors import MachineError
 
 _CONSOLE_LIMIT = 1 << 20
 _STOP_DEADLINE_S = 5.0
+_MAX_STAMPS = 50_000  # arrivals of output whose time is kept
 
 
 class Console:
@@ -34,6 +38,7 @@ class Console:
         self._head_size = self._tail_size = self._dropped = 0
         self.first_output_at: float | None = None
         self.last_output_at: float | None = None
+        self._stamps: list[tuple[int, float]] = []  # how much had arrived, and when
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._read, name="console", daemon=True)
         self._thread.start()
@@ -46,6 +51,18 @@ class Console:
                 parts.append(f"\n[… {self._dropped} bytes of console output dropped …]\n".encode())
             parts.append(b"".join(self._tail))
         return b"".join(parts).decode("utf-8", "replace").replace("\r\n", "\n")
+
+    def when(self, pattern: re.Pattern[bytes], *, last: bool = False) -> float | None:
+        """When the first (or last) match of `pattern` had arrived, on the monotonic clock; None when there is none."""
+        with self._lock:
+            parts = [(self._head_size + self._dropped, b"".join(self._tail)), (0, b"".join(self._head))]
+            for start, text in parts if last else parts[::-1]:
+                ends = [match.end() for match in pattern.finditer(text)]
+                if ends:
+                    arrived = start + (ends[-1] if last else ends[0])
+                    at = bisect.bisect_left(self._stamps, arrived, key=lambda stamp: stamp[0])
+                    return self._stamps[min(at, len(self._stamps) - 1)][1]
+        return None
 
     def join(self, timeout_s: float = 1.0) -> None:
         """Waits for the end of the output, which comes when the last process that holds it has ended."""
@@ -60,6 +77,9 @@ class Console:
                         self.first_output_at = now
                     self.last_output_at = now
                     self._keep(chunk)
+                    if len(self._stamps) == _MAX_STAMPS:
+                        self._stamps.pop()
+                    self._stamps.append((self._head_size + self._dropped + self._tail_size, now))
         os.close(self._stream)
 
     def _keep(self, chunk: bytes) -> None:
@@ -139,6 +159,22 @@ class SupervisedProcess:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+
+    def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
+        """When `order` was given and when the hypervisor's own process had ended, on the monotonic clock.
+
+        None for the latter when it is still there `timeout_s` later. The supervisor, which cleans up, ends after it.
+        """
+        pid = self.pid()
+        handle = -1 if pid is None else os.pidfd_open(pid)
+        try:
+            ordered = time.monotonic()
+            order()
+            ended = handle < 0 or bool(select.select([handle], [], [], timeout_s)[0])
+            return ordered, time.monotonic() if ended else None
+        finally:
+            if handle >= 0:
+                os.close(handle)
 
     def stop(self) -> None:
         """Ends the hypervisor with all its helpers and removes the scratch directory. May be called twice."""

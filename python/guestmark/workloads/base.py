@@ -43,6 +43,11 @@ class BringsMachine(Protocol):
         """Starts the machine of this trial in place of `platform.start`, whose rules hold for it."""
 
 
+def measures_once(workload: Workload) -> bool:
+    """Whether a fresh machine is good for one run of it only, without warm-up: says its class's `ONCE`."""
+    return getattr(workload, "ONCE", False)
+
+
 @runtime_checkable
 class ChecksPlan(Protocol):
     """What a workload's class may have besides: a look at the whole plan before anything is measured."""
@@ -69,8 +74,11 @@ _builtin = {
     "fileread": "guestmark.workloads.fileread:FilereadWorkload",
     "guestfish": "guestmark.workloads.guestfish:GuestfishWorkload",
     "netboot": "guestmark.netboot.workload:NetbootWorkload",
+    "boot": "guestmark.workloads.boot:BootWorkload",
+    "guestfs-run": "guestmark.workloads.guestfs_run:GuestfsRunWorkload",
+    "sysbench": "guestmark.workloads.sysbench:SysbenchWorkload",
 }
-_PEERS = {"guestfish"}  # other people's programs that start a machine of their own
+_PEERS = {"guestfish", "guestfs-run"}  # other people's programs that start a machine of their own
 _registry: dict[str, Factory] = {}
 
 

@@ -1,0 +1,66 @@
+"""`guestmark boot`: where the time of a guest's start goes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from guestmark.cli import options
+from guestmark.cli.measuring import Measuring, measuring
+
+SETTINGS = {"allow_interspersed_args": False}
+
+
+@measuring
+def command(
+    argv: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND...]", help="Runs in the guest between its being ready and its power-off."
+        ),
+    ] = None,
+    *,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--on",
+            metavar="PLATFORM,...",
+            help="What to boot: kvm, tcg, uml, or one inside another as tcg/kvm. Default: tcg,uml.",
+            autocompletion=options.complete_platform,
+        ),
+    ] = None,
+    initcalls: Annotated[
+        bool,
+        typer.Option(
+            "--initcalls", help="List the kernel's slowest initcalls; tracing them costs some time."
+        ),
+    ] = False,
+    guestfish: Annotated[
+        bool,
+        typer.Option(
+            "--guestfish", help="Measure the launch of libguestfs's guest beside, on tcg and kvm as they are."
+        ),
+    ] = False,
+    given: Measuring,
+) -> None:
+    """Measure how guests start and end, phase by phase.
+
+    From the hypervisor's start over firmware, kernel, modules, root filesystem and agent to an orderly power-off, by
+    the host's clock. Every block boots each platform once, in random order.
+
+    Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
+    could be measured, 130 interrupted (guestmark resume continues).
+    """
+    from dataclasses import asdict
+
+    from guestmark.cli import session
+    from guestmark.plan.boot_plan import build
+    from guestmark.plan.outline import Overrides
+    from guestmark.platforms.base import Caller
+
+    wanted = Overrides(on=on or ("tcg", "uml"), **given.overrides())
+    plan = build(
+        wanted, argv or (), initcalls=initcalls, guestfish=guestfish, caller=asdict(Caller.current())
+    )
+    raise typer.Exit(session.execute(plan, given.ledger, given.outputs()))

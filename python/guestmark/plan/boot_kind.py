@@ -1,0 +1,89 @@
+"""The workloads `boot` and `guestfs-run` in plans: how long a guest takes to start and to go, by phase."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from guestmark.plan.model import Metric
+from guestmark.plan.platform_spec import PlatformSpec
+from guestmark.plan.schema import Strict
+from guestmark.plan.workload_kinds import WorkloadKind, register
+
+READY = Metric("ready_s", "s")  # process started → agent ready
+VMM = Metric("vmm_s", "s")  # process started → firmware's first sign of life (UML: → the kernel starts)
+FIRMWARE = Metric("firmware_s", "s")  # → it hands over to the kernel
+ENTRY = Metric("entry_s", "s")  # → the kernel's first line (unpacking, where the kernel does that)
+KERNEL = Metric("kernel_s", "s")  # → PID 1 runs
+MODULES = Metric("modules_s", "s")  # → modules loaded
+ROOT = Metric("root_s", "s")  # → root filesystem mounted
+AGENT = Metric("agent_s", "s")  # → the agent (of libguestfs: its daemon) answers
+WORK = Metric("work_s", "s")  # → the order to switch off: attestation, and the command if there is one
+POWEROFF = Metric("poweroff_s", "s")  # → the kernel's last line
+EXIT = Metric("exit_s", "s")  # → the process is gone
+TOTAL = Metric("total_s", "s")  # process started → gone
+PHASES = (
+    VMM,
+    FIRMWARE,
+    ENTRY,
+    KERNEL,
+    MODULES,
+    ROOT,
+    AGENT,
+    WORK,
+    POWEROFF,
+    EXIT,
+)  # in order; they add up to TOTAL
+ALL = (READY, TOTAL, *PHASES)
+FACTORS_OF_PEER = frozenset({"memory", "smp"})
+
+
+class BootParams(Strict):
+    """`command` runs between ready and power-off; `initcalls` has the kernel say what its start consists of."""
+
+    command: list[str] = Field(default_factory=list)
+    initcalls: bool = False
+
+    def to_params(self) -> dict[str, Any]:
+        """As the workload and, for `watch`, the platform get them. Raises `ValueError` for no command at all."""
+        if any("\0" in word for word in self.command) or self.command[:1] == [""]:
+            raise ValueError("an empty name or a NUL character cannot be run")
+        work = {"command": self.command} if self.command else {}
+        return {"watch": {"initcalls": self.initcalls}, **work}
+
+
+class GuestfsRunParams(Strict):
+    """`phases`: whether each trial holds a second launch, with libguestfs's messages, for them."""
+
+    phases: bool = True
+
+
+def _label(params: Mapping[str, Any]) -> str:
+    work = f" with {shlex.join(params['command'])}" if "command" in params else ""
+    return f"boot{work}{', initcalls traced' if params['watch']['initcalls'] else ''}"
+
+
+def _peer_takes(name: str, _platform: PlatformSpec) -> bool:
+    return name in FACTORS_OF_PEER
+
+
+BOOT = register(
+    WorkloadKind(
+        "boot",
+        "the start and the end of a guest, phase by phase",
+        lambda: BootParams,
+        lambda _params: ALL,
+        _label,
+    )
+)
+GUESTFS_RUN = register(
+    WorkloadKind(
+        "guestfs-run",
+        "the start and the end of libguestfs's guest: guestfish ... run",
+        lambda: GuestfsRunParams,
+        lambda _params: ALL,
+        lambda _params: "guestfish run",
+        _peer_takes,
+    )
+)

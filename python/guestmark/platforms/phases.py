@@ -1,0 +1,82 @@
+"""Where the time between a hypervisor's start and its end goes, told from its console on this machine's clock.
+
+A workload that wants to know says so in its parameters: `watch = {}` makes the firmware (QEMU's SeaBIOS, on its debug
+port), the kernel (its first line, printed early) and the agent (a line after each step) say on the console how far they
+are, and the time each of these lines arrived is that phase's end. Other guests stay as silent as can be.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from guestmark.plan.model import Cell
+    from guestmark.platforms.process import Console, SupervisedProcess
+
+# In `Machine.phases` of a watched guest, in order; seconds since its hypervisor was started. Those that a guest does
+# not have (UML has no firmware), or has not come to yet, are absent.
+FIRMWARE = "firmware"  # the firmware's first sign of life
+HANDOVER = "handover"  # firmware, or User-Mode Linux's looking at the host, is over: the kernel starts
+FIRST_LINE = "first_line"  # of the kernel's log
+KERNEL = "kernel"  # PID 1 runs
+MODULES = "modules"  # loaded
+ROOT = "root"  # the host's root is mounted, with its overlay
+READY = "ready"  # the agent's greeting has arrived
+ORDERED = "ordered"  # the order to switch off was sent
+DOWN = "down"  # the kernel's last line
+GONE = "gone"  # the hypervisor's process has ended
+
+_LINES = {
+    FIRMWARE: rb"SeaBIOS",
+    # SeaBIOS says so twice: where it boots from, then where it jumps to.
+    HANDOVER: rb"Booting from [^\n]*\n|Checking PROT_EXEC mmap[^\n]*OK\n|Adding \d+ bytes to physical memory[^\n]*\n",
+    FIRST_LINE: rb"Linux version ",
+    KERNEL: rb"guestmark-agent: kernel done",
+    MODULES: rb"guestmark-agent: modules done",
+    ROOT: rb"guestmark-agent: root done",
+    DOWN: rb"reboot: (?:Power down|System halted)",
+}
+_LAST = {HANDOVER, DOWN}  # of several such lines the last counts
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a guest is made to say; `initcalls`: also how long each of the kernel's initcalls took, in its log."""
+
+    initcalls: bool = False
+
+    @classmethod
+    def of(cls, cell: Cell) -> Watch | None:
+        """What the cell's workload wants to know; None for most."""
+        wanted = cell.workload.params.get("watch")
+        return None if wanted is None else cls(**wanted)
+
+    def qemu_arguments(self) -> list[str]:
+        """The firmware's messages, to the console (whose character device must be called so and be a multiplexer)."""
+        return ["-device", "isa-debugcon,iobase=0x402,chardev=console"]
+
+    def qemu_kernel_arguments(self) -> list[str]:
+        """For in front of the others: `quiet` behind these silences the kernel after its first line."""
+        return ["loglevel=6", "earlyprintk=ttyS0", *self.kernel_arguments()]
+
+    def uml_arguments(self) -> list[str]:
+        """In place of `quiet`, which silences more than the kernel."""
+        return ["loglevel=4", *self.kernel_arguments()]
+
+    def kernel_arguments(self) -> list[str]:
+        """For any kernel."""
+        debug = ["initcall_debug", "log_buf_len=4M"] if self.initcalls else []
+        return ["GUESTMARK_MARKS=1", *debug]
+
+
+def seen(process: SupervisedProcess) -> dict[str, float]:
+    """The phases whose lines are on the console, in the order of time."""
+    found = {name: _when(process.console, name) for name in _LINES}
+    times = {name: at - process.started_at for name, at in found.items() if at is not None}
+    return dict(sorted(times.items(), key=lambda item: item[1]))
+
+
+def _when(console: Console, name: str) -> float | None:
+    return console.when(re.compile(_LINES[name]), last=name in _LAST)
