@@ -31,7 +31,7 @@ from guestmark.plan.units import format_size, parse_size
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, channel
 from guestmark.platforms.probe import probe_by_start
-from guestmark.platforms.qemu import DEFAULTS, Extras, QemuPlatform
+from guestmark.platforms.qemu import DEFAULTS, TCG_CPU, Extras, QemuPlatform
 
 if TYPE_CHECKING:
     from guestmark.agent.results import ExecResult
@@ -40,7 +40,7 @@ PORT = "guestmark-inner"
 _OUTER_NEEDS = 768 << 20  # for the outer kernel, the relay, the inner hypervisor and files it writes
 _HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
 _READY_DEADLINE_S = 180.0
-_OUTER_CPU = {"tcg": "max,svm=on", "kvm": "host"}
+_OUTER_CPU = {"tcg": f"{TCG_CPU},svm=on", "kvm": "host"}
 
 
 class NestedPlatform:
