@@ -65,13 +65,14 @@ def tsc_khz() -> int | None:
     return int(done.stdout) if done.stdout.strip() else None
 
 
-def start_host_agent() -> tuple[subprocess.Popen[bytes], Transport]:
+def start_host_agent(within: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], Transport]:
     """Starts an agent on this machine over a pair of pipes: the process and its transport.
 
+    `within` is a command that becomes the agent, such as `unshare --mount`.
     When the transport is closed, or this process ends in whatever way, the agent kills all it started and exits.
     """
     process = subprocess.Popen(
-        [str(agent_binary()), "serve"],
+        [*within, str(agent_binary()), "serve"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,

@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.results import CallError, CommandError
-from guestmark.disks import options
+from guestmark.disks import loop, options
 from guestmark.disks.spec import DiskSpec
 from guestmark.errors import AttestationError, MachineError
 
@@ -47,6 +48,11 @@ class AttachedDisk:
         options asked. On the host it does nothing. Raises `MachineError` with the kernel's message when it refuses,
         `AttestationError` with both values when an option did not take effect.
         """
+        if self.spec.loop:
+            Path(self.directory).mkdir(exist_ok=True)
+            self.device = loop.mount(agent, self.spec, str(self.image.path), self.directory)
+            self._attest(agent)
+            return self.directory
         if not self.device:
             return self.directory
         agent.mkdir(self.directory, parents=True)
@@ -109,10 +115,14 @@ def directories(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ...]]
         yield ()
         return
     with images(specs, formatted=False) as made:
-        yield tuple(
-            AttachedDisk(image.spec, image, directory=str(image.path) if image.path.is_dir() else "")
-            for image in made
-        )
+        yield tuple(AttachedDisk(image.spec, image, directory=_directory_of(image)) for image in made)
+
+
+def _directory_of(image: Image) -> str:
+    """Where a target is on the host: itself, or beside the image that is mounted there."""
+    if image.spec.loop:
+        return str(image.path.parent / "mounted")
+    return str(image.path) if image.path.is_dir() else ""
 
 
 def find_device(agent: Agent, spec: DiskSpec, index: int) -> str:

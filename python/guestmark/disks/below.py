@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.results import CallError
 from guestmark.disks import flushes, metrics
-from guestmark.disks.processes import descendants
 from guestmark.disks.spec import Role
 from guestmark.plan.model import Measurement, Metric
 
@@ -86,6 +85,9 @@ class Below:
     @classmethod
     def before(cls, machine: Machine) -> Below:
         """Reads them; nothing of it is inside the timing."""
+        from guestmark.platforms.base import innermost
+
+        machine = innermost(machine)
         return cls(machine, _read(machine))
 
     def after(self) -> Changes:
@@ -103,15 +105,17 @@ class Below:
             facts = {
                 "flushes_reached_host": verdict.reached,
                 "flushes_why": verdict.why,
-                "location_in_memory": in_memory(target.spec.location),
+                "location_in_memory": in_memory(
+                    target.spec.location, self.machine.place.read("/proc/self/mounts")
+                ),
             }
         return Changes(counters, target.image.allocated_bytes() if target else None, facts)
 
 
-def in_memory(directory: str) -> bool:
-    """Whether files in the directory are lost with the host's power, flushed or not."""
+def in_memory(directory: str, mounts: str | None = None) -> bool:
+    """Whether files in the directory are lost with the host's power, flushed or not; `mounts` default to this host's."""
     best, kind = "", ""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
+    for line in (Path("/proc/self/mounts").read_text() if mounts is None else mounts).splitlines():
         _, where, filesystem, *_ = line.split(" ")
         if os.path.commonpath([where, directory]) == where and len(where) >= len(best):
             best, kind = where, filesystem
@@ -123,12 +127,16 @@ def _ratio(value: float | None, of: float) -> float | None:
 
 
 def _read(machine: Machine) -> Counters:
-    if machine.vmm_pid is None:  # the host itself: what is below it is not ours to count
-        return Counters()
+    if (
+        machine.vmm_pid is None
+    ):  # the host itself: what is below it is not ours to count, but for loop devices
+        on_loop = any(disk.spec.loop for disk in machine.disks)
+        written, flushed = _of_guest(machine) if on_loop else (None, None)
+        return Counters(guest_written=written, guest_flushes=flushed)
     stats = machine.vmm_stats()
     vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] if "vmm_user_s" in stats else None
     guest_written, guest_flushes = _of_guest(machine)
-    host = _of_qemu(machine.query) if machine.query else _of_processes(machine.vmm_pid)
+    host = _of_qemu(machine.query) if machine.query else _of_processes(machine, machine.vmm_pid)
     if any(disk.spec.bus == "nvme" for disk in machine.disks):
         host["host_flushes"] = None  # QEMU's nvme device does not count them
     return Counters(
@@ -161,13 +169,13 @@ def _of_qemu(query: Any) -> dict[str, int | None]:
     }
 
 
-def _of_processes(pid: int) -> dict[str, int | None]:
+def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
     """What the hypervisor's processes gave the host's kernel, a few kilobytes of console and channel included."""
     total = {"wchar": 0, "syscw": 0, "rchar": 0}
-    for one in (pid, *descendants(pid)):
+    for one in (pid, *machine.place.descendants(pid)):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             try:
-                lines = Path(f"/proc/{one}/io").read_text().splitlines()
+                lines = machine.place.read(f"/proc/{one}/io").splitlines()
             except PermissionError:
                 return {"host_written": None, "host_writes": None, "host_read": None}
             for line in lines:

@@ -38,7 +38,7 @@ def judge(
     machine: Machine, disk: AttachedDisk, guest_flushes: int | None, host_flushes: int | None
 ) -> Verdict:
     """The verdict on the flushes between two readings of the counters."""
-    if machine.vmm_pid is None:
+    if machine.vmm_pid is None and not disk.spec.loop:
         return Verdict("yes", "the host flushes its own filesystem")
     if guest_flushes is None:
         return Verdict("unknown", "the guest's kernel does not count flushes")
@@ -47,6 +47,10 @@ def judge(
         verdict = of_qemu(blocks, disk.spec.name, guest_flushes, host_flushes)
     elif guest_flushes == 0:
         verdict = Verdict("no", "the guest's kernel sent no flush to its disk")
+    elif disk.spec.loop:
+        verdict = Verdict(
+            "yes", f"{guest_flushes} sent by the filesystem; the loop device syncs the image for each"
+        )
     else:
         verdict = None
     if verdict is not None:
@@ -77,12 +81,15 @@ def of_qemu(
 
 
 def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
+    from guestmark.platforms.place import HERE
+
     pid = machine.vmm_pid
     assert pid is not None
     try:
-        program = Path(f"/proc/{pid}/exe").resolve()
+        # Outer guests have this host's root, so the program is the same one.
+        program = Path(machine.place.links(f"/proc/{pid}/exe")[0])
         stamp = program.stat()
-    except OSError:
+    except (OSError, IndexError):
         return Verdict("unknown", "the hypervisor has gone")
     spec = disk.spec
     if spec.aio == "io_uring":
@@ -91,6 +98,8 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
         )
     key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.bus, spec.aio, spec.cache)
     if key not in _seen:
+        if machine.place is not HERE:
+            return Verdict("unknown", "the same program was not watched on this host in this run")
         verdict = _watch(machine, disk, pid)
         if verdict.reached == "unknown":
             return verdict

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guestmark.disks import programs, sparse
+from guestmark.disks import programs, reading, sparse
 from guestmark.disks.spec import DiskSpec, Role
 from guestmark.disks.store import store
 from guestmark.disks.template import template
@@ -111,20 +111,31 @@ class Image:
         if self.path.is_dir():
             return
         if self.spec.format == "qcow2":
-            programs.run("qemu-img", "check", "-q", "-U", "-f", "qcow2", str(self.path))
+            self.program("qemu-img", "check", "-q", "-U", "-f", "qcow2", str(self.path))
         elif self.spec.filesystem.startswith("ext"):
-            programs.run("e2fsck", "-fn", str(self.path))
+            self.program("e2fsck", "-fn", str(self.path))
         elif self.spec.filesystem == "xfs":
-            programs.run("xfs_repair", "-n", "-f", str(self.path))
+            self.program("xfs_repair", "-n", "-f", str(self.path))
         elif self.spec.filesystem == "btrfs":
-            programs.run("btrfs", "check", "--readonly", str(self.path))
+            self.program("btrfs", "check", "--readonly", str(self.path))
+
+    def read_again(self, name: str) -> Checksum:
+        """Digest of the file `name` at the top of a raw image's ext filesystem, read by debugfs past any guest.
+
+        The disk must be unmounted. Raises `WorkloadError` with what debugfs says.
+        """
+        return reading.read_on_host(self.path, name)
+
+    def program(self, program: str, *arguments: str) -> None:
+        """Runs a program where the image is. Raises `MachineError` with its complaints."""
+        programs.run(program, *arguments)
 
 
 @contextmanager
 def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tuple[Image, ...]]:
     """Makes fresh images for one trial; leaving the context removes them. A kill leaves nothing either.
 
-    Without `formatted` a target is an empty directory, as the host has it.
+    Without `formatted` a target is an empty directory, as the host has it, unless it is to be mounted there.
 
     Raises `MachineError` when there is no room, `PlatformUnusableError` when a program is missing.
     """
@@ -135,7 +146,7 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
             try:
                 if spec.role is Role.SOURCE:
                     made.append(_source(spec))
-                elif formatted:
+                elif formatted or spec.loop:
                     made.append(_target(spec, directories))
                 else:
                     made.append(Image(spec, _directory(spec, directories)))

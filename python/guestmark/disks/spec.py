@@ -31,7 +31,8 @@ DEFAULTS: Mapping[str, str] = {
     "mkfs": "defaults",
     "mount": "defaults",
 }
-_NEED_KEYS = {"role", "content", *DEFAULTS}
+_NEED_KEYS = {"role", "content", "host", *DEFAULTS}
+_LOOP_CACHES = ("writeback", "none")
 
 
 class Role(StrEnum):
@@ -47,7 +48,8 @@ class DiskSpec:
 
     `content` is for sources: `zero`, `one` (bytes of value 1), `random` (the same bytes every time for one size) or
     `file:PATH` (its first `size` bytes). `mkfs` and `mount` are options as typed, `defaults` when there are none;
-    `filesystem` `none` leaves the disk unformatted (sources always are).
+    `filesystem` `none` leaves the disk unformatted (sources always are). `loop`: an image on the host too, mounted
+    there through a loop device, where otherwise a target is a directory.
     """
 
     role: Role
@@ -63,6 +65,7 @@ class DiskSpec:
     mkfs: str = "defaults"
     mount: str = "defaults"
     content: str = "zero"
+    loop: bool = False
 
     @property
     def name(self) -> str:
@@ -119,6 +122,9 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
             **{name: cell.factors[name] for name in DEFAULTS if name in cell.factors},
         }
     kind = parse_platform(cell.platform).inner.kind
+    loop = kind == "host" and need.get("host") == "loop"
+    if loop:
+        values |= {"bus": "loop", "format": "raw", "aio": "threads"}
     if kind == "uml":
         values |= {"bus": "ubd", "format": "raw", "cache": "writeback", "aio": "threads"}
     disk = DiskSpec(
@@ -135,6 +141,7 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         mkfs=values["mkfs"],
         mount=values["mount"],
         content=str(need.get("content", "zero")),
+        loop=loop,
     )
     _check(disk, cell)
     return disk
@@ -145,6 +152,11 @@ def _check(disk: DiskSpec, cell: Cell) -> None:
         raise UsageError(
             f"{cell.id}: preallocation=metadata needs format=qcow2, a raw image has no metadata",
             hint="take preallocation=off (sparse), falloc or full, or exclude the combination",
+        )
+    if disk.loop and (disk.cache not in _LOOP_CACHES or disk.filesystem == NO_FILESYSTEM):
+        raise UsageError(
+            f"{cell.id}: a loop device on the host has a filesystem, and cache=writeback or cache=none",
+            hint="take one of these, or exclude the combination",
         )
     if disk.size % 4096:
         raise UsageError(

@@ -40,6 +40,7 @@ _registry: dict[str, Factor] = {}
 _PROVIDERS = (
     "guestmark.disks.factors",
     "guestmark.netboot.factors",
+    "guestmark.plan.sysbench_options",
 )  # modules that register theirs when imported
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -178,7 +179,12 @@ class _Reader:
             return None
         label = given.label or kind.label(params) or key
         return Entry(
-            WorkloadSpec(kind.name, params, label, key), levels, platforms, kind.takes, spans=given.matrix
+            WorkloadSpec(kind.name, params, label, key),
+            levels,
+            platforms,
+            kind.takes,
+            spans=given.matrix,
+            decides=functools.partial(kind.decides, params),
         )
 
     def _params(

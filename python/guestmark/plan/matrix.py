@@ -43,6 +43,7 @@ class Entry:
     platforms: tuple[PlatformSpec, ...] | None = None
     takes: Callable[[str, PlatformSpec], bool] = lambda _factor, _platform: True
     spans: bool = True
+    decides: Callable[[str, PlatformSpec], bool | None] = lambda _factor, _platform: None
 
     @property
     def key(self) -> str:
@@ -182,7 +183,8 @@ def _span_entry(
 def _applies(entry: Entry, name: str, spec: PlatformSpec) -> bool:
     factor = factors.get(name)
     mine = factor.workloads is None or entry.workload.name in factor.workloads
-    return mine and factor.applies_to(spec) and entry.takes(name, spec)
+    decided = entry.decides(name, spec) if mine else False
+    return factor.applies_to(spec) and entry.takes(name, spec) if decided is None else decided
 
 
 def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:

@@ -6,21 +6,24 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
+from guestmark.disks import loop
 from guestmark.disks.attached import AttachedDisk, directories
-from guestmark.disks.spec import disks_of
+from guestmark.disks.spec import DEFAULTS as DISK_FACTORS
+from guestmark.disks.spec import DiskSpec, disks_of
 from guestmark.errors import AttestationError, GuestmarkError, MachineError, UsageError
+from guestmark.plan import factors
 from guestmark.plan.model import Cell
 from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.place import HERE, Place
 
 READY_DEADLINE_S = 10.0
 _STOP_DEADLINE_S = 2.0
-_FACTORS = {"location", "block_size"}
 
 
 @dataclass(slots=True)
@@ -33,6 +36,7 @@ class Host:
     vmm_pid: int | None = None
     disks: tuple[AttachedDisk, ...] = ()
     query: None = None
+    place: Place = HERE
 
     def attest(self) -> Mapping[str, Any]:
         """The host's kernel as the agent sees it. Raises `AttestationError` when it is not this process's own."""
@@ -71,14 +75,15 @@ class HostPlatform:
         Raises `UsageError` for factors, which a host cannot be given, and `MachineError` when the agent does not
         answer in time.
         """
-        if others := cell.factors.keys() - _FACTORS:
-            raise UsageError(
-                f"the host cannot be given {', '.join(sorted(others))}", hint="factors are for guests"
-            )
+        disks = disks_of(cell)
+        _check_factors(cell, disks)
+        within = loop.PRIVATE_MOUNTS if any(disk.loop for disk in disks) else ()
+        if within:
+            loop.check()
         begin = time.monotonic()
-        command = (str(agent_binary()), "serve")
+        command = (*within, str(agent_binary()), "serve")
         try:
-            process, transport = start_host_agent()
+            process, transport = start_host_agent(within)
         except OSError as error:
             raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
         with contextlib.ExitStack() as stack:
@@ -87,7 +92,7 @@ class HostPlatform:
             stack.callback(agent.close)
             agent.hello(timeout_s=READY_DEADLINE_S)
             host = Host(agent, command, {"ready": time.monotonic() - begin})
-            host.disks = stack.enter_context(directories(disks_of(cell)))
+            host.disks = stack.enter_context(directories(disks))
             yield host
 
     def probe(self) -> Usable | Unusable:
@@ -100,6 +105,15 @@ class HostPlatform:
                 return Usable(host.phases["ready"])
         except GuestmarkError as error:
             return Unusable(error.message, error.hint)
+
+
+def _check_factors(cell: Cell, disks: Sequence[DiskSpec]) -> None:
+    on_loop = DISK_FACTORS.keys() if any(disk.loop for disk in disks) else frozenset()
+    others = [name for name in cell.factors if name not in on_loop and "host" not in factors.get(name).kinds]
+    if others:
+        raise UsageError(
+            f"the host cannot be given {', '.join(sorted(others))}", hint="factors are for guests"
+        )
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

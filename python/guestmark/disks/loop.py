@@ -1,0 +1,83 @@
+"""Images mounted on the host itself through loop devices, with the same options as in a guest.
+
+They are mounted in a mount namespace that only the trial's agent and what it runs are in. When the agent ends, and it
+does when this process does, by whatever signal, the namespace goes with its mounts, and the loop devices, which are set
+up to detach with their last user, go with them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+from guestmark.errors import AttestationError, MachineError
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+    from guestmark.disks.spec import DiskSpec
+
+# Before the command of an agent: nobody else sees what it mounts.
+PRIVATE_MOUNTS = ("unshare", "--mount", "--propagation", "private", "--")
+_HINT = "start guestmark as root on a machine with loop devices, or take host_disk=directory"
+_DEADLINE_S = 60.0
+
+
+def why_not() -> str:
+    """Why no image can be mounted on this host; empty when one can. Found out by asking for a loop device."""
+    if os.geteuid() != 0:
+        return "an image can be mounted on the host by root only"
+    if shutil.which("unshare") is None or shutil.which("losetup") is None:
+        return "unshare and losetup (package util-linux) are missing"
+    try:
+        done = subprocess.run(
+            [*PRIVATE_MOUNTS, "losetup", "--find"],
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "no loop device was found in time"
+    if done.returncode == 0:
+        return ""
+    said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    return f"this host gives no loop device or no mount namespace: {said}"
+
+
+def check() -> None:
+    """Raises `MachineError` with the reason when no image can be mounted on this host."""
+    if reason := why_not():
+        raise MachineError(reason, hint=_HINT)
+
+
+def mount(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
+    """Mounts an image in the agent's namespace and returns its device; with `cache=none` past the host's page cache.
+
+    Raises `MachineError` with what mount says, `AttestationError` when direct I/O did not take effect.
+    """
+    options = ",".join(filter(None, ("loop", spec.mount_options)))
+    _run(agent, ["mount", "-t", spec.filesystem, "-o", options, image, directory])
+    for line in reversed(agent.facts().mounts.splitlines()):
+        device, where, *_ = line.split(" ")
+        if where == directory:
+            break
+    else:
+        raise MachineError(f"{image} is not mounted at {directory}")
+    wanted = spec.cache == "none"
+    if wanted:
+        _run(agent, ["losetup", "--direct-io=on", device])
+    found = agent.read_file(f"/sys/block/{device.removeprefix('/dev/')}/loop/dio").strip() == b"1"
+    if found != wanted:
+        asked, is_there = ("on" if one else "off" for one in (wanted, found))
+        raise AttestationError(
+            f"direct I/O of {device} is not what was asked for: asked {asked}, found {is_there}"
+        )
+    return device
+
+
+def _run(agent: Agent, argv: list[str]) -> None:
+    done = agent.exec(argv, timeout_s=_DEADLINE_S)
+    if not done.ok:
+        said = " ".join((done.stderr or done.stdout).decode(errors="replace").split())
+        raise MachineError(
+            f"{' '.join(argv[:-2])}: {said or 'failed'}", hint="check the mount options and the kernel's log"
+        )
