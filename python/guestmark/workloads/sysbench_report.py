@@ -7,9 +7,9 @@ anywhere; LC_ALL must be C. `N` is a whole number, `X` one with decimals::
     version   = "sysbench 1.0.20 (using …)"
     preamble  = { one of _PREAMBLE }                      what was asked for, up to "Threads started!"
     interim   = "[ 1s ] thds: …"                          with --report-interval
-    result    = [ cpu | memory | files | sql ]            nothing for threads and mutex
+    result    = [ cpu | memory | files | sql ]            as the preamble has it; nothing for threads and mutex
     cpu       = "CPU speed:" / "events per second: X"
-    memory    = "Total operations: N (X per second)" / [ "X MiB transferred (X MiB/sec)" ]
+    memory    = "Total operations: N (X per second)" / [ "X MiB transferred (X MiB/sec)" ]  unless "operation: none"
     files     = "File operations:" / "reads/s: X" / "writes/s: X" / "fsyncs/s: X" /
                 "Throughput:" / "read, MiB/s: X" / "written, MiB/s: X"
     sql       = "SQL statistics:" / "queries performed:" / "read: N" / "write: N" / "other: N" / "total: N" /
@@ -118,6 +118,9 @@ _SECTIONS: Mapping[str, tuple[re.Pattern[str], ...]] = {
 _OPERATIONS = _line("Total operations: {operations:N} ({operations_rate:X} per second)")
 _TRANSFERRED = _line("{mib:X} MiB transferred ({mib_rate:X} MiB/sec)")
 _FOLLOWED_BY = {_FILES: _THROUGHPUT}
+_MEMORY_ASKED = "Running memory speed test with the following options:"
+_NO_TRANSFER = "operation: none"
+_ASKED = {"Prime numbers limit:": _CPU, "Extra file open flags:": _FILES}
 _ALWAYS = (_GENERAL, _LATENCY, _FAIRNESS)
 
 
@@ -228,22 +231,33 @@ class _Reader:
     def report(self) -> Report:
         """Everything, or the error about the first line that is wrong."""
         self._take(_VERSION)
+        begin = self._at
         while self._peek() != _STARTED:
             self._take(*_PREAMBLE)
+        asked = [line for _, line in self._lines[begin : self._at]]
         self._at += 1
         while _INTERIM.fullmatch(self._peek()):
             self._at += 1
-        if _OPERATIONS.fullmatch(self._peek()):
-            self._take(_OPERATIONS)
-            if _TRANSFERRED.fullmatch(self._peek()):
-                self._take(_TRANSFERRED)
-        elif self._peek() not in _ALWAYS:
-            self._section((_CPU, _FILES, _SQL))
+        self._result(asked)
         for name in _ALWAYS:
             self._section((name,))
         if self._at < len(self._lines):
             raise self._unknown("the end")
         return self._made()
+
+    def _result(self, asked: list[str]) -> None:
+        """The test's own part, which what was asked for tells."""
+        if _MEMORY_ASKED in asked:
+            self._take(_OPERATIONS)
+            if _NO_TRANSFER not in asked:
+                self._take(_TRANSFERRED)
+            return
+        for start, name in _ASKED.items():
+            if any(line.startswith(start) for line in asked):
+                self._section((name,))
+                return
+        if self._peek() != _GENERAL:
+            self._section((_SQL, _GENERAL))
 
     def _section(self, names: tuple[str, ...]) -> None:
         name = self._peek()
