@@ -30,6 +30,7 @@ class Measuring:
     warmup: options.Warmup = None
     iterations: options.Iterations = None
     seed: options.Seed = None
+    keep: options.Keep = False
     json: options.Json = None
     csv: options.Csv = None
     markdown: options.Markdown = None
@@ -58,7 +59,14 @@ class Measuring:
         """Where the result goes."""
         from guestmark.cli.session import Outputs
 
-        return Outputs(json=self.json, csv=self.csv, markdown=self.markdown, quiet=self.quiet, then=then)
+        return Outputs(
+            json=self.json,
+            csv=self.csv,
+            markdown=self.markdown,
+            quiet=self.quiet,
+            then=then,
+            keep=self.keep,
+        )
 
 
 def measuring(command: Callable[..., None]) -> Callable[..., None]:

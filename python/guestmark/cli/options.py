@@ -174,6 +174,12 @@ Iterations = Annotated[
     int | None,
     typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 10, by duration)."),
 ]
+Keep = Annotated[
+    bool,
+    typer.Option(
+        "--keep", help="Leave the disk images of trials that fail or are interrupted where they are."
+    ),
+]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random order.")]
 Then = Annotated[bool, typer.Option("--then", help="Show the published figures beside the measured ones.")]
 

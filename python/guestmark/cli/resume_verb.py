@@ -10,6 +10,7 @@ from guestmark.cli import options
 def command(
     run: options.Run,
     *,
+    keep: options.Keep = False,
     json: options.Json = None,
     csv: options.Csv = None,
     markdown: options.Markdown = None,
@@ -19,5 +20,5 @@ def command(
     """Continue a run exactly where it stopped."""
     from guestmark.cli import session
 
-    outputs = session.Outputs(json=json, csv=csv, markdown=markdown, quiet=quiet)
+    outputs = session.Outputs(json=json, csv=csv, markdown=markdown, quiet=quiet, keep=keep)
     raise typer.Exit(session.resume(run, ledger, outputs))

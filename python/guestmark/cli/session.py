@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -29,6 +29,7 @@ class Outputs:
     markdown: str | None = None
     quiet: bool = False
     then: bool = False  # published figures beside the measured ones
+    keep: bool = False  # disk images of trials that fail or are interrupted
 
     def files(self) -> list[tuple[str, str]]:
         """Format and destination of each output that was asked for."""
@@ -116,7 +117,7 @@ def _run(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> int:
     from guestmark.experiment.interrupt import Interruption
 
     interruption = Interruption()
-    with interruption.handled():
+    with interruption.handled(), _keeping(outputs):
         try:
             with _observer(outputs) as observer:
                 state = runner.run(plan, ledger, run_id, observer=observer, interruption=interruption)
@@ -124,6 +125,22 @@ def _run(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> int:
             _say(f"what was measured until now is in run {run_id}", outputs, loud=True)
             raise LedgerError(error.message, hint=error.hint) from error
     return _finish(ledger, run_id, state, outputs)
+
+
+@contextmanager
+def _keeping(outputs: Outputs) -> Iterator[None]:
+    """Has failed trials' images kept, when that was asked for, and says where they are."""
+    if not outputs.keep:
+        yield
+        return
+    from guestmark.disks.store import store
+
+    store().keep = True
+    try:
+        yield
+    finally:
+        for path in store().left:
+            _say(f"kept for you to look at and remove: {path}", outputs, loud=True)
 
 
 def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> int:

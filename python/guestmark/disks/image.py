@@ -135,12 +135,15 @@ class Image:
 def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tuple[Image, ...]]:
     """Makes fresh images for one trial; leaving the context removes them. A kill leaves nothing either.
 
+    Where the store keeps, those of a context that is left by an exception stay.
+
     Without `formatted` a target is an empty directory, as the host has it, unless it is to be mounted there.
 
     Raises `MachineError` when there is no room, `PlatformUnusableError` when a program is missing.
     """
     directories: list[Path] = []
     made: list[Image] = []
+    whole = False
     try:
         for spec in specs:
             try:
@@ -153,12 +156,15 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
             except OSError as error:
                 raise _no_image(spec, error) from error
         yield tuple(made)
+        whole = True
     finally:
         for image in made:
             if image.allocation:
                 with suppress(OSError):
                     image.allocation.wait()
-        if not store().keep:
+        if store().keep and not whole:
+            store().left += directories
+        else:
             for directory in directories:
                 shutil.rmtree(directory, ignore_errors=True)
 

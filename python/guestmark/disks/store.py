@@ -6,6 +6,7 @@ process has; when this process ends, even by SIGKILL, the keeper removes the dir
 
 import atexit
 import os
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -23,7 +24,8 @@ class Store:
     """The directories of this run's images, and an agent on this host that fills and checks them."""
 
     def __init__(self) -> None:
-        self.keep = False
+        self.keep = False  # of trials that fail or are interrupted; set before the first directory is made
+        self.left: list[Path] = []  # what was kept
         self._lock = threading.Lock()
         self._kept: list[tuple[Path, int, subprocess.Popen[bytes] | None]] = []
         self._directories: dict[str, Path] = {}
@@ -47,13 +49,17 @@ class Store:
         return self._agent
 
     def close(self) -> None:
-        """Removes the directories, unless they are kept. May be called twice; the store can be used again."""
+        """Removes the directories but for what is kept. May be called twice; the store can be used again."""
         if self._agent is not None:
             self._agent.close()
             self._agent = None
         with self._lock:
             kept, self._kept = self._kept, []
+            directories = list(self._directories.values())
             self._directories.clear()
+        if self.keep:
+            for directory in directories:
+                self._remove_the_rest(directory)
         for _, lifeline, _ in kept:
             with suppress(OSError):
                 os.close(lifeline)
@@ -61,6 +67,13 @@ class Store:
             if keeper is not None:
                 with suppress(subprocess.TimeoutExpired):
                     keeper.wait(_STOP_S)
+
+    def _remove_the_rest(self, directory: Path) -> None:
+        for path in directory.iterdir():
+            if path not in self.left:
+                path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):  # not empty: something is kept
+            directory.rmdir()
 
     def _make(self, location: str) -> Path:
         try:

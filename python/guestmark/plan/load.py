@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.errors import UsageError
 from guestmark.plan import factors, pattern, schema, workload_kinds
-from guestmark.plan.matrix import Entry, Null, Row, Shape
+from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
 from guestmark.plan.model import Metric, Policy, Published, PublishedFigure, WorkloadSpec
 from guestmark.plan.nearest import unknown
 from guestmark.plan.outline import Outline
@@ -113,9 +113,7 @@ class _Reader:
             entries=tuple(entries),
             platforms=platforms,
             include=tuple(self._row(number, row) for number, row in enumerate(model.include)),
-            exclude=tuple(
-                self._pattern(("exclude", number), row) for number, row in enumerate(model.exclude)
-            ),
+            exclude=tuple(self._exclusion(number, row) for number, row in enumerate(model.exclude)),
             baseline=None if model.baseline is None else self._one(("baseline",), model.baseline),
             within=self._within(),
             null=Null(model.repetition.null),
@@ -144,7 +142,7 @@ class _Reader:
             for name, some in levels.items():
                 there.setdefault(name, set()).update(some)
         patterns: list[tuple[tuple[str | int, ...], pattern.Pattern]] = [
-            (("exclude", number), one) for number, one in enumerate(shape.exclude)
+            (("exclude", number), one.pattern) for number, one in enumerate(shape.exclude)
         ]
         if isinstance(shape.baseline, tuple):
             patterns.append((("baseline",), shape.baseline))
@@ -263,6 +261,12 @@ class _Reader:
         platforms = conditions.pop(pattern.PLATFORM, None)
         specs = None if platforms is None else tuple(parse_platform(name) for name in platforms)
         return Row(conditions, workloads, specs)
+
+    def _exclusion(self, number: int, table: Mapping[str, Sequence[str]]) -> Exclusion:
+        levels = {name: some for name, some in table.items() if name != "reason"}
+        if not levels:
+            self._problems.add(("exclude", number), "it names no level, so every cell would be left out")
+        return Exclusion(self._pattern(("exclude", number), levels), " ".join(table.get("reason", ())))
 
     def _within(self) -> tuple[str, ...]:
         names = []

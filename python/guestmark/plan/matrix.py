@@ -64,6 +64,14 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Cells a plan leaves out; `reason` is told to those who would expect them."""
+
+    pattern: Pattern
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """Everything that decides which cells there are.
 
@@ -75,7 +83,7 @@ class Shape:
     entries: tuple[Entry, ...]
     platforms: tuple[PlatformSpec, ...]
     include: tuple[Row, ...] = ()
-    exclude: tuple[Pattern, ...] = ()
+    exclude: tuple[Exclusion, ...] = ()
     only: str | None = None
     baseline: Pattern | str | None = None
     within: tuple[str, ...] | None = None
@@ -120,8 +128,16 @@ def span(shape: Shape) -> Matrix:
     if isinstance(shape.baseline, str) and "=" not in shape.baseline and "#" not in shape.baseline:
         _add_platform(unique, shape.baseline, [entry.key for entry in shape.entries])
     notes = _check_applicable(shape, unique)
+    left_out: dict[str, list[str]] = {}
     found = {cell.id: cell for cell in _cells(shape, unique)}  # a row may name a cell that is there already
-    cells = [cell for cell in found.values() if not any(pattern.matches(one, cell) for one in shape.exclude)]
+    cells = []
+    for cell in found.values():
+        why = next((one for one in shape.exclude if pattern.matches(one.pattern, cell)), None)
+        if why is None:
+            cells.append(cell)
+        elif why.reason:
+            left_out.setdefault(why.reason, []).append(cell.id)
+    notes += [f"left out: {', '.join(ids)}: {reason}" for reason, ids in left_out.items()]
     if not cells:
         raise UsageError("the plan has no cell on these platforms", hint="give others with --on")
     if shape.only is not None:

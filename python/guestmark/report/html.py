@@ -11,11 +11,13 @@ from guestmark.report.conclusion import conclusion
 from guestmark.report.document import clean
 from guestmark.report.footer import lines as footer_lines
 from guestmark.report.latency import latencies
+from guestmark.report.phases import drawn
+from guestmark.report.then import Side, sides
 from guestmark.stats.compare import Verdict, label
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1c2025;background:#fff}
-h1{font-size:1.3rem}h2{font-size:1.1rem;margin-top:2.5rem;overflow-wrap:anywhere}
+h1{font-size:1.3rem}h3{font-size:1rem}h2{font-size:1.1rem;margin-top:2.5rem;overflow-wrap:anywhere}
 table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .9rem .25rem 0;text-align:left;white-space:nowrap}th{font-weight:500;color:#5b6570}
 tr+tr td{border-top:1px solid #dde2e7}.scroll{overflow-x:auto}
@@ -44,7 +46,8 @@ def page(run: StoredRun, analysis: Analysis | None = None) -> str:
     for workload in found.workloads:
         parts.append(f"<h2>{_text(workload.title)}</h2>")
         if workload.metrics:
-            parts += [_plot(workload), _table(workload), latencies(workload)]
+            parts += [_plot(workload), _table(workload), drawn(workload), latencies(workload)]
+        parts += [_then(side) for side in sides(workload, run.plan)]
         parts += [
             f'<p class="note">{_text(f"{result.cell.id}: {result.status.value} – {result.reason}")}</p>'
             for result in workload.cells
@@ -84,6 +87,20 @@ def _table(workload: WorkloadResult) -> str:
         cells += [_estimate(result, metric, units[metric.name]) for metric in workload.metrics[1:]]
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     return f'<div class="scroll"><table>{"".join(rows)}</table></div>'
+
+
+def _then(side: Side) -> str:
+    """Published figures beside the measured ones: a row for each pair, as on the terminal."""
+    heads = ["cell", *(column[0] for column in side.numbers)]
+    rows = ["<tr>" + "".join(f"<th>{_text(head)}</th>" for head in heads) + "</tr>"]
+    for number, pair in enumerate(side.pairs, start=1):
+        cells = [pair.result.cell.id, *(column[number].strip() for column in side.numbers)]
+        rows.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")
+    small = "<br>".join(_text(line) for line in side.small_print)
+    return (
+        f'<h3>{_text(side.title)}</h3><div class="scroll"><table>{"".join(rows)}</table></div>'
+        f'<p class="note">{small}</p>'
+    )
 
 
 def _unit(workload: WorkloadResult, metric: Metric) -> figures.Unit:
