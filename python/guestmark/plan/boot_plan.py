@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from guestmark.errors import UsageError
-from guestmark.plan import boot_kind
+from guestmark.plan import boot_kind, boot_metrics
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.model import Plan, Policy, WorkloadSpec
 from guestmark.plan.outline import Outline, Overrides, assemble, override
@@ -34,7 +34,7 @@ def build(
     shape = Shape(tuple(entries), specs, within=within, title=_TITLE)
     policy = Policy(warmup=0, iterations=1, precision=0.05, margin=0.05)
     null = given.null or Null.NONE  # another boot of each block, which most who ask for phases do not want
-    outline = Outline("boot", shape, policy, boot_kind.ALL)
+    outline = Outline("boot", shape, policy, boot_metrics.ALL)
     return assemble(override(outline, replace(given, null=null)), caller)
 
 

@@ -13,6 +13,7 @@ from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, anal
 from guestmark.report.conclusion import conclusion
 from guestmark.report.document import clean
 from guestmark.report.footer import footer
+from guestmark.report.phases import stacked
 from guestmark.report.rows import Names, everywhere, plain_table, taken
 from guestmark.report.then import not_measured, then_parts
 from guestmark.stats.compare import Comparison, Verdict, label
@@ -78,7 +79,7 @@ def result_table(
             if details and (key := names.key()):
                 parts += [key, Text()]
             parts += [_primary_table(workload, names), *_units(workload), Text()]
-            parts += _plot(workload, names) if details else []
+            parts += [*_plot(workload, names), *stacked(workload, names)] if details else []
         if then:
             parts += then_parts(workload, analysis.plan, names)
         parts += _troubles(workload)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guestmark.errors import MachineError, UsageError, WorkloadError
-from guestmark.plan import boot_kind as metrics
+from guestmark.plan import boot_metrics as metrics
 from guestmark.plan.model import Cell, Measurement, Metric, Plan, WorkloadSpec
 from guestmark.platforms import phases as steps
 from guestmark.platforms.nested import NestedPlatform

@@ -22,10 +22,11 @@ from pathlib import Path
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.paths import cache_directory
 from guestmark.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
-from guestmark.platforms.process import SupervisedProcess
+from guestmark.platforms.process import Console, SupervisedProcess
 
 GUESTFISH = "guestfish"
 _SETTINGS = {"tcg": "force_tcg", "kvm": "force_kvm"}
+_VERBOSE = {"LIBGUESTFS_DEBUG": "1", "LIBGUESTFS_TRACE": "1"}
 _BUILD_S = 300.0
 _EXIT_S = 60.0
 _PACKAGE_DATABASES = ("/var/lib/dpkg/status", "/var/lib/rpm", "/usr/lib/sysimage/rpm")
@@ -45,20 +46,26 @@ class Timeline:
     started_at: float
     marks: dict[str, float]
     qemu: tuple[str, ...]
+    ended_at: float
+    console: Console  # what it said, with the times
 
     def between(self, first: str, second: str) -> float:
         """Seconds from one mark to another."""
         return self.marks[second] - self.marks[first]
 
 
-def run(accelerator: str, script: Sequence[str | Mark], timeout_s: float) -> Timeline:
+def run(
+    accelerator: str, script: Sequence[str | Mark], timeout_s: float, *, verbose: bool = False
+) -> Timeline:
     """Runs guestfish commands one after the other, with marks between them, in a guest with `accelerator`.
+
+    `verbose` has libguestfs and its guest say what they do, which takes time.
 
     The first mark should follow the command `run`. Raises `WorkloadError` with what guestfish said when a command fails
     or time is up, `PlatformUnusableError` when libguestfs cannot be used here, `AttestationError` when its QEMU runs
     with another accelerator.
     """
-    environment = prepare(accelerator)
+    environment = {**prepare(accelerator), **(_VERBOSE if verbose else {})}
     process = SupervisedProcess(GUESTFISH)
     with contextlib.ExitStack() as stack:
         stack.callback(process.stop)
@@ -103,12 +110,13 @@ def _follow(
             reached[name] = now
         if not qemu:
             qemu = _attest(process, accelerator)
-    status = process.wait(_EXIT_S)
+    _, ended_at = process.end_after(lambda: None, _EXIT_S)
+    status = None if ended_at is None else process.wait(_EXIT_S)
     process.console.join()
-    if status != 0 or len(reached) < len(names):
+    if ended_at is None or status != 0 or len(reached) < len(names):
         ending = "did not end" if status is None else f"ended with status {status}"
         raise WorkloadError(f"guestfish {ending}{_last_words(process)}")
-    return Timeline(process.started_at, reached, qemu)
+    return Timeline(process.started_at, reached, qemu, ended_at, process.console)
 
 
 def prepare(accelerator: str) -> dict[str, str]:
@@ -140,6 +148,11 @@ def _kernel_environment(home: Path) -> dict[str, str]:
         release = image.name.partition("-")[2]
         if os.access(image, os.R_OK) and Path("/lib/modules", release, "modules.dep").exists():
             return {}
+    if not Path("/lib/modules").is_dir():  # whatever SUPERMIN_MODULES says, it looks there, too
+        raise PlatformUnusableError(
+            "libguestfs cannot make its appliance: supermin gives up where there is no /lib/modules",
+            hint="make an empty one: as root, mkdir /lib/modules",
+        )
     kernel = find_kernel()
     if kernel.modules is None:
         raise PlatformUnusableError(
