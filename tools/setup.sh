@@ -265,6 +265,8 @@ install_command() {
     esac
 }
 
+as_root() { [ "$(id -u)" -eq 0 ] || echo sudo; }
+
 # install_packages NAME…: has the system's packages installed, or says how and stops.
 install_packages() {
     family=$(family)
@@ -360,7 +362,7 @@ $key"
 }
 
 # What ./test needs besides. A program that cannot be had makes the check or the tests that need it fail.
-dev_ready() { holds "$root/.venv/.guestmark-dev" "$(dev_key)" && [ -z "$(missing_dev)" ]; }
+dev_ready() { holds "$root/.venv/.guestmark-dev" "$(dev_key)" && [ -d /lib/modules ] && [ -z "$(missing_dev)" ]; }
 
 missing_dev() {
     find_cargo
@@ -429,6 +431,8 @@ prepare() {
             absent=$(missing_dev)
             # shellcheck disable=SC2086
             [ -z "$absent" ] || install_packages $absent
+            # supermin, which makes libguestfs's appliance, gives up without it; container images have none.
+            [ -d /lib/modules ] || step_apt "making /lib/modules" $(as_root) mkdir -p /lib/modules
         fi
         venv_ready || make_venv
         agent_ready || make_agent
