@@ -5,24 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from guestmark.errors import MachineError, UsageError, WorkloadError
 from guestmark.plan import boot_metrics as metrics
 from guestmark.plan.model import Cell, Measurement, Metric, Plan, WorkloadSpec
 from guestmark.platforms import phases as steps
-from guestmark.platforms.nested import NestedPlatform
+from guestmark.platforms.base import Machine
 from guestmark.workloads import initcalls
 from guestmark.workloads.exec import ExecWorkload
-from guestmark.workloads.inside import run_inside
 
 if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine, Platform
-    from guestmark.platforms.guest import Guest
+    from guestmark.platforms.base import Platform
     from guestmark.platforms.probe import Startable
 
-_START_S = {"kvm": 45.0, "tcg": 90.0, "uml": 30.0}  # at most, whatever the limit of a trial is
-_OUTER_START_S = 180.0
+_START_S = {"kvm": 45.0, "tcg": 90.0, "uml": 30.0}  # at most, as long as the limit of a trial may be
 _END_S = 30.0
 _LOG_LIMIT = 16 << 20
 # Each phase with the end of it. What a platform does not have is in the phase that follows.
@@ -36,6 +33,13 @@ _UML_ENDS = ((metrics.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
 _CLOCKS_APART = (0.1, 0.1)  # a share and seconds that host and guest may disagree by between PID 1 and ready
 
 
+class _Ends(Machine, Protocol):
+    """A machine that is a guest."""
+
+    def switch_off(self, timeout_s: float) -> None:
+        """Orders it to switch off and waits for the end of its hypervisor. Raises `MachineError`."""
+
+
 class BootWorkload:
     """One start and one orderly end. A machine is good for one of them."""
 
@@ -46,10 +50,9 @@ class BootWorkload:
         self.warnings: list[str] = []
         self._plan = plan
         self._cell = cell
-        self._nested = "/" in cell.platform
         self._watch = steps.Watch.of(cell) or steps.Watch()
         self._work: ExecWorkload | None = None
-        if (command := cell.workload.params.get("command")) and not self._nested:
+        if command := cell.workload.params.get("command"):
             self._work = ExecWorkload(plan, replace(cell, workload=WorkloadSpec("exec", {"argv": command})))
 
     @classmethod
@@ -64,14 +67,10 @@ class BootWorkload:
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """The platform's guest, within the trial's limit; for a nested one the guest around it."""
+        """The platform's guest, started within the trial's limit if that is short."""
         limit_s = self._plan.policy.trial_limit_s
-        if isinstance(platform, NestedPlatform):
-            with platform.outer(self._cell, _OUTER_START_S) as outer:
-                yield outer
-            return
         startable = cast("Startable", platform)
-        with startable.start(self._cell, min(limit_s, _START_S[self._cell.platform])) as machine:
+        with startable.start(self._cell, min(limit_s, _START_S.get(self._cell.platform, limit_s))) as machine:
             yield machine
 
     def prepare(self, machine: Machine) -> None:
@@ -81,16 +80,8 @@ class BootWorkload:
             self.facts |= self._work.facts
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """What is left of the machine's life: the command, the kernel's log when it is asked for, the power-off.
-
-        Nested, the whole life of the guest inside.
-        """
-        guest = cast("Guest", machine)
-        if self._nested:
-            found = run_inside(guest, self._plan, self._cell)
-            self.warnings += found.warnings
-            self.facts |= {**found.facts, "inner": found.attestation, "inner_phases": found.phases}
-            return list(found.measurements)
+        """What is left of the machine's life: the command, the kernel's log when it is asked for, the power-off."""
+        guest = cast("_Ends", machine)
         if self._work:
             self._work.run(guest)
             self.warnings += self._work.warnings
@@ -102,7 +93,7 @@ class BootWorkload:
     def cleanup(self, machine: Machine) -> None:
         """Nothing is left to clean."""
 
-    def _kernel_log(self, guest: Guest) -> str:
+    def _kernel_log(self, guest: _Ends) -> str:
         done = guest.agent.exec(["dmesg"], timeout_s=60.0, output_limit=_LOG_LIMIT)
         if not done.ok:
             raise WorkloadError(
