@@ -60,6 +60,11 @@ class Background:
             raise refusal(self._failure.message, self._failure.kind, self._failure.errno, command=True)
         return True
 
+    def feed(self, data: bytes) -> None:
+        """Sends bytes to its standard input, which it must have been started with; ignored when it has ended."""
+        if self.running:
+            self._agent.send(messages.request(self._id, "data", data), _SEND_S)
+
     def signal(self, number: int) -> None:
         """Sends a signal to its process group; nothing happens when it has ended."""
         if self.running:

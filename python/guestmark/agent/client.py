@@ -120,14 +120,16 @@ class Agent(BulkCalls):
         uid: int | None = None,
         gid: int | None = None,
         groups: Sequence[int] | None = None,
+        stdin: bool = False,
         output_limit: int = MAX_OUTPUT,
     ) -> Background:
         """Starts a program that goes on while other calls are made; what it prints comes as it is printed.
 
+        With `stdin` its input is what `Background.feed` sends, else `/dev/null`.
         Whether it could be started at all is said by `Background.wait`.
         """
         arguments = exec_arguments(argv, env=env, cwd=cwd, uid=uid, gid=gid, groups=groups)
-        arguments |= {"output_limit": output_limit, "stream": True}
+        arguments |= {"stdin": stdin, "output_limit": output_limit, "stream": True}
         return self.start_background("exec", arguments, _GRACE_S)
 
     def interactive(

@@ -62,6 +62,10 @@ class Host:
         """Nothing: there is no hypervisor."""
         return {}
 
+    def counters(self) -> Mapping[str, float]:
+        """Nothing: there is no hypervisor."""
+        return {}
+
 
 class HostPlatform:
     """`host`: no machine is booted; every trial gets an agent, and a process tree, of its own."""

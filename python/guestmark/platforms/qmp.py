@@ -11,6 +11,10 @@ from guestmark.errors import MachineError
 _DEADLINE_S = 10.0
 
 
+class UnknownCommandError(MachineError):
+    """This QEMU does not have that command."""
+
+
 class Monitor:
     """One QMP connection over a socket whose other end QEMU has inherited; nothing appears in the filesystem."""
 
@@ -22,8 +26,10 @@ class Monitor:
     def execute(
         self, command: str, arguments: Mapping[str, Any] | None = None, timeout_s: float = _DEADLINE_S
     ) -> Any:
-        """Runs one command and returns what it answers. Raises `MachineError` when QEMU refuses, is gone or silent."""
+        """Runs one command and returns what it answers. Raises `MachineError` when QEMU refuses, is gone or silent,
+        `UnknownCommandError` when it does not have the command."""
         from qemu.qmp import QMPError
+        from qemu.qmp.qmp_client import ExecuteError
 
         try:
             if self._client is None:
@@ -32,6 +38,8 @@ class Monitor:
         except TimeoutError:
             raise MachineError(f"QEMU's monitor did not answer {command} within {timeout_s:g} s") from None
         except (QMPError, OSError, EOFError) as error:
+            if isinstance(error, ExecuteError) and error.error_class == "CommandNotFound":
+                raise UnknownCommandError(f"this QEMU has no command {command}") from error
             raise MachineError(f"QEMU's monitor failed at {command}: {error}") from error
 
     def close(self) -> None:

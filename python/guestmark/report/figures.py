@@ -15,7 +15,7 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "bit/s": ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")),
     "Hz": ((1e9, "GHz"), (1e6, "MHz"), (1e3, "kHz"), (1.0, "Hz")),
 }
-_NAME_SUFFIXES = {"s": "_s", "B": "_bytes"}
+_NAME_SUFFIXES = {"s": "_s", "ns": "_ns", "B": "_bytes"}
 MAX_DECIMALS = 9
 
 

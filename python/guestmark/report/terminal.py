@@ -16,6 +16,7 @@ from guestmark.report.footer import footer
 from guestmark.report.phases import stacked
 from guestmark.report.rows import Names, everywhere, plain_table, taken
 from guestmark.report.then import not_measured, then_parts
+from guestmark.report.why import why_parts
 from guestmark.stats.compare import Comparison, Verdict, label
 from guestmark.stats.summary import Summary
 
@@ -85,6 +86,8 @@ def result_table(
         parts += _troubles(workload)
         if details and len(workload.metrics) > 1:
             parts += _other_tables(workload, names)
+        if details:
+            parts += why_parts(workload, width)
     return Group(*parts)
 
 

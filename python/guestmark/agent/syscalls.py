@@ -1,0 +1,122 @@
+"""The agent's mix of system calls, measured on the machine; see `crates/wire/src/syscalls.rs`."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from guestmark.agent.client import Agent
+from guestmark.errors import AgentError, WorkloadError
+from guestmark.plan.syscall_names import NOTHING
+
+PROGRAM = "/proc/self/exe"  # in the child that executes it: the agent itself, wherever its file is
+_HEADER = 4
+_LONGEST_FRAME = 4096
+_END_S = 15.0
+
+Counters = Mapping[str, float]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """How long one operation takes, as the agent says it; nanoseconds, loop and clock subtracted."""
+
+    name: str
+    operations: int
+    batches: int
+    elapsed_ns: int
+    cpu_ns: int
+    median_ns: float
+    lowest_ns: float
+    loop_ns: float
+    clock_ns: float
+
+
+class _Ready(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Event(msgspec.Struct, frozen=True):
+    ready: _Ready | None = None
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One operation's timed part: what the agent measured, and how far the counters went on meanwhile."""
+
+    measured: Measured
+    counted: Counters
+
+
+def measure(
+    agent: Agent,
+    *,
+    operations: int,
+    time_s: float,
+    names: Sequence[str],
+    counters: Callable[[], Counters],
+    timeout_s: float,
+) -> list[Section]:
+    """Every operation of `names`, each at least `operations` times and for `time_s`; a part with nothing comes first.
+
+    `counters` is read right before and right after each timed part. Raises `WorkloadError` when the agent cannot do
+    one of them, or when it takes longer than `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    arguments = ["--operations", str(operations), "--time", str(max(1, round(time_s * 1e9)))]
+    program = agent.background([PROGRAM, "syscalls", *arguments, *names], stdin=True)
+    reader = _Reader(lambda until: program.wait(deadline - time.monotonic(), until), program.output)
+    sections = []
+    try:
+        for call in (NOTHING, *names):
+            if reader.next().ready != _Ready(call):
+                raise AgentError(f"syscalls: the agent did not announce {call}")
+            before = counters()
+            program.feed(b"g")
+            measured = reader.next().measured
+            after = counters()
+            if measured is None or measured.name != call:
+                raise AgentError(f"syscalls: the agent did not measure {call}")
+            counted = {name: after[name] - before[name] for name in before if name in after}
+            sections.append(Section(measured, counted))
+            program.feed(b"g")
+        program.wait(_END_S)
+    finally:
+        if program.running and not agent.closed:
+            program.signal(signal.SIGKILL)
+            program.wait(_END_S)
+    return sections
+
+
+class _Reader:
+    """Frames from a program's output, which grows while `wait` waits."""
+
+    def __init__(self, wait: Callable[[Callable[[bytes], bool]], bool], output: bytearray) -> None:
+        self._wait = wait
+        self._output = output
+        self._at = 0
+
+    def next(self) -> _Event:
+        """The next event. Raises `WorkloadError` with what the program printed instead."""
+        if not self._complete() and not self._wait(lambda _: self._complete()):
+            raise WorkloadError("the system calls took longer than their limit", hint="see --trial-limit")
+        if not self._complete():
+            said = self._output[self._at :].decode(errors="replace").strip()
+            raise WorkloadError(f"the system calls cannot be measured: {said or 'the program ended'}")
+        body = self._at + _HEADER
+        end = body + self._length()
+        event = msgspec.msgpack.decode(bytes(self._output[body:end]), type=_Event)
+        self._at = end
+        return event
+
+    def _length(self) -> int:
+        return int.from_bytes(self._output[self._at : self._at + _HEADER], "little")
+
+    def _complete(self) -> bool:
+        there = len(self._output) - self._at
+        # What is longer than any frame is an error message.
+        return there >= _HEADER and self._length() <= min(there - _HEADER, _LONGEST_FRAME)

@@ -1,0 +1,128 @@
+"""Why a machine takes its time: counters of its hypervisor. All are cumulative; take the difference of two readings.
+
+| name | of | meaning |
+| --- | --- | --- |
+| `kvm_exits` | KVM | exits from the guest, all virtual processors together |
+| `kvm_*` | KVM | exits by kind and what they were for, as KVM's own statistics are called |
+| `tcg_blocks`, `tcg_code_bytes` | TCG | blocks translated so far and the code made of them; back to 0 at a flush |
+| `tcg_invalidations`, `tcg_flushes` | TCG | blocks dropped because their code was written to; all of them dropped |
+| `tcg_tlb_flushes` | TCG | times that an emulated TLB was flushed, whole or in part |
+| `uml_stops` | UML | times that the kernel's process slept until a process of its guest stopped |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from guestmark.disks import processes
+from guestmark.errors import MachineError
+from guestmark.platforms.place import HERE, Place
+from guestmark.platforms.qmp import UnknownCommandError
+
+Query = Callable[..., Any]
+_CPUCLOCK_SCHED = 2  # Linux, include/linux/posix-timers.h: the processor time of a whole process
+_KINDS = frozenset({"exits", "pf_taken", "pf_fixed", "tlb_flush", "invlpg", "insn_emulation", "hypercalls"})
+_JIT = {
+    "gen code size": "tcg_code_bytes",
+    "TB count": "tcg_blocks",
+    "TB flush count": "tcg_flushes",
+    "TB invalidate count": "tcg_invalidations",
+    "TLB full flushes": "tcg_tlb_flushes",
+    "TLB partial flushes": "tcg_tlb_flushes",
+}
+_DEBUGFS = Path("/sys/kernel/debug/kvm")
+
+
+def of_guest(pid: int | None, query: Query | None, place: Place = HERE) -> dict[str, float]:
+    """Of the hypervisor with that process id at `place`: QEMU when its monitor can be asked, else UML.
+
+    What it cannot tell is absent. Raises `MachineError` when the monitor does not answer.
+    """
+    if query is None:
+        return of_uml(pid, place)
+    return of_kvm(query, pid if place is HERE else None) or of_tcg(query)
+
+
+def of_uml(pid: int | None, place: Place = HERE) -> dict[str, float]:
+    """A UML kernel is the tracer of its guest's processes: it sleeps until one of them stops, once for each stop.
+
+    So these are its voluntary context switches; idle sleeps are among them.
+    """
+    with contextlib.suppress(OSError):
+        for line in place.read(f"/proc/{pid}/status").splitlines():
+            if line.startswith("voluntary_ctxt_switches:"):
+                return {"uml_stops": float(line.split()[1])}
+    return {}
+
+
+def of_kvm(query: Query, pid: int | None, debugfs: Path = _DEBUGFS) -> dict[str, float]:
+    """KVM's statistics from QEMU's monitor; of QEMU older than 7.1, from debugfs. Empty without KVM."""
+    totals: dict[str, float] = {}
+    try:
+        answer = query("query-stats", {"target": "vcpu"})
+    except UnknownCommandError:
+        return _of_debugfs(pid, debugfs)
+    for processor in answer:
+        for one in processor["stats"]:
+            if _counts(one["name"]) and isinstance(one["value"], int):
+                key = f"kvm_{one['name']}"
+                totals[key] = totals.get(key, 0.0) + one["value"]
+    return totals
+
+
+def _of_debugfs(pid: int | None, debugfs: Path) -> dict[str, float]:
+    """The same counts, which KVM keeps in a directory `PID-FD` for each machine, for root to read."""
+    totals: dict[str, float] = {}
+    with contextlib.suppress(OSError, ValueError):
+        for folder in debugfs.glob(f"{pid}-*"):
+            for file in folder.iterdir():
+                if _counts(file.name) and file.is_file():
+                    totals[f"kvm_{file.name}"] = float(file.read_text())
+    return totals
+
+
+def _counts(name: str) -> bool:
+    return name in _KINDS or name.endswith("_exits")
+
+
+def of_tcg(query: Query) -> dict[str, float]:
+    """What TCG translated and flushed. Empty where QEMU cannot tell or does not run TCG."""
+    try:
+        text = query("x-query-jit")["human-readable-text"]
+    except UnknownCommandError:
+        text = query("human-monitor-command", {"command-line": "info jit"})
+    except MachineError as error:
+        if "accel=tcg" in error.message:  # "JIT information is only available with accel=tcg"
+            return {}
+        raise
+    totals: dict[str, float] = {}
+    for name, key in _JIT.items():
+        if match := re.search(rf"^{name}\s+(\d+)", text, re.MULTILINE):
+            totals[key] = totals.get(key, 0.0) + float(match.group(1))
+    return totals
+
+
+def processor_s(pid: int | None) -> float | None:
+    """Processor time of a process of this host and all below it, seconds; None once it is gone.
+
+    By the kernel's clocks, in nanoseconds; of children that have ended, in ticks.
+    """
+    if pid is None:
+        return None
+    total = None
+    for one in (pid, *processes.descendants(pid)):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            total = (total or 0.0) + _of_process(one)
+    return total
+
+
+def _of_process(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[13]) + int(fields[14])  # cutime and cstime
+    return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) + ticks / os.sysconf("SC_CLK_TCK")

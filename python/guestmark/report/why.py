@@ -1,0 +1,147 @@
+"""Why system calls take their time: what the hypervisor did for each of them, one row for each call."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from guestmark.report import figures
+from guestmark.report.analysis import CellResult, WorkloadResult
+from guestmark.report.rows import plain_table, taken
+
+FACT = "syscalls"  # of the workload's trials: by call, how it was measured and what was counted
+_COUNTS = {  # counters of `platforms.counters`, and what their columns are called
+    "kvm_exits": "exits",
+    "uml_stops": "stops",
+    "tcg_tlb_flushes": "flushes",
+    "tcg_blocks": "blocks",
+}
+_LEGEND = {
+    "exits": "exits from the guest to KVM",
+    "stops": "times that User-Mode Linux waited for a traced process to stop",
+    "flushes": "flushes of an emulated TLB",
+    "blocks": "blocks of code that TCG translated",
+}
+_PREFIX = "kvm_"
+_TOLD = 0.02  # share of all exits from which a kind is told
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    heading: str
+    values: Sequence[str]
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.heading, *self.values]
+
+
+def why_parts(workload: WorkloadResult, width: int) -> list[RenderableType]:
+    """Tables of at most `width` columns: nanoseconds and counts of each call, averages over a cell's good trials.
+
+    Empty for other workloads.
+    """
+    found = [(result, calls) for result in workload.shown if (calls := _calls(result))]
+    if not found:
+        return []
+    names = list(dict.fromkeys(name for _, calls in found for name in calls))
+    blocks = [_columns(result, calls, names) for result, calls in found]
+    used = {column.heading for block in blocks for column in block}
+    parts: list[RenderableType] = [Text("For each call:", style="bold")]
+    parts += _tables(_Column("", names), blocks, [result.cell.id for result, _ in found], width)
+    if legend := [f"{name}: {text}" for name, text in _LEGEND.items() if name in used]:
+        parts += [Text("; ".join(legend), style="dim", overflow="fold")]
+    parts += [line for result, calls in found for line in _kinds(result, calls)]
+    return [*parts, Text()]
+
+
+def _calls(result: CellResult) -> dict[str, dict[str, float]]:
+    """By call: `ns` and each counter per operation, averaged over the good trials that have them."""
+    sums: dict[str, dict[str, list[float]]] = {}
+    for trial in result.trials:
+        for name, call in _described(trial.attestation):
+            into = sums.setdefault(name, {})
+            for key, value in {"ns": call["median_ns"], **call["per_operation"]}.items():
+                into.setdefault(key, []).append(float(value))
+    return {
+        name: {key: sum(values) / len(values) for key, values in into.items()} for name, into in sums.items()
+    }
+
+
+def _described(attestation: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield from attestation.get(FACT, {}).items()
+
+
+def _columns(
+    result: CellResult, calls: Mapping[str, Mapping[str, float]], names: Sequence[str]
+) -> list[_Column]:
+    times = [calls[name]["ns"] if name in calls else None for name in names]
+    columns = [_Column("ns", ["–" if time is None else _significant(time) for time in times])]
+    for counter, heading in _COUNTS.items():
+        if any(counter in call for call in calls.values()):
+            each = [calls.get(name, {}).get(counter) for name in names]
+            shown = figures.aligned(["–" if one is None else _count(one) for one in each])
+            columns.append(_Column(heading, shown))
+    return columns
+
+
+def _tables(
+    first: _Column, blocks: Sequence[Sequence[_Column]], titles: Sequence[str], width: int
+) -> Iterator[Table]:
+    """The cells side by side, as many as there is room for; others in further tables."""
+    waiting = list(zip(titles, blocks, strict=True))
+    while waiting:
+        table = plain_table()
+        table.add_column("")
+        columns = [first]
+        room = width - taken([first.texts])
+        while waiting:
+            title, block = waiting[0]
+            headed = [
+                _Column(f"{title}, {one.heading}" if at == 0 else f"{one.heading}/op", one.values)
+                for at, one in enumerate(block)
+            ]
+            needed = taken([one.texts for one in headed])
+            if len(columns) > 1 and needed > room:
+                break
+            columns += headed
+            room -= needed
+            waiting.pop(0)
+        for column in columns[1:]:
+            table.add_column(column.heading, justify="right", no_wrap=True, overflow="ellipsis")
+        for row in range(len(first.values)):
+            table.add_row(*(column.values[row] for column in columns))
+        yield table
+
+
+def _kinds(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list[Text]:
+    """What KVM's exits were for, in a sentence, over one of each call."""
+    totals: dict[str, float] = {}
+    for call in calls.values():
+        for counter, value in call.items():
+            if counter.startswith(_PREFIX):
+                totals[counter] = totals.get(counter, 0.0) + value
+    every = totals.pop("kvm_exits", 0.0)
+    told = sorted(
+        ((value, name.removeprefix(_PREFIX)) for name, value in totals.items() if value >= _TOLD * every > 0),
+        reverse=True,
+    )
+    if not told:
+        return []
+    line = Text(f"{result.cell.id}: ", style="bold")
+    said = ", ".join(f"{name} {figures.number(value, 1)}" for value, name in told)
+    line.append(
+        f"of {figures.number(every, 1)} exits for one of each call, KVM counted {said}", style="not bold"
+    )
+    return [line]
+
+
+def _significant(value: float) -> str:
+    return figures.number(value, max(0, min(2, figures.decimals(None, value))))
+
+
+def _count(value: float) -> str:
+    return figures.number(value, 3 if value < 0.1 else 2 if value < 10 else 1)
