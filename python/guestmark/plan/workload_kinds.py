@@ -23,8 +23,10 @@ _MODULES = {
         "guestmark.plan.disk_kinds",
     ),
     "netboot": "guestmark.plan.netboot_kind",
+    "syscalls": "guestmark.plan.syscalls_kind",
     **dict.fromkeys(("boot", "guestfs-run"), "guestmark.plan.boot_kind"),
     "sysbench": "guestmark.plan.sysbench_kind",
+    "oltp": "guestmark.plan.oltp_kind",
 }
 
 

@@ -74,9 +74,11 @@ _builtin = {
     "fileread": "guestmark.workloads.fileread:FilereadWorkload",
     "guestfish": "guestmark.workloads.guestfish:GuestfishWorkload",
     "netboot": "guestmark.netboot.workload:NetbootWorkload",
+    "syscalls": "guestmark.workloads.syscalls:SyscallsWorkload",
     "boot": "guestmark.workloads.boot:BootWorkload",
     "guestfs-run": "guestmark.workloads.guestfs_run:GuestfsRunWorkload",
     "sysbench": "guestmark.workloads.sysbench:SysbenchWorkload",
+    "oltp": "guestmark.workloads.oltp:OltpWorkload",
 }
 _PEERS = {"guestfish", "guestfs-run"}  # other people's programs that start a machine of their own
 _registry: dict[str, Factory] = {}
