@@ -94,7 +94,7 @@ class Image:
 
     def allocated_bytes(self) -> int:
         """Bytes the image occupies on the host's disk."""
-        files = self.path.iterdir() if self.path.is_dir() else (self.path,)
+        files = self.path.rglob("*") if self.path.is_dir() else (self.path,)
         return sum(file.stat().st_blocks for file in files) * 512
 
     def checksum(self) -> Checksum:
@@ -152,7 +152,7 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
                 elif formatted or spec.loop:
                     made.append(_target(spec, directories))
                 else:
-                    made.append(Image(spec, _directory(spec, directories)))
+                    made.append(_plain(spec, directories))
             except OSError as error:
                 raise _no_image(spec, error) from error
         yield tuple(made)
@@ -171,8 +171,21 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
 
 def _directory(spec: DiskSpec, directories: list[Path]) -> Path:
     parent = store().directory(spec.location)
-    directories.append(Path(tempfile.mkdtemp(prefix="guestmark-trial-", dir=parent)))
-    return directories[-1]
+    path = Path(tempfile.mkdtemp(prefix="guestmark-trial-", dir=parent))
+    directories.append(path)
+    if spec.tree:  # what is in it may be another user's, who must get there
+        for directory in (parent, path):
+            directory.chmod(0o711)
+    return path
+
+
+def _plain(spec: DiskSpec, directories: list[Path]) -> Image:
+    """The host's own disk: a directory, with a copy of the tree when there is one."""
+    begin = time.monotonic()
+    path = _directory(spec, directories)
+    if spec.tree:
+        sparse.copy_tree(Path(spec.tree), path)
+    return Image(spec, path, time.monotonic() - begin, bool(spec.tree))
 
 
 def _target(spec: DiskSpec, directories: list[Path]) -> Image:

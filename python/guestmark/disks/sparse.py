@@ -22,6 +22,33 @@ def copy(source: Path, target: Path) -> None:
                 _copy_range(read.fileno(), write.fileno(), start, end)
 
 
+def copy_tree(source: Path, target: Path) -> None:
+    """Copies what is in the directory `source` into the directory `target`: files with holes, permissions and, where
+    this process may, owners. Sockets and pipes are left out.
+    """
+    for entry in sorted(source.iterdir()):
+        copied = target / entry.name
+        if entry.is_symlink():
+            copied.symlink_to(entry.readlink())
+            continue
+        if entry.is_dir():
+            copied.mkdir()
+            copy_tree(entry, copied)
+        elif entry.is_file():
+            copy(entry, copied)
+        else:
+            continue
+        _same_owner(entry, copied)
+    _same_owner(source, target)
+
+
+def _same_owner(source: Path, target: Path) -> None:
+    status = source.stat()
+    if os.geteuid() == 0:
+        os.chown(target, status.st_uid, status.st_gid)
+    target.chmod(status.st_mode & 0o7777)
+
+
 def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
     """The parts of a file that are not holes, as start and end."""
     start = 0

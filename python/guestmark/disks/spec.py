@@ -31,7 +31,7 @@ DEFAULTS: Mapping[str, str] = {
     "mkfs": "defaults",
     "mount": "defaults",
 }
-_NEED_KEYS = {"role", "content", "host", *DEFAULTS}
+_NEED_KEYS = {"role", "content", "host", "tree", *DEFAULTS}
 _LOOP_CACHES = ("writeback", "none")
 
 
@@ -49,7 +49,8 @@ class DiskSpec:
     `content` is for sources: `zero`, `one` (bytes of value 1), `random` (the same bytes every time for one size) or
     `file:PATH` (its first `size` bytes). `mkfs` and `mount` are options as typed, `defaults` when there are none;
     `filesystem` `none` leaves the disk unformatted (sources always are). `loop`: an image on the host too, mounted
-    there through a loop device, where otherwise a target is a directory.
+    there through a loop device, where otherwise a target is a directory. `tree`: a directory of this host whose content
+    a fresh target holds; a tree is never changed, one with other content has another name.
     """
 
     role: Role
@@ -66,6 +67,7 @@ class DiskSpec:
     mount: str = "defaults"
     content: str = "zero"
     loop: bool = False
+    tree: str = ""
 
     @property
     def name(self) -> str:
@@ -142,6 +144,7 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         mount=values["mount"],
         content=str(need.get("content", "zero")),
         loop=loop,
+        tree=str(need.get("tree", "")),
     )
     _check(disk, cell)
     return disk

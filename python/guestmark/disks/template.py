@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from guestmark.appliance.paths import cache_directory
-from guestmark.disks import programs
+from guestmark.disks import programs, trees
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec
 from guestmark.errors import AttestationError, MachineError
 
@@ -41,6 +41,7 @@ def _key(spec: DiskSpec) -> str:
     identities = [(tool, Path(tool).stat().st_size, Path(tool).stat().st_mtime_ns) for tool in tools]
     qcow2 = (spec.cluster_size, _preallocated(spec)) if spec.format == "qcow2" else ()
     parts = (2, spec.format, spec.size, spec.filesystem, spec.mkfs_options, qcow2, identities)
+    parts += (spec.tree,) if spec.tree else ()
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
@@ -72,6 +73,13 @@ def _make(spec: DiskSpec, target: Path) -> None:
 
 def _format(spec: DiskSpec, raw: Path) -> None:
     maker = programs.MAKERS[spec.filesystem]
+    if spec.tree:
+        trees.check_fits(Path(spec.tree), spec)
+    with trees.populating(spec) as populate:
+        _run_maker(spec, raw, maker, populate)
+
+
+def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...]) -> None:
     if maker == "mke2fs":
         # Nothing is left for the kernel to initialise behind the measurement's back.
         lazy = () if "-E" in spec.mkfs_options else ("-E", "lazy_itable_init=0,lazy_journal_init=0")
@@ -79,7 +87,7 @@ def _format(spec: DiskSpec, raw: Path) -> None:
     else:
         arguments = ("-q", "-f")
     try:
-        programs.run(maker, *arguments, *spec.mkfs_options, str(raw))
+        programs.run(maker, *arguments, *populate, *spec.mkfs_options, str(raw))
     except MachineError as error:
         raise MachineError(
             f"{spec.filesystem} cannot be made: {error.message}",

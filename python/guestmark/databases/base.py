@@ -1,0 +1,121 @@
+"""What differs between database servers, in one frozen description each."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from guestmark.errors import PlatformUnusableError
+
+SYSBENCH = "sysbench"
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_NOBODY = "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whom a server, and what talks to it, runs as: servers refuse to be root."""
+
+    uid: int
+    gid: int
+
+    @classmethod
+    def of(cls, uid: int, gid: int) -> Account:
+        """The caller's own account; for root, `nobody`."""
+        if uid != 0:
+            return cls(uid, gid)
+        try:
+            entry = pwd.getpwnam(_NOBODY)
+        except KeyError:
+            return cls(65534, 65534)
+        return cls(entry.pw_uid, entry.pw_gid)
+
+    def arguments(self, *, on_host: bool) -> dict[str, int | list[int]]:
+        """For `Agent.exec`; nothing where the agent is that account already, and may not change it."""
+        if on_host and os.geteuid() == self.uid:
+            return {}
+        return {"uid": self.uid, "gid": self.gid, "groups": [self.gid]}
+
+
+class Database(ABC):
+    """One kind of server. Programs are found on the host; guests have the same files."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    packages: ClassVar[Mapping[str, str]]  # by program
+    ready: ClassVar[bytes]  # what it logs when it takes connections
+    stopped: ClassVar[bytes]  # what it logs last, when it was shut down cleanly
+    stop_signal: ClassVar[int]
+    needed_bytes: ClassVar[int]  # of a data directory without tables, without its log
+    row_bytes: ClassVar[int]  # that a row of sysbench's takes at least, with its indexes
+    reserved: ClassVar[frozenset[str]]  # settings that are ours
+
+    def __init__(self) -> None:
+        self.programs = {program: self.find(program) for program in self.packages}
+
+    @property
+    @abstractmethod
+    def server(self) -> str:
+        """Path of the server's binary."""
+
+    @classmethod
+    def folders(cls) -> Sequence[str]:
+        """Where its programs may be besides the usual directories."""
+        return ()
+
+    @classmethod
+    def find(cls, program: str) -> str:
+        """Absolute path. Raises `PlatformUnusableError` naming the package."""
+        path = os.pathsep.join([*cls.folders(), ENVIRONMENT["PATH"]])
+        found = shutil.which(program, path=path)
+        if found is None:
+            raise PlatformUnusableError(
+                f"{program}, which the workload oltp needs for {cls.title}, is not installed",
+                hint=f"install the package {cls.packages[program]}",
+            )
+        return str(Path(found).resolve())
+
+    @abstractmethod
+    def settings(self, params: Mapping[str, object], threads: int) -> dict[str, str]:
+        """The server's settings, the user's included, by name."""
+
+    @abstractmethod
+    def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
+        """Commands that make the data directory `data` without tables."""
+
+    @abstractmethod
+    def command(self, data: str, settings: Mapping[str, str]) -> list[str]:
+        """The server in the foreground on the data directory; its log goes to its standard error."""
+
+    @abstractmethod
+    def connection(self, data: str) -> list[str]:
+        """sysbench's options for connecting over the local socket."""
+
+    @abstractmethod
+    def flushes_query(self, data: str) -> list[str]:
+        """The command that asks the running server how often it has flushed its files."""
+
+    @abstractmethod
+    def socket(self, data: str) -> str:
+        """Path of the local socket."""
+
+    def flushes(self, answer: str) -> int:
+        """The sum of the numbers that `flushes_query` printed. Raises `ValueError` when there are none."""
+        numbers = [line.split()[-1] for line in answer.splitlines() if line.strip()]
+        if not numbers:
+            raise ValueError(f"{self.title} does not say how often it has flushed")
+        return sum(int(number) for number in numbers)
+
+
+def sysbench() -> str:
+    """Path of sysbench. Raises `PlatformUnusableError` naming the package."""
+    found = shutil.which(SYSBENCH, path=ENVIRONMENT["PATH"])
+    if found is None:
+        raise PlatformUnusableError("sysbench is not installed", hint="install the package sysbench")
+    return found

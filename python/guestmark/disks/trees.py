@@ -1,0 +1,64 @@
+"""Filesystems that hold something from the start: what mkfs is told so that a directory's content is in the image."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from guestmark.disks.spec import DiskSpec
+from guestmark.errors import MachineError
+from guestmark.plan.units import format_size
+
+_KINDS = ((stat.S_ISDIR, "d"), (stat.S_ISREG, "-"), (stat.S_ISLNK, "l"))
+
+
+def size_of(tree: Path) -> int:
+    """Bytes that the files of a tree take."""
+    return sum(file.lstat().st_blocks for file in tree.rglob("*")) * 512
+
+
+def check_fits(tree: Path, spec: DiskSpec) -> None:
+    """Raises `MachineError` when the files alone are larger than the disk."""
+    size = size_of(tree)
+    if size >= spec.size:
+        raise MachineError(
+            f"{size / 1e6:.0f} MB of prepared files do not fit on a disk of {format_size(spec.size)}",
+            hint="take a larger disk (--set size=4G) or less data",
+        )
+
+
+@contextmanager
+def populating(spec: DiskSpec) -> Iterator[tuple[str, ...]]:
+    """Arguments for the filesystem's mkfs; owners and permissions are kept. Nothing when there is no tree."""
+    if not spec.tree:
+        yield ()
+    elif spec.filesystem.startswith("ext"):
+        yield "-d", spec.tree
+    elif spec.filesystem == "btrfs":
+        yield "--rootdir", spec.tree
+    else:
+        with tempfile.NamedTemporaryFile("w", prefix="guestmark-proto-", suffix=".txt") as file:
+            file.write("\n".join(["/", "0 0", *_prototype(Path(spec.tree), Path(spec.tree)), "$", ""]))
+            file.flush()
+            yield "-p", file.name
+
+
+def _prototype(path: Path, tree: Path) -> list[str]:
+    """Lines of mkfs.xfs's prototype file (its manual, option -p) for a file or directory."""
+    status = path.lstat()
+    kind = next((letter for matches, letter in _KINDS if matches(status.st_mode)), None)
+    if kind is None:
+        raise MachineError(f"{path} is neither a file nor a directory, so it cannot be put on a disk")
+    mode = f"{kind}{'u' if status.st_mode & stat.S_ISUID else '-'}{'g' if status.st_mode & stat.S_ISGID else '-'}"
+    own = f"{mode}{status.st_mode & 0o777:03o} {status.st_uid} {status.st_gid}"
+    name = "" if path == tree else f"{path.name} "
+    if kind == "-":
+        return [f"{name}{own} {path}"]
+    if kind == "l":
+        return [f"{name}{own} {os.readlink(path)}"]
+    inside = [line for entry in sorted(path.iterdir()) for line in _prototype(entry, tree)]
+    return [f"{name}{own}", *inside, *(["$"] if path != tree else [])]
