@@ -43,6 +43,10 @@ class Conversation:
         """Whether calls are refused."""
         return bool(self._closed)
 
+    def fileno(self) -> int:
+        """What becomes readable when the agent says something."""
+        return self._link.fileno()
+
     def close(self) -> None:
         """Closes the transport: a host agent ends what it runs and exits, a guest switches off."""
         self._shut("was closed")

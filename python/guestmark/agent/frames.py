@@ -84,6 +84,10 @@ class Link:
         os.set_blocking(transport.read_fd, False)
         os.set_blocking(transport.write_fd, False)
 
+    def fileno(self) -> int:
+        """What becomes readable when something arrives."""
+        return self._transport.read_fd
+
     def close(self) -> None:
         """Closes the transport."""
         self._transport.close()

@@ -113,7 +113,7 @@ class Below:
 
 
 def in_memory(directory: str, mounts: str | None = None) -> bool:
-    """Whether files in the directory are lost with the host's power, flushed or not; `mounts` default to this host's."""
+    """Whether files in the directory are lost with the host's power, flushed or not; `mounts`: this host's."""
     best, kind = "", ""
     for line in (Path("/proc/self/mounts").read_text() if mounts is None else mounts).splitlines():
         _, where, filesystem, *_ = line.split(" ")

@@ -34,9 +34,25 @@ def check_platforms(
             found[name] = platform.probe()
         else:
             guests.append(platform)
+    found |= too_large(plan)
+    guests = [platform for platform in guests if platform.name not in found]
     if guests:
         found |= probe_all(guests)
     return {name: result for name, result in found.items() if isinstance(result, Unusable)}
+
+
+def too_large(plan: Plan) -> dict[str, Unusable]:
+    """Nested platforms that this host has too little memory for, by name; computed, nothing is started."""
+    by_name: dict[str, list[Cell]] = {}
+    for cell in plan.cells:
+        if "/" in cell.platform:
+            by_name.setdefault(cell.platform, []).append(cell)
+    if not by_name:
+        return {}
+    from guestmark.platforms.nested_outer import shortage
+
+    short = {name: shortage(cells) for name, cells in by_name.items()}
+    return {name: Unusable(error.message, error.hint) for name, error in short.items() if error is not None}
 
 
 def check_workloads(plan: Plan, unusable: Collection[str] = ()) -> list[str]:

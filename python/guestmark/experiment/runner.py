@@ -1,7 +1,8 @@
 """The loop: block after block, cell after cell, each trial in the ledger as soon as it has ended."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from guestmark.experiment import stopping
@@ -54,6 +55,19 @@ def run(
     return state
 
 
+@contextmanager
+def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
+    """The outer guests that nested cells of one block share; they have gone at its end."""
+    nested = [cell for cell in map(workloads.started_for, cells) if "/" in cell.platform]
+    if not nested:
+        yield
+        return
+    from guestmark.platforms.nested_outer import OUTERS
+
+    with OUTERS.block(nested):
+        yield
+
+
 class _Loop:
     """The state of a running experiment; everything it decides follows from the plan and the trials."""
 
@@ -88,9 +102,12 @@ class _Loop:
                 return self._final(decision.state)
             if all(self._given_up(cell) for cell in self._cells):
                 return RunState.FAILED
-            for order, cell in missing_trials(self._plan.policy.seed, block, self._plan.cells, self._done):
-                if cell in self._cells and not self._given_up(cell):
-                    self._trial(cell, block, order)
+            with outer_guests(cell for cell in self._cells if not self._given_up(cell)):
+                for order, cell in missing_trials(
+                    self._plan.policy.seed, block, self._plan.cells, self._done
+                ):
+                    if cell in self._cells and not self._given_up(cell):
+                        self._trial(cell, block, order)
             block += 1
 
     def _first_incomplete(self) -> int:

@@ -17,6 +17,7 @@ from guestmark.experiment import iterations
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
 from guestmark.plan.model import Better, Cell, Measurement, Metric, Plan, Trial, TrialStatus
+from guestmark.platforms.base import Nests
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ def _measure(
         finally:
             record.noise = recorder.result()
             record.console = machine.console()
+            if isinstance(machine, Nests):
+                record.warnings += machine.remarks()
 
 
 def _iterate(

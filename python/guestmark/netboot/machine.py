@@ -18,7 +18,9 @@ from guestmark.netboot.network import NETDEV, Link
 from guestmark.netboot.screen import screen_text
 from guestmark.netboot.settings import Settings
 from guestmark.plan.model import Cell
-from guestmark.platforms.guest import channel, stopping
+from guestmark.platforms import counters
+from guestmark.platforms.guest import stopping
+from guestmark.platforms.place import HERE, Place, channel
 from guestmark.platforms.process import SupervisedProcess, watchdog
 from guestmark.platforms.qemu import facts_of_vmm
 from guestmark.platforms.qmp import Monitor
@@ -43,6 +45,7 @@ class NetbootMachine:
     waiting: Request
     phases: dict[str, float] = field(default_factory=dict)
     disks: tuple[()] = ()
+    place: Place = HERE
 
     @property
     def agent(self) -> Agent:
@@ -128,6 +131,10 @@ class NetbootMachine:
     def vmm_stats(self) -> Mapping[str, float]:
         """Nothing beyond what the noise recorder finds."""
         return {}
+
+    def counters(self) -> Mapping[str, float]:
+        """Why it takes its time, as QEMU counts it."""
+        return counters.of_guest(self.vmm_pid, self.query)
 
     @contextlib.contextmanager
     def capture(self, file: Path) -> Iterator[None]:

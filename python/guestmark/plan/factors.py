@@ -30,10 +30,11 @@ class Factor:
     kinds: frozenset[str]
     levels: tuple[str, ...] = ()
     workloads: frozenset[str] | None = None  # the only ones it means anything to; None: it is up to them
+    nested: bool = False  # whether it says what the outer guest is like, or how it is used
 
     def applies_to(self, spec: PlatformSpec) -> bool:
         """Whether the machine the workload runs on can be given this factor."""
-        return spec.inner.kind in self.kinds
+        return spec.inner.kind in self.kinds and (spec.nested or not self.nested)
 
 
 _registry: dict[str, Factor] = {}
@@ -117,6 +118,12 @@ def _count(text: str) -> str:
     return str(int(text))
 
 
+def _outer(text: str) -> str:
+    if text.strip() not in ("block", "trial"):
+        raise ValueError(f"{text!r} is neither block nor trial")
+    return text.strip()
+
+
 def _word(text: str) -> str:
     if not _WORD.fullmatch(text.strip()):
         raise ValueError(f"{text!r} is not a name QEMU could know")
@@ -155,6 +162,29 @@ CPU = register(
     )
 )
 MACHINE = register(Factor("machine", "QEMU's machine type", _word, _QEMU, ("pc", "q35", "microvm")))
+OUTER = register(
+    Factor(
+        "outer",
+        "how often the outer guest of a nested platform is started: for each block or for each trial",
+        _outer,
+        _GUESTS,
+        ("block", "trial"),
+        nested=True,
+    )
+)
+OUTER_CPU = register(
+    Factor(
+        "outer_cpu",
+        "the outer guest's processor model, e.g. max,svm=on; kvm inside needs one with nested virtualization",
+        _word,
+        _GUESTS,
+        (r"max\,svm=on",),
+        nested=True,
+    )
+)
+OUTER_SMP = register(
+    Factor("outer_smp", "the outer guest's number of processors", _count, _GUESTS, ("1", "2"), nested=True)
+)
 KERNEL = register(Factor("kernel", "path of the guest's kernel", _kernel, _GUESTS))
 KERNEL_ARGS = register(
     Factor(

@@ -1,7 +1,6 @@
 """What the disks of a guest really are, held against what the cell asked for."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 from guestmark.agent.results import CallError
@@ -22,7 +21,7 @@ _CACHE = {
 def attest_disks(guest: Guest) -> dict[str, Any]:
     """Facts of every disk by its name. Raises `AttestationError` with both values of what differs."""
     drives = facts_of_drives(guest.query) if guest.query else {}
-    engines = _engines(guest.vmm_pid) if guest.query else set()
+    engines = _engines(guest) if guest.query else set()
     facts = {}
     for disk in guest.disks:
         found = _inside(guest, disk)
@@ -61,14 +60,13 @@ def _of_qemu(guest: Guest, disk: AttachedDisk, drive: Any, engines: set[str]) ->
     return {"format": drive["drv"], "cache": drive["cache"], "aio": spec.aio}
 
 
-def _engines(pid: int | None) -> set[str]:
+def _engines(guest: Guest) -> set[str]:
     """What the process has for asynchronous I/O: a context of Linux AIO, a ring of io_uring."""
-    process = Path(f"/proc/{pid}")
+    process = f"/proc/{guest.vmm_pid}"
     try:
-        found = {"native"} if "/[aio]" in (process / "maps").read_text() else set()
-        for descriptor in (process / "fd").iterdir():
-            if "[io_uring]" in str(descriptor.readlink()):
-                found.add("io_uring")
+        found = {"native"} if "/[aio]" in guest.place.read(f"{process}/maps") else set()
+        if any("[io_uring]" in target for target in guest.place.links(f"{process}/fd")):
+            found.add("io_uring")
     except OSError:
         return set()
     return found

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
     from guestmark.plan.model import Cell
+    from guestmark.platforms.place import Place
 
 
 LATE = "was not ready after"  # in the message of a machine that was still starting at its deadline
@@ -73,6 +74,10 @@ class Machine(Protocol):
         """The cell's disks, in the order of `disks_of(cell)`."""
 
     @property
+    def place(self) -> Place:
+        """Where the hypervisor runs, with its processes and files."""
+
+    @property
     def query(self) -> Callable[[str], Any] | None:
         """Asks the hypervisor's monitor (QMP) by a command's name; None where there is none."""
 
@@ -84,6 +89,27 @@ class Machine(Protocol):
 
     def vmm_stats(self) -> Mapping[str, float]:
         """Counters of the hypervisor's process on the host: processor seconds, resident bytes, run-queue delay."""
+
+    def counters(self) -> Mapping[str, float]:
+        """Why it takes its time, as the innermost hypervisor counts it since its start (`platforms.counters`).
+
+        Raises `MachineError` when the hypervisor does not answer.
+        """
+
+
+@runtime_checkable
+class Nests(Protocol):
+    """What a machine inside another guest has besides."""
+
+    inner: Machine  # the same, as the outer guest sees it: process ids and paths are those there
+
+    def remarks(self) -> list[str]:
+        """What is to be said about the layers: clocks that disagree."""
+
+
+def innermost(machine: Machine) -> Machine:
+    """The machine as the place sees it in which its hypervisor runs: what is below the workload is found from there."""
+    return machine.inner if isinstance(machine, Nests) else machine
 
 
 class Platform(Protocol):

@@ -13,6 +13,7 @@ from guestmark.plan.model import Cell
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
+    from guestmark.platforms.place import Place
 
 _BUS_MODULES = {
     "virtio-blk": ("virtio_blk",),
@@ -86,13 +87,12 @@ def _device(spec: DiskSpec, index: int, on_pci: bool) -> str:
             return other
 
 
-def uml_arguments(made: Sequence[Image], scratch: Path) -> list[str]:
+def uml_arguments(made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
     """`ubd` arguments. Through links in the scratch directory, because a comma or colon in a path means a COW file."""
     arguments = []
     for index, image in enumerate(made):
-        link = scratch / f"disk-{image.spec.name}"
-        link.symlink_to(image.path)
-        arguments.append(f"ubd{index}{'r' if image.spec.read_only else ''}={link.name}")
+        path = place.link(image.path, scratch, f"disk-{image.spec.name}")
+        arguments.append(f"ubd{index}{'r' if image.spec.read_only else ''}={path}")
     return arguments
 
 

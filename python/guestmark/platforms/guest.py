@@ -2,21 +2,20 @@
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from guestmark.agent.client import Agent, CallError
 from guestmark.disks.attached import AttachedDisk
 from guestmark.errors import AgentError, AttestationError, MachineError
 from guestmark.plan.model import Cell
+from guestmark.platforms import counters
+from guestmark.platforms import phases as steps
 from guestmark.platforms.base import LATE
-from guestmark.platforms.process import SupervisedProcess
+from guestmark.platforms.place import HERE, Place, Process
 
-_CHANNEL_BUFFER = 4 << 20
 _DYING_S = 1.0  # between the end of the channel and that of the process
 
 
@@ -25,13 +24,14 @@ class Guest:
     """A started guest. `facts_of_vmm` asks the hypervisor what it is running (empty for UML, which has no monitor)."""
 
     cell: Cell
-    process: SupervisedProcess
+    process: Process
     agent: Agent
     facts_of_vmm: Callable[[], Mapping[str, Any]]
     check: Callable[["Guest"], Mapping[str, Any]]
     phases: dict[str, float] = field(default_factory=dict)
     disks: tuple[AttachedDisk, ...] = ()
     query: Callable[[str], Any] | None = None  # asks the hypervisor's monitor, where there is one
+    place: Place = HERE  # where the hypervisor runs
 
     @property
     def command_line(self) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ class Guest:
 
     @property
     def vmm_pid(self) -> int | None:
-        """Process id of the hypervisor on the host."""
+        """Process id of the hypervisor, where it runs."""
         return self.process.pid()
 
     def attest(self) -> Mapping[str, Any]:
@@ -52,6 +52,22 @@ class Guest:
 
         return {**facts, "disks": attest_disks(self)}
 
+    def switch_off(self, timeout_s: float) -> None:
+        """Orders the guest to switch off, waits for the end of its hypervisor and notes the phases of that.
+
+        Raises `MachineError` when it is still there after `timeout_s`.
+        """
+        ordered, gone = self.process.end_after(lambda: self.agent.power_off(timeout_s), timeout_s)
+        self.phases[steps.ORDERED] = ordered - self.process.started_at
+        if gone is None:
+            raise MachineError(
+                f"the guest did not switch off within {timeout_s:.0f} s{_last_words(self.process)}",
+                console=self.console(),
+            )
+        self.process.console.join()
+        self.phases |= steps.seen(self.process)
+        self.phases[steps.GONE] = gone - self.process.started_at
+
     def console(self) -> str:
         """What the guest's kernel and the hypervisor printed."""
         return self.process.console.text()
@@ -62,8 +78,8 @@ class Guest:
         if pid is None:
             return {}
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            status = Path(f"/proc/{pid}/status").read_text()
+            fields = self.place.read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+            status = self.place.read(f"/proc/{pid}/status")
         except OSError:
             return {}
 
@@ -75,19 +91,12 @@ class Guest:
             "vmm_peak_bytes": int(peak) * 1024.0,
         }
 
-
-def channel() -> tuple[socket.socket, socket.socket]:
-    """A connected pair: ours, and the one the hypervisor inherits. Buffers are large, for bulk transfers."""
-    ours, theirs = socket.socketpair()
-    for end in (ours, theirs):
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            end.setsockopt(socket.SOL_SOCKET, option, _CHANNEL_BUFFER)
-    return ours, theirs
+    def counters(self) -> Mapping[str, float]:
+        """Why it takes its time, as its hypervisor counts it; see `platforms.counters`."""
+        return counters.of_guest(self.vmm_pid, self.query, self.place)
 
 
-def await_ready(
-    agent: Agent, process: SupervisedProcess, deadline_s: float, phases: dict[str, float]
-) -> None:
+def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[str, float]) -> None:
     """Waits for the agent's hello and notes the phases of the start.
 
     Raises `MachineError` with the console: the guest died, or was silent until the deadline.
@@ -101,15 +110,18 @@ def await_ready(
             reason = f"the guest ended while starting, after {waited:.1f} s{_last_words(process)}"
         else:
             reason = f"the guest {LATE} {waited:.1f} s{_last_words(process)}"
-        raise MachineError(reason, hint=error.hint, console=process.console.text()) from error
-    phases["ready"] = time.monotonic() - process.started_at
+        raise MachineError(
+            reason, hint=error.hint, console=process.console.text(), phases=steps.seen(process)
+        ) from error
+    phases[steps.READY] = time.monotonic() - process.started_at
     if process.console.first_output_at is not None:
         phases["first_output"] = process.console.first_output_at - process.started_at
     for phase in hello.phases:
         phases[f"guest_{phase.name}"] = phase.at_ns / 1e9
+    phases |= steps.seen(process)
 
 
-def _last_words(process: SupervisedProcess) -> str:
+def _last_words(process: Process) -> str:
     """The most telling line of the console: the agent's or kernel's complaint, else the last one."""
     lines = [line.strip() for line in process.console.text().splitlines() if line.strip()]
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):
@@ -127,7 +139,7 @@ def _without_option(line: str) -> str:
 
 
 @contextlib.contextmanager
-def stopping(process: SupervisedProcess, *closers: Callable[[], None]) -> Iterator[None]:
+def stopping(process: Process, *closers: Callable[[], None]) -> Iterator[None]:
     """Whatever happens inside, the closers are called and the process is ended with all that belongs to it.
 
     An agent that falls silent inside becomes a `MachineError` that says what became of the guest, with its console.

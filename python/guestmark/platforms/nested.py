@@ -1,235 +1,212 @@
-"""`OUTER/INNER`: a guest inside a guest. The outer one shares the host's root, so guestmark runs there too.
+"""`OUTER/INNER`: a guest inside a guest, to any depth that memory allows.
 
-The outer guest gets a second channel. In it runs `platforms.relay`, which starts the inner machine with the same code
-as the host would and then passes bytes between that channel and the inner agent; the control plane on the host talks
-to the inner agent itself, so clocks, limits and results are the same as for any other machine. Deeper nesting is the
-relay starting a nested platform in turn.
+The outer guest shares the host's root, so the inner hypervisor is the same program with the same files. It is started
+there by the same code as here (`nested_place`), and the control plane on this host talks to the inner agent itself, so
+clocks, limits and results are the same as for any other machine.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import select
-import socket
-import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guestmark.agent.client import Agent
-from guestmark.agent.frames import Transport
-from guestmark.disks.attached import AttachedDisk
-from guestmark.errors import AgentError, MachineError, PlatformUnusableError
+from guestmark.agent.clocks import Ping
+from guestmark.errors import AgentError, GuestmarkError, MachineError, PlatformUnusableError
 from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.plan.platform_spec import PlatformSpec
-from guestmark.plan.units import format_size, parse_size
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.guest import Guest, channel
+from guestmark.platforms.guest import Guest
+from guestmark.platforms.nested_images import check as check_images
+from guestmark.platforms.nested_outer import HYPERVISOR_MODULES, OUTERS, Held, OuterSpec, lodge, shortage
 from guestmark.platforms.probe import probe_by_start
-from guestmark.platforms.qemu import DEFAULTS, TCG_CPU, Extras, QemuPlatform
+from guestmark.platforms.qemu import Extras, QemuPlatform
+from guestmark.platforms.uml import UmlPlatform
 
 if TYPE_CHECKING:
-    from guestmark.agent.results import ExecResult
+    from guestmark.agent.client import Agent
+    from guestmark.disks.attached import AttachedDisk
+    from guestmark.platforms.nested_place import OuterPlace
+    from guestmark.platforms.place import Place, Process
 
-PORT = "guestmark-inner"
-_OUTER_NEEDS = 768 << 20  # for the outer kernel, the relay, the inner hypervisor and files it writes
-_HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
-_READY_DEADLINE_S = 180.0
-_OUTER_CPU = {"tcg": f"{TCG_CPU},svm=on", "kvm": "host"}
+READY_DEADLINE_S = 180.0
+_PROBE_MEMORY = "256M"
+_CLOCK_TOLERANCE = 0.01
 
 
 class NestedPlatform:
-    """`tcg/kvm`, `tcg/uml`, `kvm/kvm`, `tcg/tcg/uml` …; every trial starts all layers afresh."""
+    """`tcg/kvm`, `tcg/uml`, `kvm/kvm`, `tcg/tcg/uml` …; inner layers are started afresh for every trial."""
 
     def __init__(self, spec: PlatformSpec) -> None:
-        if spec.outer.kind not in _OUTER_CPU:
-            raise PlatformUnusableError(
-                f"{spec}: {spec.outer.kind} cannot hold another guest", hint="nest in tcg or kvm"
-            )
+        for layer in spec.layers[:-1]:
+            if layer.kind not in ("tcg", "kvm"):
+                raise PlatformUnusableError(
+                    f"{spec}: {layer.kind} cannot hold another guest", hint="nest in tcg or kvm"
+                )
         self.name = str(spec)
-        self._outer = QemuPlatform(spec.outer.kind, spec.outer.arch or "")
-        self._inner = "/".join(str(layer) for layer in spec.layers[1:])
+        self._spec = spec
+        for layer in spec.layers:
+            if layer.kind != "uml":
+                QemuPlatform(layer.kind, layer.arch or "")  # refuses other architectures
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[NestedGuest]:
-        """Boots the outer guest and the inner one in it, and yields the inner one; see `Platform.start`."""
-        deadline = time.monotonic() + (deadline_s or _READY_DEADLINE_S)
-        outer_cell = self._outer_cell(cell)
-        ours, theirs = channel()
-        with contextlib.ExitStack() as stack:
-            stack.callback(ours.close)
-            stack.callback(theirs.close)
-            extras = Extras(_port(theirs.fileno()), (theirs.fileno(),), _HYPERVISOR_MODULES)
-            outer = stack.enter_context(self._outer.start(outer_cell, deadline - time.monotonic(), extras))
-            theirs.close()
-            outer_is = outer.attest()  # from here on the outer agent is the relay's
-            relay = _Relay(outer, self._inner, cell, deadline)
-            stack.callback(relay.close)
-            stack.callback(ours.close)  # its end is what the relay ends at
-            header = relay.header(ours, deadline)
-            if "error" in header:
-                raise MachineError(
-                    f"inside {self._outer.name}: {header['error']}",
-                    hint=header["hint"],
-                    console=f"{header['console']}\n--- outer guest ---\n{outer.console()}",
-                )
-            agent = Agent(Transport.of_socket(ours))
-            agent.hello(max(1.0, deadline - time.monotonic()))
-            inner_ready = time.monotonic() - outer.process.started_at
-            yield NestedGuest(cell, agent, outer=outer, outer_is=outer_is, header=header, ready_s=inner_ready)
+        """Boots the inner guest in an outer one, which may be running already, and yields it; see `Platform.start`."""
+        deadline = time.monotonic() + (deadline_s or READY_DEADLINE_S)
+        check_images(cell)
+        if short := shortage([cell]):
+            raise short
+        with OUTERS.take(cell, deadline) as held, contextlib.ExitStack() as stack:
+            held.trials += 1
+            with self._faults(held):
+                place = held.place
+                with place.calling() as agent:
+                    before = agent.ping()
+                for layer in range(1, len(self._spec.layers) - 1):
+                    place = lodge(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
+                self._check_virtualization(place, held)
+                inner = stack.enter_context(self._start_inner(cell, place, deadline))
+                yield NestedGuest(inner, held, place, before)
 
     @contextlib.contextmanager
     def outer(self, cell: Cell, deadline_s: float) -> Iterator[Guest]:
         """The outer guest alone, able to run hypervisors, for workloads that start what is inside themselves."""
-        extras = Extras(modules=_HYPERVISOR_MODULES)
-        with self._outer.start(self._outer_cell(cell), deadline_s, extras) as guest:
+        if short := shortage([cell]):
+            raise short
+        spec = OuterSpec.of(cell)
+        extras = Extras(modules=HYPERVISOR_MODULES)
+        with QemuPlatform(spec.kind).start(spec.cell(), deadline_s, extras) as guest:
             yield guest
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
         """Boots all layers and attests them; what fails is the reason. Takes longer than a probe of one layer may."""
-        return probe_by_start(self, max(deadline_s or 0.0, _READY_DEADLINE_S))
+        cell = Cell("probe", WorkloadSpec("probe"), self.name, {"memory": _PROBE_MEMORY})
+        return probe_by_start(self, deadline_s or READY_DEADLINE_S, cell)
 
-    def _outer_cell(self, cell: Cell) -> Cell:
-        """The outer guest: as many processors as the inner one, and its memory on top of the inner one's."""
-        inner_memory = parse_size(cell.factors.get("memory", DEFAULTS["memory"]))
-        memory = inner_memory + _OUTER_NEEDS
-        available = _available_bytes()
-        if memory > available:
+    def _start_inner(
+        self, cell: Cell, place: Place, deadline: float
+    ) -> contextlib.AbstractContextManager[Guest]:
+        left_s = max(1.0, deadline - time.monotonic())
+        kind = self._spec.inner.kind
+        factors = {name: level for name, level in cell.factors.items() if not name.startswith("outer")}
+        inner = replace(cell, factors=factors)
+        if kind == "uml":
+            return UmlPlatform().start(inner, left_s, place=place)
+        return QemuPlatform(kind).start(inner, left_s, place=place)
+
+    def _check_virtualization(self, place: OuterPlace, held: Held) -> None:
+        if self._spec.inner.kind == "kvm" and not place.has_kvm:
             raise PlatformUnusableError(
-                f"{self.name} needs {format_size(memory)} ({format_size(inner_memory)} for the inner guest, "
-                f"{format_size(_OUTER_NEEDS)} for the outer), this host has {format_size(available >> 20 << 20)} free",
-                hint="give the inner guest less: --set memory=256M",
+                f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) has no nested "
+                "virtualization, there is no /dev/kvm in it",
+                hint=r"use --set outer_cpu=max\,svm=on, or an outer platform that has it",
             )
-        factors = {
-            "memory": format_size(memory),
-            "smp": cell.factors.get("smp", DEFAULTS["smp"]),
-            "cpu": _OUTER_CPU[self._outer.accelerator],
-        }
-        # The disks that a workload wants are the inner machine's.
-        return replace(cell, workload=WorkloadSpec("outer"), platform=self._outer.name, factors=factors)
+
+    @contextlib.contextmanager
+    def _faults(self, held: Held) -> Iterator[None]:
+        """Says of an error in which layer it is, and shows both consoles."""
+        outer = held.place.guest
+        try:
+            yield
+        except (MachineError, AgentError) as error:
+            gone = not outer.process.running() or outer.process.wait(0.0) is not None
+            where = f"the outer guest ({self._spec.outer}) ended" if gone else f"inside {self._spec.outer}"
+            inner = error.console if isinstance(error, MachineError) else ""
+            told = type(error) if isinstance(error, MachineError) else MachineError
+            raise told(
+                f"{where}: {error.message}",
+                hint=error.hint,
+                console=f"{inner}\n--- outer guest ---\n{outer.console()}",
+            ) from error
 
 
 class NestedGuest:
-    """The innermost guest, with what is known of the layers around it."""
+    """The innermost guest, with what is known of the layers around it.
 
-    def __init__(
-        self,
-        cell: Cell,
-        agent: Agent,
-        *,
-        outer: Guest,
-        outer_is: Mapping[str, Any],
-        header: Mapping[str, Any],
-        ready_s: float,
-    ) -> None:
-        self.cell = cell
-        self.agent = agent
-        self.disks: tuple[AttachedDisk, ...] = ()  # cannot be given any yet
-        self.query = None
-        self._outer = outer
-        self._outer_is = outer_is
-        self._header = header
-        self.phases: Mapping[str, float] = {
-            **{f"outer_{name}": value for name, value in outer.phases.items()},
-            **{f"inner_{name}": value for name, value in header["phases"].items()},
-            "ready": ready_s,
-        }
+    Process ids are this host's, of the outer hypervisor; `inner` is the guest as the outer one sees it. Phases are the
+    inner guest's, from the start of its hypervisor; those of an outer guest that was started for it are `outer_…`.
+    """
+
+    def __init__(self, inner: Guest, held: Held, place: OuterPlace, before: Ping) -> None:
+        self.inner = inner
+        self.cell = inner.cell
+        self._held = held
+        self._before = before
+        self.place: Place = place
+        if held.trials == 1:
+            inner.phases |= {f"outer_{name}": value for name, value in held.phases.items()}
+
+    @property
+    def agent(self) -> Agent:
+        """The inner agent."""
+        return self.inner.agent
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """See the class."""
+        return self.inner.phases
+
+    @property
+    def process(self) -> Process:
+        """The inner hypervisor."""
+        return self.inner.process
+
+    @property
+    def disks(self) -> tuple[AttachedDisk, ...]:
+        """The inner guest's disks, whose images lie in the outer guest."""
+        return self.inner.disks
+
+    @property
+    def query(self) -> Callable[[str], Any] | None:
+        """Asks the inner hypervisor's monitor."""
+        return self.inner.query
 
     @property
     def command_line(self) -> tuple[str, ...]:
         """The outer hypervisor's command line, then the inner one's behind a `/`."""
-        return (*self._outer.command_line, "/", *self._header["command_line"])
+        return (*self._held.place.guest.command_line, "/", *self.inner.command_line)
 
     @property
     def vmm_pid(self) -> int | None:
         """Process id of the outer hypervisor, the one this host sees."""
-        return self._outer.vmm_pid
+        return self._held.place.guest.vmm_pid
 
     def attest(self) -> Mapping[str, Any]:
-        """Both layers: the outer as this host sees it, the inner as the relay attested it in the outer guest."""
-        return {"outer": self._outer_is, "inner": self._header["attestation"]}
+        """Both layers: the outer one as this host sees it, the inner one as it is seen in the outer guest."""
+        outer = {**self._held.facts, "inner_guest": self._held.trials}
+        return {"outer": outer, "inner": self.inner.attest()}
+
+    def switch_off(self, timeout_s: float) -> None:
+        """Switches the inner guest off; see `Guest.switch_off`."""
+        self.inner.switch_off(timeout_s)
 
     def console(self) -> str:
-        """What the outer guest printed; the inner console is part of the error when it does not start."""
-        return self._outer.console()
+        """What the inner guest printed, and the outer one."""
+        return f"{self.inner.console()}\n--- outer guest ---\n{self._held.place.guest.console()}"
 
     def vmm_stats(self) -> Mapping[str, float]:
         """Of the outer hypervisor."""
-        return self._outer.vmm_stats()
+        return self._held.place.guest.vmm_stats()
 
+    def counters(self) -> Mapping[str, float]:
+        """Of the inner hypervisor, whose monitor and process are asked through the outer guest."""
+        return self.inner.counters()
 
-class _Relay:
-    """The relay's process in the outer guest; its call blocks, so it has a thread and the outer agent for itself."""
-
-    def __init__(self, outer: Guest, inner: str, cell: Cell, deadline: float) -> None:
-        self._outer = outer
-        self._result: ExecResult | None = None
-        self._error: AgentError | None = None
-        order = {
-            "platform": inner,
-            "factors": dict(cell.factors),
-            "deadline_s": max(1.0, deadline - time.monotonic()),
-        }
-        source = str(Path(__file__).resolve().parents[2])
-        command = [
-            sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {source!r}); "
-            "from guestmark.platforms.relay import main; main(sys.argv[1])", json.dumps(order),
-        ]  # fmt: skip
-        environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        self._thread = threading.Thread(
-            target=self._run, args=(command, environment), name="relay", daemon=True
-        )
-        self._thread.start()
-
-    def header(self, ours: socket.socket, deadline: float) -> dict[str, Any]:
-        """The relay's first line: what it started, or why it could not. Raises `MachineError` when it says nothing."""
-        line = bytearray()
-        while not line.endswith(b"\n"):
-            if not self._thread.is_alive():
-                raise self._failure("the relay ended without starting the inner guest")
-            if time.monotonic() > deadline:
-                raise self._failure("the inner guest was not ready in time")
-            if select.select([ours], [], [], 0.2)[0]:
-                # One byte a time: what follows the line is the inner agent's.
-                byte = ours.recv(1)
-                if not byte:
-                    raise self._failure("the outer guest ended")
-                line += byte
-        header: dict[str, Any] = json.loads(line)
-        return header
-
-    def close(self) -> None:
-        """Waits briefly for the relay's end; the outer guest is stopped right after in any case."""
-        self._thread.join(0.2)
-
-    def _run(self, command: list[str], environment: dict[str, str]) -> None:
+    def remarks(self) -> list[str]:
+        """Says when the outer guest's clock and this host's have run at different speeds since the start."""
         try:
-            self._result = self._outer.agent.exec(command, env=environment, timeout_s=86400.0)
-        except AgentError as error:
-            self._error = error
-
-    def _failure(self, what: str) -> MachineError:
-        said = self._error.message if self._error else ""
-        if self._result is not None:
-            said = (self._result.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
-        return MachineError(f"{what}{': ' if said else ''}{said}", console=self._outer.console())
-
-
-_KEPT_VARIABLES = ("HOME", "PATH", "XDG_CACHE_HOME", "GUESTMARK_AGENT", "LANG")
-
-
-def _port(fd: int) -> tuple[str, ...]:
-    return (
-        "-chardev", f"socket,id=inner,fd={fd}",
-        "-device", f"virtserialport,chardev=inner,name={PORT}",
-    )  # fmt: skip
-
-
-def _available_bytes() -> int:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+            with self._held.place.calling() as agent:
+                after = agent.ping()
+        except GuestmarkError:
+            return []
+        here = after.host_ns - self._before.host_ns
+        there = after.guest_ns - self._before.guest_ns
+        error = (after.round_trip_ns + self._before.round_trip_ns) / 2
+        if abs(there - here) <= _CLOCK_TOLERANCE * here + error:
+            return []
+        return [
+            f"the clocks of the layers disagree: {here / 1e9:.4g} s on the host's, {there / 1e9:.4g} s on the outer "
+            f"guest's ({there / here - 1:+.1%})"
+        ]

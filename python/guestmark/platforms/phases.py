@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from guestmark.plan.model import Cell
-    from guestmark.platforms.process import Console, SupervisedProcess
+    from guestmark.platforms.place import Process
+    from guestmark.platforms.process import Console
 
 # In `Machine.phases` of a watched guest, in order; seconds since its hypervisor was started. Those that a guest does
 # not have (UML has no firmware), or has not come to yet, are absent.
@@ -71,7 +72,7 @@ class Watch:
         return ["GUESTMARK_MARKS=1", *debug]
 
 
-def seen(process: SupervisedProcess) -> dict[str, float]:
+def seen(process: Process) -> dict[str, float]:
     """The phases whose lines are on the console, in the order of time."""
     found = {name: _when(process.console, name) for name in _LINES}
     times = {name: at - process.started_at for name, at in found.items() if at is not None}

@@ -44,9 +44,9 @@ class Startable(Protocol):
         """See `Platform.probe`."""
 
 
-def probe_by_start(platform: Startable, deadline_s: float) -> Usable | Unusable:
-    """Boots a guest with default factors, attests it and stops it."""
-    cell = Cell("probe", WorkloadSpec("probe"), platform.name)
+def probe_by_start(platform: Startable, deadline_s: float, cell: Cell | None = None) -> Usable | Unusable:
+    """Boots a guest with default factors (or that of `cell`), attests it and stops it."""
+    cell = cell or Cell("probe", WorkloadSpec("probe"), platform.name)
     try:
         with platform.start(cell, deadline_s) as guest:
             guest.attest()
@@ -141,8 +141,18 @@ def _circumstances() -> list[str]:
     return [
         Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         str(os.getuid()),
+        *_restrictions(),
         *map(_stamp, programs),
     ]
+
+
+def _restrictions() -> list[str]:
+    """What this very process may not do, which another one of the same user may: UML needs ptrace."""
+    named = ("CapEff:", "NoNewPrivs:", "Seccomp:")
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return [" ".join(line.split()) for line in lines if line.startswith(named)]
+    return []
 
 
 def _stamp(path: str | None) -> str:

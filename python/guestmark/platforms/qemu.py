@@ -9,7 +9,6 @@ from typing import Any
 
 from guestmark.agent.binary import agent_binary, tsc_khz
 from guestmark.agent.client import Agent
-from guestmark.agent.frames import Transport
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify, find_kernel
 from guestmark.appliance.modules import ModuleTree
@@ -18,9 +17,10 @@ from guestmark.plan.model import Cell
 from guestmark.platforms import drives, virtiofs
 from guestmark.platforms.attest import attest_qemu
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.guest import Guest, await_ready, channel, stopping
+from guestmark.platforms.guest import Guest, await_ready, stopping
+from guestmark.platforms.phases import Watch
+from guestmark.platforms.place import HERE, Line, Place
 from guestmark.platforms.probe import probe_by_start
-from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qmp import Monitor
 
 QEMU = "qemu-system-x86_64"
@@ -48,6 +48,7 @@ class Extras:
     arguments: tuple[str, ...] = ()
     pass_fds: tuple[int, ...] = ()
     modules: tuple[str, ...] = ()
+    ports: int = 1  # of the channel's device, the agent's included
 
 
 NO_EXTRAS = Extras()
@@ -68,43 +69,50 @@ class QemuPlatform:
 
     @contextlib.contextmanager
     def start(
-        self, cell: Cell, deadline_s: float | None = None, extras: Extras = NO_EXTRAS
+        self,
+        cell: Cell,
+        deadline_s: float | None = None,
+        extras: Extras = NO_EXTRAS,
+        place: Place = HERE,
     ) -> Iterator[Guest]:
-        """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`."""
+        """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`.
+
+        `place` is where its hypervisor runs: this host, or an outer guest.
+        """
         factors = {**DEFAULTS, "cpu": _DEFAULT_CPU[self.accelerator], **cell.factors}
         kernel = find_kernel(factors.get("kernel", ""), self._notify)
         bus = "device" if factors["machine"].startswith("microvm") else "pci"
         share = _share_of(kernel)
         initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(share, bus, extras, cell))
-        process = SupervisedProcess(self.name)
-        ours, theirs = channel()
-        monitor_ours, monitor_theirs = channel()
-        monitor = Monitor(monitor_ours)
+        watch = Watch.of(cell)
+        process = place.process(self.name)
+        line, monitor_line = place.line("agent"), place.line("monitor")
+        monitor = Monitor(monitor_line.socket())
         with contextlib.ExitStack() as stack:
-            stack.enter_context(
-                stopping(process, ours.close, theirs.close, monitor.close, monitor_theirs.close)
-            )
-            made = stack.enter_context(drives.made_for(cell))
+            stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
+            made = stack.enter_context(place.disks(cell))
             command = [
                 *_base(self.accelerator, factors),
+                *_console(watch),
                 *(stack.enter_context(virtiofs.server(process.scratch, _SHARE_TAG, bus, factors["memory"]))
                   if share == "virtiofs" else _plan9(bus)),
-                *_channel(theirs.fileno(), bus),
-                *_monitor(monitor_theirs.fileno()),
+                *_channel(line, bus, max(_PORTS, extras.ports)),
+                *_monitor(monitor_line),
                 *drives.qemu_arguments(made, factors["machine"]),
                 *extras.arguments,
-                *_kernel(kernel, initramfs, self._kernel_args(share, factors)),
+                *_kernel(kernel, initramfs, self._kernel_args(share, factors, watch)),
             ]  # fmt: skip
-            process.start(command, pass_fds=(theirs.fileno(), monitor_theirs.fileno(), *extras.pass_fds))
-            theirs.close()
-            monitor_theirs.close()
-            agent = Agent(Transport.of_socket(ours))
+            process.start(command, pass_fds=(*line.fds, *monitor_line.fds, *extras.pass_fds))
+            line.handed()
+            monitor_line.handed()
+            agent = Agent(line.transport())
             guest = Guest(
                 cell,
                 process,
                 agent,
                 lambda: facts_of_vmm(monitor),
                 lambda g: attest_qemu(g, factors, kernel.release),
+                place=place,
             )
             await_ready(agent, process, deadline_s or _READY_DEADLINE_S[self.accelerator], guest.phases)
             stack.callback(agent.close)
@@ -117,10 +125,11 @@ class QemuPlatform:
         missing = missing_program(QEMU, "qemu-system-x86")
         return missing or probe_by_start(self, deadline_s or _READY_DEADLINE_S[self.accelerator])
 
-    def _kernel_args(self, share: str, factors: Mapping[str, str]) -> str:
+    def _kernel_args(self, share: str, factors: Mapping[str, str], watch: Watch | None) -> str:
         options = "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == "9p" else ""
         return " ".join(
             [
+                *(watch.qemu_kernel_arguments() if watch else []),
                 "console=ttyS0 quiet panic=-1",
                 BOOT_ARGS[self.accelerator],
                 f"guestmark.channel=virtio:guestmark guestmark.root={share}:{_SHARE_TAG}",
@@ -192,7 +201,14 @@ def _base(accelerator: str, factors: Mapping[str, str]) -> list[str]:
         QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         "-machine", factors["machine"], "-accel", accelerator + threads, "-cpu", _enforced(factors["cpu"]),
         "-smp", factors["smp"], "-m", factors["memory"],
-        "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
+    ]  # fmt: skip
+
+
+def _console(watch: Watch | None) -> list[str]:
+    shared = ",mux=on" if watch else ""
+    return [
+        "-chardev", f"stdio,id=console,signal=off{shared}", "-serial", "chardev:console",
+        *(watch.qemu_arguments() if watch else []),
     ]  # fmt: skip
 
 
@@ -208,19 +224,19 @@ def _plan9(bus: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _channel(fd: int, bus: str) -> list[str]:
+def _channel(line: Line, bus: str, ports: int) -> list[str]:
     # An interrupt for each queue of a few ports: by default the 64 queues of 31 ports share one, and the guest looks
     # through all of them each time.
-    vectors = f",vectors={2 * _PORTS + 4}" if bus == "pci" else ""
+    vectors = f",vectors={2 * ports + 4}" if bus == "pci" else ""
     return [
-        "-device", f"virtio-serial-{bus}{_modern(bus)},max_ports={_PORTS}{vectors}",
-        "-chardev", f"socket,id=agent,fd={fd}",
+        "-device", f"virtio-serial-{bus}{_modern(bus)},max_ports={ports}{vectors}",
+        "-chardev", line.chardev("agent"),
         "-device", "virtserialport,chardev=agent,name=guestmark",
     ]  # fmt: skip
 
 
-def _monitor(fd: int) -> list[str]:
-    return ["-chardev", f"socket,id=monitor,fd={fd}", "-mon", "chardev=monitor,mode=control"]
+def _monitor(line: Line) -> list[str]:
+    return ["-chardev", line.chardev("monitor"), "-mon", "chardev=monitor,mode=control"]
 
 
 def _kernel(kernel: Kernel, initramfs: object, arguments: str) -> list[str]:

@@ -1,26 +1,25 @@
 """User-Mode Linux: the guest kernel is a process of the host; `hostfs` shares the host's root filesystem."""
 
 import contextlib
-import io
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
 from guestmark.agent.client import Agent
-from guestmark.agent.frames import Transport
 from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
-from guestmark.errors import PlatformUnusableError
+from guestmark.errors import MachineError, PlatformUnusableError
 from guestmark.plan.model import Cell
 from guestmark.platforms import drives
 from guestmark.platforms.attest import attest_uml
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, stopping
+from guestmark.platforms.phases import Watch
+from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.probe import probe_by_start
-from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import missing_program
+from guestmark.platforms.uml_refusals import explained
 
 UML = "linux.uml"
 DEFAULTS = {"memory": "1G"}
@@ -34,35 +33,34 @@ class UmlPlatform:
     name = "uml"
 
     @contextlib.contextmanager
-    def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Guest]:
-        """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`."""
+    def start(self, cell: Cell, deadline_s: float | None = None, *, place: Place = HERE) -> Iterator[Guest]:
+        """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`.
+
+        `place` is where its hypervisor runs: this host, or an outer guest.
+        """
         factors = {**DEFAULTS, **cell.factors}
         program = factors.get("kernel") or UML
         release = release_of(Path(shutil.which(program) or program))
         initramfs = build_initramfs(agent_binary(), _modules_of(program, release), ModuleList(("overlay",)))
-        process = SupervisedProcess(self.name)
-        # Pipes, not a socket: UML takes one byte a system call, which is cheaper from a pipe, and it loses bytes when
-        # megabytes wait in a large socket buffer.
-        to_guest, from_us = _pipe()
-        from_guest, to_us = _pipe()
-        with (
-            stopping(process, to_guest.close, to_us.close, from_us.close, from_guest.close),
-            drives.made_for(cell) as made,
-        ):
+        watch = Watch.of(cell)
+        process = place.process(self.name)
+        line = place.serial_line()
+        with stopping(process, line.close), place.disks(cell) as made:
             process.start(
                 [
-                    *command_line(
-                        program, initramfs, factors, (to_guest.fileno(), to_us.fileno()), process.scratch
-                    ),
-                    *drives.uml_arguments(made, process.scratch),
+                    *command_line(program, initramfs, factors, line.serial(), process.scratch),
+                    *(watch.uml_arguments() if watch else ["quiet"]),
+                    *drives.uml_arguments(made, process.scratch, place),
                 ],
-                pass_fds=(to_guest.fileno(), to_us.fileno()),
+                pass_fds=line.fds,
             )
-            to_guest.close()
-            to_us.close()
-            agent = Agent(Transport(from_guest.fileno(), from_us.fileno(), from_us.close))
-            guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors, release))
-            await_ready(agent, process, deadline_s or _READY_DEADLINE_S, guest.phases)
+            line.handed()
+            agent = Agent(line.transport())
+            guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors, release), place=place)
+            try:
+                await_ready(agent, process, deadline_s or _READY_DEADLINE_S, guest.phases)
+            except MachineError as error:
+                raise explained(error) from error
             try:
                 guest.disks = drives.attached(made, agent)
                 yield guest
@@ -76,28 +74,22 @@ class UmlPlatform:
 
 
 def command_line(
-    program: str, initramfs: Path, factors: Mapping[str, str], channel_fds: tuple[int, int], scratch: Path
+    program: str, initramfs: Path, factors: Mapping[str, str], serial: str, scratch: Path
 ) -> list[str]:
     """The command that starts the guest.
 
-    The serial line is the agent's channel (`channel_fds`: into and out of the guest); the console goes to the output.
+    The serial line is the agent's channel (`serial`, as UML names it); the console goes to the output.
     """
     return [
         program,
         f"mem={factors['memory']}",
         f"initrd={initramfs}",
         f"umid={scratch.name}", f"uml_dir={scratch}",
-        "con=null", "con0=null,fd:1", f"ssl0=fd:{channel_fds[0]},fd:{channel_fds[1]}", "ssl=null",
-        "quiet", "panic=-1",
+        "con=null", "con0=null,fd:1", f"ssl0={serial}", "ssl=null",
+        "panic=-1",
         "guestmark.channel=/dev/ttyS0", "guestmark.root=hostfs:/",
         *factors.get("kernel_args", "").split(),
     ]  # fmt: skip
-
-
-def _pipe() -> tuple[io.FileIO, io.FileIO]:
-    """Its read end and its write end, closed when they are dropped."""
-    read_fd, write_fd = os.pipe()
-    return io.FileIO(read_fd, "r"), io.FileIO(write_fd, "w")
 
 
 def _modules_of(program: str, release: str) -> Path | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.disks import programs
 from guestmark.disks.image import Image, images
+from guestmark.disks.reading import read_on_host
 from guestmark.disks.spec import DiskSpec, Role, disks_of
 from guestmark.errors import UsageError
 from guestmark.plan import disk_metrics as metrics
@@ -20,7 +21,7 @@ from guestmark.workloads import libguestfs
 from guestmark.workloads.archive import tar_gz
 from guestmark.workloads.libguestfs import Mark
 from guestmark.workloads.moving import FILE, measured
-from guestmark.workloads.verify import READABLE, compare, read_on_host
+from guestmark.workloads.verify import READABLE, compare
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum

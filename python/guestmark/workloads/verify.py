@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guestmark.disks import programs
 from guestmark.disks.store import store
 from guestmark.errors import WorkloadError
 
@@ -34,7 +28,7 @@ def checked(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum)
         found = store().agent().checksum(f"{disk.directory}/{name}", timeout_s=_READ_S)
         how = "on the host"
     elif readable_on_host(disk.image):
-        found = read_on_host(disk.image.path, name)
+        found = disk.image.read_again(name)
         how = "by debugfs on the host"
     else:
         directory = disk.mount(machine.agent)
@@ -60,30 +54,3 @@ def compare(found: Checksum, expected: Checksum, how: str) -> None:
 def readable_on_host(image: Image) -> bool:
     """Whether the host can read files of this image without the guest."""
     return image.spec.format == "raw" and image.spec.filesystem in READABLE
-
-
-def read_on_host(image: Path, name: str) -> Checksum:
-    """Digest of the file `name` at the top of a raw image's filesystem, which must not be mounted."""
-    program = programs.find("debugfs")
-    read_end, write_end = os.pipe()
-    with subprocess.Popen(
-        [program, "-R", f"cat {name}", str(image)],
-        stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        os.close(write_end)
-        said: list[bytes] = []
-        assert process.stderr is not None
-        drain = threading.Thread(target=lambda stream: said.append(stream.read()), args=(process.stderr,))
-        drain.start()
-        try:
-            found = store().agent().checksum(f"/proc/{os.getpid()}/fd/{read_end}", timeout_s=_READ_S)
-        finally:
-            os.close(read_end)
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            drain.join()
-    lines = [line for line in b"".join(said).decode(errors="replace").splitlines() if line.strip()]
-    complaints = [line for line in lines if not line.startswith("debugfs ")]
-    if complaints:
-        raise WorkloadError(f"the data cannot be read back: debugfs: {complaints[0]}")
-    return found

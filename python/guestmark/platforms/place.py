@@ -1,0 +1,232 @@
+"""Where a hypervisor is started: on this host, or (`nested_place`) in an outer guest that this host has started."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from guestmark.agent.frames import Transport
+from guestmark.disks import processes
+from guestmark.platforms import drives
+from guestmark.platforms.process import Console, SupervisedProcess
+
+if TYPE_CHECKING:
+    from guestmark.disks.image import Image
+    from guestmark.plan.model import Cell
+
+_CHANNEL_BUFFER = 4 << 20
+
+
+class Process(Protocol):
+    """One hypervisor; see `SupervisedProcess`, which is the one on this host."""
+
+    scratch: Path
+    command: tuple[str, ...]
+    started_at: float
+
+    @property
+    def console(self) -> Console:
+        """The collected output."""
+
+    def start(self, command: Sequence[str], pass_fds: Sequence[int] = ()) -> None:
+        """Starts `command`. Raises `MachineError`."""
+
+    def running(self) -> bool:
+        """Whether it is still there."""
+
+    def pid(self) -> int | None:
+        """Process id, where it runs."""
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Exit status; None when it is still running."""
+
+    def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
+        """When `order` was given and when the process had ended; None when it had not by `timeout_s`."""
+
+    def stop(self) -> None:
+        """Ends it with all that belongs to it."""
+
+
+class Line(Protocol):
+    """A stream of bytes between us and a hypervisor that is about to be started."""
+
+    fds: tuple[int, ...]  # that its process inherits
+
+    def chardev(self, name: str) -> str:
+        """The `-chardev` of QEMU whose id is `name`."""
+
+    def serial(self) -> str:
+        """The serial line of UML: what stands behind `ssl0=`."""
+
+    def socket(self) -> socket.socket:
+        """Our end, for QEMU's monitor."""
+
+    def transport(self) -> Transport:
+        """Our end, for an agent."""
+
+    def handed(self) -> None:
+        """The process has been started: what it inherited is closed here."""
+
+    def close(self) -> None:
+        """Closes everything. May be called twice."""
+
+
+class Place(Protocol):
+    """This host or an outer guest. Processes and paths are those there."""
+
+    def process(self, name: str) -> Process:
+        """A hypervisor to be."""
+
+    def line(self, name: str) -> Line:
+        """A stream for QEMU: `agent` or `monitor`."""
+
+    def serial_line(self) -> Line:
+        """A stream for UML."""
+
+    def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
+        """Fresh images of the cell's disks."""
+
+    def link(self, image: Path, scratch: Path, name: str) -> str:
+        """A name for an image without characters that mean something to UML, relative to `scratch`."""
+
+    def read(self, path: str) -> str:
+        """Content of a small file. Raises `OSError`."""
+
+    def links(self, directory: str) -> list[str]:
+        """Where the links in a directory lead. Raises `OSError`."""
+
+    def descendants(self, pid: int) -> list[int]:
+        """All that a process started, and what that started."""
+
+
+def channel() -> tuple[socket.socket, socket.socket]:
+    """A connected pair: ours, and the one the hypervisor inherits. Buffers are large, for bulk transfers."""
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            end.setsockopt(socket.SOL_SOCKET, option, _CHANNEL_BUFFER)
+    return ours, theirs
+
+
+class Socketpair:
+    """A connected pair of sockets."""
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = channel()
+        self.fds: tuple[int, ...] = (self._theirs.fileno(),)
+
+    def chardev(self, name: str) -> str:
+        """See `Line`."""
+        return f"socket,id={name},fd={self.fds[0]}"
+
+    def serial(self) -> str:
+        """See `Line`; UML has `Pipes`."""
+        return f"fd:{self.fds[0]}"
+
+    def socket(self) -> socket.socket:
+        """See `Line`."""
+        return self._ours
+
+    def transport(self) -> Transport:
+        """See `Line`."""
+        return Transport.of_socket(self._ours)
+
+    def handed(self) -> None:
+        """See `Line`."""
+        self._theirs.close()
+
+    def close(self) -> None:
+        """See `Line`."""
+        self._ours.close()
+        self._theirs.close()
+
+
+class Pipes:
+    """Two pipes, for UML.
+
+    It takes one byte a system call, which is cheaper from a pipe than from a socket, and it loses bytes when megabytes
+    wait in a large socket buffer.
+    """
+
+    def __init__(self) -> None:
+        self._to_guest, self._from_us = _pipe()
+        self._from_guest, self._to_us = _pipe()
+        self.fds: tuple[int, ...] = (self._to_guest.fileno(), self._to_us.fileno())
+
+    def chardev(self, name: str) -> str:
+        """See `Line`; QEMU has `Socketpair`."""
+        raise NotImplementedError(name)
+
+    def serial(self) -> str:
+        """See `Line`."""
+        return f"fd:{self.fds[0]},fd:{self.fds[1]}"
+
+    def socket(self) -> socket.socket:
+        """See `Line`; UML has no monitor."""
+        raise NotImplementedError
+
+    def transport(self) -> Transport:
+        """See `Line`."""
+        return Transport(self._from_guest.fileno(), self._from_us.fileno(), self._from_us.close)
+
+    def handed(self) -> None:
+        """See `Line`."""
+        self._to_guest.close()
+        self._to_us.close()
+
+    def close(self) -> None:
+        """See `Line`."""
+        for end in (self._to_guest, self._to_us, self._from_us, self._from_guest):
+            end.close()
+
+
+class Here:
+    """This host."""
+
+    def process(self, name: str) -> Process:
+        """See `Place`."""
+        return SupervisedProcess(name)
+
+    def line(self, name: str) -> Line:
+        """See `Place`."""
+        return Socketpair()
+
+    def serial_line(self) -> Line:
+        """See `Place`."""
+        return Pipes()
+
+    def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
+        """See `Place`."""
+        return drives.made_for(cell)
+
+    def link(self, image: Path, scratch: Path, name: str) -> str:
+        """See `Place`."""
+        (scratch / name).symlink_to(image)
+        return name
+
+    def read(self, path: str) -> str:
+        """See `Place`."""
+        return Path(path).read_text(errors="replace")
+
+    def links(self, directory: str) -> list[str]:
+        """See `Place`."""
+        path = Path(directory)
+        return [str(entry.readlink()) for entry in ([path] if path.is_symlink() else path.iterdir())]
+
+    def descendants(self, pid: int) -> list[int]:
+        """See `Place`."""
+        return processes.descendants(pid)
+
+
+HERE = Here()
+
+
+def _pipe() -> tuple[io.FileIO, io.FileIO]:
+    """Its read end and its write end, closed when they are dropped."""
+    read_fd, write_fd = os.pipe()
+    return io.FileIO(read_fd, "r"), io.FileIO(write_fd, "w")
