@@ -6,11 +6,12 @@ use crate::endpoint::Endpoints;
 use crate::fault::Fault;
 use crate::filter::Filter;
 use crate::input::{Compression, Source};
+use crate::mapped::cut_short;
 use crate::packet::{Packet, PacketSink, Segment, NO_TIME};
 use crate::packetlist::{self, Names, RowSink};
 use crate::services::Services;
 use crate::summary::Summary;
-use crate::tracker::{ConnSink, Tracker};
+use crate::tracker::{ConnSink, Tracker, BATCH};
 use crate::truth::Truth;
 use crate::watch::{Watch, MAX_WATCHED};
 use crate::{pcap, pcapng};
@@ -18,13 +19,17 @@ use std::collections::BTreeMap;
 
 /// Finished connections held back so that they come out in order of appearance.
 const MAX_HELD: usize = 16_384;
-const BATCH: usize = 32;
 const MAX_INTERFACES: usize = 65_536;
 
 /// Where summaries go, one by one: in order of their appearance, as long as no more than 16,384 must wait for it.
 pub trait Output {
     /// One finished connection.
     fn connection(&mut self, summary: &Summary);
+
+    /// Will the percentiles of a connection of this duration (nanoseconds) be looked at?
+    fn wants_percentiles(&self, _duration: u64) -> bool {
+        true
+    }
 }
 
 impl<F: FnMut(&Summary)> Output for F {
@@ -68,6 +73,10 @@ struct Finished<'o> {
 }
 
 impl ConnSink for Finished<'_> {
+    fn wants_percentiles(&self, duration: u64) -> bool {
+        self.output.wants_percentiles(duration)
+    }
+
     fn finished(&mut self, conn: &Conn, client: usize, summary: Summary) {
         self.connections += 1;
         self.largest.see(&summary, client);
@@ -170,7 +179,11 @@ impl<'o> Analysis<'o> {
     ) -> (Option<Kind>, Result<(), Fault>) {
         self.section();
         let mut kind = None;
-        let result = self.read_as(source, services, &mut kind);
+        let mut result = self.read_as(source, services, &mut kind);
+        if source.is_cut() {
+            // Whatever else was found: lost bytes read as zero.
+            result = Err(Fault::io(source.offset(), &cut_short()));
+        }
         self.flush();
         (kind, result)
     }

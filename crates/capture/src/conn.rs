@@ -1,8 +1,8 @@
 //! One connection while it is open: everything is updated packet by packet in constant time and bounded space.
 
 use crate::hist::Hist;
-use crate::packet::{flag, Direction, FlowKey, Segment, TCP};
-use crate::seqspace::SeqSpace;
+use crate::packet::{flag, Direction, FlowKey, Segment, NO_TIME, TCP};
+use crate::seqspace::{Seen, SeqSpace};
 
 /// Response latency of one endpoint: gaps between the peer's last packet and this endpoint's next one.
 #[derive(Debug)]
@@ -51,21 +51,31 @@ impl Latency {
     }
 }
 
-/// One direction: what one endpoint has sent.
+/// One direction: what one endpoint has sent, as far as most packets change it. Two cache lines.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub struct Sent {
     /// Packets.
     pub packets: u64,
     /// Bytes on the wire, link headers included.
     pub wire: u64,
-    /// Payload bytes, repeated ones included.
-    pub payload: u64,
     /// Payload bytes, each counted once.
     pub unique: u64,
     /// Which bytes were seen.
     pub space: SeqSpace,
     /// Response latency of the sender.
     pub latency: Latency,
+    /// Largest payload of one packet.
+    pub largest: u32,
+    /// Highest acknowledgement this endpoint sent.
+    pub acked: u32,
+}
+
+/// One direction: what only few packets change.
+#[derive(Debug, Default)]
+pub struct Rare {
+    /// Payload bytes that were seen before.
+    pub repeated: u64,
     /// Packets that repeat payload, SYN or FIN.
     pub retransmissions: u32,
     /// Packets with new bytes from before the highest seen.
@@ -76,64 +86,82 @@ pub struct Sent {
     pub resets: u32,
     /// Packets larger than the peer's maximum segment size.
     pub oversized: u32,
-    /// Largest payload of one packet.
-    pub largest: u32,
-    /// Highest acknowledgement this endpoint sent.
-    pub acked: u32,
     /// Sequence number of the first packet.
     pub first_seq: u32,
     /// Announced maximum segment size, 0 when unknown.
     pub mss: u16,
-    /// Flags ever sent.
-    pub flags: u8,
 }
 
-/// Time stamps of the three-way handshake in nanoseconds.
-#[derive(Clone, Copy, Debug, Default)]
+/// A byte with one value: where `Option<Conn>` keeps whether there is a connection, in the line that is looked at anyway.
+#[derive(Debug)]
+#[repr(u8)]
+pub enum Here {
+    /// There is.
+    Here = 0,
+}
+
+/// Time stamps of the three-way handshake in nanoseconds, [`NO_TIME`] for what was not seen.
+#[derive(Clone, Copy, Debug)]
 pub struct Handshake {
     /// First SYN.
-    pub syn: Option<i64>,
+    pub syn: i64,
     /// Last SYN before the answer.
     pub last_syn: i64,
     /// SYN with ACK.
-    pub synack: Option<i64>,
+    pub synack: i64,
     /// The client's first ACK after it.
-    pub ack: Option<i64>,
+    pub ack: i64,
 }
 
 /// One open connection.
+///
+/// Laid out by use: the first cache line is all of it that every packet looks at besides its sender's part, and the last
+/// one is for the few packets that begin, end or disturb a connection.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Conn {
     /// The flow.
     pub key: FlowKey,
-    /// Hash of the key.
-    pub hash: u32,
+    /// Time of the last packet.
+    pub last_ts: i64,
+    /// The peer's maximum segment size, for each end as sender; 0 when unknown.
+    pub limit: [u16; 2],
+    /// Flags ever sent by either end.
+    pub flags: [u8; 2],
+    /// Which end sent the last packet.
+    pub last_from: u8,
     /// Touched since the eviction hand last passed.
     pub touched: bool,
     /// In the queue of closed connections.
     pub closed: bool,
+    /// The handshake was seen to its end.
+    pub shaken: bool,
+    /// It exists.
+    pub here: Here,
+    /// Both directions.
+    pub sent: [Sent; 2],
+    /// Both directions.
+    pub rare: [Rare; 2],
+    /// Smallest time.
+    pub start_ts: i64,
+    /// Largest time before a step backwards.
+    pub latest: i64,
+    /// Number in order of appearance.
+    pub index: u64,
+    /// The handshake.
+    pub handshake: Handshake,
+    /// Hash of the key.
+    pub hash: u32,
+    /// Bytes on the heap.
+    pub heap: u32,
+    /// Packets had a time before the previous one's.
+    pub backwards: bool,
     /// The same addresses and ports were used by an earlier connection.
     pub reused: bool,
-    /// Which end sent the last packet.
-    pub last_from: u8,
     /// Which end is the client, when the packets say so.
     pub client: Option<u8>,
     /// Which end is the capturing machine, when the packets say so.
     pub local: Option<u8>,
-    /// Time of the last packet.
-    pub last_ts: i64,
-    /// Smallest and largest time.
-    pub span: (i64, i64),
-    /// Both directions.
-    pub sent: [Sent; 2],
-    /// The handshake.
-    pub handshake: Handshake,
-    /// Packets with a time before the previous one of this connection.
-    pub backwards: u32,
-    /// Bytes on the heap.
-    pub heap: u32,
-    /// Number in order of appearance.
-    pub index: u64,
 }
 
 impl Conn {
@@ -142,37 +170,51 @@ impl Conn {
     pub fn new(segment: &Segment, hash: u32, index: u64) -> Self {
         Self {
             key: segment.key,
-            hash,
+            last_ts: segment.ts,
+            limit: [0, 0],
+            flags: [0, 0],
+            last_from: segment.from,
             touched: true,
             closed: false,
+            shaken: false,
+            here: Here::Here,
+            sent: Default::default(),
+            rare: Default::default(),
+            start_ts: segment.ts,
+            latest: NO_TIME,
+            index,
+            handshake: Handshake {
+                syn: NO_TIME,
+                last_syn: NO_TIME,
+                synack: NO_TIME,
+                ack: NO_TIME,
+            },
+            hash,
+            heap: 0,
+            backwards: false,
             reused: false,
-            last_from: segment.from,
             client: None,
             local: None,
-            last_ts: segment.ts,
-            span: (segment.ts, segment.ts),
-            sent: Default::default(),
-            handshake: Handshake::default(),
-            backwards: 0,
-            heap: 0,
-            index,
         }
     }
 
     /// Read a word of every cache line that an update of direction `which` uses, so that they are on their way.
     #[inline]
     pub(crate) fn look(&self, which: usize) -> u64 {
-        let (own, peer) = (&self.sent[which], &self.sent[1 - which]);
-        self.key.addr[0][0]
-            ^ self.last_ts as u64
-            ^ self.handshake.last_syn as u64
-            ^ u64::from(self.touched)
+        let own = &self.sent[which];
+        self.last_ts as u64
             ^ own.packets
-            ^ u64::from(own.space.next())
             ^ own.latency.count
             ^ own.latency.hist.look()
-            ^ u64::from(own.flags)
-            ^ u64::from(peer.flags)
+            ^ u64::from(own.largest)
+            ^ u64::from(own.space.next())
+    }
+
+    /// From the smallest time to the largest, nanoseconds.
+    #[must_use]
+    pub fn duration(&self) -> u64 {
+        let end = self.latest.max(self.last_ts);
+        end.saturating_sub(self.start_ts).max(0) as u64
     }
 
     /// Does `segment` begin another connection between the same addresses and ports?
@@ -188,15 +230,20 @@ impl Conn {
         if own.packets + peer.packets == 0 {
             return false;
         }
-        let ended = (own.flags | peer.flags) & (flag::FIN | flag::RST) != 0;
-        let fresh = own.packets > 0 && own.first_seq != segment.seq;
+        let flags = [
+            self.flags[usize::from(segment.from)],
+            self.flags[usize::from(1 - segment.from)],
+        ];
+        let ended = (flags[0] | flags[1]) & (flag::FIN | flag::RST) != 0;
+        let fresh =
+            own.packets > 0 && self.rare[usize::from(segment.from)].first_seq != segment.seq;
         if segment.flags & flag::ACK != 0 {
             return ended && fresh;
         }
         if own.packets > 0 {
             fresh || ended
         } else {
-            peer.flags & flag::SYN == 0 || ended
+            flags[1] & flag::SYN == 0 || ended
         }
     }
 
@@ -205,13 +252,9 @@ impl Conn {
     pub fn update(&mut self, segment: &Segment) -> usize {
         let mut grown = self.time(segment);
         let from = usize::from(segment.from & 1);
-        let (own, peer) = match &mut self.sent {
-            [a, b] if from == 0 => (a, b),
-            [a, b] => (b, a),
-        };
+        let own = &mut self.sent[from];
         own.packets += 1;
         own.wire += u64::from(segment.wire_len);
-        own.payload += u64::from(segment.payload);
         own.largest = own.largest.max(segment.payload);
         if segment.direction != Direction::Unknown {
             let sender_is_local = segment.direction == Direction::Out;
@@ -224,50 +267,67 @@ impl Conn {
         if segment.key.protocol != TCP {
             own.unique += u64::from(segment.payload);
             self.client.get_or_insert(segment.from);
-            self.heap = self.heap.saturating_add(grown as u32);
+            self.grow(grown);
             return grown;
         }
         if own.packets == 1 {
-            own.first_seq = segment.seq;
+            self.rare[from].first_seq = segment.seq;
         }
         if segment.flags & flag::ACK != 0 {
-            let first = own.flags & flag::ACK == 0;
+            let first = self.flags[from] & flag::ACK == 0;
             if first || (segment.ack.wrapping_sub(own.acked) as i32) > 0 {
                 own.acked = segment.ack;
             }
         }
-        own.flags |= segment.flags;
+        self.flags[from] |= segment.flags;
         let seen = if segment.seq_known {
-            own.sequence(segment)
+            sequence(&mut own.space, &mut self.rare[from], segment)
         } else {
             // A row without a number continues where the last one ended.
             own.space.payload(own.space.next(), segment.payload)
         };
         own.unique += seen.new;
-        own.retransmissions += u32::from(seen.repeated > 0);
-        own.late += u32::from(seen.late);
         grown += seen.grown;
+        if seen.repeated > 0 {
+            self.rare[from].repeated += seen.repeated;
+            self.rare[from].retransmissions += 1;
+        }
+        if seen.late {
+            self.rare[from].late += 1;
+        }
         if segment.window == 0 && segment.flags & (flag::RST | flag::SYN) == 0 && segment.seq_known
         {
-            own.zero_windows += 1;
+            self.rare[from].zero_windows += 1;
         }
-        own.oversized += u32::from(segment.payload > u32::from(peer.mss) && peer.mss != 0);
+        let limit = self.limit[from];
+        if segment.payload > u32::from(limit) && limit != 0 {
+            self.rare[from].oversized += 1;
+        }
         if segment.flags & (flag::SYN | flag::RST) != 0 {
-            own.mss = own.mss.max(segment.mss);
-            own.resets += u32::from(segment.flags & flag::RST != 0);
+            let rare = &mut self.rare[from];
+            rare.mss = rare.mss.max(segment.mss);
+            rare.resets += u32::from(segment.flags & flag::RST != 0);
+            self.limit[1 - from] = rare.mss;
         }
-        if self.handshake.ack.is_none() {
+        if !self.shaken {
             self.shake_hands(segment);
         }
-        self.heap = self.heap.saturating_add(grown as u32);
+        self.grow(grown);
         grown
+    }
+
+    #[inline]
+    fn grow(&mut self, by: usize) {
+        if by > 0 {
+            self.heap = self.heap.saturating_add(by as u32);
+        }
     }
 
     /// Both sides have finished, or one has reset.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
-        let [a, b] = [self.sent[0].flags, self.sent[1].flags];
+        let [a, b] = self.flags;
         (a | b) & flag::RST != 0 || a & b & flag::FIN != 0
     }
 
@@ -275,14 +335,14 @@ impl Conn {
     fn time(&mut self, segment: &Segment) -> usize {
         let gap = segment.ts - self.last_ts;
         let turned = segment.from != self.last_from;
-        self.last_ts = segment.ts;
+        let before = std::mem::replace(&mut self.last_ts, segment.ts);
         self.last_from = segment.from;
         if gap < 0 {
-            self.backwards += 1;
-            self.span.0 = self.span.0.min(segment.ts);
+            self.backwards = true;
+            self.latest = self.latest.max(before);
+            self.start_ts = self.start_ts.min(segment.ts);
             return 0;
         }
-        self.span.1 = self.span.1.max(segment.ts);
         if turned {
             self.sent[usize::from(segment.from & 1)]
                 .latency
@@ -296,17 +356,18 @@ impl Conn {
         let hands = &mut self.handshake;
         match segment.flags & (flag::SYN | flag::ACK) {
             flag::SYN => {
-                if hands.syn.is_none() && hands.synack.is_none() {
-                    hands.syn = Some(segment.ts);
+                if hands.syn == NO_TIME && hands.synack == NO_TIME {
+                    hands.syn = segment.ts;
                     self.client = Some(segment.from);
                 }
                 hands.last_syn = segment.ts;
             }
-            flag::ACK if hands.synack.is_some() && self.client == Some(segment.from) => {
-                hands.ack = Some(segment.ts);
+            flag::ACK if hands.synack != NO_TIME && self.client == Some(segment.from) => {
+                hands.ack = segment.ts;
+                self.shaken = true;
             }
-            both if both == flag::SYN | flag::ACK && hands.synack.is_none() => {
-                hands.synack = Some(segment.ts);
+            both if both == flag::SYN | flag::ACK && hands.synack == NO_TIME => {
+                hands.synack = segment.ts;
                 self.client.get_or_insert(1 - segment.from);
             }
             _ => {}
@@ -314,37 +375,52 @@ impl Conn {
     }
 }
 
-impl Sent {
-    #[inline]
-    fn sequence(&mut self, segment: &Segment) -> crate::seqspace::Seen {
-        let phantoms = segment.flags & (flag::SYN | flag::FIN);
-        if phantoms == 0 {
-            // A reset's number may be anything and its payload is not part of the stream.
-            if segment.flags & flag::RST != 0 {
-                return crate::seqspace::Seen {
-                    new: u64::from(segment.payload),
-                    ..Default::default()
-                };
-            }
-            return self.space.payload(segment.seq, segment.payload);
+/// Account for a segment's place in its stream.
+#[inline]
+fn sequence(space: &mut SeqSpace, rare: &mut Rare, segment: &Segment) -> Seen {
+    let phantoms = segment.flags & (flag::SYN | flag::FIN);
+    if phantoms == 0 {
+        // A reset's number may be anything and its payload is not part of the stream.
+        if segment.flags & flag::RST != 0 {
+            return Seen {
+                new: u64::from(segment.payload),
+                ..Default::default()
+            };
         }
-        let mut seq = segment.seq;
-        if phantoms & flag::SYN != 0 {
-            let repeated = self.space.started();
-            self.space.phantom(seq);
-            seq = seq.wrapping_add(1);
-            if repeated && segment.payload == 0 {
-                self.retransmissions += 1;
-            }
+        return space.payload(segment.seq, segment.payload);
+    }
+    let mut seq = segment.seq;
+    if phantoms & flag::SYN != 0 {
+        let repeated = space.started();
+        space.phantom(seq);
+        seq = seq.wrapping_add(1);
+        if repeated && segment.payload == 0 {
+            rare.retransmissions += 1;
         }
-        let seen = self.space.payload(seq, segment.payload);
-        if phantoms & flag::FIN != 0 {
-            let end = seq.wrapping_add(segment.payload);
-            if self.space.next() == end.wrapping_add(1) && segment.payload == 0 {
-                self.retransmissions += 1;
-            }
-            self.space.phantom(end);
+    }
+    let seen = space.payload(seq, segment.payload);
+    if phantoms & flag::FIN != 0 {
+        let end = seq.wrapping_add(segment.payload);
+        if space.next() == end.wrapping_add(1) && segment.payload == 0 {
+            rare.retransmissions += 1;
         }
-        seen
+        space.phantom(end);
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conn;
+    use std::mem::offset_of;
+
+    /// Not for its own sake: half a million open connections are limited by how many lines each packet touches.
+    #[test]
+    fn a_connection_is_eight_cache_lines() {
+        assert_eq!(
+            (size_of::<Option<Conn>>(), offset_of!(Conn, sent)),
+            (512, 64)
+        );
+        assert_eq!(size_of::<super::Sent>(), 128);
     }
 }

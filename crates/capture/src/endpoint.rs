@@ -2,9 +2,12 @@
 
 use crate::conn::{Conn, Latency};
 use crate::hist::bucket_range;
+use crate::packet::{AddrWords, Family};
 use crate::summary::{seconds, Host, Response, Side, Summary};
+use ahash::RandomState;
+use hashbrown::hash_table::{Entry, HashTable};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::cmp::Ordering;
 
 /// Beyond this many endpoints, or this much memory for their histograms, new ones are added up as one.
 const MAX_ENDPOINTS: usize = 65_536;
@@ -17,7 +20,23 @@ enum Role {
     Server,
 }
 
-type EndpointKey = (Host, Option<u16>, Role, &'static str);
+/// Family and words of the address, the server's port, role, protocol.
+type EndpointKey = (Family, AddrWords, Option<u16>, Role, &'static str);
+
+struct One {
+    key: EndpointKey,
+    host: Host,
+    sums: Sums,
+}
+
+impl One {
+    /// Most time spent responding first; then by address.
+    fn order(&self, other: &Self) -> Ordering {
+        let time = other.sums.latency.sum.cmp(&self.sums.latency.sum);
+        let rest = |one: &Self| (one.key.2, one.key.3, one.key.4);
+        time.then_with(|| (&self.host, rest(self)).cmp(&(&other.host, rest(other))))
+    }
+}
 
 #[derive(Default)]
 struct Sums {
@@ -39,7 +58,10 @@ struct Sums {
 /// All endpoints so far.
 #[derive(Default)]
 pub struct Endpoints {
-    by_key: HashMap<EndpointKey, Sums, ahash::RandomState>,
+    hasher: RandomState,
+    /// Positions in `all`, which grows without being copied.
+    by_key: HashTable<u32>,
+    all: Vec<One>,
     others: Sums,
     heap: usize,
     /// Time of all connections, and of it the clients' and the servers' responses, nanoseconds.
@@ -89,32 +111,64 @@ impl Endpoints {
             let latency = &conn.sent[which].latency;
             self.time[1 + usize::from(role == Role::Server)] += latency.sum;
             let port = (role == Role::Server).then_some(side.port);
-            let key = (side.address.clone(), port, role, summary.protocol);
-            let full = self.by_key.len() >= MAX_ENDPOINTS || self.heap > MAX_HEAP;
-            let sums = if full && !self.by_key.contains_key(&key) {
-                &mut self.others
-            } else {
-                self.by_key.entry(key).or_default()
-            };
-            self.heap += sums.add(side, latency, summary.duration_ns);
+            let key = (
+                conn.key.family,
+                conn.key.addr[which],
+                port,
+                role,
+                summary.protocol,
+            );
+            self.heap += self
+                .sums(key, &side.address)
+                .add(side, latency, summary.duration_ns);
         }
     }
 
-    /// Rows, by time spent responding, longest first.
+    fn sums(&mut self, key: EndpointKey, host: &Host) -> &mut Sums {
+        let full = self.all.len() >= MAX_ENDPOINTS || self.heap > MAX_HEAP;
+        let (all, hasher) = (&mut self.all, &self.hasher);
+        let hash = |key: &EndpointKey| hasher.hash_one((key.1, key.2, key.3));
+        let found = self.by_key.entry(
+            hash(&key),
+            |&at| all[at as usize].key == key,
+            |&at| hash(&all[at as usize].key),
+        );
+        let at = match found {
+            Entry::Occupied(entry) => *entry.get() as usize,
+            Entry::Vacant(_) if full => return &mut self.others,
+            Entry::Vacant(entry) => {
+                entry.insert(all.len() as u32);
+                all.push(One {
+                    key,
+                    host: host.clone(),
+                    sums: Sums::default(),
+                });
+                all.len() - 1
+            }
+        };
+        &mut self.all[at].sums
+    }
+
+    /// At most `limit` rows, by time spent responding, longest first.
     #[must_use]
-    pub fn rows(&self, histograms: bool) -> Vec<Endpoint> {
-        let mut keys: Vec<_> = self.by_key.iter().collect();
-        keys.sort_by(|(ka, a), (kb, b)| b.latency.sum.cmp(&a.latency.sum).then_with(|| ka.cmp(kb)));
-        let mut rows: Vec<_> = keys
+    pub fn rows(&self, histograms: bool, limit: Option<usize>) -> Vec<Endpoint> {
+        let limit = limit.unwrap_or(usize::MAX);
+        let mut sorted: Vec<_> = self.all.iter().collect();
+        if limit < sorted.len() {
+            sorted.select_nth_unstable_by(limit, |a, b| a.order(b));
+            sorted.truncate(limit);
+        }
+        sorted.sort_unstable_by(|a, b| a.order(b));
+        let mut rows: Vec<_> = sorted
             .into_iter()
-            .map(|((host, port, role, protocol), sums)| Endpoint {
-                port: *port,
-                role: Some(*role),
-                protocol: Some(protocol),
+            .map(|One { key, host, sums }| Endpoint {
+                port: key.2,
+                role: Some(key.3),
+                protocol: Some(key.4),
                 ..sums.row(host.to_string(), histograms)
             })
             .collect();
-        if self.others.connections > 0 {
+        if self.others.connections > 0 && rows.len() < limit {
             rows.push(self.others.row("others".to_owned(), histograms));
         }
         rows
@@ -168,7 +222,7 @@ impl Sums {
             missing_bytes: self.missing_bytes,
             zero_windows: self.zero_windows,
             resets: self.resets,
-            response: Response::new(&self.latency, self.duration),
+            response: Response::new(&self.latency, self.duration, true),
             histogram: histogram.then(buckets),
         }
     }

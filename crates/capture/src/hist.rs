@@ -6,7 +6,8 @@
 
 const SUB_BITS: u32 = 6;
 const SUB: u64 = 1 << SUB_BITS;
-const PENDING: usize = 14;
+/// As many as make the histogram half a cache line long.
+const PENDING: usize = 11;
 /// From this many distinct buckets on, a window of plain counters is smaller and faster than a list of pairs.
 const DENSE_FROM: usize = 96;
 
@@ -39,10 +40,8 @@ fn middle(bucket: u16) -> u64 {
     low + width / 2
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 enum Store {
-    #[default]
-    Empty,
     /// Sorted by bucket.
     Sparse(Vec<(u16, u32)>),
     /// Counters of the buckets from `base` on.
@@ -54,7 +53,7 @@ enum Store {
 pub struct Hist {
     pending: [u16; PENDING],
     waiting: u8,
-    store: Store,
+    store: Option<Box<Store>>,
 }
 
 impl Hist {
@@ -68,7 +67,7 @@ impl Hist {
     #[inline]
     pub fn record(&mut self, value: u64) -> usize {
         let bucket = bucket_of(value);
-        if let Store::Dense { base, counts } = &mut self.store {
+        if let Some(Store::Dense { base, counts }) = self.store.as_deref_mut() {
             if let Some(count) = counts.get_mut(usize::from(bucket.wrapping_sub(*base))) {
                 *count = count.saturating_add(1);
                 return 0;
@@ -93,10 +92,11 @@ impl Hist {
     /// Bytes on the heap.
     #[must_use]
     pub fn heap(&self) -> usize {
-        match &self.store {
-            Store::Empty => 0,
-            Store::Sparse(pairs) => pairs.capacity() * size_of::<(u16, u32)>(),
-            Store::Dense { counts, .. } => counts.capacity() * size_of::<u32>(),
+        let own = size_of::<Store>();
+        match self.store.as_deref() {
+            None => 0,
+            Some(Store::Sparse(pairs)) => own + pairs.capacity() * size_of::<(u16, u32)>(),
+            Some(Store::Dense { counts, .. }) => own + counts.capacity() * size_of::<u32>(),
         }
     }
 
@@ -105,10 +105,10 @@ impl Hist {
     pub fn buckets(&self) -> Vec<(u16, u32)> {
         let mut flat = self.clone();
         flat.flush();
-        match flat.store {
-            Store::Empty => Vec::new(),
-            Store::Sparse(pairs) => pairs,
-            Store::Dense { base, counts } => counts
+        match flat.store.map(|store| *store) {
+            None => Vec::new(),
+            Some(Store::Sparse(pairs)) => pairs,
+            Some(Store::Dense { base, counts }) => counts
                 .iter()
                 .enumerate()
                 .filter(|(_, &c)| c > 0)
@@ -123,7 +123,7 @@ impl Hist {
     /// definition 1), to within [`RELATIVE_ERROR`].
     #[must_use]
     pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> Option<[u64; N]> {
-        if let (Store::Empty, 1..) = (&self.store, self.waiting) {
+        if let (None, 1..) = (&self.store, self.waiting) {
             // Most connections are short: no allocation for them.
             let mut few = self.pending;
             let few = &mut few[..usize::from(self.waiting)];
@@ -153,10 +153,10 @@ impl Hist {
     }
 
     fn for_each(&self, mut f: impl FnMut(u16, u32)) {
-        match &self.store {
-            Store::Empty => {}
-            Store::Sparse(pairs) => pairs.iter().for_each(|&(b, c)| f(b, c)),
-            Store::Dense { base, counts } => {
+        match self.store.as_deref() {
+            None => {}
+            Some(Store::Sparse(pairs)) => pairs.iter().for_each(|&(b, c)| f(b, c)),
+            Some(Store::Dense { base, counts }) => {
                 counts
                     .iter()
                     .enumerate()
@@ -181,17 +181,16 @@ impl Hist {
     }
 
     fn add(&mut self, bucket: u16, by: u32) {
-        if let Store::Empty = self.store {
-            self.store = Store::Sparse(Vec::with_capacity(PENDING));
-        }
-        match &mut self.store {
-            Store::Empty => {}
+        let store = self
+            .store
+            .get_or_insert_with(|| Box::new(Store::Sparse(Vec::with_capacity(PENDING))));
+        match store.as_mut() {
             Store::Sparse(pairs) => match pairs.binary_search_by_key(&bucket, |p| p.0) {
                 Ok(i) => pairs[i].1 = pairs[i].1.saturating_add(by),
                 Err(i) => {
                     pairs.insert(i, (bucket, by));
                     if pairs.len() > DENSE_FROM {
-                        self.store = densify(pairs);
+                        **store = densify(pairs);
                     }
                 }
             },

@@ -1,14 +1,17 @@
 //! Where bytes come from: a file or standard input, plain or compressed, through one large buffer.
 //!
-//! Plain `read` into a buffer that fits the second-level cache, not `mmap`: reading a cached file runs at memory speed
-//! anyway, the same code serves pipes, and a file that shrinks while it is read is an end of file instead of a signal.
+//! A large plain file is looked at where it lies in the page cache ([`Window`]); everything else, pipes and compressed
+//! files, comes by `read` into a buffer that fits the second-level cache.
 
+use crate::mapped::{cut_short, Window};
 use std::fs::File;
 use std::io::{self, Read};
 
 const BUFFER: usize = 256 * 1024;
 /// The buffer may grow to hold one record of this size, never more.
 pub const MAX_RECORD: usize = 16 * 1024 * 1024;
+/// Smaller files are read at once.
+const MAP_FROM: u64 = 1024 * 1024;
 
 /// How the input was compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,7 @@ pub enum Compression {
 /// A reader with a window of unread bytes that knows its offset.
 pub struct Source<'a> {
     inner: Box<dyn Read + 'a>,
+    mapped: Option<(File, Option<Window>)>,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -37,22 +41,37 @@ pub struct Source<'a> {
 impl<'a> Source<'a> {
     /// Open a file, or standard input for `-`.
     pub fn open(name: &str) -> io::Result<Source<'static>> {
-        let inner: Box<dyn Read> = if name == "-" {
-            Box::new(io::stdin().lock())
-        } else {
-            let file = File::open(name)?;
-            if file.metadata()?.is_dir() {
-                return Err(io::Error::other("is a directory, not a capture file"));
-            }
-            Box::new(file)
-        };
-        Source::new(inner)
+        if name == "-" {
+            return Source::new(Box::new(io::stdin().lock()));
+        }
+        let file = File::open(name)?;
+        let about = file.metadata()?;
+        if about.is_dir() {
+            return Err(io::Error::other("is a directory, not a capture file"));
+        }
+        let again = file.try_clone()?;
+        let mut source = Source::new(Box::new(file))?;
+        let plain = source.compression == Compression::None && about.is_file();
+        if plain && about.len() >= MAP_FROM {
+            source.look_at(again);
+        }
+        Ok(source)
+    }
+
+    /// From now on look at the file instead of reading it, where that is possible.
+    fn look_at(&mut self, file: File) {
+        if let Ok(Some((window, start))) = Window::new(&file, self.offset, 0) {
+            (self.start, self.end) = (start, window.bytes().len());
+            self.mapped = Some((file, Some(window)));
+            self.buffer = Vec::new();
+        }
     }
 
     /// Read from anything, decompressing when it starts like gzip or Zstandard.
     pub fn new(inner: Box<dyn Read + 'a>) -> io::Result<Self> {
         let mut source = Self {
             inner,
+            mapped: None,
             buffer: vec![0; BUFFER],
             start: 0,
             end: 0,
@@ -76,6 +95,7 @@ impl<'a> Source<'a> {
         };
         Ok(Self {
             inner,
+            mapped: None,
             buffer: source.buffer,
             start: 0,
             end: 0,
@@ -90,7 +110,23 @@ impl<'a> Source<'a> {
     #[inline]
     #[must_use]
     pub fn data(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
+        match &self.mapped {
+            Some((_, Some(window))) => &window.bytes()[self.start..self.end],
+            Some((_, None)) => &[],
+            None => &self.buffer[self.start..self.end],
+        }
+    }
+
+    /// True when [`Source::data`] lies where nothing has read it yet.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.mapped.is_some()
+    }
+
+    /// True when bytes of [`Source::data`] are lost and read as zero, because the file became shorter.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        matches!(&self.mapped, Some((_, Some(window))) if window.is_cut())
     }
 
     /// Offset of the first unread byte.
@@ -114,8 +150,15 @@ impl<'a> Source<'a> {
         if n > MAX_RECORD {
             return Err(io::Error::other("record larger than 16 MiB"));
         }
+        if self.is_cut() {
+            return Err(cut_short());
+        }
         while self.end - self.start < n && !self.ended {
-            self.fill(n);
+            if self.mapped.is_some() {
+                self.move_window(n);
+            } else {
+                self.fill(n);
+            }
         }
         match &self.failed {
             Some((kind, text)) if self.end - self.start < n => {
@@ -141,5 +184,26 @@ impl<'a> Source<'a> {
                 self.ended = true;
             }
         }
+    }
+
+    fn move_window(&mut self, n: usize) {
+        let Some((file, window)) = &mut self.mapped else {
+            return;
+        };
+        let had = self.end - self.start;
+        *window = None;
+        match Window::new(file, self.offset, n) {
+            Ok(Some((new, start))) if new.bytes().len() - start >= had => {
+                (self.start, self.end) = (start, new.bytes().len());
+                // A file may grow while it is read: only no news is its end.
+                self.ended = self.end - self.start == had;
+                *window = Some(new);
+                return;
+            }
+            Ok(None) if had == 0 => {}
+            Ok(_) => self.failed = Some((io::ErrorKind::Other, cut_short().to_string())),
+            Err(e) => self.failed = Some((e.kind(), e.to_string())),
+        }
+        (self.start, self.end, self.ended) = (0, 0, true);
     }
 }

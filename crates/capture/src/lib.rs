@@ -4,6 +4,7 @@
 //! them, the [`tracker`] counts them into connections ([`conn`]), and a connection that is over becomes a [`summary`].
 //! [`analysis`] ties these together; [`truth`] says what limits the result.
 
+pub mod ahead;
 pub mod analysis;
 pub mod conn;
 pub mod csv;
@@ -14,9 +15,11 @@ pub mod filter;
 pub mod hist;
 pub mod info;
 pub mod input;
+pub mod mapped;
 pub mod output;
 pub mod packet;
 pub mod packetlist;
+pub mod pages;
 pub mod pcap;
 pub mod pcapng;
 pub mod seqspace;

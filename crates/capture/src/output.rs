@@ -152,8 +152,9 @@ impl<W: Write> Writer<W> {
         if self.options.format == Format::Json {
             let [all, client, server] = report.endpoints.time.map(seconds);
             let share = |part: f64| (all > 0.0).then(|| part / all);
-            let mut endpoints = report.endpoints.rows(self.options.histograms);
-            endpoints.truncate(self.options.top.unwrap_or(usize::MAX));
+            let endpoints = report
+                .endpoints
+                .rows(self.options.histograms, self.options.top);
             let tail = Tail {
                 format: kind.map(|k| k.format),
                 compression: kind.and_then(|k| match k.compression {
@@ -189,9 +190,7 @@ impl<W: Write> Writer<W> {
                 write!(w.out, "],{}", text.trim_start_matches('{'))
             });
         } else if self.options.by == By::Endpoint && self.options.format == Format::Csv {
-            let mut rows = report.endpoints.rows(false);
-            rows.truncate(self.options.top.unwrap_or(usize::MAX));
-            for row in rows {
+            for row in report.endpoints.rows(false, self.options.top) {
                 self.try_to(|w| w.csv_row(&row));
             }
         }
@@ -251,21 +250,24 @@ impl<W: Write> Writer<W> {
 }
 
 impl<W: Write> Output for Writer<W> {
-    fn connection(&mut self, summary: &Summary) {
+    fn wants_percentiles(&self, duration: u64) -> bool {
         if self.options.by == By::Endpoint && self.options.format != Format::TcpStats {
+            return false;
+        }
+        let shortest = || self.longest.peek().map_or(0, |Reverse((least, _))| *least);
+        self.options
+            .top
+            .is_none_or(|top| self.longest.len() < top || duration > shortest())
+    }
+
+    fn connection(&mut self, summary: &Summary) {
+        if !self.wants_percentiles(summary.duration_ns) {
             return;
         }
         let Some(top) = self.options.top else {
             self.write(summary);
             return;
         };
-        let shortest = self
-            .longest
-            .peek()
-            .map_or(0, |Reverse((duration, _))| *duration);
-        if self.longest.len() >= top && summary.duration_ns <= shortest {
-            return;
-        }
         self.kept.insert(summary.index, summary.clone());
         self.longest
             .push(Reverse((summary.duration_ns, Reverse(summary.index))));

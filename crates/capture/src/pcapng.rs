@@ -1,5 +1,6 @@
 //! pcapng: any number of sections, each with its own byte order and interfaces, each of those with its own clock.
 
+use crate::ahead::{Ahead, HEADERS};
 use crate::fault::Fault;
 use crate::input::{Source, MAX_RECORD};
 use crate::packet::{Direction, Packet, PacketSink, NO_TIME};
@@ -60,6 +61,9 @@ impl Clock {
     }
 }
 
+/// What stands before an enhanced packet block's packet.
+const PACKET_HEAD: usize = 28;
+
 struct Reader<'s, S> {
     sink: &'s mut S,
     big: bool,
@@ -73,6 +77,7 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
         big: false,
         interfaces: Vec::new(),
     };
+    let mut ahead = source.is_mapped().then(Ahead::default);
     loop {
         let offset = source.offset();
         if !source.need(12).map_err(|e| Fault::io(offset, &e))? {
@@ -86,6 +91,9 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
         // As many whole blocks as are at hand, then more bytes.
         let mut pos = 0;
         let data = source.data();
+        if let Some(ahead) = &mut ahead {
+            ahead.restart();
+        }
         let wanted = loop {
             let here = &data[pos..];
             if here.len() < 12 {
@@ -98,6 +106,9 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
             let Some(block) = here.get(..length) else {
                 break length;
             };
+            if let Some(ahead) = &mut ahead {
+                ahead.record(data, pos, length, PACKET_HEAD + HEADERS);
+            }
             reader.block(block).map_err(|reason| damaged(at, reason))?;
             pos += length;
         };

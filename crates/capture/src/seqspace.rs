@@ -26,7 +26,12 @@ pub struct Seen {
 pub struct SeqSpace {
     low: u64,
     high: u64,
-    gaps: Vec<(u64, u64)>,
+    /// Few streams have any.
+    #[allow(
+        clippy::box_collection,
+        reason = "a word instead of three in every connection"
+    )]
+    gaps: Option<Box<Vec<(u64, u64)>>>,
     wraps: u32,
     started: bool,
     inexact: bool,
@@ -67,6 +72,7 @@ impl SeqSpace {
         let holes: u64 = self
             .gaps
             .iter()
+            .flat_map(|gaps| gaps.iter())
             .map(|&(from, to)| to.min(ack).saturating_sub(from))
             .sum();
         holes + ack.saturating_sub(self.high)
@@ -131,7 +137,8 @@ impl SeqSpace {
     }
 
     fn elsewhere(&mut self, seq: u32, len: u64) -> Seen {
-        let room = self.gaps.capacity();
+        let room = self.heap();
+        let mut gaps = self.gaps.take().unwrap_or_default();
         let from = self.unwrap(seq);
         let to = from + len;
         let mut new = 0;
@@ -141,62 +148,69 @@ impl SeqSpace {
             new += to.min(old_low) - from;
             late = true;
             if to < old_low {
-                self.gaps.insert(0, (to, old_low));
+                gaps.insert(0, (to, old_low));
             }
             self.low = from;
         }
-        let filled = self.fill(from.max(old_low), to.min(self.high));
+        let filled = fill(&mut gaps, from.max(old_low), to.min(self.high));
         new += filled;
         late |= filled > 0;
         if to > self.high {
             if from > self.high {
-                self.gaps.push((self.high, from));
+                gaps.push((self.high, from));
             }
             new += to - from.max(self.high);
             self.raise(to);
         }
-        while self.gaps.len() > MAX_GAPS {
-            self.gaps.remove(0);
+        while gaps.len() > MAX_GAPS {
+            gaps.remove(0);
             self.inexact = true;
         }
-        let grown = (self.gaps.capacity() - room) * size_of::<(u64, u64)>();
+        // Whoever had gaps will have more: the room stays.
+        self.gaps = (gaps.capacity() > 0).then_some(gaps);
         Seen {
             new,
             repeated: len - new,
             late,
-            grown,
+            grown: self.heap() - room,
         }
     }
 
-    /// Close the gaps inside `from..to`; returns how many bytes of them were open.
-    fn fill(&mut self, from: u64, to: u64) -> u64 {
-        let mut filled = 0;
-        let mut i = self.gaps.partition_point(|gap| gap.1 <= from);
-        while i < self.gaps.len() && self.gaps[i].0 < to {
-            let (start, end) = self.gaps[i];
-            let (left, right) = (start.max(from), end.min(to));
-            filled += right - left;
-            match (start < left, right < end) {
-                (false, false) => {
-                    self.gaps.remove(i);
-                }
-                (true, false) => {
-                    self.gaps[i].1 = left;
-                    i += 1;
-                }
-                (false, true) => {
-                    self.gaps[i].0 = right;
-                    i += 1;
-                }
-                (true, true) => {
-                    self.gaps[i].1 = left;
-                    self.gaps.insert(i + 1, (right, end));
-                    i += 2;
-                }
+    fn heap(&self) -> usize {
+        self.gaps.as_ref().map_or(0, |gaps| {
+            size_of::<Vec<(u64, u64)>>() + gaps.capacity() * size_of::<(u64, u64)>()
+        })
+    }
+}
+
+/// Close the gaps inside `from..to`; returns how many bytes of them were open.
+fn fill(gaps: &mut Vec<(u64, u64)>, from: u64, to: u64) -> u64 {
+    let mut filled = 0;
+    let mut i = gaps.partition_point(|gap| gap.1 <= from);
+    while i < gaps.len() && gaps[i].0 < to {
+        let (start, end) = gaps[i];
+        let (left, right) = (start.max(from), end.min(to));
+        filled += right - left;
+        match (start < left, right < end) {
+            (false, false) => {
+                gaps.remove(i);
+            }
+            (true, false) => {
+                gaps[i].1 = left;
+                i += 1;
+            }
+            (false, true) => {
+                gaps[i].0 = right;
+                i += 1;
+            }
+            (true, true) => {
+                gaps[i].1 = left;
+                gaps.insert(i + 1, (right, end));
+                i += 2;
             }
         }
-        filled
     }
+    filled
 }
 
 #[cfg(test)]
@@ -251,6 +265,6 @@ mod tests {
         for i in 0..1000 {
             space.payload(i * 10, 5);
         }
-        assert!(space.inexact() && space.gaps.len() == MAX_GAPS);
+        assert!(space.inexact() && space.gaps.is_some_and(|gaps| gaps.len() == MAX_GAPS));
     }
 }

@@ -1,7 +1,7 @@
 //! What is left of a connection when it is over, and what is said about it.
 
-use crate::conn::{Conn, Latency, Sent};
-use crate::packet::{flag, AddrWords, Family, FlowKey, TCP};
+use crate::conn::{Conn, Latency};
+use crate::packet::{flag, AddrWords, Family, FlowKey, NO_TIME, TCP};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -144,9 +144,9 @@ pub fn seconds(nanos: u64) -> f64 {
 }
 
 impl Response {
-    /// Summarise; `duration` in nanoseconds is what shares are of.
+    /// Summarise, with or without percentiles; `duration` in nanoseconds is what shares are of.
     #[must_use]
-    pub fn new(latency: &Latency, duration: u64) -> Self {
+    pub fn new(latency: &Latency, duration: u64, percentiles: bool) -> Self {
         let mut out = Self {
             count: latency.count,
             total_s: seconds(latency.sum),
@@ -155,12 +155,17 @@ impl Response {
         if duration > 0 {
             out.share = Some(latency.sum as f64 / duration as f64);
         }
-        if let Some(quantiles) = latency.hist.quantiles([0.5, 0.9, 0.99, 0.999]) {
-            let exact = quantiles.map(|q| Some(seconds(q.clamp(latency.min, latency.max))));
-            [out.p50_s, out.p90_s, out.p99_s, out.p999_s] = exact;
+        if latency.count > 0 {
             out.mean_s = Some(latency.sum as f64 / latency.count as f64 / 1e9);
             out.min_s = Some(seconds(latency.min));
             out.max_s = Some(seconds(latency.max));
+        }
+        if !percentiles {
+            return out;
+        }
+        if let Some(quantiles) = latency.hist.quantiles([0.5, 0.9, 0.99, 0.999]) {
+            let exact = quantiles.map(|q| Some(seconds(q.clamp(latency.min, latency.max))));
+            [out.p50_s, out.p90_s, out.p99_s, out.p999_s] = exact;
         }
         out
     }
@@ -243,20 +248,21 @@ pub struct Summary {
 impl Summary {
     /// Summarise a connection; returns it with the client's end of the key.
     #[must_use]
-    pub fn new(conn: &Conn, names: &[Arc<str>], evicted: bool) -> (Self, usize) {
+    pub fn new(conn: &Conn, names: &[Arc<str>], evicted: bool, percentiles: bool) -> (Self, usize) {
         let (client, roles) = roles(conn);
-        let duration = conn.span.1.saturating_sub(conn.span.0).max(0) as u64;
+        let duration = conn.duration();
         let [first, second] = [
-            side(conn, client, duration, names),
-            side(conn, 1 - client, duration, names),
+            side(conn, client, percentiles, names),
+            side(conn, 1 - client, percentiles, names),
         ];
         let hands = conn.handshake;
-        let apart = |from: Option<i64>, to: Option<i64>| {
-            Some(seconds(to?.checked_sub(from?)?.max(0) as u64))
+        let apart = |from: i64, to: i64| {
+            let known = from != NO_TIME && to != NO_TIME;
+            known.then(|| seconds(to.saturating_sub(from).max(0) as u64))
         };
-        let syn_to_synack_s = hands
-            .syn
-            .and_then(|_| apart(Some(hands.last_syn), hands.synack));
+        let syn_to_synack_s = (hands.syn != NO_TIME)
+            .then(|| apart(hands.last_syn, hands.synack))
+            .flatten();
         let synack_to_ack_s = apart(hands.synack, hands.ack);
         let answered = first.response.total_s + second.response.total_s;
         let summary = Self {
@@ -271,7 +277,7 @@ impl Summary {
             client: first,
             server: second,
             roles,
-            start_ns: conn.span.0,
+            start_ns: conn.start_ts,
             duration_ns: duration,
             duration_s: seconds(duration),
             handshake_s: apart(hands.syn, hands.ack),
@@ -305,7 +311,7 @@ fn captured(conn: &Conn) -> Captured {
     if conn.key.protocol != TCP {
         return Captured::Flow;
     }
-    let begun = (conn.sent[0].flags | conn.sent[1].flags) & flag::SYN != 0;
+    let begun = (conn.flags[0] | conn.flags[1]) & flag::SYN != 0;
     match (begun, conn.is_over()) {
         (true, true) => Captured::Whole,
         (false, true) => Captured::NoStart,
@@ -314,13 +320,14 @@ fn captured(conn: &Conn) -> Captured {
     }
 }
 
-fn missing(sent: &Sent, peer: &Sent) -> u64 {
-    // An acknowledgement of a FIN or SYN that was not captured is one beyond the bytes.
-    if peer.flags & flag::ACK == 0 || !sent.space.started() {
+fn missing(conn: &Conn, which: usize) -> u64 {
+    let (sent, peer) = (&conn.sent[which], &conn.sent[1 - which]);
+    if conn.flags[1 - which] & flag::ACK == 0 || !sent.space.started() {
         return 0;
     }
     let unseen = sent.space.unseen_below(peer.acked);
-    let finished = sent.flags & flag::FIN != 0;
+    // An acknowledgement of a FIN or SYN that was not captured is one beyond the bytes.
+    let finished = conn.flags[which] & flag::FIN != 0;
     if unseen == 1 && !finished {
         0
     } else {
@@ -328,8 +335,9 @@ fn missing(sent: &Sent, peer: &Sent) -> u64 {
     }
 }
 
-fn side(conn: &Conn, which: usize, duration: u64, names: &[Arc<str>]) -> Side {
-    let (sent, peer) = (&conn.sent[which], &conn.sent[1 - which]);
+fn side(conn: &Conn, which: usize, percentiles: bool, names: &[Arc<str>]) -> Side {
+    let duration = conn.duration();
+    let (sent, rare) = (&conn.sent[which], &conn.rare[which]);
     let FlowKey {
         addr, port, family, ..
     } = conn.key;
@@ -338,19 +346,19 @@ fn side(conn: &Conn, which: usize, duration: u64, names: &[Arc<str>]) -> Side {
         port: port[which],
         packets: sent.packets,
         wire_bytes: sent.wire,
-        payload_bytes: sent.payload,
+        payload_bytes: sent.unique + rare.repeated,
         unique_bytes: sent.unique,
-        retransmitted_bytes: sent.payload - sent.unique,
-        retransmissions: sent.retransmissions,
-        out_of_order: sent.late,
-        missing_bytes: missing(sent, peer),
-        zero_windows: sent.zero_windows,
-        resets: sent.resets,
-        mss: sent.mss,
+        retransmitted_bytes: rare.repeated,
+        retransmissions: rare.retransmissions,
+        out_of_order: rare.late,
+        missing_bytes: missing(conn, which),
+        zero_windows: rare.zero_windows,
+        resets: rare.resets,
+        mss: rare.mss,
         largest_payload: sent.largest,
-        oversized: sent.oversized,
+        oversized: rare.oversized,
         throughput_bytes_per_s: (duration > 0).then(|| sent.unique as f64 / seconds(duration)),
-        response: Response::new(&sent.latency, duration),
+        response: Response::new(&sent.latency, duration, percentiles),
     }
 }
 
@@ -365,7 +373,7 @@ fn marks(conn: &Conn, sides: &[&Side; 2], evicted: bool) -> Vec<Mark> {
         (a.wraps() + b.wraps() > 0, Mark::Wrapped),
         (any(|s| s.missing_bytes > 0), Mark::MissingBytes),
         (any(|s| s.oversized > 0), Mark::Offload),
-        (conn.backwards > 0, Mark::ClockBackwards),
+        (conn.backwards, Mark::ClockBackwards),
     ]
     .into_iter()
     .filter_map(|(holds, mark)| holds.then_some(mark))

@@ -7,7 +7,8 @@
 
 use crate::conn::Conn;
 use crate::packet::{FlowKey, Segment};
-use crate::summary::{Mark, Summary};
+use crate::pages;
+use crate::summary::Summary;
 use crate::watch::Watch;
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -20,12 +21,18 @@ pub const LINGER: usize = 16_384;
 const LINGER_NANOS: i64 = 120_000_000_000;
 /// What one connection costs besides its own heap: its place, its slots in table and queue.
 const CONN_COST: usize = size_of::<Conn>() + 32;
-const CHUNK: usize = 256;
+/// Connections in one piece of memory, which is 16 MB: enough for huge pages, and what is not used is not resident.
+const CHUNK: usize = 32_768;
 /// Below this many flows the table fits into the cache and looking ahead costs more than it saves.
 const LOOK_AHEAD_FROM: usize = 2048;
 
 /// Where finished connections go.
 pub trait ConnSink {
+    /// Will percentiles of a connection of this duration (nanoseconds) be looked at?
+    fn wants_percentiles(&self, _duration: u64) -> bool {
+        true
+    }
+
     /// A connection is over; `client` is the end of the key that is the client.
     fn finished(&mut self, conn: &Conn, client: usize, summary: Summary);
 }
@@ -41,6 +48,20 @@ impl Slot {
     fn spread(hash: u32) -> u64 {
         u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
+}
+
+fn summarise(
+    conn: &Conn,
+    names: &[Arc<str>],
+    evicted: bool,
+    sink: &impl ConnSink,
+) -> (Summary, usize) {
+    Summary::new(
+        conn,
+        names,
+        evicted,
+        sink.wants_percentiles(conn.duration()),
+    )
 }
 
 /// The flow table.
@@ -118,14 +139,14 @@ impl Tracker {
                 if let Some(conn) = self
                     .chunks
                     .get(place as usize / CHUNK)
-                    .and_then(|c| c[place as usize % CHUNK].as_ref())
+                    .and_then(|c| c.get(place as usize % CHUNK)?.as_ref())
                 {
                     touched ^= conn.look(usize::from(segment.from & 1));
                 }
             }
             black_box(touched);
-            for (segment, &hash) in group.iter().zip(&hashes) {
-                self.segment(segment, Some(hash), sink);
+            for (segment, (&hash, &place)) in group.iter().zip(hashes.iter().zip(&places)) {
+                self.segment(segment, Some((hash, place)), sink);
             }
         }
     }
@@ -134,7 +155,7 @@ impl Tracker {
     pub fn finish(&mut self, sink: &mut impl ConnSink) {
         for chunk in std::mem::take(&mut self.chunks) {
             for conn in chunk.iter().flatten() {
-                let (summary, client) = Summary::new(conn, &self.names, false);
+                let (summary, client) = summarise(conn, &self.names, false, sink);
                 sink.finished(conn, client, summary);
             }
         }
@@ -163,14 +184,24 @@ impl Tracker {
     }
 
     #[inline]
-    fn segment(&mut self, segment: &Segment, hash: Option<u32>, sink: &mut impl ConnSink) {
+    fn segment(
+        &mut self,
+        segment: &Segment,
+        looked_up: Option<(u32, u32)>,
+        sink: &mut impl ConnSink,
+    ) {
         let place = match self.last {
             Some((key, place)) if key == segment.key => place,
             _ => {
-                let hash = hash.unwrap_or_else(|| self.hash(&segment.key));
-                let place = self
-                    .find(segment, hash)
-                    .unwrap_or_else(|| self.insert(segment, hash));
+                let (hash, maybe) =
+                    looked_up.unwrap_or_else(|| (self.hash(&segment.key), u32::MAX));
+                // What was looked up before the batch may be gone or another with the same hash.
+                let place = if self.is_at(maybe, &segment.key) {
+                    maybe
+                } else {
+                    self.find(segment, hash)
+                        .unwrap_or_else(|| self.insert(segment, hash))
+                };
                 self.last = Some((segment.key, place));
                 place
             }
@@ -208,13 +239,18 @@ impl Tracker {
         }
     }
 
+    #[inline]
+    fn is_at(&self, place: u32, key: &FlowKey) -> bool {
+        self.chunks
+            .get(place as usize / CHUNK)
+            .and_then(|chunk| chunk.get(place as usize % CHUNK)?.as_ref())
+            .is_some_and(|conn| conn.key == *key)
+    }
+
     fn find(&self, segment: &Segment, hash: u32) -> Option<u32> {
         self.table
             .find(Slot::spread(hash), |slot| {
-                slot.hash == hash
-                    && self.chunks[slot.place as usize / CHUNK][slot.place as usize % CHUNK]
-                        .as_ref()
-                        .is_some_and(|conn| conn.key == segment.key)
+                slot.hash == hash && self.is_at(slot.place, &segment.key)
             })
             .map(|slot| slot.place)
     }
@@ -223,7 +259,7 @@ impl Tracker {
         let place = self.free.pop().unwrap_or_else(|| {
             let full = self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK);
             if full {
-                self.chunks.push(Vec::with_capacity(CHUNK));
+                self.chunks.push(pages::large(CHUNK));
             }
             let number = self.chunks.len() - 1;
             let chunk = &mut self.chunks[number];
@@ -252,7 +288,7 @@ impl Tracker {
         new.reused = true;
         let old = std::mem::replace(old, new);
         self.heap -= old.heap as usize;
-        let (summary, client) = Summary::new(&old, &self.names, false);
+        let (summary, client) = summarise(&old, &self.names, false, sink);
         sink.finished(&old, client, summary);
     }
 
@@ -289,17 +325,14 @@ impl Tracker {
         if self.last.is_some_and(|(_, last)| last == place) {
             self.last = None;
         }
-        let (mut summary, client) = Summary::new(&conn, &self.names, evicted);
-        if evicted && !summary.marks.contains(&Mark::Evicted) {
-            summary.marks.push(Mark::Evicted);
-        }
+        let (summary, client) = summarise(&conn, &self.names, evicted, sink);
         sink.finished(&conn, client, summary);
     }
 
     /// Put away one connection that was not touched since the hand last came by; never the one at `keep`.
     #[cold]
     fn evict(&mut self, keep: u32, sink: &mut impl ConnSink) {
-        let places = self.chunks.len() * CHUNK;
+        let places: usize = self.chunks.iter().map(Vec::len).sum();
         for _ in 0..=2 * places {
             let place = self.hand as u32;
             self.hand = (self.hand + 1) % places;
@@ -321,4 +354,5 @@ impl Tracker {
     }
 }
 
-const BATCH: usize = 32;
+/// Segments that are looked up together.
+pub const BATCH: usize = 64;

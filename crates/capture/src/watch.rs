@@ -119,7 +119,7 @@ impl Watch {
         } else {
             peer.space.position(segment.ack)
         };
-        let t = segment.ts.saturating_sub(conn.span.0) as f64 / 1e9;
+        let t = segment.ts.saturating_sub(conn.start_ts) as f64 / 1e9;
         self.series
             .entry(conn.index)
             .or_default()

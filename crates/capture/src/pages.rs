@@ -1,0 +1,18 @@
+//! Memory for very many connections: huge pages, so that neither touching it first nor finding one of them costs much.
+
+use crate::mapped::page_size;
+
+/// Room for `count` things, on huge pages where the system has them to give.
+#[must_use]
+pub fn large<T>(count: usize) -> Vec<T> {
+    let mut room: Vec<T> = Vec::with_capacity(count);
+    let (page, start) = (page_size(), room.as_mut_ptr() as usize);
+    let first = start.next_multiple_of(page);
+    let end = (start + room.capacity() * size_of::<T>()) / page * page;
+    if first < end {
+        // SAFETY: the range lies inside the vector's own room, and the advice never changes what memory holds.
+        // When it fails: small pages are slower, nothing else.
+        unsafe { libc::madvise(first as *mut _, end - first, libc::MADV_HUGEPAGE) };
+    }
+    room
+}

@@ -1,0 +1,178 @@
+//! A capture file that becomes shorter while it is read: an error, everything before it counted, and no signal.
+
+use guestmark_capture::analysis::Analysis;
+use guestmark_capture::input::Source;
+use guestmark_capture::packet::{Packet, PacketSink};
+use guestmark_capture::services::Services;
+use guestmark_capture::summary::Summary;
+use guestmark_capture::{pcap, pcapng};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+
+const SIZE: usize = 1000;
+const COUNT: usize = 4000;
+
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn scratch(name: &str, bytes: &[u8]) -> Scratch {
+    let path = std::env::temp_dir().join(format!("guestmark-{name}-{}", std::process::id()));
+    fs::write(&path, bytes).expect("scratch file");
+    Scratch(path)
+}
+
+fn classic() -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        file.extend(word.to_le_bytes());
+    }
+    for _ in 0..COUNT {
+        for word in [1, 0, SIZE as u32, SIZE as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend([0xaa; SIZE]);
+    }
+    file
+}
+
+fn next_generation() -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [
+        0x0a0d_0d0a_u32,
+        28,
+        0x1a2b_3c4d,
+        1,
+        u32::MAX,
+        u32::MAX,
+        28,
+        1,
+        20,
+        1,
+        0,
+        20,
+    ] {
+        file.extend(word.to_le_bytes());
+    }
+    let length = 32 + SIZE as u32;
+    for _ in 0..COUNT {
+        for word in [6, length, 0, 0, 0, SIZE as u32, SIZE as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend([0xaa; SIZE]);
+        file.extend(length.to_le_bytes());
+    }
+    file
+}
+
+/// Cuts the file when it has seen some packets.
+struct Cutter<'f> {
+    file: &'f File,
+    to: u64,
+    packets: usize,
+}
+
+impl PacketSink for Cutter<'_> {
+    fn packet(&mut self, packet: &Packet<'_>) {
+        assert_eq!(
+            packet.data.len(),
+            SIZE,
+            "packet {} does not exist",
+            self.packets
+        );
+        self.packets += 1;
+        if self.packets == 10 {
+            self.file.set_len(self.to).expect("cut");
+        }
+    }
+
+    fn dropped(&mut self, _: u64) {}
+}
+
+/// Reads `bytes` as a file that is cut to `to` bytes meanwhile: packets seen and the error.
+fn cut(name: &str, bytes: &[u8], to: u64) -> (usize, String) {
+    let scratch = scratch(name, bytes);
+    let file = File::options().write(true).open(&scratch.0).expect("open");
+    let mut source = Source::open(scratch.0.to_str().expect("a path")).expect("source");
+    assert!(source.is_mapped());
+    let mut cutter = Cutter {
+        file: &file,
+        to,
+        packets: 0,
+    };
+    let result = if name == "classic" {
+        pcap::read(&mut source, &mut cutter)
+    } else {
+        pcapng::read(&mut source, &mut cutter)
+    };
+    assert!(source.is_cut());
+    (cutter.packets, result.expect_err("a cut file").reason)
+}
+
+#[test]
+fn a_file_cut_while_it_is_mapped_is_an_error() {
+    let (packets, reason) = cut("classic", &classic(), 500_000);
+    assert!((480..=500).contains(&packets), "{packets}");
+    assert!(reason.contains("became shorter"), "{reason}");
+    let (packets, _) = cut("next", &next_generation(), 500_000);
+    assert!((480..=500).contains(&packets), "{packets}");
+}
+
+#[test]
+fn a_file_cut_between_two_windows_is_an_error() {
+    let mut bytes = classic();
+    for _ in 0..2 {
+        let again = bytes[24..].to_vec();
+        bytes.extend(again);
+    }
+    // Three windows; the cut is in the third, which is mapped only afterwards.
+    let scratch = scratch("between", &bytes);
+    let file = File::options().write(true).open(&scratch.0).expect("open");
+    let mut source = Source::open(scratch.0.to_str().expect("a path")).expect("source");
+    let mut cutter = Cutter {
+        file: &file,
+        to: 9_000_000,
+        packets: 0,
+    };
+    let result = pcap::read(&mut source, &mut cutter);
+    assert!(
+        result.is_err() && (8_700..=9_000).contains(&(cutter.packets * 1016 / 1000)),
+        "{}",
+        cutter.packets
+    );
+}
+
+#[test]
+fn the_analysis_counts_what_was_there_and_says_so() {
+    for (name, bytes) in [("said", classic()), ("said-next", next_generation())] {
+        let scratch = scratch(name, &bytes);
+        let mut output = |_: &Summary| ();
+        let mut analysis = Analysis::new(1 << 20, None, &mut output);
+        let mut source = Source::open(scratch.0.to_str().expect("a path")).expect("source");
+        let file = File::options().write(true).open(&scratch.0).expect("open");
+        file.set_len(500_000).expect("cut");
+        let (_, result) = analysis.read(&mut source, &Services::parse(""));
+        let reason = result.expect_err("a cut file").reason;
+        assert!(reason.contains("became shorter"), "{reason}");
+        let packets = analysis.end().truth.packets;
+        assert!((480..=493).contains(&packets), "{packets}");
+    }
+}
+
+#[test]
+fn a_growing_file_is_read_to_its_end() {
+    let scratch = scratch("growing", &classic());
+    let mut output = |_: &Summary| ();
+    let mut analysis = Analysis::new(1 << 20, None, &mut output);
+    let mut source = Source::open(scratch.0.to_str().expect("a path")).expect("source");
+    let mut file = File::options().append(true).open(&scratch.0).expect("open");
+    file.write_all(&classic()[24..]).expect("grow");
+    let (_, result) = analysis.read(&mut source, &Services::parse(""));
+    assert!(result.is_ok());
+    assert_eq!(analysis.end().truth.packets, 2 * COUNT as u64);
+}
