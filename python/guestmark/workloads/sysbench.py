@@ -14,7 +14,7 @@ from guestmark.plan.disk_metrics import THROUGHPUT
 from guestmark.plan.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.plan.model import Cell, Measurement, Metric, Plan
 from guestmark.plan.sysbench_options import NO_FLAGS, OPTIONS
-from guestmark.plan.units import parse_size
+from guestmark.plan.units import format_size, parse_size
 from guestmark.workloads import sysbench_report
 from guestmark.workloads.moving import measured, sync_everything, target_of
 from guestmark.workloads.program import OUTPUT_LIMIT, find_same, judge, shares_root
@@ -35,7 +35,14 @@ _MIB = 1 << 20
 def options_of(cell: Cell) -> dict[str, str]:
     """sysbench's options in a cell: those of the workload, over which levels of factors go."""
     given: dict[str, str] = dict(cell.workload.params["options"])
-    return given | {name: level for name, level in cell.factors.items() if name in OPTIONS}
+    given |= {name: level for name, level in cell.factors.items() if name in OPTIONS}
+    if "file_total_size" in given:
+        # Whole requests in every file: a scaled size may leave a part of one, which O_DIRECT refuses.
+        step = int(given["file_num"]) * parse_size(given["file_block_size"])
+        given["file_total_size"] = format_size(
+            max(1, round(parse_size(given["file_total_size"]) / step)) * step
+        )
+    return given
 
 
 class SysbenchWorkload:

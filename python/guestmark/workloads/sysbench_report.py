@@ -74,7 +74,8 @@ def _line(form: str) -> re.Pattern[str]:
         for at, part in enumerate(parts)
         if at % 3 != 2
     )
-    return re.compile(pattern.replace(r":\s+(", r":\s*("))
+    # Numbers are padded to a width that they may fill.
+    return re.compile(pattern.replace(r":\s+(", r":\s*(").replace(r"\((?P", r"\(\s*(?P"))
 
 
 _CPU = "CPU speed:"
