@@ -4,12 +4,12 @@ import contextlib
 import errno
 import os
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from disk_files import flip_bit, small_mount
 
 from guestmark.agent.bulk import Pattern
 from guestmark.agent.results import CallError
@@ -111,9 +111,7 @@ def test_an_image_corrupted_underneath_is_found(platform):
             for at in range(0, len(image), 1024)
             if image[at : at + 8] == page and bytes(8) != image[at + 8 : at + 16]
         )
-        with disk.image.path.open("r+b") as file:
-            file.seek(at + 100)
-            file.write(bytes([image[at + 100] ^ 1]))
+        flip_bit(disk.image.path, at + 100)
         disk.mount(machine.agent)
         assert machine.agent.checksum(f"{directory}/f", timeout_s=60) != expected
         disk.umount(machine.agent)
@@ -163,18 +161,8 @@ def test_a_location_without_direct_io_is_told_with_the_way_out(small):
 @pytest.fixture
 def small(tmp_path):
     """Mounts a small filesystem; gone afterwards."""
-    made = []
-
-    def mount(kind, options="defaults"):
-        where = tmp_path / kind
-        where.mkdir()
-        command = ["mount", "-t", kind, "-o", options, "none", str(where)]
-        if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
-            pytest.skip("needs the right to mount")
-        made.append(where)
-        return where
-
-    yield mount
-    store().close()
-    for where in made:
-        subprocess.run(["umount", "-l", where], check=True)
+    with contextlib.ExitStack() as stack:
+        yield lambda kind, options="defaults": stack.enter_context(
+            small_mount(tmp_path / kind, kind, options)
+        )
+        store().close()

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import wait_until
+from command_line import CommandLine, wait_until
 
 from guestmark.errors import GuestmarkError, MachineError, UsageError, WorkloadError
 from guestmark.plan import workload_kinds
@@ -150,3 +150,47 @@ def test_guestfish_that_takes_too_long_is_ended_with_its_guest(monkeypatch):
     assert time.monotonic() - begin < 30
     monkeypatch.delenv("GUESTMARK_TEST_FISH")
     assert wait_until(lambda: not guestfish_processes(), 10), guestfish_processes()
+
+
+PLAN = """
+schema = "guestmark-plan/1"
+name = "one"
+title = "One disk?"
+platforms = ["uml"]
+factors = {{ size = "64M", filesystem = "ext2" }}
+workloads.fill.params = {{ amount = "{amount}", content = "one" }}
+repetition = {{ blocks = 1, warmup = 0, iterations = 1, null = "none" }}
+"""
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("ending", ["interrupted", "failed"])
+def test_images_stay_behind_only_when_asked(tmp_path, ending, keep):
+    guestmark = CommandLine(tmp_path)
+    (tmp_path / "one.toml").write_text(PLAN.format(amount="16M" if ending == "interrupted" else "128M"))
+    place = tmp_path / "images"
+    place.mkdir()
+    process = guestmark.start("run", "one.toml", "--set", f"location={place}", *(["--keep"] if keep else []))
+    if ending == "interrupted":
+        assert wait_until(lambda: list(place.rglob("*.raw")), 60)
+        process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == (130 if ending == "interrupted" else 3), said
+    left = list(place.rglob("*.raw"))
+    assert len(left) == keep
+    assert (f"kept for you to look at and remove: {place}" in said.decode()) == keep
+    if keep:
+        assert f"{left[0].parent}\n" in said.decode()
+    else:
+        assert wait_until(lambda: not any(place.iterdir()))
+
+
+def test_a_trial_that_works_leaves_nothing_to_keep(tmp_path):
+    guestmark = CommandLine(tmp_path)
+    (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
+    place = tmp_path / "images"
+    place.mkdir()
+    result = guestmark("run", "one.toml", "--set", f"location={place}", "--keep", timeout=120)
+    assert result.status == 0
+    assert "kept for you" not in result.stderr
+    assert not any(place.iterdir())

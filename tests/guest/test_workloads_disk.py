@@ -5,6 +5,7 @@ import os
 import shutil
 
 import pytest
+from disk_files import flip_bit
 
 from guestmark.errors import MachineError, UsageError, WorkloadError
 from guestmark.plan import workload_kinds
@@ -127,12 +128,8 @@ def test_a_byte_that_changed_on_the_image_fails_the_trial(platform, factors):
         def umount_and_flip(disk, agent):
             umount(disk, agent)
             if not flipped:
-                with image.path.open("r+b") as stream:
-                    content = stream.read()
-                    at = content.index(page)
-                    stream.seek(at)
-                    stream.write(bytes([content[at] ^ 1]))
-                flipped.append(at)
+                flipped.append(image.path.read_bytes().index(page))
+                flip_bit(image.path, flipped[0])
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(machine.disks[0]), "umount", umount_and_flip)

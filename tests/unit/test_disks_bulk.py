@@ -1,10 +1,11 @@
 """The agent's bulk calls on real files of this host: content, direct I/O, refusals."""
 
+import contextlib
 import errno
 import os
-import subprocess
 
 import pytest
+from disk_files import flip_bit, small_mount
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.bulk import Pattern
@@ -90,11 +91,7 @@ def test_one_wrong_bit_changes_the_digest(agent, directory):
     path = directory / "filled"
     agent.fill(str(path), MB, Pattern.RANDOM, timeout_s=30)
     before = agent.checksum(str(path), timeout_s=30)
-    with path.open("r+b") as file:
-        file.seek(777_777)
-        byte = file.read(1)[0]
-        file.seek(777_777)
-        file.write(bytes([byte ^ 4]))
+    flip_bit(path, 777_777, 4)
     assert agent.checksum(str(path), timeout_s=30) != before
 
 
@@ -150,20 +147,10 @@ def test_nonsense_is_refused_before_anything_is_sent(agent):
 @pytest.fixture
 def mounted(tmp_path):
     """Mounts something small; gone afterwards."""
-    made = []
-
-    def mount(kind, options="defaults"):
-        where = tmp_path / kind
-        where.mkdir()
-        command = ["mount", "-t", kind, "-o", options, "none", str(where)]
-        if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
-            pytest.skip("needs the right to mount")
-        made.append(where)
-        return where
-
-    yield mount
-    for where in made:
-        subprocess.run(["umount", "-l", where], check=True)
+    with contextlib.ExitStack() as stack:
+        yield lambda kind, options="defaults": stack.enter_context(
+            small_mount(tmp_path / kind, kind, options)
+        )
 
 
 def test_direct_io_that_is_refused_is_an_error_on_either_side(agent, mounted, tmp_path):

@@ -1,7 +1,6 @@
 """Images by the real programs: fresh, allocated as asked, gone afterwards."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from disk_files import small_mount
 
 from guestmark.disks import programs, sparse
 from guestmark.disks.image import images
@@ -205,12 +205,5 @@ def test_no_room_is_said(small_tmpfs):
 
 @pytest.fixture
 def small_tmpfs(tmp_path):
-    where = tmp_path / "small"
-    where.mkdir()
-    if (
-        os.getuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8M", "none", where], check=False).returncode
-    ):
-        pytest.skip("needs the right to mount")
-    yield where
-    subprocess.run(["umount", "-l", where], check=True)
+    with small_mount(tmp_path / "small", "tmpfs", "size=8M") as where:
+        yield where

@@ -62,6 +62,13 @@ def test_exclude_takes_away_what_agrees_in_everything():
     assert ids(text + EXEC.format(key="a") + EXEC.format(key="b")) == ["a tcg smp=4", "a uml", "a host"]
 
 
+def test_a_reason_is_told_for_the_cells_it_takes_away():
+    text = BASE + "exclude = [{workload = 'b', platform = ['tcg', 'uml'], reason = 'too slow'}]\n"
+    plan = assemble(load(text + EXEC.format(key="a") + EXEC.format(key="b"), "p"), {})
+    assert [cell.id for cell in plan.cells if cell.null_of is None][3:] == ["b host"]
+    assert plan.context["notes"] == ["left out: b tcg, b uml: too slow"]
+
+
 def test_include_adds_rows_with_the_first_levels_of_the_rest_and_none_twice():
     text = (
         BASE
@@ -333,6 +340,7 @@ time_limit = "soon"
         ("baseline = {workload = 'z'}\n", "unknown workload"),
         ("baseline = {smp = 2}\n", "no cell of the plan has smp=2"),
         ("exclude = [{memory = ['1G']}]\n", "no cell of the plan has memory=1G"),
+        ("exclude = [{reason = 'just so'}]\n", "exclude[1]: it names no level"),
         ("cost = {tgc = '4s'}\n", "did you mean 'tcg'"),
         ("cost = {tcg = '0s'}\n", "not above 0"),
         ("schema = 'guestmark-plan/2'\n", "guestmark-plan/1"),

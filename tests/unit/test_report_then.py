@@ -1,6 +1,7 @@
 """Then and now: published figures find their cells, and percentages mean what they say."""
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from guestmark.plan.model import Better, Cell, Published, PublishedFigure, Workl
 from guestmark.plan.published_units import check_unit, size_of
 from guestmark.report.analysis import analyse
 from guestmark.report.formats import Format, render
+from guestmark.report.html import page
 from guestmark.report.terminal import print_report
 from guestmark.report.then import figure_for, percent_ratio, signed_percent
 
@@ -100,6 +102,19 @@ def test_markdown_has_both_for_every_plan_with_published_figures():
     assert [part.strip() for part in line.strip("|").split("|")][-3:] == ["7.5", "×0.94", "−6.2 %"]
     assert "Someone, 2012" in text
     assert "Then" not in render(constructed(CELLS, blocks=3), Format.MARKDOWN).decode()
+
+
+def test_a_page_has_both_and_lets_nothing_become_markup():
+    text = page(run_with(source="<b>2013</b>", conditions="a & b"))
+    assert "<h3>Then and now: wall, s</h3>" in text
+    shown = re.search(r"<tr><td>dd tcg preallocation=full</td>(.*?)</tr>", text[text.index("<h3>") :])
+    assert shown
+    cells = re.findall(r"<td>(.*?)</td>", shown[1])
+    assert cells[1:3] == ["×0.50", "−50 %"]
+    assert cells[3:] == ["7.5", "×0.94", "−6.2 %"]
+    assert "then: &lt;b&gt;2013&lt;/b&gt;" in text
+    assert "a &amp; b" in text
+    assert "<b>" not in text
 
 
 def test_another_baseline_is_said():

@@ -13,6 +13,7 @@ import subprocess
 import zlib
 from pathlib import Path
 
+from guestmark.appliance.kept import Kept
 from guestmark.errors import GuestmarkError
 
 _XEN_ELFNOTE_PHYS32_ENTRY = 18
@@ -25,6 +26,10 @@ class NotABzImageError(GuestmarkError):
 
 def release_of(image: Path) -> str:
     """Kernel release (`uname -r`) of a bzImage or of an uncompressed ELF kernel. Raises `NotABzImageError`."""
+    return _releases.of(image)
+
+
+def _release_in(image: Path) -> str:
     data = image.read_bytes()
     if data[:4] == b"\x7fELF":
         at = data.find(b"Linux version ")
@@ -43,6 +48,9 @@ def release_of(image: Path) -> str:
         f"{image} is not a Linux kernel for x86 (neither a bzImage nor an ELF image)",
         hint="give a vmlinuz as the distribution installs it, or the vmlinux of a kernel build",
     )
+
+
+_releases = Kept(_release_in)
 
 
 def unpack(image: Path) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.appliance.cpio import Archive
+from guestmark.appliance.kept import identity
 from guestmark.appliance.modules import ModuleTree
 from guestmark.appliance.paths import cache_directory
 
@@ -28,7 +29,7 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
     """
     key = hashlib.sha256(repr(wanted).encode())
     for path in (agent, *((modules / "modules.order", modules / "modules.builtin") if modules else ())):
-        key.update(f"{path}{_identity(path)}".encode())
+        key.update(f"{path}{identity(path)}".encode())
     directory = cache_directory() / "initramfs"
     directory.mkdir(exist_ok=True)
     target = directory / f"{key.hexdigest()[:20]}.cpio"
@@ -55,14 +56,6 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
     part.rename(target)
     _forget_old(directory)
     return target
-
-
-def _identity(path: Path) -> str:
-    try:
-        stamp = path.stat()
-    except FileNotFoundError:
-        return ""
-    return f"{stamp.st_size}-{stamp.st_mtime_ns}-{stamp.st_ino}"
 
 
 def _forget_old(directory: Path, keep: int = 20) -> None:

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from guestmark.appliance.kept import Kept
 from guestmark.errors import GuestmarkError
 
 _SIGNATURE_MARK = b"~Module signature appended~\n"
@@ -30,6 +31,11 @@ class ModuleTree:
     @classmethod
     def read(cls, directory: Path) -> "ModuleTree":
         """Reads `modules.dep` where depmod has made one; a tree fresh out of a package is scanned instead."""
+        decisive = ("modules.dep", "modules.builtin", "modules.order", "kernel")
+        return _trees.of(directory, *(directory / name for name in decisive))
+
+    @classmethod
+    def _read(cls, directory: Path) -> "ModuleTree":
         dep = directory / "modules.dep"
         builtin_file = directory / "modules.builtin"
         builtin = frozenset(
@@ -77,6 +83,9 @@ class ModuleTree:
         for name in names:
             visit(name)
         return list(order.items())
+
+
+_trees = Kept(ModuleTree._read)
 
 
 def decompressed(path: Path) -> bytes:

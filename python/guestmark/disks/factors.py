@@ -2,9 +2,8 @@
 
 import os
 import shlex
-from collections.abc import Callable
 
-from guestmark.plan.factors import Factor, register
+from guestmark.plan.factors import Factor, one_of, register
 from guestmark.plan.units import format_size, parse_size
 
 _QEMU = frozenset({"kvm", "tcg"})
@@ -12,17 +11,6 @@ _GUESTS = _QEMU | {"uml"}
 _ALL = _GUESTS | {"host"}
 FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "none")
 _PREALLOCATIONS = {"sparse": "off", "prealloc": "falloc"}
-
-
-def _one_of(*levels: str, aliases: dict[str, str] | None = None) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        word = text.strip().lower()
-        word = (aliases or {}).get(word, word)
-        if word not in levels:
-            raise ValueError(f"{text!r} is not one of {', '.join(levels)}")
-        return word
-
-    return parse
 
 
 def _cluster_size(text: str) -> str:
@@ -59,12 +47,12 @@ def _options(text: str) -> str:
     return stripped or "defaults"
 
 
-FORMAT = register(Factor("format", "the image's format", _one_of("raw", "qcow2"), _QEMU, ("raw", "qcow2")))
+FORMAT = register(Factor("format", "the image's format", one_of("raw", "qcow2"), _QEMU, ("raw", "qcow2")))
 PREALLOCATION = register(
     Factor(
         "preallocation",
         "what of the image is allocated beforehand: off (sparse), metadata (qcow2), falloc, full (written)",
-        _one_of("off", "metadata", "falloc", "full", aliases=_PREALLOCATIONS),
+        one_of("off", "metadata", "falloc", "full", aliases=_PREALLOCATIONS),
         _GUESTS,
         ("off", "metadata", "falloc", "full"),
     )
@@ -73,19 +61,19 @@ CLUSTER_SIZE = register(
     Factor("cluster_size", "qcow2's cluster size, e.g. 64K", _cluster_size, _QEMU, ("64K", "2M"))
 )
 _CACHES = ("none", "writeback", "writethrough", "directsync", "unsafe")
-CACHE = register(Factor("cache", "QEMU's cache mode", _one_of(*_CACHES), _QEMU, _CACHES))
+CACHE = register(Factor("cache", "QEMU's cache mode", one_of(*_CACHES), _QEMU, _CACHES))
 _AIOS = ("threads", "native", "io_uring")
-AIO = register(Factor("aio", "how QEMU does the image's I/O", _one_of(*_AIOS), _QEMU, _AIOS))
+AIO = register(Factor("aio", "how QEMU does the image's I/O", one_of(*_AIOS), _QEMU, _AIOS))
 _BUSES = ("virtio-blk", "virtio-scsi", "nvme", "ide")
 BUS = register(
-    Factor("bus", "what the disk is attached by (UML: always ubd)", _one_of(*_BUSES), _QEMU, _BUSES)
+    Factor("bus", "what the disk is attached by (UML: always ubd)", one_of(*_BUSES), _QEMU, _BUSES)
 )
 LOCATION = register(
     Factor("location", "directory of the images (default: shared memory)", _location, _ALL, ("/dev/shm",))
 )
 SIZE = register(Factor("size", "the disk's size, e.g. 2G", _size, _GUESTS, ("1G", "2G")))
 FILESYSTEM = register(
-    Factor("filesystem", "what the disk is formatted with", _one_of(*FILESYSTEMS), _GUESTS, FILESYSTEMS)
+    Factor("filesystem", "what the disk is formatted with", one_of(*FILESYSTEMS), _GUESTS, FILESYSTEMS)
 )
 MKFS = register(Factor("mkfs", "options for mkfs, e.g. '-b 1024'", _options, _GUESTS, ("defaults",)))
 MOUNT = register(

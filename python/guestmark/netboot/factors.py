@@ -2,26 +2,14 @@
 
 import os
 import re
-from collections.abc import Callable
 
 from guestmark.netboot.nics import NICS
-from guestmark.plan.factors import Factor, register
+from guestmark.plan.factors import Factor, one_of, register
 
 DISTRIBUTION = "distribution"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 _QEMU = frozenset({"kvm", "tcg"})
 _NETBOOT = frozenset({"netboot"})
-
-
-def _one_of(*levels: str, aliases: dict[str, str] | None = None) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        word = text.strip().lower()
-        word = (aliases or {}).get(word, word)
-        if word not in levels:
-            raise ValueError(f"{text!r} is not one of {', '.join(levels)}")
-        return word
-
-    return parse
 
 
 def _rom(text: str) -> str:
@@ -37,7 +25,7 @@ NIC = register(
     Factor(
         "nic",
         "the network card that boots, e.g. virtio-net or e1000",
-        _one_of(*NICS, aliases={"virtio": "virtio-net", "virtio-net-pci": "virtio-net", "ne2k": "ne2k_pci",
+        one_of(*NICS, aliases={"virtio": "virtio-net", "virtio-net-pci": "virtio-net", "ne2k": "ne2k_pci",
                                 "pcnet32": "pcnet", "i82559er": "eepro100"}),
         _QEMU,
         tuple(NICS),
@@ -48,7 +36,7 @@ FIRMWARE = register(
     Factor(
         "firmware",
         "bios (SeaBIOS) or uefi (OVMF)",
-        _one_of("bios", "uefi", aliases={"efi": "uefi", "ovmf": "uefi", "seabios": "bios"}),
+        one_of("bios", "uefi", aliases={"efi": "uefi", "ovmf": "uefi", "seabios": "bios"}),
         _QEMU,
         ("bios", "uefi"),
         _NETBOOT,
@@ -58,7 +46,7 @@ CONSOLE = register(
     Factor(
         "console",
         "where firmware and iPXE print: vga, serial or none",
-        _one_of("vga", "serial", "none", aliases={"off": "none"}),
+        one_of("vga", "serial", "none", aliases={"off": "none"}),
         _QEMU,
         ("vga", "serial", "none"),
         _NETBOOT,
@@ -79,7 +67,7 @@ NETWORK = register(
     Factor(
         "network",
         "user (QEMU's own), tap (in a private network namespace) or passt",
-        _one_of("user", "tap", "passt"),
+        one_of("user", "tap", "passt"),
         _QEMU,
         ("user", "tap", "passt"),
         _NETBOOT,

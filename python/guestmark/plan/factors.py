@@ -52,6 +52,19 @@ def register(factor: Factor) -> Factor:
     return factor
 
 
+def one_of(*levels: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
+    """A parser of levels that are these words; `aliases` are other words for them."""
+
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        word = (aliases or {}).get(word, word)
+        if word not in levels:
+            raise ValueError(f"{text!r} is not one of {', '.join(levels)}")
+        return word
+
+    return parse
+
+
 def get(name: str) -> Factor:
     """The factor of that name; `-` and `_` are the same. Raises `UsageError` with the nearest known name."""
     factor = known().get(name.strip().replace("-", "_").lower())

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from guestmark.plan.factors import Factor, register
+from guestmark.plan.factors import Factor, one_of, register
 from guestmark.plan.units import format_size, parse_duration, parse_size
 
 TESTS = ("cpu", "memory", "threads", "mutex", "fileio")
@@ -63,16 +63,6 @@ def whole_seconds(text: str) -> str:
     return str(max(1, round(seconds))) if seconds else "0"
 
 
-def _one_of(*levels: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        word = text.strip().lower()
-        if word not in levels:
-            raise ValueError(f"{text!r} is not one of {', '.join(levels)}")
-        return word
-
-    return parse
-
-
 def _switch(text: str) -> str:
     word = _ON.get(text.strip().lower())
     if word is None:
@@ -106,9 +96,9 @@ OPTIONS = {
         Option("cpu_max_prime", "cpu", "upper limit of the prime numbers", _positive, ("10000", "20000")),
         Option("memory_block_size", "memory", "size of the memory block, e.g. 1K", _size, ("1K", "1M")),
         Option("memory_total_size", "memory", "bytes to transfer in total, e.g. 10G", _size),
-        Option("memory_scope", "memory", "whose the block is", _one_of("global", "local"), ("global", "local")),
-        Option("memory_oper", "memory", "what is done", _one_of("read", "write", "none"), ("read", "write")),
-        Option("memory_access_mode", "memory", "in which order", _one_of("seq", "rnd"), ("seq", "rnd")),
+        Option("memory_scope", "memory", "whose the block is", one_of("global", "local"), ("global", "local")),
+        Option("memory_oper", "memory", "what is done", one_of("read", "write", "none"), ("read", "write")),
+        Option("memory_access_mode", "memory", "in which order", one_of("seq", "rnd"), ("seq", "rnd")),
         Option("thread_yields", "threads", "yields in each event", _positive),
         Option("thread_locks", "threads", "mutexes the threads compete for", _positive),
         Option("mutex_num", "mutex", "size of the array of mutexes", _positive),
@@ -117,15 +107,15 @@ OPTIONS = {
         Option("file_num", "fileio", "number of files", _positive),
         Option("file_total_size", "fileio", "size of all files together, e.g. 6G", _size),
         Option("file_block_size", "fileio", "bytes of one request, e.g. 16K", _size, ("4K", "16K")),
-        Option("file_test_mode", "fileio", "kind of requests", _one_of(*MODES), MODES),
-        Option("file_io_mode", "fileio", "how requests are made", _one_of("sync", "async", "mmap"),
+        Option("file_test_mode", "fileio", "kind of requests", one_of(*MODES), MODES),
+        Option("file_io_mode", "fileio", "how requests are made", one_of("sync", "async", "mmap"),
                ("sync", "async", "mmap")),
         Option("file_extra_flags", "fileio", r"flags of open(2): none, or sync, dsync, direct joined by \,", _flags,
                (NO_FLAGS, "direct", "sync")),
         Option("file_fsync_freq", "fileio", "requests between two fsync calls; 0: none", count, ("0", "100")),
         Option("file_fsync_all", "fileio", "fsync after every write", _switch, ("off", "on")),
         Option("file_fsync_end", "fileio", "fsync at the end", _switch, ("on", "off")),
-        Option("file_fsync_mode", "fileio", "how it is synced", _one_of("fsync", "fdatasync"),
+        Option("file_fsync_mode", "fileio", "how it is synced", one_of("fsync", "fdatasync"),
                ("fsync", "fdatasync")),
         Option("file_merged_requests", "fileio", "requests merged into one at most; 0: none", count),
         Option("file_rw_ratio", "fileio", "reads for each write of rndrw", _ratio),
