@@ -165,8 +165,9 @@ class SupervisedProcess:
 
         None for the latter when it is still there `timeout_s` later. The supervisor, which cleans up, ends after it.
         """
-        pid = self.pid()
-        handle = -1 if pid is None else os.pidfd_open(pid)
+        assert self._process is not None, "not started"
+        # Before the hypervisor is there its supervisor stands for it.
+        handle = os.pidfd_open(self.pid() or self._process.pid) if self.running() else -1
         try:
             ordered = time.monotonic()
             order()

@@ -1,0 +1,79 @@
+"""Starts and ends of real guests, phase by phase."""
+
+import shutil
+
+import pytest
+
+from guestmark.plan import boot_kind, boot_metrics
+from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.platforms import registry
+from guestmark.workloads import base, initcalls
+
+CALLER = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
+
+
+def trial(platform, kind=boot_kind.BOOT, limit_s=300.0, **params):
+    """One trial as the experiment runs it: its measurements by name, its machine, its workload."""
+    spec = WorkloadSpec(kind.name, kind.params(params))
+    cell = Cell("boot", spec, platform, {"memory": "512M"}, baseline=True)
+    plan = Plan("boot", (cell,), Policy(blocks=1, trial_limit_s=limit_s), boot_metrics.ALL, CALLER)
+    workload = base.create(plan, cell)
+    started = base.started_for(cell)
+    with base.start_machine(workload, registry.get(started.platform), cell) as machine:
+        machine.attest()
+        workload.prepare(machine)
+        try:
+            measured = workload.run(machine)
+        finally:
+            workload.cleanup(machine)
+    return {one.metric.name: one.value for one in measured}, machine, workload
+
+
+def assert_adds_up(values):
+    parts = [values[metric.name] for metric in boot_metrics.PHASES if metric.name in values]
+    assert min(parts) >= 0
+    assert sum(parts) == pytest.approx(values["total_s"], rel=0.02)
+    starting = boot_metrics.PHASES[: boot_metrics.PHASES.index(boot_metrics.WORK)]
+    assert sum(values.get(metric.name, 0) for metric in starting) == pytest.approx(
+        values["ready_s"], rel=0.02
+    )
+
+
+def test_a_start_on_qemu_with_the_slowest_initcalls():
+    values, machine, workload = trial("tcg", initcalls=True)
+    assert set(values) == {metric.name for metric in boot_metrics.ALL}
+    assert_adds_up(values)
+    assert values["kernel_s"] > values["poweroff_s"] > 0
+    assert workload.facts[initcalls.FACT]["count"] > 100
+    assert "reboot: Power down" in machine.console()
+    assert machine.vmm_pid is None
+
+
+def test_a_start_of_user_mode_linux_with_work():
+    values, machine, workload = trial("uml", command=["sleep", "0.3"])
+    assert {"firmware_s", "entry_s"}.isdisjoint(values)
+    assert_adds_up(values)
+    assert values["work_s"] >= 0.3
+    assert workload.warnings == []
+    assert machine.vmm_pid is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("platform", ["tcg/kvm", "tcg/uml"])
+def test_a_start_inside_a_guest(platform):
+    values, machine, _ = trial(platform)
+    assert_adds_up(values)
+    assert values["ready_s"] < machine.phases["outer_ready"] + values["ready_s"]
+    assert machine.attest  # its outer guest is there still: only the inner one was switched off
+
+
+@pytest.mark.long
+def test_libguestfs_beside():
+    if shutil.which("guestfish") is None:
+        pytest.fail("guestfish is not installed: ./test installs it")
+    values, _, workload = trial("tcg", kind=boot_kind.GUESTFS_RUN)
+    assert workload.warnings == []
+    assert values["ready_s"] < values["total_s"]
+    starting = boot_metrics.PHASES[: boot_metrics.PHASES.index(boot_metrics.WORK)]
+    assert {metric.name for metric in starting} <= set(values)
+    assert sum(values[metric.name] for metric in starting) == pytest.approx(workload.facts["traced_ready_s"])

@@ -1,0 +1,246 @@
+"""Phases from consoles as guests really print them, and initcalls from real kernels' logs."""
+
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from guestmark.errors import MachineError, UsageError
+from guestmark.plan import boot_kind, boot_metrics
+from guestmark.plan.boot_plan import build
+from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.plan.outline import Overrides
+from guestmark.platforms import phases as steps
+from guestmark.platforms.process import Console, SupervisedProcess
+from guestmark.report import phases as report
+from guestmark.workloads import guestfs_run, initcalls
+from guestmark.workloads.boot import BootWorkload, durations
+
+LOGS = Path(__file__).parent / "boot_logs"
+STARTING = [steps.HANDOVER, steps.KERNEL, steps.MODULES, steps.ROOT, steps.DOWN]
+
+
+def replay(name, limit=1 << 20, *, upto=None):
+    """A console that has heard a recorded log in small pieces, and when that began."""
+    content = (LOGS / name).read_bytes()
+    if upto is not None:
+        content = content[: content.index(upto) + len(upto)]
+    read_fd, write_fd = os.pipe()
+    began = time.monotonic()
+    console = Console(read_fd, limit)
+    for start in range(0, len(content), 48):
+        os.write(write_fd, content[start : start + 48])
+        time.sleep(0.0005)
+    os.close(write_fd)
+    console.join()
+    return SimpleNamespace(console=console, started_at=began)
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [("qemu.txt", [steps.FIRMWARE, steps.HANDOVER, steps.FIRST_LINE, *STARTING[1:]]), ("uml.txt", STARTING)],
+)
+def test_phases_of_a_recorded_console_in_the_order_of_time(log, expected):
+    found = steps.seen(replay(log))
+    assert list(found) == expected
+    times = list(found.values())
+    assert times == sorted(times)
+    assert times[0] >= 0
+    assert times[-1] > times[0]
+
+
+def test_a_console_that_ends_early_has_the_phases_until_then():
+    found = steps.seen(replay("qemu.txt", upto=b"guestmark-agent: kernel done"))
+    assert list(found) == [steps.FIRMWARE, steps.HANDOVER, steps.FIRST_LINE, steps.KERNEL]
+
+
+def test_the_last_line_is_found_behind_a_flood():
+    read_fd, write_fd = os.pipe()
+    console = Console(read_fd, limit=4096)
+    os.write(write_fd, b"reboot: Power down, says a program\n")
+    for _ in range(50):
+        os.write(write_fd, b"x" * 1000)
+    time.sleep(0.05)
+    before = time.monotonic()
+    os.write(write_fd, b"\nreboot: Power down\n")
+    os.close(write_fd)
+    console.join()
+    line = re.compile(rb"reboot: Power down")
+    assert console.when(line, last=True) >= before
+    assert console.when(line) < before
+    assert console.when(re.compile(rb"never said")) is None
+
+
+def test_the_end_of_a_process_is_told_apart_from_its_order():
+    process = SupervisedProcess("boot-test")
+    try:
+        process.start(["sh", "-c", "read line < /dev/null; sleep 0.3"])
+        ordered, gone = process.end_after(lambda: None, 20.0)
+        assert gone is not None
+        assert gone > ordered
+        assert process.wait(5.0) == 0
+    finally:
+        process.stop()
+
+
+def test_a_process_that_stays_is_reported_as_there():
+    process = SupervisedProcess("boot-test")
+    try:
+        process.start(["sleep", "60"])
+        assert process.end_after(lambda: None, 0.2)[1] is None
+    finally:
+        process.stop()
+
+
+def test_libguestfs_trace_has_every_phase_of_its_start():
+    heard = replay("libguestfs.txt")
+    now = time.monotonic()
+    timeline = SimpleNamespace(
+        console=heard.console,
+        started_at=heard.started_at,
+        marks={"launched": now, "closed": now + 0.5},
+        ended_at=now + 0.6,
+    )
+    found = guestfs_run.reached(timeline)
+    values, missing = durations(found)
+    assert missing == []
+    assert values[boot_metrics.POWEROFF] == pytest.approx(0.5)
+    assert values[boot_metrics.EXIT] == pytest.approx(0.1)
+    assert sum(values[metric] for metric in boot_metrics.PHASES) == pytest.approx(values[boot_metrics.TOTAL])
+    before = guestfs_run.before_start(timeline)
+    assert set(before) == {"appliance_s", "features_s"}
+    assert all(seconds >= 0 for seconds in before.values())
+    assert sum(before.values()) <= values[boot_metrics.VMM]
+
+
+ALL_STEPS = {
+    steps.FIRMWARE: 0.1, steps.HANDOVER: 0.2, steps.FIRST_LINE: 0.4, steps.KERNEL: 2.4, steps.MODULES: 2.7,
+    steps.ROOT: 2.8, steps.READY: 3.0, steps.ORDERED: 3.5, steps.DOWN: 3.6, steps.GONE: 3.7,
+}  # fmt: skip
+
+
+def total_of(values):
+    return sum(values[metric] for metric in boot_metrics.PHASES if metric in values)
+
+
+def test_phases_add_up_to_the_total():
+    values, missing = durations(ALL_STEPS)
+    assert missing == []
+    assert values[boot_metrics.READY] == 3.0
+    assert values[boot_metrics.KERNEL] == pytest.approx(2.0)
+    assert values[boot_metrics.WORK] == pytest.approx(0.5)
+    assert total_of(values) == pytest.approx(values[boot_metrics.TOTAL]) == 3.7
+
+
+@pytest.mark.parametrize("gone", [steps.FIRMWARE, steps.FIRST_LINE, steps.ROOT, steps.DOWN])
+def test_a_phase_whose_end_nobody_saw_is_in_the_next(gone):
+    values, missing = durations({name: at for name, at in ALL_STEPS.items() if name != gone})
+    assert len(missing) == 1
+    assert missing[0] not in values
+    assert total_of(values) == pytest.approx(3.7)
+
+
+def test_a_line_that_came_late_makes_no_negative_phase():
+    values, _ = durations({**ALL_STEPS, steps.ROOT: 3.2})  # after the agent's greeting
+    assert values[boot_metrics.AGENT] == 0
+    assert min(values.values()) >= 0
+    assert total_of(values) == pytest.approx(3.7)
+
+
+@pytest.mark.parametrize("needed", [steps.READY, steps.GONE])
+def test_no_total_without_start_and_end(needed):
+    with pytest.raises(MachineError, match=needed):
+        durations({name: at for name, at in ALL_STEPS.items() if name != needed})
+
+
+def test_initcalls_of_a_kernel_and_of_its_modules():
+    calls = dict(initcalls.parse((LOGS / "initcalls-tcg.txt").read_text()))
+    assert calls["con_init"] == 0
+    assert calls["virtio_pci_driver_init [virtio_pci]"] == pytest.approx(0.036772)
+    assert not any(name.startswith("probe of") for name in calls)  # devices' probes are in the calls that make them
+
+
+def test_what_a_trial_keeps_of_its_initcalls():
+    kept = initcalls.slowest((LOGS / "initcalls-uml.txt").read_text())
+    names = [one["name"] for one in kept["slowest"]]
+    seconds = [one["seconds"] for one in kept["slowest"]]
+    assert names[0] == "raid6_select_algo"  # the kernel times its own checksums
+    assert seconds == sorted(seconds, reverse=True)
+    assert kept["count"] >= len(names)
+    assert kept["seconds"] >= sum(seconds)
+    assert initcalls.slowest("nothing of the kind") == {"slowest": [], "count": 0, "seconds": 0}
+
+
+def test_slowest_over_trials_counts_an_unnamed_call_as_nothing():
+    one = {"slowest": [{"name": "a", "seconds": 0.4}, {"name": "b", "seconds": 0.3}]}
+    other = {"slowest": [{"name": "b", "seconds": 0.3}]}
+    assert report.slowest([one, other]) == [("b", pytest.approx(0.3)), ("a", pytest.approx(0.2))]
+
+
+def test_bars_are_as_long_as_their_sum():
+    seconds = [0.1, 0.1, 0.1, 5.0, 0.04]
+    assert sum(report.split(seconds, sum(seconds), 60)) == 60
+    assert sum(report.split(seconds, 2 * sum(seconds), 60)) == 30
+    assert report.split([0.0, 1.0], 1.0, 10) == [0, 10]
+
+
+# --- plans ------------------------------------------------------------------------------------------------
+
+
+def boot(**more):
+    given = {"initcalls": False, "guestfish": False, "caller": {"cwd": "/", "env": {}}, **more}
+    on = given.pop("on", ("tcg", "uml"))
+    return build(Overrides(on=on), given.pop("command", ()), **given)
+
+
+def test_the_plan_of_the_verb():
+    plan = boot()
+    assert [cell.id for cell in plan.cells] == ["tcg", "uml"]
+    assert plan.metrics[0].name == "ready_s"
+    assert steps.Watch.of(plan.cells[0]) == steps.Watch(initcalls=False)
+
+
+def test_libguestfs_stands_in_the_same_table_on_what_it_runs_on():
+    plan = boot(guestfish=True)
+    assert [cell.id for cell in plan.cells] == ["boot tcg", "boot uml", "guestfish tcg"]
+    assert len({cell.group for cell in plan.cells}) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"on": ("uml",), "guestfish": True}, "tcg and kvm only"),
+        ({"command": ("",)}, "cannot be run"),
+        ({"on": ("vax",)}, "vax"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(more, said):
+    with pytest.raises(UsageError, match=said):
+        boot(**more)
+
+
+def test_the_host_is_not_booted():
+    plan = boot(on=("host", "tcg"))
+    with pytest.raises(UsageError, match="not booted"):
+        BootWorkload.preflight(plan, plan.cells)
+
+
+def test_only_watched_guests_are_made_to_talk():
+    assert steps.Watch.of(Cell("c", WorkloadSpec("exec"), "tcg")) is None
+    params = boot_kind.BOOT.params({"initcalls": True})
+    watch = steps.Watch.of(Cell("c", WorkloadSpec("boot", params), "tcg"))
+    assert "initcall_debug" in watch.kernel_arguments()
+    assert "initcall_debug" not in steps.Watch().kernel_arguments()
+
+
+def test_the_filter_that_forbids_ptrace_does():
+    """What the faults' tests of UML rely on."""
+    helper = Path(__file__).parents[1] / "faults" / "without_ptrace.py"
+    traced = "import ctypes; exit(ctypes.CDLL(None).ptrace(0, 0, 0, 0) != 0)"  # PTRACE_TRACEME
+    plain = subprocess.run(["python3", "-c", traced], check=False, timeout=20)
+    refused = subprocess.run(["python3", helper, "python3", "-c", traced], check=False, timeout=20)
+    assert (plain.returncode, refused.returncode) == (0, 1)
