@@ -5,10 +5,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_guest_faults import guestmark as cli  # noqa: F401 (a fixture)
+from command_line import CommandLine
 from test_guest_faults import leftovers
 
 HELPER = Path(__file__).with_name("without_ptrace.py")
+
+
+@pytest.fixture
+def cli(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command_line = CommandLine(tmp_path)
+    command_line.environment |= {"TMPDIR": str(scratch)}
+    return command_line
 
 
 def boot(cli, *arguments, **more):
