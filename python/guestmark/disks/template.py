@@ -40,8 +40,8 @@ def _key(spec: DiskSpec) -> str:
         tools.append(programs.find(programs.MAKERS[spec.filesystem]))
     identities = [(tool, Path(tool).stat().st_size, Path(tool).stat().st_mtime_ns) for tool in tools]
     qcow2 = (spec.cluster_size, _preallocated(spec)) if spec.format == "qcow2" else ()
-    parts = (2, spec.format, spec.size, spec.filesystem, spec.mkfs_options, qcow2, identities)
-    parts += (spec.tree,) if spec.tree else ()
+    shape = (spec.format, spec.size, spec.filesystem, spec.mkfs_options, qcow2, identities)
+    parts = (3, *shape, spec.tree) if spec.tree else (2, *shape)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
@@ -75,7 +75,7 @@ def _format(spec: DiskSpec, raw: Path) -> None:
     maker = programs.MAKERS[spec.filesystem]
     if spec.tree:
         trees.check_fits(Path(spec.tree), spec)
-    with trees.populating(spec) as populate:
+    with trees.populating(spec, raw) as populate:
         _run_maker(spec, raw, maker, populate)
 
 

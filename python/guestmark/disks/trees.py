@@ -1,18 +1,28 @@
-"""Filesystems that hold something from the start: what mkfs is told so that a directory's content is in the image."""
+"""Filesystems that hold something from the start: what mkfs is told so that a directory's content is in the image.
+
+mke2fs makes a hole of every block that is zero, but a log that a server has written full of zeroes is no hole: writing
+to it later would be another thing in the guest than on the host. So mke2fs is given marks for these blocks, and in the
+finished image the marks become zeroes.
+"""
 
 from __future__ import annotations
 
-import os
+import hashlib
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from guestmark.disks import sparse
 from guestmark.disks.spec import DiskSpec
 from guestmark.errors import MachineError
 from guestmark.plan.units import format_size
 
+_BLOCK = 1024  # the smallest of ext2 to ext4
+_ZERO = bytes(_BLOCK)
+_MARK = hashlib.sha256(b"a block of zeroes that is not a hole").digest() * (_BLOCK // 32)
+_PIECE = 4 << 20
 _KINDS = ((stat.S_ISDIR, "d"), (stat.S_ISREG, "-"), (stat.S_ISLNK, "l"))
 
 
@@ -32,12 +42,21 @@ def check_fits(tree: Path, spec: DiskSpec) -> None:
 
 
 @contextmanager
-def populating(spec: DiskSpec) -> Iterator[tuple[str, ...]]:
-    """Arguments for the filesystem's mkfs; owners and permissions are kept. Nothing when there is no tree."""
+def populating(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
+    """Arguments for the filesystem's mkfs, which makes the image `raw` inside the context; owners and permissions are
+    kept. Nothing when there is no tree.
+    """
     if not spec.tree:
         yield ()
     elif spec.filesystem.startswith("ext"):
-        yield "-d", spec.tree
+        with tempfile.TemporaryDirectory(prefix="guestmark-tree-", dir=raw.parent) as directory:
+            marked = Path(directory)
+            sparse.copy_tree(Path(spec.tree), marked)
+            for file in marked.rglob("*"):
+                if file.is_file() and not file.is_symlink():
+                    _replace(file, _ZERO, _MARK)
+            yield "-d", directory
+        _replace(raw, _MARK, _ZERO)
     elif spec.filesystem == "btrfs":
         yield "--rootdir", spec.tree
     else:
@@ -45,6 +64,24 @@ def populating(spec: DiskSpec) -> Iterator[tuple[str, ...]]:
             file.write("\n".join(["/", "0 0", *_prototype(Path(spec.tree), Path(spec.tree)), "$", ""]))
             file.flush()
             yield "-p", file.name
+
+
+def _replace(path: Path, old: bytes, new: bytes) -> None:
+    """Overwrites every block of the file that is `old` with `new`; holes stay holes."""
+    with path.open("r+b") as file:
+        size = file.seek(0, 2)
+        for start, end in list(sparse.data_ranges(file.fileno(), size)):
+            for position in range(start - start % _BLOCK, end, _PIECE):
+                file.seek(position)
+                found = file.read(min(_PIECE, end - position))
+                if old not in found:
+                    continue
+                changed = bytearray(found)
+                for at in range(0, len(found) - _BLOCK + 1, _BLOCK):
+                    if found[at : at + _BLOCK] == old:
+                        changed[at : at + _BLOCK] = new
+                file.seek(position)
+                file.write(changed)
 
 
 def _prototype(path: Path, tree: Path) -> list[str]:
@@ -59,6 +96,6 @@ def _prototype(path: Path, tree: Path) -> list[str]:
     if kind == "-":
         return [f"{name}{own} {path}"]
     if kind == "l":
-        return [f"{name}{own} {os.readlink(path)}"]
+        return [f"{name}{own} {path.readlink()}"]
     inside = [line for entry in sorted(path.iterdir()) for line in _prototype(entry, tree)]
     return [f"{name}{own}", *inside, *(["$"] if path != tree else [])]

@@ -126,9 +126,9 @@ def _measure(
                 with recorder:
                     record.measurements = _iterate(plan, slot, workload, machine, observer)
             finally:
-                record.attestation.update(workload.facts)  # with what the run itself found out
                 record.warnings += workload.warnings
                 _clean_up(workload, machine, record)
+                record.attestation.update(workload.facts)  # with what the run and its end found out
         finally:
             record.noise = recorder.result()
             record.console = machine.console()

@@ -38,7 +38,7 @@ class OltpParams(Strict):
     transactions: Annotated[str, BeforeValidator(_text)] = "0"
     buffer: str = "64M"
     log: str = "48M"
-    settings: dict[str, str | int | bool] = {}
+    settings: dict[str, str | int | bool] = Field(default_factory=dict)
     host_disk: Literal["directory", "loop"] = "directory"
 
     @field_validator("threads")
