@@ -24,8 +24,10 @@ _MODULES = {
     ),
     "netboot": "guestmark.plan.netboot_kind",
     "syscalls": "guestmark.plan.syscalls_kind",
+    "guestfs-api": "guestmark.plan.guestfs_api_kind",
     **dict.fromkeys(("boot", "guestfs-run"), "guestmark.plan.boot_kind"),
     "sysbench": "guestmark.plan.sysbench_kind",
+    "fio": "guestmark.plan.fio_kind",
     "oltp": "guestmark.plan.oltp_kind",
 }
 

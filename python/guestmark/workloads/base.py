@@ -75,12 +75,14 @@ _builtin = {
     "guestfish": "guestmark.workloads.guestfish:GuestfishWorkload",
     "netboot": "guestmark.netboot.workload:NetbootWorkload",
     "syscalls": "guestmark.workloads.syscalls:SyscallsWorkload",
+    "guestfs-api": "guestmark.workloads.guestfs_api:GuestfsApiWorkload",
     "boot": "guestmark.workloads.boot:BootWorkload",
     "guestfs-run": "guestmark.workloads.guestfs_run:GuestfsRunWorkload",
     "sysbench": "guestmark.workloads.sysbench:SysbenchWorkload",
+    "fio": "guestmark.workloads.fio:FioWorkload",
     "oltp": "guestmark.workloads.oltp:OltpWorkload",
 }
-_PEERS = {"guestfish", "guestfs-run"}  # other people's programs that start a machine of their own
+_PEERS = {"guestfish", "guestfs-run", "guestfs-api"}  # other people's programs that start a machine of their own
 _registry: dict[str, Factory] = {}
 
 

@@ -1,0 +1,111 @@
+"""A session of several hundred calls of libguestfs's API, through the real guestfish and in its own guest."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from guestmark.errors import PlatformUnusableError, WorkloadError
+from guestmark.plan.disk_metrics import LAUNCH
+from guestmark.plan.guestfs_api_kind import CALLS, WALL
+from guestmark.plan.model import Cell, Measurement, Plan
+from guestmark.plan.platform_spec import parse_platform
+from guestmark.plan.units import parse_size
+from guestmark.workloads import guestfs_session as session
+from guestmark.workloads import libguestfs
+from guestmark.workloads.libguestfs import Mark
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine
+
+_ACCELERATORS = ("tcg", "kvm")
+_MIB = 1 << 20
+_ANSWER_S = 30.0
+
+
+class GuestfsApiWorkload:
+    """`guestfs-api`: one launch, one session; seconds and calls a second without the launch."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._platform = cell.platform
+        self._factors = cell.factors
+        self._rounds = int(cell.workload.params["rounds"])
+        self._limit_s = plan.policy.trial_limit_s
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Checks that libguestfs can be used here at all; says of which cells that can never be."""
+        remarks = []
+        for name in dict.fromkeys(cell.platform for cell in cells):
+            if reason := unusable(name):
+                remarks.append(f"guestfs-api on {name} will fail: {reason}")
+            else:
+                libguestfs.prepare(name)
+        return remarks
+
+    def prepare(self, machine: Machine) -> None:
+        """Has the appliance ready, so that no launch builds it."""
+        if reason := unusable(self._platform):
+            raise PlatformUnusableError(reason)
+        libguestfs.prepare(self._platform)
+        self.facts["guestfish"] = version()
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Launches, and then makes the calls. Raises `WorkloadError` when one fails or says something else."""
+        calls = session.commands(self._rounds)
+        script: list[str | Mark] = []
+        if "memory" in self._factors:
+            script.append(f"set-memsize {parse_size(self._factors['memory']) // _MIB}")
+        if "smp" in self._factors:
+            script.append(f"set-smp {self._factors['smp']}")
+        script += [session.drive(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
+        timeline = libguestfs.run(self._platform, script, self._limit_s)
+        self.facts |= {"libguestfs_qemu": list(timeline.qemu), "calls": len(calls)}
+        if found := session.wrong(timeline.console.text(), self._rounds):
+            raise WorkloadError(f"libguestfs did not do what it was told: {found}")
+        wall_s = timeline.between("launched", "done")
+        launch_s = timeline.marks["launched"] - timeline.started_at
+        values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
+        return [Measurement(metric, value, (value,)) for metric, value in values]
+
+    def cleanup(self, machine: Machine) -> None:
+        """Nothing: libguestfs has cleaned up after itself."""
+
+
+def unusable(platform: str) -> str:
+    """Why libguestfs has no guest of that platform, in one line; empty when it has."""
+    spec = parse_platform(platform)
+    kind = spec.inner.kind
+    if kind == "uml" and not spec.nested:
+        return _no_uml()
+    if spec.nested or kind not in _ACCELERATORS:
+        return f"libguestfs starts its own guest on this host, with tcg or kvm, and none on {platform}"
+    return ""
+
+
+def _no_uml() -> str:
+    """libguestfs had a backend for User-Mode Linux until 1.47: the one that is installed is asked."""
+    if shutil.which(libguestfs.GUESTFISH) is None:
+        return ""  # which `libguestfs.prepare` says better
+    asked = subprocess.run(
+        [libguestfs.GUESTFISH, "set-backend", "uml"],
+        capture_output=True, text=True, check=False, timeout=_ANSWER_S, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if asked.returncode == 0:
+        return f"{version()} has a backend for User-Mode Linux, but guestmark does not use it"
+    said = next(iter(asked.stderr.strip().splitlines()), "")
+    return (
+        f"{version()} has no backend for User-Mode Linux any more: {said.rpartition('error: ')[2]}"
+    )
+
+
+def version() -> str:
+    """The name and version that guestfish gives itself."""
+    asked = subprocess.run(
+        [libguestfs.GUESTFISH, "--version"], capture_output=True, text=True, check=False, timeout=_ANSWER_S
+    )
+    return asked.stdout.strip() or libguestfs.GUESTFISH

@@ -1,0 +1,52 @@
+"""The session of `guestfs-api`: what guestfish is told, one line a call, and what it must have printed.
+
+Like the tests of libguestfs's own API it makes partitions and filesystems, and then small files in all ways: work for
+the guest's kernel and for the way to it and back, hardly any for a disk.
+"""
+
+from collections.abc import Sequence
+
+_TEXT = "the quick brown fox jumps over the lazy dog"
+_SUM = "05c6e08f1d9fdafa03147fcb8f82f124c76d2f70e3d989dc8aadb5e7d7450bec"  # sha256 of _TEXT
+_DISK = "256M"
+_SETTING_UP = (
+    "list-devices", "part-disk /dev/sda mbr", "list-partitions", "part-get-parttype /dev/sda",
+    "mkfs ext4 /dev/sda1", "vfs-type /dev/sda1", "vfs-uuid /dev/sda1", "blockdev-getsize64 /dev/sda1",
+    "mount /dev/sda1 /", "mountpoints", "statvfs /", "df", "ls /",
+)  # fmt: skip
+_ROUND = (
+    "mkdir /d", "chmod 0700 /d", "chown 1 1 /d", "is-dir /d",
+    f'write /d/text "{_TEXT}"', "checksum sha256 /d/text", "filesize /d/text", "cat /d/text",
+    f'write-append /d/text "{_TEXT}"', "head-n 1 /d/text", "wc-c /d/text", "file /d/text",
+    "fill 1 65536 /d/block", "du /d", "stat /d/block", "truncate-size /d/block 4096",
+    "cp /d/text /d/copy", "equal /d/text /d/copy", "mv /d/copy /d/moved", "exists /d/copy",
+    "ln-s text /d/link", "readlink /d/link", "lstat /d/link", "touch /d/empty",
+    "setxattr user.a b 1 /d/text", "getxattrs /d/text", "readdir /d", "find /d",
+    "rm /d/moved", "rm-rf /d",
+)  # fmt: skip
+_ENDING = ("sync", "umount-all", "fsck ext4 /dev/sda1")
+
+
+def drive() -> str:
+    """The command that adds the session's disk, which libguestfs makes and removes."""
+    return f"scratch {_DISK}"
+
+
+def commands(rounds: int) -> list[str]:
+    """The calls of a session, in order."""
+    return [*_SETTING_UP, *(_ROUND * rounds), *_ENDING]
+
+
+def number_of_calls(rounds: int) -> int:
+    """How many they are."""
+    return len(commands(rounds))
+
+
+def wrong(printed: str, rounds: int) -> str:
+    """What the output lacks of what these calls must have printed; empty when nothing."""
+    lines = printed.splitlines()
+    expected: Sequence[tuple[str, int]] = ((_SUM, rounds), (_TEXT, rounds), ("ext4", 1), ("false", rounds))
+    for line, times in expected:
+        if (found := sum(one.startswith(line) for one in lines)) < times:
+            return f"guestfish printed {line!r} {found} times, not {times}"
+    return ""
