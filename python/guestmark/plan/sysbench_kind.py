@@ -13,7 +13,7 @@ from guestmark.plan.schema import Strict
 from guestmark.plan.sysbench_options import OPTIONS, TESTS
 from guestmark.plan.workload_kinds import WorkloadKind, register
 
-_ON_LOOP = frozenset({"filesystem", "mkfs", "mount", "size", "preallocation", "cache", "location"})
+ON_LOOP = frozenset({"filesystem", "mkfs", "mount", "size", "preallocation", "cache", "location"})
 _SEED = "1"  # the same requests on every platform and in every trial
 # sysbench's defaults that say what is measured; written down, so that a stored plan holds them.
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
@@ -114,7 +114,7 @@ def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bo
         if params["test"] != "fileio":
             return False
         if platform.inner.kind == "host" and params["disks"][0]["host"] == "loop":
-            return name in _ON_LOOP
+            return name in ON_LOOP
         return None
     return False if name == "block_size" else None
 

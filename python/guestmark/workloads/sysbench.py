@@ -22,6 +22,7 @@ from guestmark.workloads.sysbench_checks import check_cells, lies_of_memory
 
 if TYPE_CHECKING:
     from guestmark.agent.client import ExecResult
+    from guestmark.disks.spec import DiskSpec
     from guestmark.platforms.base import Machine
     from guestmark.workloads.sysbench_report import Report
 
@@ -84,10 +85,11 @@ class SysbenchWorkload:
         lie = lies_of_memory(self._options, memory)
         self.warnings += [lie] if lie else []
         if self._options["file_test_mode"] != "seqwr":  # which makes its files itself
-            self._do(machine, "prepare")
+            self.facts["sysbench_prepare_s"] = self._do(machine, "prepare").wall_s
             self._made = True
             disk.image.flush()
-            self._cwd = disk.remount(machine.agent)
+            if self._through_cache(disk.spec):
+                self._cwd = disk.remount(machine.agent)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the test once. Raises `WorkloadError` when it fails, or prints what the grammar does not know."""
@@ -107,15 +109,22 @@ class SysbenchWorkload:
         return [*measured(values), *(changes.measurements(moved) if moved else ())]
 
     def cleanup(self, machine: Machine) -> None:
-        """Removes the files and unmounts."""
-        if not self._mounted:
+        """Removes the files on the host; a guest's disk goes with the guest."""
+        if not self._mounted or self._in_guest:
             return
         self._mounted = False
         try:
             if self._made:
                 self._do(machine, "cleanup")
         finally:
-            target_of(machine).umount(machine.agent)
+            disk = target_of(machine)
+            if disk.spec.loop:
+                disk.umount(machine.agent)
+
+    def _through_cache(self, spec: DiskSpec) -> bool:
+        """Whether what was just written may be read from the machine's own page cache."""
+        direct = "direct" in self._options["file_extra_flags"] and self._options["file_io_mode"] != "mmap"
+        return not direct or "data=journal" in spec.mount
 
     def _argv(self, command: str) -> list[str]:
         flags = [
