@@ -3,6 +3,7 @@
 use crate::conn::{Conn, Latency};
 use crate::hist::bucket_range;
 use crate::packet::{AddrWords, Family};
+use crate::pages;
 use crate::summary::{seconds, Host, Response, Side, Summary};
 use ahash::RandomState;
 use hashbrown::hash_table::{Entry, HashTable};
@@ -11,6 +12,8 @@ use std::cmp::Ordering;
 
 /// Beyond this many endpoints, or this much memory for their histograms, new ones are added up as one.
 const MAX_ENDPOINTS: usize = 65_536;
+/// From this many on there is room for all.
+const MANY: usize = 2048;
 const MAX_HEAP: usize = 24 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -59,7 +62,7 @@ struct Sums {
 #[derive(Default)]
 pub struct Endpoints {
     hasher: RandomState,
-    /// Positions in `all`, which grows without being copied.
+    /// Positions in `all`.
     by_key: HashTable<u32>,
     all: Vec<One>,
     others: Sums,
@@ -137,6 +140,10 @@ impl Endpoints {
             Entry::Occupied(entry) => *entry.get() as usize,
             Entry::Vacant(_) if full => return &mut self.others,
             Entry::Vacant(entry) => {
+                if all.len() == MANY {
+                    let few = std::mem::replace(all, pages::large(MAX_ENDPOINTS));
+                    all.extend(few);
+                }
                 entry.insert(all.len() as u32);
                 all.push(One {
                     key,

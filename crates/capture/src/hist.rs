@@ -73,6 +73,12 @@ impl Hist {
                 return 0;
             }
         }
+        self.note(bucket)
+    }
+
+    /// One value of a bucket, counted later with others; returns by how many bytes the heap has grown.
+    #[inline]
+    fn note(&mut self, bucket: u16) -> usize {
         self.pending[usize::from(self.waiting)] = bucket;
         self.waiting += 1;
         if usize::from(self.waiting) == PENDING {
@@ -84,9 +90,14 @@ impl Hist {
     /// Add another histogram's counts; returns by how many bytes the heap has grown.
     pub fn merge(&mut self, other: &Hist) -> usize {
         let before = self.heap();
-        self.flush();
-        other.for_each(|bucket, count| self.add(bucket, count));
-        self.heap() - before
+        other.for_each(|bucket, count| match count {
+            // Most connections are short, and so is what is added up of them.
+            1 => {
+                self.note(bucket);
+            }
+            _ => self.add(bucket, count),
+        });
+        self.heap().saturating_sub(before)
     }
 
     /// Bytes on the heap.

@@ -247,6 +247,7 @@ pub struct Summary {
 
 impl Summary {
     /// Summarise a connection; returns it with the client's end of the key.
+    #[inline]
     #[must_use]
     pub fn new(conn: &Conn, names: &[Arc<str>], evicted: bool, percentiles: bool) -> (Self, usize) {
         let (client, roles) = roles(conn);

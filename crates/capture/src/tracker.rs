@@ -50,6 +50,7 @@ impl Slot {
     }
 }
 
+#[inline]
 fn summarise(
     conn: &Conn,
     names: &[Arc<str>],
