@@ -4,45 +4,128 @@ import time
 
 import pytest
 from command_line import CommandLine
-from conftest import start
 
-from guestmark.errors import MachineError, PlatformUnusableError
+from guestmark.errors import MachineError, PlatformUnusableError, UsageError
+from guestmark.plan import workload_kinds
+from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.platforms import nested_images, registry
+from guestmark.platforms.nested_outer import OUTERS, outer_memory
+from guestmark.workloads import base
+
+FACTORS = {"memory": "256M", "size": "64M", "filesystem": "ext2"}
 
 
-def test_kvm_inside_tcg_is_kvm():
-    with start("tcg/kvm", memory="256M") as guest:
+def cell_of(platform, amount="4M", variant="full", **factors):
+    params = workload_kinds.get("upload").params({"amount": amount, "variant": variant, "content": "random"})
+    return Cell("test", WorkloadSpec("upload", params), platform, {**FACTORS, **factors})
+
+
+@pytest.fixture(scope="module")
+def one_block():
+    """Inner guests of these tests share an outer one, as those of a block do."""
+    with OUTERS.block([cell_of("tcg/kvm"), cell_of("tcg/uml"), cell_of("tcg/tcg")]):
+        yield
+
+
+def uploaded(cell, machine):
+    """One upload into the machine's disk: values by metric, and the workload's facts."""
+    workload = base.create(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
+    workload.prepare(machine)
+    values = {one.metric.name: one.value for one in workload.run(machine)}
+    workload.cleanup(machine)
+    return values, workload.facts
+
+
+@pytest.mark.usefixtures("one_block")
+def test_kvm_inside_tcg_is_kvm_and_has_a_disk():
+    cell = cell_of("tcg/kvm")
+    with registry.get("tcg/kvm").start(cell) as guest:
         attested = guest.attest()
         assert attested["outer"]["vmm"]["accelerator"] == "tcg"
         assert attested["inner"]["vmm"]["accelerator"] == "kvm"
         assert attested["inner"]["vmm"]["cpu"] == "host"
         assert attested["inner"]["guest"]["boot_id"] != attested["outer"]["guest"]["boot_id"]
+        assert attested["inner"]["disks"]["target"]["cache"]["writeback"]
         result = guest.agent.exec(["sh", "-c", "sleep 0.5; uname -r"], timeout_s=60)
         assert result.status == 0
         assert result.wall_s == pytest.approx(result.guest_wall_s, abs=0.1 + result.wall_error_s)
-        assert list(guest.phases)[-1] == "ready"
+        assert guest.phases["outer_ready"] > 0
+        values, facts = uploaded(cell, guest)
+        assert values["host_written_bytes"] >= 4 << 20
+        assert values["vmm_cpu_s"] > 0
+        assert facts["flushes_reached_host"] == "yes"
+        assert facts["location_in_memory"]
 
 
-def test_exec_on_a_nested_platform(tmp_path):
-    guestmark = CommandLine(tmp_path)
-    result = guestmark.measure(
-        "--on", "tcg/uml", "--set", "memory=256M", "--null", "none", "--blocks", 1, "--warmup", 0,
-        "--iterations", 1, "--", "sh", "-c", "grep -q UML /proc/cpuinfo", timeout=240,
-    )  # fmt: skip
-    assert result.status == 0, result.stderr
-    (cell,) = result.document()["cells"]
-    assert cell["trials"][0]["attestation"]["inner"]["guest"]["cpu"] == "UML"
+@pytest.mark.usefixtures("one_block")
+def test_the_next_inner_guest_is_fresh_in_the_same_outer_one():
+    cell = cell_of("tcg/uml", amount="256K")
+    with registry.get("tcg/uml").start(cell) as guest:
+        attested = guest.attest()
+        assert attested["outer"]["started_for_each"] == "block"
+        assert attested["outer"]["inner_guest"] == 2
+        assert attested["inner"]["guest"]["cpu"] == "UML"
+        assert "outer_ready" not in guest.phases
+        values, facts = uploaded(cell, guest)
+        assert values["host_written_bytes"] >= 256 << 10
+        assert facts["flushes_reached_host"] in {"yes", "no", "unknown"}
+        assert guest.remarks() == []
 
 
+@pytest.mark.usefixtures("one_block")
 def test_an_inner_guest_that_cannot_start_is_told_from_the_outer():
+    begin = time.monotonic()
     with (
-        pytest.raises(MachineError, match=r"inside tcg: .*no-such-model"),
-        start("tcg/tcg", memory="256M", cpu="no-such-model"),
+        pytest.raises(MachineError, match=r"inside tcg: .*no-such-model") as caught,
+        registry.get("tcg/tcg").start(cell_of("tcg/tcg", cpu="no-such-model")),
+    ):
+        pass
+    assert "--- outer guest ---" in caught.value.console
+    assert time.monotonic() - begin < 60  # its end was noticed: nobody waited for the deadline
+
+
+def test_an_outer_processor_without_virtualization_is_said():
+    cell = cell_of("tcg/kvm", outer_cpu="max,svm=off")
+    with (
+        pytest.raises(PlatformUnusableError, match=r"max,svm=off.* no nested virtualization"),
+        registry.get("tcg/kvm").start(cell),
     ):
         pass
 
 
-def test_too_little_memory_is_known_before_anything_starts():
-    begin = time.monotonic()
-    with pytest.raises(PlatformUnusableError, match=r"tcg/kvm needs .* free"), start("tcg/kvm", memory="4T"):
-        pass
-    assert time.monotonic() - begin < 60
+def test_too_little_memory_is_computed_before_anything_starts(tmp_path):
+    cell = cell_of("tcg/tcg/uml", size="1G")
+    assert outer_memory(cell) > outer_memory(cell, 1) > (256 << 20) + (1 << 30)
+    guestmark = CommandLine(tmp_path)
+    result = guestmark("exec", "--on", "tcg/kvm", "--set", "memory=4T", "--", "true", timeout=30)
+    assert result.status == 3
+    assert "tcg/kvm needs " in result.stderr
+    assert "--set memory=256M" in result.stderr
+
+
+def test_direct_io_on_an_image_in_the_outer_guests_memory_is_refused():
+    cell = cell_of("tcg/kvm", cache="none")
+    with pytest.raises(UsageError, match="outer guest's memory"):
+        nested_images.check(cell)
+
+
+def test_trials_of_a_block_share_the_outer_guest(tmp_path):
+    guestmark = CommandLine(tmp_path)
+    result = guestmark.measure(
+        "--on", "tcg/uml", "--set", "memory=256M", "--null", "baseline", "--blocks", 1, "--warmup", 0,
+        "--iterations", 1, "--", "sh", "-c", "grep -q UML /proc/cpuinfo", timeout=300,
+    )  # fmt: skip
+    assert result.status == 0, result.stderr
+    document = result.document()
+    trials = [cell["trials"][0] for cell in (*document["cells"], *document["null_cells"])]
+    outers = {trial["attestation"]["outer"]["guest"]["boot_id"] for trial in trials}
+    inners = {trial["attestation"]["inner"]["guest"]["boot_id"] for trial in trials}
+    assert (len(trials), len(outers), len(inners)) == (2, 1, 2)
+    assert {trial["attestation"]["outer"]["started_for_each"] for trial in trials} == {"block"}
+
+
+@pytest.mark.long
+def test_three_layers():
+    cell = Cell("test", WorkloadSpec("test"), "tcg/tcg/uml", {"memory": "256M"})
+    with registry.get("tcg/tcg/uml").start(cell, 1200.0) as guest:
+        assert guest.attest()["inner"]["guest"]["cpu"] == "UML"

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
     from guestmark.platforms.base import Machine
 
-# All platforms are tried at the same time; together they stay under 15 s.
+# All platforms are tried at the same time; then what is left of the doctor's time is a nested one's.
 DOCTOR_DEADLINE_S = 12.0
+DOCTOR_IN_ALL_S = 14.5
+_LEAST_NESTED_S = 5.0  # less is no use
 _KVM_HINT = (
     "the host's KVM cannot run a Linux guest (common in virtual machines without real nested virtualization); "
     "use tcg or uml here, or tcg/kvm to exercise KVM"
@@ -82,6 +84,17 @@ def probe_all(
         lasting = {name: finding for name, finding in found.items() if not _was_late(finding)}
         _remember({**_remembered(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
+
+
+def probe_nested(platform: Startable, left_s: float | None, *, refresh: bool = False) -> Usable | Unusable | None:
+    """Probes a nested platform within `left_s` (None: as long as it may take).
+
+    A remembered finding counts unless `refresh`. None when the time did not suffice to find out.
+    """
+    if left_s is not None and left_s < _LEAST_NESTED_S:
+        return None if refresh else _remembered().get(platform.name)
+    found = probe_all([platform], deadline_s=left_s, refresh=refresh)[platform.name]
+    return None if left_s is not None and _was_late(found) else found
 
 
 def _was_late(finding: Usable | Unusable) -> bool:

@@ -5,6 +5,8 @@ from rich.text import Text
 from guestmark.plan.model import Metric
 from guestmark.report import figures
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.report.backends import backends
+from guestmark.report.nested import nested_over_bare
 from guestmark.report.shares import where_time_goes
 from guestmark.stats.compare import Comparison, Verdict, label
 
@@ -29,6 +31,8 @@ def conclusion(analysis: Analysis) -> list[Text]:
         if lines and len(analysis.workloads) > 1:
             parts.append(Text(workload.title, style="bold", overflow="fold"))
         parts += [*lines, *where_time_goes(workload)]
+    for more in (nested_over_bare(analysis), backends(analysis)):
+        parts += [Text(), *more] if more else []
     return parts
 
 

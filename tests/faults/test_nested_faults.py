@@ -1,0 +1,113 @@
+"""Layers that die, hang or disagree: the trial says which one it was, and nothing of any is left."""
+
+import os
+import signal
+import time
+
+import pytest
+from command_line import CommandLine, wait_until
+from test_guest_faults import hypervisors, leftovers
+
+from guestmark.errors import MachineError
+from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.platforms import registry
+from guestmark.platforms.nested_outer import OUTERS
+
+INNER = Cell("test", WorkloadSpec("test"), "tcg/uml", {"memory": "256M"})
+
+
+@pytest.fixture
+def guestmark(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command_line = CommandLine(tmp_path)
+    command_line.environment |= {"TMPDIR": str(scratch), "XDG_RUNTIME_DIR": str(scratch)}
+    return command_line
+
+
+def arguments(blocks, *command):
+    return (
+        "exec", "--quiet", "--json", "-", "--on", "tcg/uml", "--set", "memory=256M", "--null", "none",
+        "--blocks", blocks, "--warmup", 0, "--iterations", 1, "--", *command,
+    )  # fmt: skip
+
+
+def broken(harm, *command):
+    """The outer guest's boot id and the error, of a trial in which something is done to a layer."""
+    first = ""
+    try:
+        with registry.get("tcg/uml").start(INNER) as guest:
+            first = guest.attest()["outer"]["guest"]["boot_id"]
+            harm(guest)
+            guest.agent.exec(command or ["sleep", "60"], timeout_s=100)
+    except MachineError as error:
+        return first, error
+    raise AssertionError("the harm was not noticed")
+
+
+def test_an_outer_guest_that_dies_fails_its_trial_only():
+    with OUTERS.block([INNER]):
+        first, error = broken(lambda guest: os.kill(guest.vmm_pid, signal.SIGKILL))
+        assert "outer guest" in str(error)
+        with registry.get("tcg/uml").start(INNER) as guest:
+            assert guest.attest()["outer"]["guest"]["boot_id"] != first
+            # What a clock looks like that has stood still for a while.
+            guest._held.pause()
+            time.sleep(1.0)
+            guest._held.resume()
+            (remark,) = guest.remarks()
+            assert "clocks of the layers disagree" in remark
+
+
+def test_an_inner_guest_that_panics_leaves_the_outer_one_well():
+    with OUTERS.block([INNER]):
+        first, error = broken(lambda _: None, "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 60")
+        assert str(error).startswith("inside tcg: the guest ended: ")
+        assert "panic" in str(error)
+        with registry.get("tcg/uml").start(INNER) as guest:
+            outer = guest.attest()["outer"]
+            assert (outer["guest"]["boot_id"], outer["inner_guest"]) == (first, 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(guestmark, number):
+    process = guestmark.start(*arguments(2, "sleep", "5"), "--trial-limit", "20s")
+    try:
+        assert wait_until(lambda: hypervisors(guestmark), 60)
+        time.sleep(12)
+        for pid in hypervisors(guestmark):
+            os.kill(pid, number)
+        stdout, stderr = process.communicate(timeout=300)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1, stderr
+    assert b'"failed"' in stdout
+    assert b'"ok"' in stdout
+    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+
+
+@pytest.mark.parametrize("after", [2.0, pytest.param(9.0, marks=pytest.mark.long)])
+def test_a_killed_controller_leaves_no_layer(guestmark, after):
+    process = guestmark.start(*arguments(1, "sleep", "60"))
+    try:
+        assert wait_until(lambda: hypervisors(guestmark), 60)
+        time.sleep(after)
+    finally:
+        process.kill()
+        process.wait()
+    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+
+
+def test_an_interrupted_run_stops_the_outer_guest_too(guestmark):
+    process = guestmark.start(*arguments(2, "sleep", "60"))
+    try:
+        assert wait_until(lambda: hypervisors(guestmark), 60)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
