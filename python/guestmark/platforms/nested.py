@@ -20,9 +20,9 @@ from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest
 from guestmark.platforms.nested_images import check as check_images
-from guestmark.platforms.nested_outer import HYPERVISOR_MODULES, OUTERS, Held, OuterSpec, lodge, shortage
+from guestmark.platforms.nested_outer import OUTERS, Held, lodge, shortage
 from guestmark.platforms.probe import probe_by_start
-from guestmark.platforms.qemu import Extras, QemuPlatform
+from guestmark.platforms.qemu import QemuPlatform
 from guestmark.platforms.uml import UmlPlatform
 
 if TYPE_CHECKING:
@@ -72,13 +72,14 @@ class NestedPlatform:
 
     @contextlib.contextmanager
     def outer(self, cell: Cell, deadline_s: float) -> Iterator[Guest]:
-        """The outer guest alone, able to run hypervisors, for workloads that start what is inside themselves."""
+        """The outer guest alone, able to run hypervisors, for workloads that start what is inside themselves.
+
+        Like `start`'s it may be one that other trials of the block share.
+        """
         if short := shortage([cell]):
             raise short
-        spec = OuterSpec.of(cell)
-        extras = Extras(modules=HYPERVISOR_MODULES)
-        with QemuPlatform(spec.kind).start(spec.cell(), deadline_s, extras) as guest:
-            yield guest
+        with OUTERS.take(cell, time.monotonic() + deadline_s) as held:
+            yield held.place.guest
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
         """Boots all layers and attests them; what fails is the reason. Takes longer than a probe of one layer may."""

@@ -33,11 +33,14 @@ _DEFAULT_CPU = {"kvm": "host", "tcg": TCG_CPU}
 _READY_DEADLINE_S = {"kvm": 45.0, "tcg": 90.0}
 _SHARE_TAG = "guestmark-root"
 _PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
+# All devices are on the first PCI bus, or behind bridges that are found from it. Kernels look for others on 256 buses,
+# and on processors of AMD's early families twice for AGP bridges on each of their 65536 places: every look is an exit.
+_NO_PCI_SEARCH = "pci=noearly,lastbus=0"
 # Shorter boots under emulation, nothing in the steady state: no rewriting of lock prefixes in the kernel's text, no
 # watching of the clock, no self-tests of ciphers.
 BOOT_ARGS = {
-    "kvm": "tsc=reliable no_timer_check cryptomgr.notests=1",
-    "tcg": "tsc=reliable no_timer_check cryptomgr.notests=1 noreplace-smp",
+    "kvm": f"tsc=reliable no_timer_check cryptomgr.notests=1 {_NO_PCI_SEARCH}",
+    "tcg": f"tsc=reliable no_timer_check cryptomgr.notests=1 {_NO_PCI_SEARCH} noreplace-smp",
 }
 
 
