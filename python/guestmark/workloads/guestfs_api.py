@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guestmark.errors import PlatformUnusableError, WorkloadError
@@ -13,14 +15,17 @@ from guestmark.plan.guestfs_api_kind import CALLS, WALL
 from guestmark.plan.model import Cell, Measurement, Plan
 from guestmark.plan.platform_spec import parse_platform
 from guestmark.plan.units import parse_size
+from guestmark.platforms.host import HostPlatform
+from guestmark.platforms.nested import READY_DEADLINE_S, NestedPlatform
+from guestmark.workloads import guestfs_inside, libguestfs
 from guestmark.workloads import guestfs_session as session
-from guestmark.workloads import libguestfs
 from guestmark.workloads.libguestfs import Mark
 
 if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine
+    from guestmark.platforms.base import Machine, Platform
 
 _ACCELERATORS = ("tcg", "kvm")
+_DEEPEST = 2
 _MIB = 1 << 20
 _ANSWER_S = 30.0
 
@@ -31,7 +36,9 @@ class GuestfsApiWorkload:
     def __init__(self, plan: Plan, cell: Cell) -> None:
         self.facts: dict[str, Any] = {}
         self.warnings: list[str] = []
-        self._platform = cell.platform
+        self._cell = cell
+        self._spec = parse_platform(cell.platform)
+        self._kind = self._spec.inner.kind
         self._factors = cell.factors
         self._rounds = int(cell.workload.params["rounds"])
         self._limit_s = plan.policy.trial_limit_s
@@ -44,14 +51,20 @@ class GuestfsApiWorkload:
             if reason := unusable(name):
                 remarks.append(f"guestfs-api on {name} will fail: {reason}")
             else:
-                libguestfs.prepare(name)
+                libguestfs.prepare(parse_platform(name).inner.kind)
         return remarks
+
+    def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
+        """The host's agent, or of a nested platform the outer guest: libguestfs starts what is inside itself."""
+        if isinstance(platform, NestedPlatform):
+            return platform.outer(self._cell, READY_DEADLINE_S)
+        return HostPlatform().start(replace(self._cell, platform="host", factors={}))
 
     def prepare(self, machine: Machine) -> None:
         """Has the appliance ready, so that no launch builds it."""
-        if reason := unusable(self._platform):
+        if reason := unusable(self._cell.platform):
             raise PlatformUnusableError(reason)
-        libguestfs.prepare(self._platform)
+        libguestfs.prepare(self._kind)
         self.facts["guestfish"] = version()
 
     def run(self, machine: Machine) -> list[Measurement]:
@@ -63,14 +76,22 @@ class GuestfsApiWorkload:
         if "smp" in self._factors:
             script.append(f"set-smp {self._factors['smp']}")
         script += [session.drive(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
-        timeline = libguestfs.run(self._platform, script, self._limit_s)
-        self.facts |= {"libguestfs_qemu": list(timeline.qemu), "calls": len(calls)}
-        if found := session.wrong(timeline.console.text(), self._rounds):
+        started_at, marks, printed = self._told(machine, script)
+        self.facts["calls"] = len(calls)
+        if found := session.wrong(printed, self._rounds):
             raise WorkloadError(f"libguestfs did not do what it was told: {found}")
-        wall_s = timeline.between("launched", "done")
-        launch_s = timeline.marks["launched"] - timeline.started_at
+        wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
         values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
         return [Measurement(metric, value, (value,)) for metric, value in values]
+
+    def _told(self, machine: Machine, script: Sequence[str | Mark]) -> tuple[float, Mapping[str, float], str]:
+        """When guestfish was started, when it reached its marks, and what it printed."""
+        if self._spec.nested:
+            inside = guestfs_inside.run(machine, self._kind, script, self._limit_s)
+            return inside.started_at, inside.marks, inside.printed
+        timeline = libguestfs.run(self._kind, script, self._limit_s)
+        self.facts["libguestfs_qemu"] = list(timeline.qemu)
+        return timeline.started_at, timeline.marks, timeline.console.text()
 
     def cleanup(self, machine: Machine) -> None:
         """Nothing: libguestfs has cleaned up after itself."""
@@ -79,11 +100,10 @@ class GuestfsApiWorkload:
 def unusable(platform: str) -> str:
     """Why libguestfs has no guest of that platform, in one line; empty when it has."""
     spec = parse_platform(platform)
-    kind = spec.inner.kind
-    if kind == "uml" and not spec.nested:
+    if spec.inner.kind == "uml":
         return _no_uml()
-    if spec.nested or kind not in _ACCELERATORS:
-        return f"libguestfs starts its own guest on this host, with tcg or kvm, and none on {platform}"
+    if spec.inner.kind not in _ACCELERATORS or len(spec.layers) > _DEEPEST:
+        return f"libguestfs starts its own guest with tcg or kvm, here or in one outer guest, and none on {platform}"
     return ""
 
 
@@ -98,9 +118,7 @@ def _no_uml() -> str:
     if asked.returncode == 0:
         return f"{version()} has a backend for User-Mode Linux, but guestmark does not use it"
     said = next(iter(asked.stderr.strip().splitlines()), "")
-    return (
-        f"{version()} has no backend for User-Mode Linux any more: {said.rpartition('error: ')[2]}"
-    )
+    return f"{version()} has no backend for User-Mode Linux any more: {said.rpartition('error: ')[2]}"
 
 
 def version() -> str:
