@@ -69,20 +69,24 @@ class AttachedDisk:
         self._attest(agent)
         return self.directory
 
-    def umount(self, agent: Agent) -> None:
-        """Unmounts; nothing of its content stays in the guest's caches. On the host it only drops caches."""
+    def umount(self, agent: Agent, *, drop_caches: bool = True) -> None:
+        """Unmounts; nothing of its content stays in the guest's caches. On the host it only drops caches.
+
+        Without `drop_caches` only the guest's other caches stay: what is unmounted and closed is out of them.
+        """
         if self.device:
             agent.umount(self.directory, timeout_s=_MOUNT_S)
-            agent.drop_caches()
+            if drop_caches:
+                agent.drop_caches()
             return
         try:
             agent.drop_caches()
         except CallError as error:  # the host's user need not be root
             self.facts["caches"] = f"not dropped: {error.message}"
 
-    def remount(self, agent: Agent) -> str:
+    def remount(self, agent: Agent, *, drop_caches: bool = True) -> str:
         """Unmount and mount again, so that what is read next comes from the disk."""
-        self.umount(agent)
+        self.umount(agent, drop_caches=drop_caches)
         return self.mount(agent)
 
     def _refused(self, error: CallError, said: list[str]) -> MachineError:

@@ -17,7 +17,7 @@ _LARGEST = 1 << 20
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 THREADS = "THREADS"  # what the factor `threads` is called in a job file
 # Where a job would leave the disk under test, or the file that is kept with the run.
-_ELSEWHERE = re.compile(r"^\s*(filename|directory)\s*=\s*(?=.*(^|[=:,\s])(/|\.\.|~))")
+_ELSEWHERE = re.compile(r"\s*(?:filename|directory)\s*=\s*(?:.*[:,\s])?(?:/|\.\.|~)")
 _INCLUDED = re.compile(r"^\s*include\s")
 
 

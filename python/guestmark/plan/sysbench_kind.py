@@ -11,9 +11,12 @@ from guestmark.plan.model import Metric
 from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.plan.schema import Strict
 from guestmark.plan.sysbench_options import OPTIONS, TESTS
+from guestmark.plan.units import format_size, parse_size
 from guestmark.plan.workload_kinds import WorkloadKind, register
 
 ON_LOOP = frozenset({"filesystem", "mkfs", "mount", "size", "preallocation", "cache", "location"})
+_ROOM = 1.15  # a disk for the files, by default: journal, inodes and a reserve included
+_GIB = 1 << 30
 _SEED = "1"  # the same requests on every platform and in every trial
 # sysbench's defaults that say what is measured; written down, so that a stored plan holds them.
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
@@ -68,7 +71,12 @@ class _Common(Strict):
         }
         params: dict[str, Any] = {"test": self.test, "options": options}
         if self.test == "fileio":
-            disk = {"role": "target", "host": self.host_disk}
+            size = parse_size(options["file_total_size"]) * _ROOM
+            disk = {
+                "role": "target",
+                "host": self.host_disk,
+                "size": format_size(-(-round(size) // _GIB) * _GIB),
+            }
             params["disks"] = [disk]
         elif self.host_disk != "directory":
             raise ValueError("host_disk is for the test fileio")

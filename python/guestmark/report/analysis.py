@@ -110,8 +110,9 @@ def analyse(
     """Summaries and comparisons of every cell, paired by block within each workload.
 
     Only trials that are ok give values; a missing or failed trial takes its block out of the comparisons it
-    belongs to and of nothing else. `metrics` limits the work to these names. Raises nothing for any trials
-    that refer to cells of the plan; trials of unknown cells are ignored.
+    belongs to and of nothing else. `metrics` limits the work to these names, and to its primary metric where a
+    workload has none of them. Raises nothing for any trials that refer to cells of the plan; trials of unknown cells
+    are ignored.
     """
     kept = list(trials)
     blocks = sorted({trial.block for trial in kept})
@@ -152,11 +153,8 @@ def _workload(
     unusable: Mapping[str, UnusablePlatform],
     wanted: Collection[str] | None,
 ) -> WorkloadResult:
-    metrics = [
-        metric
-        for metric in _measured(plan, (trial for cell in cells for trial in by_cell[cell.id]))
-        if wanted is None or metric.name in wanted
-    ]
+    measured = _measured(plan, (trial for cell in cells for trial in by_cell[cell.id]))
+    metrics = [metric for metric in measured if wanted is None or metric.name in wanted] or measured[:1]
     row = {block: position for position, block in enumerate(blocks)}
     summaries: dict[str, dict[str, Summary]] = {cell.id: {} for cell in cells}
     comparisons: dict[str, dict[str, Comparison]] = {cell.id: {} for cell in cells}

@@ -64,7 +64,7 @@ class FioWorkload:
         self._do(machine, "--create_only=1")
         self._warn_of_memory(machine, self._used(machine) - before)
         disk.image.flush()
-        self._cwd = disk.remount(agent)
+        self._cwd = disk.remount(agent, drop_caches=not disk.device)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the job file once. Raises `WorkloadError` when a job fails or the JSON is not as fio 3 has it."""
@@ -101,7 +101,7 @@ class FioWorkload:
         """A guest's disk goes with the guest, and a directory with the trial."""
         disk = target_of(machine)
         if disk.spec.loop and disk.device:
-            disk.umount(machine.agent)
+            disk.umount(machine.agent, drop_caches=False)
 
     def _do(self, machine: Machine, *more: str) -> ExecResult:
         result = machine.agent.exec(

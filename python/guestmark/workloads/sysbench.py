@@ -22,7 +22,6 @@ from guestmark.workloads.sysbench_checks import check_cells, lies_of_memory
 
 if TYPE_CHECKING:
     from guestmark.agent.client import ExecResult
-    from guestmark.disks.spec import DiskSpec
     from guestmark.platforms.base import Machine
     from guestmark.workloads.sysbench_report import Report
 
@@ -59,7 +58,7 @@ class SysbenchWorkload:
         self._cwd = "/"
         self._same_root = shares_root(cell.platform)
         self._in_guest = cell.platform != "host"
-        self._mounted = self._made = False
+        self._mounted = self._remounted = self._made = False
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
@@ -78,7 +77,7 @@ class SysbenchWorkload:
             return
         disk = target_of(machine)
         self._cwd = disk.mount(machine.agent)
-        self._mounted = True
+        self._mounted, self._remounted = True, bool(disk.device)
         self.facts |= {f"target_{name}": value for name, value in disk.facts.items()}
         self._check_room(machine)
         memory = machine.agent.facts().mem_total_kib * 1024
@@ -88,8 +87,8 @@ class SysbenchWorkload:
             self.facts["sysbench_prepare_s"] = self._do(machine, "prepare").wall_s
             self._made = True
             disk.image.flush()
-            if self._through_cache(disk.spec):
-                self._cwd = disk.remount(machine.agent)
+            if disk.device or self._through_cache():
+                self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the test once. Raises `WorkloadError` when it fails, or prints what the grammar does not know."""
@@ -118,18 +117,21 @@ class SysbenchWorkload:
                 self._do(machine, "cleanup")
         finally:
             disk = target_of(machine)
-            if disk.spec.loop:
-                disk.umount(machine.agent)
+            if disk.device:
+                disk.umount(machine.agent, drop_caches=False)
 
-    def _through_cache(self, spec: DiskSpec) -> bool:
+    def _through_cache(self) -> bool:
         """Whether what was just written may be read from the machine's own page cache."""
-        direct = "direct" in self._options["file_extra_flags"] and self._options["file_io_mode"] != "mmap"
-        return not direct or "data=journal" in spec.mount
+        return "direct" not in self._options["file_extra_flags"] or self._options["file_io_mode"] == "mmap"
 
     def _argv(self, command: str) -> list[str]:
+        options = dict(self._options)
+        if command == "prepare" and self._remounted:
+            # Many small direct writes make preparing take longer than measuring; the files are the same ones.
+            options["file_extra_flags"] = NO_FLAGS
         flags = [
             f"{OPTIONS[name].flag}={'' if level == NO_FLAGS and name == 'file_extra_flags' else level}"
-            for name, level in self._options.items()
+            for name, level in options.items()
         ]
         return [SYSBENCH, self._test, *flags, command]
 
