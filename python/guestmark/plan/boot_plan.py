@@ -11,6 +11,7 @@ from guestmark.plan.model import Plan, Policy, WorkloadSpec
 from guestmark.plan.outline import Outline, Overrides, assemble, override
 from guestmark.plan.platform_spec import parse_platforms
 
+_ACCELERATORS = ("tcg", "kvm")
 _TITLE = "start and end of a guest"
 
 
@@ -25,7 +26,11 @@ def build(
         raise UsageError(f"the command cannot be run: {error}") from error
     entries = [_entry(boot_kind.BOOT.name, params, "boot" if guestfish else "")]
     if guestfish:
-        accelerated = tuple(spec for spec in dict.fromkeys(specs) if str(spec) in ("tcg", "kvm"))
+        accelerated = tuple(
+            spec
+            for spec in dict.fromkeys(specs)
+            if spec.inner.kind in _ACCELERATORS and len(spec.layers) <= 2
+        )
         if not accelerated:
             raise UsageError("--guestfish: libguestfs runs on tcg and kvm only", hint="add --on tcg")
         peer = _entry(boot_kind.GUESTFS_RUN.name, boot_kind.GUESTFS_RUN.params({}), "guestfish")

@@ -82,7 +82,7 @@ _builtin = {
     "fio": "guestmark.workloads.fio:FioWorkload",
     "oltp": "guestmark.workloads.oltp:OltpWorkload",
 }
-_PEERS = {"guestfish", "guestfs-run"}  # other people's programs that start a machine of their own
+_PEERS = {"guestfish"}  # other people's programs that start a machine of their own
 _registry: dict[str, Factory] = {}
 
 

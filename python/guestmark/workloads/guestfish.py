@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum
     from guestmark.platforms.base import Machine
 
-_MIB = 1 << 20
 _CHECK_S = 300.0
 
 
@@ -109,11 +108,7 @@ class GuestfishWorkload:
     def _script(self, image: Image) -> list[str | Mark]:
         factors, spec = self._cell.factors, image.spec
         method = self._params["method"]
-        script: list[str | Mark] = []
-        if "memory" in factors:
-            script.append(f"set-memsize {parse_size(factors['memory']) // _MIB}")
-        if "smp" in factors:
-            script.append(f"set-smp {factors['smp']}")
+        script: list[str | Mark] = [*libguestfs.sized(factors)]
         script.append(f"add-drive {image.path} format:{spec.format}")
         if method == "copy":
             script.append(f"add-drive {self._content} readonly:true format:raw")

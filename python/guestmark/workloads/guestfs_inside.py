@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guestmark.errors import AttestationError, WorkloadError
+from guestmark.platforms.host import HostPlatform
+from guestmark.platforms.nested import READY_DEADLINE_S, NestedPlatform
 from guestmark.workloads import libguestfs
 from guestmark.workloads.libguestfs import Mark
 
 if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine
+    from guestmark.plan.model import Cell
+    from guestmark.platforms.base import Machine, Platform
 
 _SCRIPT = "/tmp/guestmark-session"  # in the outer guest, where all that is written is thrown away
 _MARK = "guestmark-mark "
@@ -33,6 +37,13 @@ class Session:
     started_at: float
     marks: dict[str, float]
     printed: str
+
+
+def machine(platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
+    """Where guestfish runs: this host, or the outer guest of a nested platform; what is inside it starts itself."""
+    if isinstance(platform, NestedPlatform):
+        return platform.outer(cell, READY_DEADLINE_S)
+    return HostPlatform().start(replace(cell, platform="host", factors={}))
 
 
 def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_s: float) -> Session:

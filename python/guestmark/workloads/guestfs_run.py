@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from guestmark.errors import UsageError
 from guestmark.plan import boot_metrics as metrics
 from guestmark.plan.model import Cell, Measurement, Plan
-from guestmark.plan.units import parse_size
+from guestmark.plan.platform_spec import parse_platform
 from guestmark.platforms import phases as steps
-from guestmark.workloads import libguestfs
+from guestmark.workloads import guestfs_inside, libguestfs
 from guestmark.workloads.boot import durations
-from guestmark.workloads.guestfish import accelerator_of
+from guestmark.workloads.guestfs_api import unusable
 from guestmark.workloads.libguestfs import Mark, Timeline
 
 if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine
+    from guestmark.platforms.base import Machine, Platform
 
 TRACED = "traced_ready_s"  # in a trial's attestation: the time to ready of the launch that the phases are of
-_MIB = 1 << 20
 _LAUNCHED, _CLOSED = "launched", "closed"
 # What ends a phase in the messages of libguestfs, of its guest's kernel, and of its guest.
 _LINES = {
@@ -46,17 +48,25 @@ class GuestfsRunWorkload:
     def __init__(self, plan: Plan, cell: Cell) -> None:
         self.facts: dict[str, Any] = {}
         self.warnings: list[str] = []
-        self._accelerator = accelerator_of(cell)
-        self._factors = cell.factors
+        self._cell = cell
+        self._spec = parse_platform(cell.platform)
+        self._accelerator = self._spec.inner.kind
         self._with_phases = bool(cell.workload.params.get("phases", True))
         self._limit_s = plan.policy.trial_limit_s
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Checks that libguestfs can be used here at all."""
-        for accelerator in {accelerator_of(cell) for cell in cells}:
+        """Checks that libguestfs can be used here at all. Raises `UsageError` for platforms it has no guest of."""
+        for cell in cells:
+            if reason := unusable(cell.platform):
+                raise UsageError(f"{cell.id}: {reason}", hint='give the workload platforms = ["tcg", "kvm"]')
+        for accelerator in {parse_platform(cell.platform).inner.kind for cell in cells}:
             libguestfs.prepare(accelerator)
         return ()
+
+    def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
+        """The host's agent, or the outer guest's: libguestfs starts its guest itself."""
+        return guestfs_inside.machine(platform, self._cell)
 
     def prepare(self, machine: Machine) -> None:
         """Has the appliance ready, so that no launch builds it."""
@@ -64,10 +74,9 @@ class GuestfsRunWorkload:
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Launch and close, and the phases of a second launch."""
-        plain = self._launch(verbose=False)
-        values = durations(reached(plain))[0]
+        values = durations(self._launch_inside(machine) if self._spec.nested else reached(self._launch()))[0]
         kept = {metric: values[metric] for metric in (metrics.READY, metrics.TOTAL, *_ENDING)}
-        if self._with_phases:
+        if self._with_phases and not self._spec.nested:
             traced = self._launch(verbose=True)
             values, missing = durations(reached(traced))
             starting = metrics.PHASES[: metrics.PHASES.index(metrics.WORK)]
@@ -81,14 +90,20 @@ class GuestfsRunWorkload:
     def cleanup(self, machine: Machine) -> None:
         """Nothing: libguestfs has cleaned up after itself."""
 
-    def _launch(self, *, verbose: bool) -> Timeline:
-        script: list[str | Mark] = []
-        if "memory" in self._factors:
-            script.append(f"set-memsize {parse_size(self._factors['memory']) // _MIB}")
-        if "smp" in self._factors:
-            script.append(f"set-smp {self._factors['smp']}")
-        script += ["add /dev/null", "run", Mark(_LAUNCHED), "shutdown", Mark(_CLOSED)]
-        timeline = libguestfs.run(self._accelerator, script, self._limit_s, verbose=verbose)
+    def _script(self) -> list[str | Mark]:
+        sized = libguestfs.sized(self._cell.factors)
+        return [*sized, "add /dev/null", "run", Mark(_LAUNCHED), "shutdown", Mark(_CLOSED)]
+
+    def _launch_inside(self, outer: Machine) -> dict[str, float]:
+        """The phases there are of a launch in an outer guest, whose lines arrive here when they do."""
+        session = guestfs_inside.run(outer, self._accelerator, self._script(), self._limit_s)
+        ended_at = time.monotonic()
+        launched, closed = (session.marks[name] for name in (_LAUNCHED, _CLOSED))
+        times = {steps.READY: launched, steps.ORDERED: launched, steps.DOWN: closed, steps.GONE: ended_at}
+        return {name: at - session.started_at for name, at in times.items()}
+
+    def _launch(self, *, verbose: bool = False) -> Timeline:
+        timeline = libguestfs.run(self._accelerator, self._script(), self._limit_s, verbose=verbose)
         self.facts["libguestfs_qemu"] = list(timeline.qemu)
         return timeline
 

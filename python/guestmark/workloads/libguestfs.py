@@ -22,12 +22,14 @@ from pathlib import Path
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.paths import cache_directory
 from guestmark.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
+from guestmark.plan.units import parse_size
 from guestmark.platforms.process import Console, SupervisedProcess
 
 GUESTFISH = "guestfish"
 _SETTINGS = {"tcg": "force_tcg", "kvm": "force_kvm"}
 _VERBOSE = {"LIBGUESTFS_DEBUG": "1", "LIBGUESTFS_TRACE": "1"}
 _BUILD_S = 300.0
+_MIB = 1 << 20
 _EXIT_S = 60.0
 _PACKAGE_DATABASES = ("/var/lib/dpkg/status", "/var/lib/rpm", "/usr/lib/sysimage/rpm")
 
@@ -117,6 +119,16 @@ def _follow(
         ending = "did not end" if status is None else f"ended with status {status}"
         raise WorkloadError(f"guestfish {ending}{_last_words(process)}")
     return Timeline(process.started_at, reached, qemu, ended_at, process.console)
+
+
+def sized(factors: Mapping[str, str]) -> list[str]:
+    """The commands that give libguestfs's guest a cell's memory and processors."""
+    commands = []
+    if "memory" in factors:
+        commands.append(f"set-memsize {parse_size(factors['memory']) // _MIB}")
+    if "smp" in factors:
+        commands.append(f"set-smp {factors['smp']}")
+    return commands
 
 
 def prepare(accelerator: str) -> dict[str, str]:
