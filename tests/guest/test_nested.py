@@ -129,3 +129,15 @@ def test_three_layers():
     cell = Cell("test", WorkloadSpec("test"), "tcg/tcg/uml", {"memory": "256M"})
     with registry.get("tcg/tcg/uml").start(cell, 1200.0) as guest:
         assert guest.attest()["inner"]["guest"]["cpu"] == "UML"
+
+
+@pytest.mark.long
+def test_the_doctor_finds_out_about_kvm_in_tcg(tmp_path):
+    guestmark = CommandLine(tmp_path)
+    result = guestmark("doctor", "--nested", "--again", "--json", timeout=250)
+    assert result.status == 0, result.stderr
+    found = {one["name"]: one for one in result.document()["platforms"]}
+    assert found["tcg/kvm"]["usable"] is True, found["tcg/kvm"]
+    assert found["tcg/kvm"]["ready_s"] > found["tcg"]["ready_s"]
+    remembered = guestmark("doctor", "--json", timeout=60).document()["platforms"]
+    assert next(one for one in remembered if one["name"] == "tcg/kvm") == found["tcg/kvm"]

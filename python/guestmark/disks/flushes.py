@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guestmark.disks.processes import descendants
 from guestmark.errors import AgentError
 
 if TYPE_CHECKING:
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.base import Machine
+    from guestmark.platforms.place import Beside, Place
 
 _ATTACH_S = 5.0
 _seen: dict[tuple[object, ...], Verdict] = {}
@@ -81,8 +80,6 @@ def of_qemu(
 
 
 def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
-    from guestmark.platforms.place import HERE
-
     pid = machine.vmm_pid
     assert pid is not None
     try:
@@ -98,8 +95,6 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
         )
     key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.bus, spec.aio, spec.cache)
     if key not in _seen:
-        if machine.place is not HERE:
-            return Verdict("unknown", "the same program was not watched on this host in this run")
         verdict = _watch(machine, disk, pid)
         if verdict.reached == "unknown":
             return verdict
@@ -114,48 +109,44 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
             "unknown", "the hypervisor does not count what it passes on, and strace is not installed"
         )
     # The main process of UML is busy tracing others; its disks are done by a child.
-    watched = [pid] if machine.query else [one for one in descendants(pid) if _untraced(one)]
+    place = machine.place
+    watched = [pid] if machine.query else [one for one in place.descendants(pid) if _untraced(place, one)]
     if not watched:
         return Verdict("unknown", "UML's disk process was not found")
-    log = Path(f"/proc/{pid}/cwd").resolve() / "guestmark-strace"
-    command = ["strace", "-f", "-o", str(log), "-e", "trace=fsync,fdatasync,sync_file_range"]
+    command = ["strace", "-f", "-e", "trace=fsync,fdatasync,sync_file_range"]
     for one in watched:
         command += ["-p", str(one)]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as trace:
+    trace = place.beside(command)
+    said = ""
+    try:
+        if not _attached(place, trace, watched):
+            return Verdict("unknown", "strace may not watch the hypervisor here")
+        probe = f"{disk.directory}/.guestmark-flush"
         try:
-            if not _attached(trace, watched):
-                return Verdict("unknown", "strace may not watch the hypervisor here")
-            probe = f"{disk.directory}/.guestmark-flush"
-            try:
-                machine.agent.write_file(probe, b"x" * 4096, fsync=True)
-                machine.agent.flush(probe)
-                machine.agent.remove(probe)
-            except AgentError as error:
-                return Verdict("unknown", f"no block could be flushed to see: {error.message}")
-        finally:
-            trace.send_signal(signal.SIGINT)
-            trace.wait(_ATTACH_S)
-    count = sum("sync" in line for line in log.read_text(errors="replace").splitlines())
-    log.unlink(missing_ok=True)
-    if count:
+            machine.agent.write_file(probe, b"x" * 4096, fsync=True)
+            machine.agent.flush(probe)
+            machine.agent.remove(probe)
+        except AgentError as error:
+            return Verdict("unknown", f"no block could be flushed to see: {error.message}")
+    finally:
+        said = trace.end(signal.SIGINT, _ATTACH_S)
+    if any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
         return Verdict("yes", "the hypervisor makes them fdatasync of the image (seen with strace)")
     return Verdict("no", "the hypervisor makes no fsync of them (watched with strace)")
 
 
-def _attached(trace: subprocess.Popen[bytes], watched: list[int]) -> bool:
+def _attached(place: Place, trace: Beside, watched: list[int]) -> bool:
     deadline = time.monotonic() + _ATTACH_S
-    while time.monotonic() < deadline and trace.poll() is None:
-        if not any(_untraced(one) for one in watched):
+    while time.monotonic() < deadline and trace.running():
+        if not any(_untraced(place, one) for one in watched):
             return True
         time.sleep(0.01)
     return False
 
 
-def _untraced(pid: int) -> bool:
+def _untraced(place: Place, pid: int) -> bool:
     """Whether nobody traces the process: UML itself traces those that run the guest's programs."""
     try:
-        return "\nTracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text()
+        return "\nTracerPid:\t0\n" in place.read(f"/proc/{pid}/status")
     except OSError:
         return False

@@ -25,7 +25,7 @@ from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.errors import AgentError, MachineError
 from guestmark.platforms.nested_images import images_in
-from guestmark.platforms.place import Line, Process
+from guestmark.platforms.place import Beside, Line, Process
 from guestmark.platforms.process import Console
 
 if TYPE_CHECKING:
@@ -160,6 +160,11 @@ class OuterPlace:
             for child in self.read(f"/proc/{pid}/task/{pid}/children").split():
                 found += [int(child), *self.descendants(int(child))]
         return found
+
+    def beside(self, command: Sequence[str]) -> Beside:
+        """See `Place`."""
+        with self.calling() as agent:
+            return _Job(self, agent.background(command))
 
     # --- for the parts
 
@@ -308,6 +313,29 @@ class InnerProcess:
                 if end is not None:
                     with contextlib.suppress(OSError):
                         end.shutdown(socket.SHUT_RDWR)
+
+
+class _Job:
+    """A helper program in the outer guest; see `Beside`."""
+
+    def __init__(self, place: OuterPlace, background: Background) -> None:
+        self._place = place
+        self._background = background
+
+    def running(self) -> bool:
+        """See `Beside`."""
+        with self._place.calling():
+            self._background.wait(_MOMENT_S)
+        return self._background.running
+
+    def end(self, number: int, timeout_s: float) -> str:
+        """See `Beside`."""
+        with self._place.calling():
+            self._background.signal(number)
+            if not self._background.wait(timeout_s):
+                self._background.signal(9)
+                self._background.wait(timeout_s)
+        return self._background.text()
 
 
 class _Port:

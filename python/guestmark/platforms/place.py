@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import socket
+import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -76,6 +77,16 @@ class Line(Protocol):
         """Closes everything. May be called twice."""
 
 
+class Beside(Protocol):
+    """A helper program that runs while other things go on."""
+
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+
+    def end(self, number: int, timeout_s: float) -> str:
+        """Sends it a signal, waits for its end and returns what it printed; it is killed at the end of `timeout_s`."""
+
+
 class Place(Protocol):
     """This host or an outer guest. Processes and paths are those there."""
 
@@ -102,6 +113,9 @@ class Place(Protocol):
 
     def descendants(self, pid: int) -> list[int]:
         """All that a process started, and what that started."""
+
+    def beside(self, command: Sequence[str]) -> Beside:
+        """Starts a program."""
 
 
 def channel() -> tuple[socket.socket, socket.socket]:
@@ -221,6 +235,33 @@ class Here:
     def descendants(self, pid: int) -> list[int]:
         """See `Place`."""
         return processes.descendants(pid)
+
+    def beside(self, command: Sequence[str]) -> Beside:
+        """See `Place`."""
+        return _Child(command)
+
+
+class _Child:
+    """See `Beside`. What it prints has to fit into a pipe."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def running(self) -> bool:
+        """See `Beside`."""
+        return self._process.poll() is None
+
+    def end(self, number: int, timeout_s: float) -> str:
+        """See `Beside`."""
+        self._process.send_signal(number)
+        try:
+            said, _ = self._process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            said, _ = self._process.communicate()
+        return said.decode(errors="replace")
 
 
 HERE = Here()

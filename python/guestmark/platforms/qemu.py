@@ -25,9 +25,9 @@ from guestmark.platforms.qmp import Monitor
 
 QEMU = "qemu-system-x86_64"
 DEFAULTS = {"memory": "1G", "smp": "1", "machine": "q35"}
-# Kernels copy and clear memory byte by byte, with string instructions, where the processor calls that fast (ERMS, FSRM).
-# Emulated, each byte is a turn of a loop. Without the claim they take eight bytes a turn, and moving data through a guest
-# is twice as fast.
+# Kernels copy and clear memory byte by byte, with string instructions, where the processor calls that fast (ERMS,
+# FSRM). Emulated, each byte is a turn of a loop. Without the claim they take eight bytes a turn, and moving data
+# through a guest is twice as fast.
 TCG_CPU = "max,erms=off,fsrm=off"
 _DEFAULT_CPU = {"kvm": "host", "tcg": TCG_CPU}
 _READY_DEADLINE_S = {"kvm": 45.0, "tcg": 90.0}
