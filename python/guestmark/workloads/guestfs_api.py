@@ -55,15 +55,18 @@ class GuestfsApiWorkload:
         return remarks
 
     def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
-        """The host's agent, or of a nested platform the outer guest: libguestfs starts what is inside itself."""
+        """The host's agent, or of a nested platform the outer guest: libguestfs starts what is inside itself.
+
+        Raises `PlatformUnusableError` where it has no guest of that kind.
+        """
+        if reason := unusable(self._cell.platform):
+            raise PlatformUnusableError(reason)
         if isinstance(platform, NestedPlatform):
             return platform.outer(self._cell, READY_DEADLINE_S)
         return HostPlatform().start(replace(self._cell, platform="host", factors={}))
 
     def prepare(self, machine: Machine) -> None:
         """Has the appliance ready, so that no launch builds it."""
-        if reason := unusable(self._cell.platform):
-            raise PlatformUnusableError(reason)
         libguestfs.prepare(self._kind)
         self.facts["guestfish"] = version()
 

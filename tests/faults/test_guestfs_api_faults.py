@@ -1,0 +1,81 @@
+"""libguestfs that is missing, has no such guest, or does something else than it was told."""
+
+import os
+import shutil
+
+import pytest
+from command_line import CommandLine
+
+from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.platforms import registry
+from guestmark.workloads import guestfs_api, guestfs_session
+from guestmark.workloads.base import create, start_machine
+
+PLAN = """name = "api"
+title = "api"
+platforms = ["{platform}"]
+[workloads.guestfs-api]
+params.rounds = 2
+[repetition]
+blocks = 2
+warmup = 0
+iterations = 1
+null = "none"
+"""
+needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")
+
+
+def run(tmp_path, platform, **environment):
+    guestmark = CommandLine(tmp_path)
+    guestmark.environment |= environment
+    plan = tmp_path / "api.toml"
+    plan.write_text(PLAN.format(platform=platform))
+    return guestmark("run", plan, "--json", "-", timeout=120)
+
+
+def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for folder in reversed(os.get_exec_path()):
+        with os.scandir(folder) if os.path.isdir(folder) else os.scandir(programs) as entries:  # noqa: PTH112
+            for entry in entries:
+                link = programs / entry.name
+                if entry.name != "guestfish" and not link.is_symlink():
+                    link.symlink_to(entry.path)
+    result = run(tmp_path, "tcg", PATH=str(programs))
+    assert result.status == 3
+    assert "guestfish is not installed" in result.stderr
+    assert "apt-get install guestfish" in result.stderr
+    assert "block 1" not in result.stderr
+
+
+@needs_guestfish
+def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_in_the_cell(tmp_path):
+    result = run(tmp_path, "uml")
+    reason = f"{guestfs_api.version()} has no backend for User-Mode Linux any more: invalid backend: uml"
+    assert result.status == 3
+    assert f"guestfs-api on uml will fail: {reason}" in result.stderr
+    (cell,) = result.document()["cells"]
+    assert [trial["reason"] for trial in cell["trials"]] == [reason] * 2
+
+
+@needs_guestfish
+def test_a_session_in_the_real_guestfish():
+    cell = Cell("tcg", WorkloadSpec("guestfs-api", {"rounds": 1}), "tcg", {"memory": "512M"})
+    workload = create(Plan("api", (cell,), Policy(trial_limit_s=200.0), ()), cell)
+    with start_machine(workload, registry.get("tcg"), cell) as machine:
+        workload.prepare(machine)
+        values = {one.metric.name: one.value for one in workload.run(machine)}
+        calls = guestfs_session.number_of_calls(1)
+        assert workload.facts["calls"] == calls
+        assert values["rate"] == pytest.approx(calls / values["wall_s"])
+        assert values["launch_s"] > 0
+        assert any("accel=tcg" in word or word == "tcg" for word in workload.facts["libguestfs_qemu"])
+
+
+def test_a_session_that_says_something_else_is_wrong():
+    calls = guestfs_session.commands(3)
+    assert len(calls) == guestfs_session.number_of_calls(3)
+    assert guestfs_session.number_of_calls(16) > 300
+    assert "printed 'ext4' 0 times" in guestfs_session.wrong("", 0)
+    assert "printed '05c6e" in guestfs_session.wrong("ext4\n", 3)

@@ -1,0 +1,90 @@
+"""System calls in real guests: what the hypervisors count for each is what must happen for each."""
+
+import contextlib
+import time
+
+import pytest
+from command_line import CommandLine
+from conftest import start
+
+from guestmark.agent import syscalls
+from guestmark.errors import MachineError
+from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.platforms import counters
+from guestmark.platforms.qmp import UnknownCommandError
+from guestmark.workloads.base import create
+
+CALLS = ["null", "signal", "pipe", "exec"]
+
+
+def measured(platform, machine, *calls):
+    """The workload once: its values by metric, and what is known of each call."""
+    params = {"operations": 20, "time": "20ms", "calls": list(calls)}
+    cell = Cell("test", WorkloadSpec("syscalls", params), platform)
+    workload = create(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
+    workload.prepare(machine)
+    values = {one.metric.name: one.value for one in workload.run(machine)}
+    workload.cleanup(machine)
+    assert not [warning for warning in workload.warnings if "clocks" not in warning], workload.warnings
+    return values, {name: call["per_operation"] for name, call in workload.facts["syscalls"].items()}
+
+
+def test_every_call_stops_uml_as_often_as_it_enters_the_kernel():
+    with start("uml", memory="256M") as guest:
+        values, each = measured("uml", guest, *CALLS)
+    # A little more than whole numbers: the timer stops the guest, too.
+    assert 1 <= each["null"]["uml_stops"] < 1.6
+    assert 2 <= each["signal"]["uml_stops"] < 3
+    assert 3.9 <= each["pipe"]["uml_stops"] < 6
+    assert each["exec"]["uml_stops"] > 50
+    assert values["stops/op"] == pytest.approx(sum(call["uml_stops"] for call in each.values()) / len(CALLS))
+    assert values["host_cpu/guest_cpu"] > 0
+    assert "exits/op" not in values
+
+
+def test_tcg_translates_new_programs_and_flushes_its_tlb():
+    with start("tcg", memory="256M") as guest:
+        values, each = measured("tcg", guest, *CALLS)
+        # A QEMU that does not know the statistics of KVM or TCG by these commands is asked otherwise, or tells nothing.
+        ask = {"query-stats": "query-no-such-stats", "x-query-jit": "x-query-no-such-jit"}
+        with pytest.raises(UnknownCommandError):
+            guest.query("query-no-such-stats")
+        older = counters.of_guest(
+            guest.vmm_pid, lambda name, *arguments: guest.query(ask.get(name, name), *arguments)
+        )
+        assert older.keys() == guest.counters().keys()
+    assert each["null"]["tcg_tlb_flushes"] < 0.1
+    assert each["pipe"]["tcg_tlb_flushes"] > 1
+    assert each["exec"]["tcg_blocks"] > 10 * each["null"]["tcg_blocks"]
+    assert {"tlb_flushes/op", "blocks/op", "host_cpu/guest_cpu"} <= values.keys()
+    assert not {"exits/op", "stops/op"} & values.keys()
+
+
+def test_a_guest_that_ends_meanwhile_is_told_and_hangs_nothing():
+    def kill():
+        with contextlib.suppress(OSError):
+            guest.process.stop()
+        return {}
+
+    begin = time.monotonic()
+    with start("uml", memory="256M") as guest:
+        options = {"operations": 20, "time_s": 0.02, "names": ["null"], "timeout_s": 60.0}
+        with pytest.raises(MachineError):
+            syscalls.measure(guest.agent, counters=kill, **options)
+    assert time.monotonic() - begin < 60
+
+
+@pytest.mark.long
+def test_the_plan_on_kvm_inside_tcg(tmp_path):
+    guestmark = CommandLine(tmp_path)
+    result = guestmark(
+        "run", "syscalls", "--on", "tcg/kvm", "--set", "memory=256M", "--blocks", 1, "--null", "none", "--quiet",
+        "--json", "-", "--scale", "0.2", timeout=280,
+    )  # fmt: skip
+    assert result.status == 0, result.stderr
+    (trial,) = result.document()["cells"][0]["trials"]
+    each = {name: call["per_operation"] for name, call in trial["attestation"]["syscalls"].items()}
+    # Nothing of a plain call concerns the hypervisor; a process that is stopped and gone on with does.
+    assert each["null"]["kvm_exits"] < 0.5
+    assert each["exec"]["kvm_exits"] > each["null"]["kvm_exits"]
+    assert trial["attestation"]["agent_sha256"]
