@@ -35,7 +35,7 @@ def build(
             raise UsageError("--guestfish: libguestfs runs on tcg and kvm only", hint="add --on tcg")
         peer = _entry(boot_kind.GUESTFS_RUN.name, boot_kind.GUESTFS_RUN.params({}), "guestfish")
         entries.append(replace(peer, platforms=accelerated))
-    within = ("memory", "smp") if guestfish else None
+    within = () if guestfish else None
     shape = Shape(tuple(entries), specs, within=within, title=_TITLE)
     policy = Policy(warmup=0, iterations=1, precision=0.05, margin=0.05)
     null = given.null or Null.NONE  # another boot of each block, which most who ask for phases do not want

@@ -10,8 +10,9 @@ from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.report.nested import ratio
 from guestmark.report.then import figure_for
 
-_BEFORE_KERNEL = (boot_metrics.VMM, boot_metrics.FIRMWARE, boot_metrics.ENTRY)
-_APPLIANCE = (boot_metrics.KERNEL, boot_metrics.MODULES, boot_metrics.ROOT, boot_metrics.AGENT)
+_BEFORE_KERNEL = (boot_metrics.VMM, boot_metrics.FIRMWARE)
+_KERNEL = (boot_metrics.ENTRY, boot_metrics.KERNEL)  # before its first line it unpacks itself
+_APPLIANCE = (*_KERNEL, boot_metrics.MODULES, boot_metrics.ROOT, boot_metrics.AGENT)
 _CALLS = ("guestfs-api", "syscalls")
 _FLUSHES = "flushes_reached_host"
 
@@ -82,16 +83,17 @@ def _where_starting_goes(workload: WorkloadResult) -> list[Text]:
         ready = one.summary.get(boot_metrics.READY.name)
         if ready is None or not ready.mean > 0 or boot_metrics.KERNEL.name not in one.summary:
             continue
-        before, inside = (
+        before, inside, kernel = (
             sum(one.summary[metric.name].mean for metric in metrics if metric.name in one.summary)
-            for metrics in (_BEFORE_KERNEL, _APPLIANCE)
+            for metrics in (_BEFORE_KERNEL, _APPLIANCE, _KERNEL)
         )
-        kernel = one.summary[boot_metrics.KERNEL.name].mean
+        whole = before + inside  # a peer's phases are of a start that was traced, unlike `ready`
+        whose = "" if one.cell.workload.name == "boot" else f"{one.cell.workload.label} on "
         lines.append(
             _line(
-                f"Start-up of {one.cell.platform}: of {_seconds(ready.mean)}, hypervisor and firmware have "
-                f"{figures.percent(before / ready.mean)} and the appliance {figures.percent(inside / ready.mean)}",
-                f" (its kernel alone {figures.percent(kernel / ready.mean)}).",
+                f"Start-up of {whose}{one.cell.platform}: of {_seconds(ready.mean)}, hypervisor and firmware have "
+                f"{figures.percent(before / whole)} and the appliance {figures.percent(inside / whole)}",
+                f" (its kernel alone {figures.percent(kernel / whole)}).",
             )
         )
     return lines
