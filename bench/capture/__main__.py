@@ -1,10 +1,10 @@
 """`python bench/capture [--packets N]`: guestmark-capture beside tshark, tcptrace and capinfos on the same files.
 
-Both times are compared. Wall seconds are what somebody waits for, and what the aims are about: 2 GB/s on full-size packets,
-5 million packets/s on small ones, 100 times tshark, 5 times tcptrace; they are right only on an idle machine. Processor
-seconds (user + system) are the same on a busy one, and they are what the tools need when others want the machine as well.
-(All tools use one processor, so on an idle machine the two differ only by waiting.) Every figure is the best of several
-runs, which are interleaved.
+Both times are compared. Wall seconds are what somebody waits for, and what the aims are about: 2 GB/s on full-size
+packets, 5 million packets/s on small ones, 100 times tshark, 5 times tcptrace; they are right only on an idle machine.
+Processor seconds (user + system) are the same on a busy one, and they are what a tool takes from others. (All tools use
+one processor, so on an idle machine the two differ only by waiting.) Every figure is the best of several runs, which
+are interleaved.
 """
 
 from __future__ import annotations
