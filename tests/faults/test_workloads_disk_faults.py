@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine, wait_until
+from disk_files import small_mount
 
 from guestmark.errors import GuestmarkError, MachineError, UsageError, WorkloadError
 from guestmark.plan import workload_kinds
@@ -194,3 +195,28 @@ def test_a_trial_that_works_leaves_nothing_to_keep(tmp_path):
     assert result.status == 0
     assert "kept for you" not in result.stderr
     assert not any(place.iterdir())
+
+
+def test_a_location_that_is_too_small_is_said_before_anything_starts(tmp_path):
+    guestmark = CommandLine(tmp_path)
+    (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
+    with small_mount(tmp_path / "small", "tmpfs", "size=32M") as where:
+        result = guestmark("run", "one.toml", "--set", f"location={where}")
+        assert result.status == 2
+        assert "is too small: the plan's images take up to 0.1 GB" in result.stderr
+        assert "--set location=DIRECTORY" in result.stderr
+        assert not any(where.iterdir())
+    assert "no runs" in guestmark("runs").stdout + guestmark("runs").stderr
+
+
+def test_a_mount_option_the_kernel_rejects_fails_its_cell_alone(tmp_path):
+    guestmark = CommandLine(tmp_path)
+    (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
+    result = guestmark(
+        "run", "one.toml", "--set", "mount=defaults,data=nonsense", "--quiet", "--json", "-", timeout=120
+    )
+    assert result.status == 1
+    good, bad = result.document()["cells"]
+    assert (good["status"], bad["status"]) == ("ok", "failed")
+    assert "data=nonsense /dev/ubda: Invalid argument" in bad["reason"]
+    assert "the kernel says" in bad["reason"]

@@ -77,7 +77,8 @@ def _list(ledger: Ledger | None) -> None:
         found = estimate(plan, ledger)
         platforms = ", ".join(dict.fromkeys(cell.platform for cell in plan.cells))
         takes = f"takes {format_duration(found.seconds)}" if found.block_s else "time unknown"
-        limit = "" if found.exactly else " or more"
+        most = format_duration(plan.policy.time_limit_s)
+        limit = "" if found.exactly else f" or more, at most {most} and a block,"
         origin = f" ({found.origin})" if found.origin else ""
         facts = f"{len(plan.cells)} cells on {platforms}; {takes}{limit} for {found.blocks} blocks{origin}"
         published = "; --then shows published figures" if plan.published else ""
