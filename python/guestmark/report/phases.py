@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from guestmark.plan.boot_metrics import PHASES, TOTAL
+from guestmark.plan.boot_metrics import AGENT, PHASES, TOTAL
 from guestmark.report import figures
 from guestmark.report.analysis import CellResult, WorkloadResult
 from guestmark.report.rows import Names, plain_table, taken
@@ -49,6 +49,11 @@ def phases(result: CellResult) -> list[float]:
     return [result.summary[metric.name].mean if metric.name in result.summary else 0.0 for metric in PHASES]
 
 
+def _with_phases(workload: WorkloadResult) -> list[CellResult]:
+    """The cells whose starts were told apart: a peer's may not be."""
+    return [one for one in workload.shown if AGENT.name in one.summary and any(phases(one))]
+
+
 def split(seconds: Sequence[float], largest: float, width: int) -> list[int]:
     """How many of `width` characters each phase gets, where `largest` seconds take all of them.
 
@@ -63,7 +68,7 @@ def split(seconds: Sequence[float], largest: float, width: int) -> list[int]:
 
 def stacked(workload: WorkloadResult, names: Names) -> list[RenderableType]:
     """A bar for each cell, and what its letters mean. Empty for workloads that measure no phases."""
-    shown = [one for one in workload.shown if any(phases(one))]
+    shown = _with_phases(workload)
     if not shown:
         return []
     sums = [sum(phases(one)) for one in shown]
@@ -139,7 +144,7 @@ def slowest(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
 
 def drawn(workload: WorkloadResult) -> str:
     """The bars as SVG for the page of a run; empty for workloads that measure no phases."""
-    shown = [one for one in workload.shown if any(phases(one))]
+    shown = _with_phases(workload)
     if not shown:
         return ""
     largest = max(sum(phases(one)) for one in shown)

@@ -1,0 +1,96 @@
+"""The bars of starts on the terminal and on a run's page, from runs whose phases are given."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from report_runs import constructed
+from rich.console import Console
+
+from guestmark.plan import boot_metrics
+from guestmark.plan.model import Cell, Measurement, Metric, WorkloadSpec
+from guestmark.report import html, terminal
+
+BOOT = WorkloadSpec("boot", {"watch": {"initcalls": False}}, "boot", "boot")
+PEER = WorkloadSpec("guestfs-run", {}, "guestfish run", "guestfish")
+QEMU = {"vmm_s": 0.1, "firmware_s": 0.1, "entry_s": 0.2, "kernel_s": 2.0, "modules_s": 0.2, "root_s": 0.1,
+        "agent_s": 0.1, "work_s": 0.1, "poweroff_s": 0.05, "exit_s": 0.05}  # fmt: skip
+UML = {"vmm_s": 0.02, "kernel_s": 1.2, "modules_s": 0.1, "root_s": 0.01, "agent_s": 0.07, "work_s": 0.05,
+       "poweroff_s": 0.02, "exit_s": 0.03}  # fmt: skip
+TRACED = {"vmm_s": 0.4, "firmware_s": 0.1, "entry_s": 4.0, "kernel_s": 2.0, "modules_s": 2.0, "root_s": 0.5,
+          "agent_s": 6.0}  # fmt: skip
+
+
+def a_run(facts=None):
+    cells = [
+        (Cell("boot tcg", BOOT, "tcg", {}, True, group="starts"), 1.0),
+        (Cell("boot uml", BOOT, "uml", group="starts"), 1.0),
+        (Cell("guestfish tcg", PEER, "tcg", group="starts"), 1.0),
+        (Cell("guestfish tcg/kvm", PEER, "tcg/kvm", group="starts"), 1.0),
+    ]
+    found = {
+        "boot tcg": {"ready_s": 2.8, "total_s": 3.0, **QEMU},
+        "boot uml": {"ready_s": 1.4, "total_s": 1.5, **UML},
+        "guestfish tcg": {"ready_s": 13.0, "total_s": 13.2, **TRACED, "poweroff_s": 0.1, "exit_s": 0.1},
+        "guestfish tcg/kvm": {"ready_s": 20.0, "total_s": 20.4, "poweroff_s": 0.2, "exit_s": 0.2},
+    }
+    run = constructed(cells, blocks=2)
+    trials = [
+        replace(
+            trial,
+            measurements=tuple(
+                Measurement(Metric(name, "s"), value, (value,))
+                for name, value in found[trial.cell_id].items()
+            ),
+            attestation=facts or {},
+        )
+        for trial in run.trials
+    ]
+    plan = replace(run.plan, metrics=boot_metrics.ALL)
+    return replace(run, plan=plan, trials=tuple(trials))
+
+
+def printed(run, width=100):
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(terminal.report(run, width=width))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_a_bar_for_each_start_in_its_phases_order(width):
+    text = printed(a_run(), width)
+    bars = re.findall(r"\b([VFEKMRAWPX]{3,})\s*$", text, re.MULTILINE)
+    assert len(bars) == 3  # what a peer inside a guest tells has no phases of its start
+    for bar in bars:
+        order = [letter for number, letter in enumerate(bar) if bar[:number][-1:] != letter]
+        assert order == sorted(order, key="VFEKMRAWPX".index)
+        assert bar.count("K") >= bar.count("R")
+    lengths = sorted(map(len, bars))
+    assert lengths[-1] >= 5 * lengths[0]
+    assert "V\N{NO-BREAK SPACE}vmm" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_phases_that_are_of_another_start_are_said():
+    text = printed(a_run(), 140)
+    assert "phases of guestfish tcg are those of a start that was traced" in text
+    assert "phases of boot" not in text
+
+
+def test_the_slowest_initcalls_stand_below():
+    slowest = [{"name": f"call_{number}", "seconds": 0.1 / number} for number in range(1, 21)]
+    text = printed(a_run({"initcalls": {"slowest": slowest, "count": 321, "seconds": 1.5}}))
+    assert "Slowest initcalls of boot tcg (321, 1.5 s in all)" in text
+    assert re.search(r"^call_1 +100\.0$", text, re.MULTILINE)
+    assert "call_10 " in text
+    assert "call_11 " not in text
+
+
+def test_the_page_draws_them_with_every_phase_named():
+    page = html.page(a_run())
+    drawing = re.search(r'<svg[^>]*aria-label="phases of start and end">.*?</svg>', page, re.DOTALL)[0]
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', drawing)]
+    assert all(width >= 0 for width in widths)
+    assert len(widths) == 3 * len(boot_metrics.PHASES)
+    assert "<title>kernel 2.000 s</title>" in drawing
+    assert drawing.count("<tspan") == len(boot_metrics.PHASES)
