@@ -188,11 +188,18 @@ def test_durability_stands_beside_speed():
         else trial
         for trial in run.trials
     )
-    text = printed(replace(run, trials=trials), then=False)
+    run = replace(run, trials=trials)
+    text = printed(run, then=False)
     lines = [line for line in text.splitlines() if "upload from the host" in line]
     assert " yes " in lines[0]
     assert " no " in lines[1]
     assert "durable: whether the guest's flushes reached the host" in text
+    html = page(run)
+    assert re.search(r"<tr><td>upload tcg preallocation=off</td>.*?<td>yes</td>", html)
+    assert re.search(r"<tr><td>upload tcg preallocation=full</td>.*?<td>no</td>", html)
+    markdown = render(run, Format.MARKDOWN).decode().splitlines()
+    assert any(line.startswith("| upload tcg preallocation=full ") and "| no |" in line for line in markdown)
+    assert "durable" not in page(run_with())
 
 
 @pytest.mark.parametrize(

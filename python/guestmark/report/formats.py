@@ -20,6 +20,7 @@ from guestmark.report import figures
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
+from guestmark.report.terminal import durability
 from guestmark.report.then import Side, sides
 from guestmark.stats.compare import label
 
@@ -209,9 +210,11 @@ def _markdown_table(workload: WorkloadResult) -> list[str]:
     first, others = workload.metrics[0], workload.metrics[1:]
     baseline = workload.baseline.cell.id if workload.baseline else ""
     heads = ["cell", figures.heading(first, units[first.name]), f"vs {baseline}", "verdict"]
+    durable = [durability(result) for result in workload.shown]
+    heads += ["durable"] if any(durable) else []
     heads += [figures.heading(metric, units[metric.name]) for metric in others]
-    lines = [_row(heads), "| :-- | --: | --: | :-- |" + " --: |" * len(others)]
-    for result in workload.shown:
+    lines = [_row(heads), "| :-- | --: | --: | :-- |" + " :-- |" * any(durable) + " --: |" * len(others)]
+    for result, reached in zip(workload.shown, durable, strict=True):
         comparison = result.comparison.get(first.name)
         against = ""
         if comparison is not None and comparison.ratio is not None:
@@ -222,6 +225,7 @@ def _markdown_table(workload: WorkloadResult) -> list[str]:
             _estimate(result, first, units[first.name]),
             "baseline" if result.cell.baseline else against,
             verdict,
+            *([reached] if any(durable) else []),
         ]
         cells += [_estimate(result, metric, units[metric.name]) for metric in others]
         lines.append(_row(cells))

@@ -12,6 +12,7 @@ from guestmark.report.document import clean
 from guestmark.report.footer import lines as footer_lines
 from guestmark.report.latency import latencies
 from guestmark.report.phases import drawn
+from guestmark.report.terminal import durability
 from guestmark.report.then import Side, sides
 from guestmark.stats.compare import Verdict, label
 
@@ -73,7 +74,7 @@ def _table(workload: WorkloadResult) -> str:
     heads = ["cell", figures.heading(first, units[first.name]), "ratio", "verdict"]
     heads += [figures.heading(metric, units[metric.name]) for metric in workload.metrics[1:]]
     rows = ["<tr>" + "".join(f"<th>{_text(head)}</th>" for head in heads) + "</tr>"]
-    for result in workload.shown:
+    for result, reached in zip(workload.shown, durable, strict=True):
         comparison = result.comparison.get(first.name)
         against = verdict = ""
         if comparison is not None and comparison.ratio is not None:
@@ -81,12 +82,15 @@ def _table(workload: WorkloadResult) -> str:
         if comparison is not None:
             said = label(comparison.verdict, first)
             title = f' title="{_text(comparison.reason)}"' if comparison.reason else ""
+    durable = [durability(result) for result in workload.shown]
+    heads += ["durable"] if any(durable) else []
             verdict = f'<span class="{_CLASSES[comparison.verdict]}"{title}>{said}</span>'
         cells = [_text(result.cell.id), _estimate(result, first, units[first.name])]
         cells += ["baseline" if result.cell.baseline else _text(against), verdict]
         cells += [_estimate(result, metric, units[metric.name]) for metric in workload.metrics[1:]]
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    return f'<div class="scroll"><table>{"".join(rows)}</table></div>'
+    said = '<p class="note">durable: whether the guest\'s flushes reached the host</p>' if any(durable) else ""
+    return f'<div class="scroll"><table>{"".join(rows)}</table></div>{said}'
 
 
 def _then(side: Side) -> str:
@@ -94,6 +98,7 @@ def _then(side: Side) -> str:
     heads = ["cell", *(column[0] for column in side.numbers)]
     rows = ["<tr>" + "".join(f"<th>{_text(head)}</th>" for head in heads) + "</tr>"]
     for number, pair in enumerate(side.pairs, start=1):
+        cells += [_text(reached)] if any(durable) else []
         cells = [pair.result.cell.id, *(column[number].strip() for column in side.numbers)]
         rows.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")
     small = "<br>".join(_text(line) for line in side.small_print)
