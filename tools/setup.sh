@@ -355,7 +355,7 @@ make_agent() {
     agent=target/$host/release/guestmark-agent
     # The user's own flags would replace those in .cargo/config.toml, and with them the static linking.
     step "building the agent" sh -c 'cd "$0" && exec "$@"' "$root" env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS \
-        "$cargo" build --release --locked --package guestmark-agent --package guestmark-capture --target "$host" --target-dir "$root/target"
+        "$cargo" build --release --locked --package guestmark-agent --target "$host" --target-dir "$root/target"
     [ -x "$root/$agent" ] || fail 3 "cargo built no $agent" "the full log: $log"
     write_file "$state/agent" "$agent
 $key"

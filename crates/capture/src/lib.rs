@@ -6,6 +6,7 @@
 
 pub mod ahead;
 pub mod analysis;
+pub mod command;
 pub mod conn;
 pub mod csv;
 pub mod decode;

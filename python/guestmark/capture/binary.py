@@ -18,7 +18,7 @@ from guestmark.capture.model import SCHEMA, Document, Trace
 from guestmark.errors import GuestmarkError, UsageError
 
 NAME = "guestmark-capture"
-BUILD = "build it: cargo build --release -p guestmark-capture; or name it in GUESTMARK_CAPTURE"
+BUILD = "build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_CAPTURE"
 USAGE_STATUS = 2
 
 

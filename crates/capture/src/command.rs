@@ -1,12 +1,12 @@
 //! `guestmark-capture`: the command behind `guestmark capture`.
 
-use guestmark_capture::analysis::{Analysis, Kind, Report};
-use guestmark_capture::fault::Fault;
-use guestmark_capture::filter::Filter;
-use guestmark_capture::input::Source;
-use guestmark_capture::output::{By, Format, Options, Writer};
-use guestmark_capture::services::Services;
-use guestmark_capture::watch::Watch;
+use crate::analysis::{Analysis, Kind, Report};
+use crate::fault::Fault;
+use crate::filter::Filter;
+use crate::input::Source;
+use crate::output::{By, Format, Options, Writer};
+use crate::services::Services;
+use crate::watch::Watch;
 use lexopt::prelude::*;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
@@ -113,7 +113,9 @@ fn number(text: &str) -> Result<usize, String> {
         .map_err(|_| format!("{text:?} is not a whole number"))
 }
 
-fn main() -> ExitCode {
+/// Everything the program does: reads its arguments, writes to standard output and error.
+#[must_use]
+pub fn main() -> ExitCode {
     let args = match parse() {
         Ok(Some(args)) => args,
         Ok(None) => return ExitCode::SUCCESS,
@@ -219,7 +221,7 @@ impl Job {
         &self,
         files: &'f [String],
         watch: Option<Watch>,
-        output: &mut dyn guestmark_capture::analysis::Output,
+        output: &mut dyn crate::analysis::Output,
     ) -> (Option<Kind>, Report, Vec<(&'f str, Fault)>) {
         let mut analysis = Analysis::new(self.memory, self.filter.clone(), output);
         if let Some(watch) = watch {
