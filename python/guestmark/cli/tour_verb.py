@@ -1,0 +1,107 @@
+"""`guestmark tour`: a little of everything, for somebody who has just arrived."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from guestmark.cli import options
+from guestmark.errors import PlatformUnusableError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from guestmark.ledger.model import StoredRun
+    from guestmark.plan.model import Plan
+    from guestmark.report.tour import Finding
+
+PLAN = "tour"
+
+
+def command(
+    *,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--on",
+            metavar="PLATFORM,...",
+            help="Where to go, instead of to every platform that can be used.",
+            autocompletion=options.complete_platform,
+        ),
+    ] = None,
+    blocks: options.Blocks = None,
+    json: options.Json = None,
+    markdown: options.Markdown = None,
+    ledger: options.Ledger = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """See what virtualization costs here, roughly, in about three minutes.
+
+    Finds out which platforms can be used, measures one small thing of each kind on them (computing, system calls,
+    memory, a disk, the start of a guest, a file sent into it), and says what came out and what to run next. It is the
+    plan `tour`, stored in the ledger like any run.
+
+    Exit status: 0 all measured, 1 some trials failed, 2 the command line is wrong, 3 nothing could be measured, 130
+    interrupted (guestmark resume continues).
+    """
+    from guestmark.cli import session
+    from guestmark.report.tour import page
+
+    findings = _findings(on, quiet)
+    usable = [one.platform for one in findings if one.usable]
+    if usable in ([], ["host"]):
+        told = "; ".join(f"{one.platform}: {one.reason}" for one in findings if not one.usable)
+        hints = dict.fromkeys(one.hint for one in findings if one.hint)
+        raise PlatformUnusableError(
+            f"no guest can be started here, so there is nothing to compare ({told})", hint="\n".join(hints)
+        )
+
+    def tour_page(run: StoredRun, width: int) -> RenderableType:
+        return page(run, findings, width)
+
+    outputs = session.Outputs(json=json, markdown=markdown, quiet=quiet, page=tour_page)
+    raise typer.Exit(session.execute(_plan(usable, blocks), ledger, outputs))
+
+
+def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
+    """What can be used of the platforms that were asked for, or of all."""
+    from typing import cast
+
+    from guestmark.plan import library
+    from guestmark.plan.load import load
+    from guestmark.plan.platform_spec import parse_platforms
+    from guestmark.platforms import registry
+    from guestmark.platforms.base import Unusable, Usable
+    from guestmark.platforms.probe import Startable, probe_all
+    from guestmark.report.tour import Finding
+
+    wanted = parse_platforms(on) if on else load(*library.find(PLAN)).shape.platforms
+    names = [str(one) for one in wanted]
+    if not quiet:
+        sys.stderr.write(f"guestmark: finding out which of {', '.join(names)} can be used here …\n")
+        sys.stderr.flush()
+    platforms = [registry.get(name) for name in dict.fromkeys(names)]
+    found: dict[str, Usable | Unusable] = {one.name: one.probe() for one in platforms if one.name == "host"}
+    found |= probe_all(cast("list[Startable]", [one for one in platforms if one.name != "host"]))
+    return [
+        Finding(name, usable=False, reason=result.reason, hint=result.hint)
+        if isinstance(result := found[name], Unusable)
+        else Finding(name, usable=True, ready_s=result.ready_s)
+        for name in dict.fromkeys(names)
+    ]
+
+
+def _plan(usable: list[str], blocks: int | None) -> Plan:
+    from dataclasses import asdict, replace
+
+    from guestmark.plan import library
+    from guestmark.plan.load import load
+    from guestmark.plan.outline import Overrides, assemble, override
+    from guestmark.platforms.base import Caller
+
+    outline = load(*library.find(PLAN))
+    plan = assemble(override(outline, Overrides(on=usable, blocks=blocks)), asdict(Caller.current()))
+    # The host neither starts nor is sent files: no news for who reads the page.
+    return replace(plan, context={**plan.context, "notes": []})

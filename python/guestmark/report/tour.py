@@ -1,0 +1,270 @@
+"""The one screen at the end of a tour: what virtualization costs here, what can be used here, what to run next.
+
+Three rounds on fresh machines show magnitudes: figures have two digits, intervals are said when they matter, and what
+the rounds do not settle is called unclear.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from guestmark.ledger.model import RunState, StoredRun
+from guestmark.plan.model import Better, CellStatus, Metric
+from guestmark.report import figures
+from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
+from guestmark.report.document import clean
+from guestmark.report.rows import plain_table
+from guestmark.stats.compare import Comparison
+
+SAME = 1.1  # ratios closer to 1 than this are about the same to somebody who has just arrived
+WIDE = 1.6  # how far apart the ends of an interval are before both are said
+WHAT = {
+    "host": "this machine itself",
+    "kvm": "QEMU with the processor's help",
+    "uml": "User-Mode Linux, a kernel as a process",
+    "tcg": "QEMU that emulates the processor",
+}
+# Which plan goes deeper into a workload of the tour, by its key, and what that tells.
+DEEPER = {
+    "cpu": ("cpu", "computing, precisely"),
+    "syscalls": ("syscalls", "each system call, and why"),
+    "memory": ("sysbench", "memory, threads and more"),
+    "disk": ("filesystems", "disks and filesystems"),
+    "boot": ("startup", "a guest's start, by phase"),
+    "upload": ("upload", "ways to get files in"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the doctor found about one platform."""
+
+    platform: str
+    usable: bool
+    reason: str = ""
+    hint: str = ""
+    ready_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """How many times worse than on the host: above 1 slower, below faster; `interval` at 95 %, None for one round."""
+
+    ratio: float
+    interval: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, comparison: Comparison, metric: Metric) -> "Cost | None":
+        """From a comparison of times or rates; None when there is no ratio."""
+        ratio, ci = comparison.ratio, comparison.ci
+        if ratio is None or ratio <= 0:
+            return None
+        if metric.better is Better.HIGHER:
+            ratio, ci = 1 / ratio, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
+        return cls(ratio, ci)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the rounds agree that there is a cost, or that there is next to none."""
+        if self.interval is None:
+            return False
+        low, high = self.interval
+        return low > 1 or high < 1 or self._narrow
+
+    @property
+    def _narrow(self) -> bool:
+        return self.interval is not None and 1 / WIDE**0.5 < self.interval[0] < self.interval[1] < WIDE**0.5
+
+    def said(self) -> str:
+        """In a few words: `about the same`, `11 times slower`, `2 to 5 times slower`, `unclear (0.7 to 2.1)`."""
+        if self.interval is None:
+            return f"{self._times(self.ratio)} ?" if not self._same else "about the same ?"
+        low, high = self.interval
+        if not self.clear:
+            return f"unclear ({_short(low)} to {_short(high)} times)"
+        if self._same:
+            return "about the same"
+        if high / low > WIDE:
+            ends = (low, high) if self.ratio > 1 else (1 / high, 1 / low)
+            return f"{_short(ends[0])} to {_short(ends[1])} times {self._word}"
+        return self._times(self.ratio)
+
+    @property
+    def _same(self) -> bool:
+        return 1 / SAME < self.ratio < SAME
+
+    @property
+    def _word(self) -> str:
+        return "slower" if self.ratio > 1 else "faster"
+
+    def _times(self, ratio: float) -> str:
+        return f"{_short(max(ratio, 1 / ratio))} times {self._word}"
+
+
+def page(run: StoredRun, findings: Sequence[Finding], width: int = 80) -> RenderableType:
+    """The screen, for `width` columns. `findings` are of the platforms in the order they are listed."""
+    found = analyse(run.plan, run.trials, run.unusable)
+    used = [one.platform for one in findings if one.usable]
+    parts: list[RenderableType] = [
+        Text("What virtualization costs here", style="bold"),
+        _costs(found, used),
+        *_troubles(found),
+        *_in_words(found),
+        Text(),
+        Text("What can be used here", style="bold"),
+        *_usable(findings),
+        Text(),
+        Text("What to run next", style="bold"),
+        _commands(next_commands(run, found, findings)),
+        Text(),
+        Text(_caution(run, found), style="dim"),
+    ]
+    return Group(*parts)
+
+
+def _costs(found: Analysis, used: Sequence[str]) -> RenderableType:
+    table = plain_table()
+    table.add_column("", no_wrap=True)
+    for platform in used:
+        table.add_column(platform, no_wrap=True)
+    for workload in found.workloads:
+        cells = {one.cell.platform: one for one in workload.shown}
+        texts = [_cell(cells.get(platform), workload) for platform in used]
+        table.add_row(clean(workload.title), *texts)
+    return table
+
+
+def _cell(result: CellResult | None, workload: WorkloadResult) -> Text:
+    if result is None:
+        return Text("–", style="dim")
+    if not workload.metrics or workload.metrics[0].name not in result.summary:
+        return Text("failed" if result.status is CellStatus.FAILED else "not yet", style="red")
+    metric = workload.metrics[0]
+    cost = _cost(result, workload)
+    if cost is None:
+        return Text(_value(result.summary[metric.name].mean, metric), style="bold")
+    style = "yellow" if not cost.clear else "green" if cost.ratio < SAME else "red" if cost.ratio > 3 else ""
+    return Text(cost.said(), style=style)
+
+
+def _cost(result: CellResult, workload: WorkloadResult) -> Cost | None:
+    """Against the host; None for the host and for what it cannot do."""
+    against_host = workload.baseline is not None and workload.baseline.cell.platform == "host"
+    metric = workload.metrics[0] if workload.metrics else None
+    if metric is None or not against_host or metric.name not in result.comparison:
+        return None
+    return Cost.of(result.comparison[metric.name], metric)
+
+
+def _value(value: float, metric: Metric) -> str:
+    unit = figures.table_unit(metric.unit, [value])
+    if metric.unit == "ns":
+        unit = figures.fitting_unit("s", [value * 1e-9])
+        value *= 1e-9
+    return f"{_short(value / unit.size)} {unit.name}".strip()
+
+
+def _short(value: float) -> str:
+    """Two significant digits, and no decimals from ten on."""
+    if value >= 9.95:
+        digits = 2 if value < 995 else 3
+        places = digits - len(str(int(value)))
+        return figures.number(round(value, places), 0)
+    return f"{value:.2g}" if value >= 1 else f"{value:.1g}" if value >= 0.1 else f"{value:.2f}"
+
+
+def _troubles(found: Analysis) -> list[Text]:
+    return [
+        Text(
+            f"{clean(workload.title)}, {one.cell.platform}: {clean(one.reason)}", style="red", overflow="fold"
+        )
+        for workload in found.workloads
+        for one in workload.shown
+        if one.status in {CellStatus.FAILED, CellStatus.PARTIAL}
+    ]
+
+
+def _in_words(found: Analysis) -> list[Text]:
+    """A sentence for each guest: where it costs least and most, of what is clear."""
+    costs: dict[str, list[tuple[Cost, str]]] = {}
+    for workload in found.workloads:
+        for one in workload.shown:
+            cost = _cost(one, workload)
+            if cost is not None and cost.clear:
+                costs.setdefault(one.cell.platform, []).append((cost, str(clean(workload.title))))
+    lines = []
+    for platform, known in costs.items():
+        least, most = min(known, key=lambda one: one[0].ratio), max(known, key=lambda one: one[0].ratio)
+        if least is most:
+            continue
+        line = Text("In ", overflow="fold")
+        line.append(platform, style="bold")
+        line.append(f" {least[1]} suffers least ({least[0].said()}), {most[1]} most ({most[0].said()}).")
+        lines.append(line)
+    return lines
+
+
+def _usable(findings: Sequence[Finding]) -> list[Text]:
+    lines = []
+    for one in findings:
+        line = Text(f"{one.platform:<5}", style="bold")
+        if one.usable:
+            line.append("yes  ", style="green")
+            line.append(WHAT.get(one.platform, ""), style="not bold default")
+        else:
+            line.append("no   ", style="red")
+            line.append(f"{WHAT.get(one.platform, '')}: {one.reason}", style="not bold default")
+            if one.hint:
+                line.append(f"\n          {one.hint}", style="not bold dim")
+        lines.append(line)
+    return lines
+
+
+def next_commands(run: StoredRun, found: Analysis, findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    """Commands worth running now, the most useful first, and what each is for."""
+    used = ",".join(one.platform for one in findings if one.usable)
+    guests = ",".join(one.platform for one in findings if one.usable and one.platform != "host")
+    commands = [(f"guestmark exec --on {used} -- COMMAND", "a command of your own")]
+    for key in _worth_a_look(found):
+        plan, what = DEEPER[key]
+        where = guests if key in {"boot", "upload"} else used
+        commands.append((f"guestmark run {plan} --on {where}", what))
+    if run.state is RunState.INTERRUPTED:
+        commands.insert(0, (f"guestmark resume {run.id}", "the rest of this tour"))
+    commands.append((f"guestmark show {run.id}", "all figures of this tour"))
+    return commands
+
+
+def _worth_a_look(found: Analysis) -> list[str]:
+    """Keys of the two workloads in which guests differ most from the host, then how files get into guests."""
+    worst: Mapping[str, float] = {
+        workload.workload.key: max(
+            (cost.ratio for one in workload.shown if (cost := _cost(one, workload))), default=0.0
+        )
+        for workload in found.workloads
+    }
+    ranked = sorted((key for key in worst if worst[key] > 0), key=lambda key: -worst[key])
+    return [key for key in [*ranked[:2], "upload"] if key in DEEPER]
+
+
+def _commands(commands: Sequence[tuple[str, str]]) -> Text:
+    room = max(len(what) for _, what in commands)
+    text = Text(overflow="fold")
+    for command, what in commands:
+        text.append(f"{what:<{room}}  ", style="default")
+        text.append(f"{command}\n", style="cyan")
+    text.rstrip()
+    return text
+
+
+def _caution(run: StoredRun, found: Analysis) -> str:
+    rounds = f"{found.blocks} round{'' if found.blocks == 1 else 's'} on fresh machines"
+    ended = ", interrupted" if run.state is RunState.INTERRUPTED else ""
+    if found.blocks < 2:
+        return f"{rounds}{ended}: a first impression (?), no more. Run {run.id}."
+    return (
+        f"{rounds}{ended} show magnitudes, not small differences; what they do not settle is unclear "
+        f"(95 % intervals). Run {run.id}."
+    )

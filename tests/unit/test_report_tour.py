@@ -1,0 +1,161 @@
+"""The last screen of a tour: honest words for few rounds, and only commands that exist."""
+
+import io
+import shlex
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from guestmark.cli.app import VERBS
+from guestmark.ledger.model import RunState, StoredRun
+from guestmark.plan import library
+from guestmark.plan.model import (
+    Better,
+    Cell,
+    Measurement,
+    Metric,
+    Plan,
+    Policy,
+    Trial,
+    TrialStatus,
+    WorkloadSpec,
+)
+from guestmark.report.analysis import analyse
+from guestmark.report.tour import DEEPER, Cost, Finding, next_commands, page
+
+TIME = Metric("wall_s", "s")
+RATE = Metric("throughput", "B/s", Better.HIGHER)
+FINDINGS = (
+    Finding("host", usable=True),
+    Finding(
+        "kvm", usable=False, reason="/dev/kvm opens but no guest starts", hint="guestmark doctor tells more"
+    ),
+    Finding("uml", usable=True, ready_s=1.2),
+    Finding("tcg", usable=True, ready_s=3.4),
+)
+WORKLOADS = {"cpu": TIME, "disk": RATE, "boot": TIME, "upload": RATE}
+
+
+def toured(values, *, blocks=3, state=RunState.COMPLETE, failing=()):
+    """A run of the workloads named in `values`: by (workload, platform) one figure for each block."""
+    cells, trials = [], []
+    for position, (key, platform) in enumerate(values):
+        spec = WorkloadSpec("exec", {}, {"cpu": "computing", "disk": "writing a file"}.get(key, key), key)
+        first = not any(cell.workload.key == key for cell in cells)
+        cells.append(Cell(f"{key} {platform}", spec, platform, baseline=first, group=spec.label))
+        for block in range(blocks):
+            good = (key, platform) not in failing
+            measured = (Measurement(WORKLOADS[key], values[key, platform][block], ()),) if good else ()
+            status = TrialStatus.OK if good else TrialStatus.FAILED
+            trials.append(
+                Trial(f"{key} {platform}", block, position, status, "" if good else "no answer", measured)
+            )
+    plan = Plan("tour", tuple(cells), Policy(blocks=3), (TIME,), {})
+    return StoredRun("20261122-aaaa", plan, ({},), 1, state, 1.8e9, tuple(trials))
+
+
+VALUES = {
+    ("cpu", "host"): (1.0, 1.01, 0.99),
+    ("cpu", "uml"): (1.02, 1.03, 1.0),
+    ("cpu", "tcg"): (11.0, 11.2, 10.9),
+    ("disk", "host"): (8e8, 8.1e8, 7.9e8),
+    ("disk", "uml"): (2e8, 9e8, 4e8),
+    ("disk", "tcg"): (1e8, 1.02e8, 0.98e8),
+    ("boot", "uml"): (1.21, 1.22, 1.23),
+    ("boot", "tcg"): (3.4, 3.5, 3.3),
+}
+
+
+def shown(run, width=80, findings=FINDINGS):
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    console.print(page(run, findings, width))
+    return out.getvalue()
+
+
+def test_the_screen_says_what_was_measured_and_no_more():
+    text = shown(toured(VALUES))
+    rows = {line.split("  ")[0].strip(): line for line in text.splitlines()}
+    assert "1 s" in rows["computing"]
+    assert "about the same" in rows["computing"]
+    assert "11 times slower" in rows["computing"]
+    assert "800 MB/s" in rows["writing a file"]
+    assert "unclear" in rows["writing a file"]
+    assert "8 times slower" in rows["writing a file"]
+    # The host starts no guest; what guests take stands there as it is.
+    assert "–" in rows["boot"]
+    assert "1.2 s" in rows["boot"]
+    assert "3.4 s" in rows["boot"]
+    assert "/dev/kvm opens but no guest starts" in text
+    assert "guestmark doctor tells more" in text
+    assert "3 rounds" in text
+    sentence = "In tcg writing a file suffers least (8 times slower), computing most (11 times slower)."
+    assert sentence in " ".join(text.split())
+    assert "In uml" not in text  # of two costs one is unclear: nothing is least or most
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_it_is_one_screen(width):
+    text = shown(toured(VALUES), width)
+    assert all(cell_len(line) <= width for line in text.splitlines())
+    assert len(text.splitlines()) <= 32
+
+
+def test_one_round_is_a_first_impression():
+    text = shown(toured(VALUES, blocks=1))
+    assert "11 times slower ?" in text
+    assert "a first impression" in text
+    assert "In tcg" not in text
+
+
+def test_an_interrupted_tour_says_how_to_go_on():
+    run = toured(VALUES, blocks=2, state=RunState.INTERRUPTED)
+    text = shown(run)
+    assert "interrupted" in text
+    assert (
+        next_commands(run, analyse(run.plan, run.trials), FINDINGS)[0][0] == "guestmark resume 20261122-aaaa"
+    )
+
+
+def test_failed_cells_are_said_with_their_reason():
+    text = shown(toured(VALUES, failing={("cpu", "uml")}))
+    assert "failed" in text
+    assert "computing, uml: 3 of 3 trials failed: no answer" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "said"),
+    [
+        (1.02, (1.01, 1.03), "about the same"),
+        (1.3, (1.25, 1.36), "1.3 times slower"),
+        (0.5, (0.48, 0.52), "2 times faster"),
+        (11.04, (10.1, 12.0), "11 times slower"),
+        (234.0, (220.0, 250.0), "230 times slower"),
+        (12345.0, (12000.0, 12700.0), "12 300 times slower"),
+        (6.0, (3.0, 12.0), "3 to 12 times slower"),
+        (0.25, (0.1, 0.6), "1.7 to 10 times faster"),
+        (1.5, (0.4, 5.6), "unclear (0.4 to 5.6 times)"),
+        (1.05, (0.9, 1.2), "about the same"),
+        (9.97, (9.9, 10.1), "10 times slower"),
+    ],
+)
+def test_words_for_ratios(ratio, interval, said):
+    assert Cost(ratio, interval).said() == said
+
+
+def test_every_command_on_the_screen_exists():
+    run = toured(VALUES)
+    commands = next_commands(run, analyse(run.plan, run.trials), FINDINGS)
+    assert len(commands) >= 4
+    for command, _ in commands:
+        words = shlex.split(command)
+        assert words[0] == "guestmark"
+        assert words[1] in VERBS
+        if words[1] == "run":
+            assert words[2] in library.names()
+            assert "kvm" not in command
+    assert {plan for plan, _ in DEEPER.values()} <= set(library.names())
+    from guestmark.plan.load import load
+
+    assert set(DEEPER) == {entry.workload.key for entry in load(*library.find("tour")).shape.entries}
