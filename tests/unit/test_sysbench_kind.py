@@ -1,0 +1,219 @@
+"""sysbench and fio in plans: options, what is scaled, which cells take which factors, and what is said at once."""
+
+from pathlib import Path
+
+import pytest
+
+from guestmark.errors import PlatformUnusableError, UsageError, WorkloadError
+from guestmark.plan import library, workload_kinds
+from guestmark.plan.load import load
+from guestmark.plan.matrix import span
+from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.workloads import fio_report
+from guestmark.workloads.base import preflight
+from guestmark.workloads.sysbench import options_of
+
+GOLDEN = Path(__file__).parent / "golden" / "fio"
+HEAD = 'schema = "guestmark-plan/1"\nname = "x"\ntitle = "x"\nplatforms = ["host", "uml", "tcg"]\n'
+
+
+def params(**given):
+    return workload_kinds.get("sysbench").params(given)
+
+
+def cell(platform="uml", factors=None, **given):
+    return Cell(platform, WorkloadSpec("sysbench", params(**given)), platform, factors or {})
+
+
+def remarks(*cells, path=None):
+    context = {} if path is None else {"env": {"PATH": path}}
+    return preflight("sysbench", Plan("x", cells, Policy(), (), context), cells)
+
+
+def cells_of(text, scale=1.0):
+    return span(load(HEAD + text, "x.toml", scale=scale).shape).cells
+
+
+def test_a_test_ends_by_events_or_by_time():
+    assert params(test="cpu")["options"]["time"] == "10"
+    by_events = params(test="cpu", events=500)["options"]
+    assert (by_events["events"], by_events["time"]) == ("500", "0")
+    by_time = params(test="fileio", time="5min")["options"]
+    assert (by_time["events"], by_time["time"]) == ("0", "300")
+    assert params(test="mutex")["options"]["time"] == "0"
+    with pytest.raises(ValueError, match="would not end"):
+        params(test="threads", events=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"test": "cpu", "file_num": 4}, "an option of the test fileio"),
+        ({"test": "cpu", "host_disk": "loop"}, "host_disk is for the test fileio"),
+        ({"test": "fileio", "file_extra_flags": "odirect"}, "neither none nor made of"),
+        ({"test": "fileio", "file_test_mode": "random"}, "is not one of seqwr"),
+        ({"test": "fileio", "file_total_size": "lots"}, "is not a size"),
+        ({"test": "memory", "memory_oper": "copy"}, "is not one of read"),
+        ({"test": "oltp"}, "Input should be"),
+        ({"test": "cpu", "cpu_max_primes": 3}, "Extra inputs"),
+    ],
+)
+def test_a_wrong_option_is_said(given, said):
+    with pytest.raises(ValueError, match=said):
+        params(**given)
+
+
+def test_sizes_are_whole_requests_in_every_file():
+    scaled = cell(test="fileio", file_total_size="123M")
+    assert options_of(scaled)["file_total_size"] == "124M"
+    large = cell(test="fileio", file_total_size="123M", factors={"file_block_size": "256K"})
+    assert options_of(large)["file_total_size"] == "128M"
+    tiny = cell(test="fileio", file_total_size="4K")
+    assert options_of(tiny)["file_total_size"] == "2M"
+
+
+def test_options_are_factors_of_their_own_test():
+    cells = cells_of(
+        'baseline = { platform = "host" }\n'
+        '[factors]\nthreads = [1, 2]\nfile_test_mode = ["seqrd", "rndrw"]\nmount = "data=journal"\n'
+        '[workloads.cpu]\nkind = "sysbench"\nparams.test = "cpu"\n'
+        '[workloads.files]\nkind = "sysbench"\nparams.test = "fileio"\n'
+        '[workloads.image]\nkind = "sysbench"\nparams.test = "fileio"\nparams.host_disk = "loop"\n'
+    )
+    of = {
+        key: {one.platform: set(one.factors) for one in cells if one.workload.key == key}
+        for key in ("cpu", "files", "image")
+    }
+    assert of["cpu"] == {name: {"threads"} for name in ("host", "uml", "tcg")}
+    assert of["files"]["host"] == {"threads", "file_test_mode"}
+    assert of["files"]["tcg"] == {"threads", "file_test_mode", "mount"}
+    assert of["image"]["host"] == of["image"]["uml"] == {"threads", "file_test_mode", "mount"}
+
+
+def test_what_is_scaled():
+    text = (
+        'scale = ["time", "events", "file_total_size"]\n'
+        '[workloads.cpu]\nkind = "sysbench"\nparams.test = "cpu"\nparams.events = 10000\n'
+        '[workloads.files]\nkind = "sysbench"\nparams.test = "fileio"\n'
+        'params.file_total_size = "6G"\nparams.time = "300s"\n'
+    )
+    options = {one.workload.key: options_of(one) for one in cells_of(text, 0.02)}
+    assert options["cpu"]["events"] == "200"
+    assert (options["files"]["time"], options["files"]["file_total_size"]) == ("6", "124M")
+
+
+def test_the_built_in_plan_has_every_published_figure():
+    plan = load(library.builtin("sysbench"), "sysbench", scale=0.02)
+    assert {figure.value for one in plan.published for figure in one.figures} == {
+        35.30, 36.56, 17.80, 18.10, 1.8424, 1.5591, 1.8435, 2.1328, 0.5999, 0.7679,
+    }  # fmt: skip
+    ratio = {figure.value: figure.baseline for one in plan.published for figure in one.figures}
+    assert (ratio[36.56], ratio[18.10], ratio[1.5591], ratio[0.5999]) == (35.30, 17.80, 1.8424, 1.8435)
+    groups = {one.group for one in span(plan.shape).cells}
+    assert {"cpu, primes to 20000, threads=1", "cpu, primes to 20000, threads=2"} <= groups
+
+
+# --- said before anything starts
+
+
+def test_a_missing_sysbench_names_its_package(tmp_path):
+    with pytest.raises(PlatformUnusableError, match="sysbench is not installed") as error:
+        remarks(cell(test="cpu"), path=str(tmp_path))
+    assert error.value.hint == "install the package sysbench"
+    fio = Cell("uml", WorkloadSpec("fio", workload_kinds.get("fio").params({"job": "[a]\n"})), "uml")
+    with pytest.raises(PlatformUnusableError) as error:
+        preflight("fio", Plan("x", (fio,), Policy(), (), {"env": {"PATH": str(tmp_path)}}), (fio,))
+    assert error.value.hint == "install the package fio"
+
+
+def test_files_larger_than_the_disk_are_refused():
+    with pytest.raises(UsageError, match="the files need 2G, but its disk has 1G"):
+        remarks(cell(test="fileio", factors={"size": "1G"}))
+    assert cell(test="fileio").workload.params["disks"][0]["size"] == "3G"  # by itself it fits
+    with pytest.raises(UsageError, match=r"the files need 1P, of which /tmp has .* GB free"):
+        remarks(cell("host", {"location": "/tmp"}, test="fileio", file_total_size="1P"))
+
+
+def test_a_set_smaller_than_memory_is_warned_of():
+    (said,) = remarks(cell(test="fileio", file_total_size="256M", factors={"memory": "512M"}))
+    assert "smaller than the machine's memory (512M)" in said
+    assert "the page cache is measured, not the disk" in said
+    assert not remarks(cell("tcg", {"cache": "none"}, test="fileio", file_extra_flags="direct"))
+    large = {"memory": "512M", "size": "4G"}
+    assert not remarks(cell(test="fileio", factors=large, file_total_size="1G"))
+    (cached,) = remarks(cell("tcg", test="fileio", file_extra_flags="direct"))
+    assert "O_DIRECT ends in the host's page cache" in cached
+
+
+def test_threads_above_processors_are_noted():
+    assert remarks(cell(test="cpu", factors={"threads": "2"})) == ["uml: 2 threads share 1 processor"]
+    assert not remarks(cell("tcg", {"threads": "2", "smp": "2"}, test="cpu"))
+
+
+# --- fio
+
+
+@pytest.mark.parametrize(
+    ("job", "values", "said"),
+    [
+        ("rw=read\n", {}, r"holds no \[job\]"),
+        (
+            "[a]\nfilename=/dev/sda\n",
+            {},
+            "line 2, 'filename=/dev/sda': a job's files are on the disk under test",
+        ),
+        ("[a]\nfilename=x:/dev/sda\n", {}, "no absolute path"),
+        ("[a]\ndirectory = ../..\n", {}, "no absolute path"),
+        ("include more.fio\n[a]\n", {}, "in one file"),
+        ("[a]\nsize=${SIZE}\n", {}, r"needs values\.SIZE"),
+        ("[a]\n", {"SIZE": "1M"}, r"values\.SIZE is not used"),
+    ],
+)
+def test_a_job_file_that_cannot_be_run(job, values, said):
+    with pytest.raises(ValueError, match=said):
+        workload_kinds.get("fio").params({"job": job, "values": values})
+
+
+def test_a_job_file_is_kept_with_the_run(tmp_path):
+    path = tmp_path / "mine.fio"
+    path.write_text("[a]\nrw=read\nsize=${SIZE}\nnumjobs=${THREADS}\nfilename=data\n")
+    kind = workload_kinds.get("fio")
+    found = kind.params({"file": str(path), "values": {"SIZE": "1M"}})
+    assert found["job"] == path.read_text()
+    assert kind.label(found) == "fio mine.fio"
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        kind.params({"file": str(tmp_path / "none")})
+    with pytest.raises(ValueError, match="either file"):
+        kind.params({})
+
+
+@pytest.mark.parametrize("release", ["debian12", "debian13"])
+def test_real_json_of_fio_is_read(release):
+    text = (GOLDEN / f"{release}.json").read_text()
+    report = fio_report.parse("note: a remark\n" + text)
+    assert report.notes == ("note: a remark",)
+    assert report.jobs == 1
+    assert report.runtime_s == pytest.approx(1.0, abs=0.01)
+    assert report.bytes / report.runtime_s == pytest.approx(
+        report.read.bytes_per_s + report.write.bytes_per_s, rel=0.01
+    )
+    assert report.read.bytes_per_s == pytest.approx(report.read.operations_per_s * 16384, rel=0.01)
+    for side in (report.read, report.write):
+        assert 1e-6 < side.latency_avg_s < side.latency_p99_s < 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"error" : 0', '"error" : 28', "job 'randrw' failed with error 28"),
+        ('"bw_bytes"', '"bandwidth"', "'bw_bytes' is not there in fio's JSON"),
+        ('"runtime" : 1', '"runtime" : "1"', "is no JSON"),
+        ('"jobs"', '"tasks"', "'jobs' is not there"),
+        ("{", "", "has printed no JSON"),
+    ],
+)
+def test_json_that_is_not_fios_is_an_error(old, new, said):
+    text = (GOLDEN / "debian12.json").read_text()
+    assert old in text
+    with pytest.raises(WorkloadError, match=said):
+        fio_report.parse(text.replace(old, new))
