@@ -103,6 +103,13 @@ def test_too_little_memory_is_computed_before_anything_starts(tmp_path):
     assert "--set memory=256M" in result.stderr
 
 
+def test_an_inner_hypervisor_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(PlatformUnusableError, match=r"inside tcg: linux\.uml is not installed") as caught:
+        registry.get("tcg/uml").start(cell_of("tcg/uml")).__enter__()
+    assert "user-mode-linux" in caught.value.hint
+
+
 def test_direct_io_on_an_image_in_the_outer_guests_memory_is_refused():
     cell = cell_of("tcg/kvm", cache="none")
     with pytest.raises(UsageError, match="outer guest's memory"):

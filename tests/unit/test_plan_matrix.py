@@ -25,6 +25,20 @@ def test_levels_get_one_spelling():
     assert factors.parse_settings(["memory=1024 MiB,0.5g"]) == {"memory": ("1G", "512M")}
 
 
+def test_factors_of_outer_guests_are_for_nested_platforms():
+    assert ids("tcg,tcg/uml", ["outer=block,trial"]) == [
+        "tcg",
+        "tcg/uml outer=block",
+        "tcg/uml outer=trial",
+        "tcg#2",
+    ]
+    with pytest.raises(UsageError, match="factor outer_cpu cannot be set on tcg") as caught:
+        ids("tcg", [r"outer_cpu=max\,svm=off"])
+    assert "nested platforms" in caught.value.hint
+    with pytest.raises(UsageError, match="neither block nor trial"):
+        factors.parse_settings(["outer=run"])
+
+
 def test_a_comma_inside_a_level_is_escaped():
     assert factors.parse_settings([r"cpu=host\,-vmx,max"]) == {"cpu": ("host,-vmx", "max")}
 

@@ -1,6 +1,6 @@
 """Before anything is measured: which platforms can be used here, and what the plan becomes without the rest."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,14 @@ def too_large(plan: Plan) -> dict[str, Unusable]:
     return {name: Unusable(error.message, error.hint) for name, error in short.items() if error is not None}
 
 
+def check_nested(cells: Iterable[Cell]) -> None:
+    """Checks that the disks of nested cells can be made. Raises `UsageError`, `PlatformUnusableError`."""
+    for cell in cells:
+        from guestmark.platforms import nested_images
+
+        nested_images.check(cell)
+
+
 def check_workloads(plan: Plan, unusable: Collection[str] = ()) -> list[str]:
     """Checks that the disks can be made, lets every workload check its cells, and returns the workloads' remarks.
 
@@ -66,8 +74,10 @@ def check_workloads(plan: Plan, unusable: Collection[str] = ()) -> list[str]:
             by_name.setdefault(cell.workload.name, []).append(cell)
     remarks: list[str] = []
     errors: list[GuestmarkError] = []
+    everything = [cell for cells in by_name.values() for cell in cells]
     try:
-        disks.check([cell for cells in by_name.values() for cell in cells])
+        disks.check([cell for cell in everything if "/" not in cell.platform])
+        check_nested([cell for cell in everything if "/" in cell.platform])
     except GuestmarkError as error:
         errors.append(error)
     for name, cells in by_name.items():

@@ -37,6 +37,12 @@ class Factor:
         return spec.inner.kind in self.kinds and (spec.nested or not self.nested)
 
 
+    @property
+    def where(self) -> str:
+        """The platforms it applies to, in words."""
+        return "nested platforms such as tcg/kvm" if self.nested else ", ".join(sorted(self.kinds))
+
+
 _registry: dict[str, Factor] = {}
 _PROVIDERS = (
     "guestmark.disks.factors",

@@ -211,7 +211,7 @@ def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
         takers = [spec for spec in specs if any(_applies(entry, name, spec) for entry in users)]
         if not takers and name in shape.asked:
             others = ", ".join(str(spec) for spec in specs)
-            what = "" if factor_fits(name, specs) else f"it applies to {', '.join(sorted(factor.kinds))}"
+            what = "" if factor_fits(name, specs) else f"it applies to {factor.where}"
             raise UsageError(
                 f"factor {name} cannot be set on {others}", hint=what or "no workload of the plan takes it"
             )

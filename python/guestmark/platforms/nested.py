@@ -22,8 +22,8 @@ from guestmark.platforms.guest import Guest
 from guestmark.platforms.nested_images import check as check_images
 from guestmark.platforms.nested_outer import OUTERS, Held, lodge, shortage
 from guestmark.platforms.probe import probe_by_start
-from guestmark.platforms.qemu import QemuPlatform
-from guestmark.platforms.uml import UmlPlatform
+from guestmark.platforms.qemu import QEMU, QemuPlatform, missing_program
+from guestmark.platforms.uml import UML, UmlPlatform
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.place import Place, Process
 
 READY_DEADLINE_S = 180.0
+_QEMU_PACKAGE = "qemu-system-x86"
 _PROBE_MEMORY = "256M"
 _CLOCK_TOLERANCE = 0.01
 
@@ -56,6 +57,7 @@ class NestedPlatform:
         """Boots the inner guest in an outer one, which may be running already, and yields it; see `Platform.start`."""
         deadline = time.monotonic() + (deadline_s or READY_DEADLINE_S)
         check_images(cell)
+        self._check_program()
         if short := shortage([cell]):
             raise short
         with OUTERS.take(cell, deadline) as held, contextlib.ExitStack() as stack:
@@ -96,6 +98,15 @@ class NestedPlatform:
         if kind == "uml":
             return UmlPlatform().start(inner, left_s, place=place)
         return QemuPlatform(kind).start(inner, left_s, place=place)
+
+    def _check_program(self) -> None:
+        """The outer guest has this host's root: what is missing there is missing here."""
+        kind = self._spec.inner.kind
+        missing = (
+            missing_program(UML, "user-mode-linux") if kind == "uml" else missing_program(QEMU, _QEMU_PACKAGE)
+        )
+        if missing:
+            raise PlatformUnusableError(f"inside {self._spec.outer}: {missing.reason}", hint=missing.hint)
 
     def _check_virtualization(self, place: OuterPlace, held: Held) -> None:
         if self._spec.inner.kind == "kvm" and not place.has_kvm:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from guestmark.agent.bulk import Checksum, Pattern
 from guestmark.agent.results import CallError
 from guestmark.disks.image import Image
-from guestmark.disks.programs import find
-from guestmark.disks.spec import SHARED_MEMORY, DiskSpec, Role, disks_of
+from guestmark.disks.programs import MAKERS, find
+from guestmark.disks.spec import NO_FILESYSTEM, SHARED_MEMORY, DiskSpec, Role, disks_of
 from guestmark.disks.template import template
 from guestmark.errors import MachineError, UsageError, WorkloadError
 
@@ -58,8 +58,13 @@ def images_bytes(cell: Cell) -> int:
 
 
 def check(cell: Cell) -> None:
-    """Raises `UsageError` for disks that an inner guest cannot be given."""
+    """Raises `UsageError` for disks that an inner guest cannot be given, `PlatformUnusableError` for a program that
+    is missing.
+    """
     for spec in disks_of(cell):
+        find("qemu-img")
+        if spec.filesystem != NO_FILESYSTEM:
+            find(MAKERS[spec.filesystem])
         if spec.cache in _DIRECT:
             raise UsageError(
                 f"{cell.id}: cache={spec.cache} needs O_DIRECT, which the outer guest's memory, where images of "

@@ -241,7 +241,9 @@ class InnerProcess:
         )
         self.started_at = time.monotonic()
         with place.calling() as agent:
-            self._background = agent.background(["sh", "-c", script, "guestmark", *command])
+            self._background = agent.background(
+                ["sh", "-c", script, "guestmark", *command], env=_environment()
+            )
         self._channel.send(_GO)
         threading.Thread(target=self._watch, name="inner guest", daemon=True).start()
 
@@ -284,9 +286,10 @@ class InnerProcess:
         place = self._place
         with contextlib.suppress(AgentError):
             if self._background is not None and not self._ended.is_set():
-                with place.calling():
+                with place.calling() as agent:
                     self._background.signal(9)
-                self._ended.wait(_STOP_S)
+                if not self._ended.wait(_STOP_S):
+                    agent.close()  # the outer guest does not do what it is told: nobody is to ask it again
             if not place.guest.agent.closed:
                 with place.calling() as agent:
                     agent.remove(str(self.scratch), recursive=True)
@@ -313,6 +316,11 @@ class InnerProcess:
                 if end is not None:
                     with contextlib.suppress(OSError):
                         end.shutdown(socket.SHUT_RDWR)
+
+
+def _environment() -> dict[str, str]:
+    """What inner hypervisors are to have of this process's environment: above all they are to be the same programs."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
 
 class _Job:
