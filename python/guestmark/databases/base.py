@@ -113,6 +113,12 @@ class Database(ABC):
         return sum(int(number) for number in numbers)
 
 
+def given_settings(params: Mapping[str, object]) -> dict[str, str]:
+    """The user's own settings among a workload's parameters."""
+    given = params.get("settings")
+    return {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
+
+
 def sysbench() -> str:
     """Path of sysbench. Raises `PlatformUnusableError` naming the package."""
     found = shutil.which(SYSBENCH, path=ENVIRONMENT["PATH"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 
-from guestmark.databases.base import Database
+from guestmark.databases.base import Database, given_settings
 
 DATABASE = "sbtest"
 
@@ -49,7 +49,7 @@ class MariaDB(Database):
             "skip_networking": "1",
             "skip_name_resolve": "1",
             "max_connections": str(threads + 10),
-            **_given(params),
+            **given_settings(params),
         }
 
     def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
@@ -90,8 +90,3 @@ class MariaDB(Database):
     def socket(self, data: str) -> str:
         """See `Database`."""
         return f"{data}/server.sock"
-
-
-def _given(params: Mapping[str, object]) -> dict[str, str]:
-    given = params.get("settings")
-    return {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}

@@ -7,11 +7,13 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from guestmark.databases.base import Database
+from guestmark.databases.base import Database, given_settings
+from guestmark.plan.units import parse_size
 
 _VERSIONS = Path("/usr/lib/postgresql")  # Debian's place; elsewhere they are on the PATH
 _USER = "sysbench"
 _PORT = 5432
+_SMALLEST_LOG = 32 << 20  # two segments
 
 
 class PostgreSQL(Database):
@@ -49,10 +51,9 @@ class PostgreSQL(Database):
 
     def settings(self, params: Mapping[str, object], threads: int) -> dict[str, str]:
         """See `Database`."""
-        given = params.get("settings")
         return {
-            "shared_buffers": f"{str(params['buffer']).rstrip('B')}B",
-            "max_wal_size": f"{str(params['log']).rstrip('B')}B",
+            "shared_buffers": f"{parse_size(str(params['buffer'])) >> 20}MB",
+            "max_wal_size": f"{max(_SMALLEST_LOG, parse_size(str(params['log']))) >> 20}MB",
             "listen_addresses": "",
             "max_connections": str(threads + 10),
             **(

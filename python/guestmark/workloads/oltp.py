@@ -48,6 +48,7 @@ class OltpWorkload:
         self._settings = self._kind.settings(self._params, self._threads)
         self._server: Server | None = None
         self._mounted = False
+        self._failed = False
         self._unclean: MachineError | None = None
 
     @classmethod
@@ -108,7 +109,7 @@ class OltpWorkload:
     def cleanup(self, machine: Machine) -> None:
         """Shuts the server down and unmounts; what was not clean is raised when the machine is left."""
         try:
-            if self._server is not None and self._server.running:
+            if self._server is not None and not self._failed:
                 self.facts["server_stop_s"] = self._server.stop()
         except MachineError as error:
             if not machine.agent.closed:
@@ -116,6 +117,8 @@ class OltpWorkload:
             self._keep_log()
             raise WorkloadError(error.message, hint=error.hint) from error
         finally:
+            if self._server is not None and not machine.agent.closed:
+                self._server.kill()
             if self._mounted and not machine.agent.closed:
                 self._mounted = False
                 target_of(machine).umount(machine.agent)
@@ -153,11 +156,13 @@ class OltpWorkload:
         try:
             yield
         except MachineError as error:
+            self._failed = True
             self._keep_log()
             if error.console:
                 error.console = f"{machine.console()}\n{error.console}".lstrip()
             raise
         except WorkloadError:
+            self._failed = True
             self._keep_log()
             raise
 

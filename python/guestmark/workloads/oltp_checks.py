@@ -10,7 +10,7 @@ from pathlib import Path
 from guestmark.databases.base import Account, Database, sysbench
 from guestmark.databases.kinds import KINDS
 from guestmark.disks.preflight import free_bytes
-from guestmark.disks.spec import DiskSpec, disks_of
+from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
 from guestmark.errors import UsageError
 from guestmark.plan.model import Cell
 from guestmark.plan.platform_spec import parse_platform
@@ -30,6 +30,10 @@ def check(cells: Iterable[Cell], account: Account) -> list[str]:
         database = KINDS[cell.workload.params["server"]]()
         (disk,) = disks_of(cell)
         on_host = cell.platform == "host"
+        if disk.filesystem == NO_FILESYSTEM and not on_host:
+            raise UsageError(
+                f"{cell.id}: a database needs a filesystem on its disk", hint="take --set filesystem=ext4"
+            )
         _check_room(cell, database, disk, on_directory=on_host and not disk.loop)
         if on_host:
             _check_directory(database, disk, account)

@@ -1,0 +1,105 @@
+"""Databases that cannot be measured: servers that do not start, die or end uncleanly, on the host itself."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from database_trials import SERVERS, started
+
+from guestmark.databases.base import Account
+from guestmark.databases.kinds import KINDS
+from guestmark.errors import GuestmarkError, MachineError, WorkloadError
+
+
+def servers_of(machine):
+    """Process ids of what serves the machine's directory."""
+    directory = machine.disks[0].directory.encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (folder / "cmdline").read_bytes()
+            if directory in command and b"sysbench" not in command:
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_transactions_are_measured_and_the_server_ends_cleanly(server):
+    with started(server=server) as (machine, workload):
+        directory = Path(machine.disks[0].directory)
+        workload.prepare(machine)
+        process = servers_of(machine)[0]
+        status = Path(f"/proc/{process}/status").read_text()
+        assert f"\nUid:\t{Account.of(os.getuid(), os.getgid()).uid}\t" in status
+        values = {one.metric.name: one.value for one in workload.run(machine)}
+        workload.cleanup(machine)
+        assert not servers_of(machine)
+    assert values["transactions_per_s"] > 1
+    assert values["queries_per_s"] == pytest.approx(20 * values["transactions_per_s"], rel=0.05)
+    assert values["latency_p95_s"] >= values["latency_min_s"] > 0
+    assert values["host_flushes_per_transaction"] == values["server_flushes_per_transaction"] > 0.2
+    assert not directory.exists()
+    assert workload.warnings == []
+    assert workload.facts["server_binary_sha256"] == workload.facts["server_host_binary_sha256"]
+    assert workload.facts["server_stop_s"] > 0
+    with started(server=server) as (_, again):
+        assert again.facts["database_from_cache"]
+        assert again.facts["database_prepared_s"] < 0.3
+
+
+def test_a_server_that_does_not_start_shows_its_log():
+    trial = started(settings={"no_such_setting": 1})
+    with pytest.raises(
+        MachineError, match=r"MariaDB did not start .*unknown variable 'no-such-setting=1'"
+    ) as caught:
+        trial.__enter__()
+    assert "--- log of MariaDB ---" in caught.value.console
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_that_is_killed_in_the_middle_is_the_reason(server):
+    with started(server=server, time="20") as (machine, workload):
+        workload.prepare(machine)
+        process = servers_of(machine)[0]
+        killer = threading.Timer(1.0, os.kill, (process, signal.SIGKILL))
+        killer.start()
+        begin = time.monotonic()
+        with pytest.raises(
+            MachineError, match="ended while it was used: killed by SIGKILL; its log: "
+        ) as caught:
+            workload.run(machine)
+        assert time.monotonic() - begin < 19
+        workload.cleanup(machine)
+        assert not servers_of(machine)
+    assert KINDS[server].ready.decode() in caught.value.console
+    assert KINDS[server].ready.decode() in workload.facts["server_log"]
+
+
+def test_a_server_that_does_not_end_cleanly_fails_the_trial():
+    with contextlib.ExitStack() as stack:
+        machine, workload = stack.enter_context(started())
+        workload.prepare(machine)
+        workload.run(machine)
+        os.kill(servers_of(machine)[0], signal.SIGKILL)
+        with pytest.raises(WorkloadError, match="not shut down cleanly"):
+            workload.cleanup(machine)
+        leave = stack.pop_all()
+    # the trial goes on to the machine's end, and fails there
+    with pytest.raises(MachineError, match="was not shut down cleanly: killed by SIGKILL"):
+        leave.close()
+
+
+def test_nothing_of_a_server_survives_its_agent():
+    with contextlib.suppress(GuestmarkError), started() as (machine, workload):
+        workload.prepare(machine)
+        processes = servers_of(machine)
+        assert processes
+        machine.agent.close()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{one}").exists() for one in processes):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,63 @@
+"""Real database servers in real guests."""
+
+import contextlib
+
+import pytest
+from database_trials import started
+
+from guestmark.errors import MachineError
+
+
+def values_of(platform, factors=None, **given):
+    with started(platform, {"memory": "512M", "size": "256M", **(factors or {})}, **given) as (
+        machine,
+        workload,
+    ):
+        workload.prepare(machine)
+        values = {one.metric.name: one.value for one in workload.run(machine)}
+        workload.cleanup(machine)
+    return values, workload
+
+
+def checked(values, workload):
+    assert values["transactions_per_s"] > 0.2
+    assert values["guest_flushes_per_transaction"] > 0.2
+    assert values["server_flushes_per_transaction"] > 0.2
+    assert workload.facts["server_binary_sha256"] == workload.facts["server_host_binary_sha256"]
+    assert "Shutdown complete" not in workload.facts.get("server_log", "")
+    assert workload.facts["server_stop_s"] > 0
+
+
+def test_mariadb_in_uml():
+    values, workload = values_of("uml")
+    checked(values, workload)
+    if workload.facts["flushes_reached_host"] == "no":
+        assert values["host_flushes_per_transaction"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "factors", [{"filesystem": "xfs", "size": "512M"}, {"format": "qcow2", "cache": "none"}]
+)
+def test_mariadb_in_tcg(factors):
+    values, workload = values_of("tcg", factors, test="write_only")
+    checked(values, workload)
+    assert workload.facts["flushes_reached_host"] == "yes"
+    assert values["host_flushes_per_transaction"] == pytest.approx(values["guest_flushes_per_transaction"])
+
+
+@pytest.mark.long
+def test_postgresql_in_guests():
+    for platform in ("uml", "tcg"):
+        checked(*values_of(platform, server="postgresql"))
+
+
+@pytest.mark.long
+def test_a_guest_without_enough_memory_is_the_reason():
+    with contextlib.ExitStack() as stack:
+        machine, workload = stack.enter_context(started("uml", {"memory": "96M", "size": "256M"}))
+        with pytest.raises(MachineError, match=r"MariaDB .*(out of memory|Cannot allocate)") as caught:
+            workload.prepare(machine)
+        workload.cleanup(machine)
+    assert "--- log of MariaDB ---" in caught.value.console
+    assert "memory" in caught.value.hint

@@ -1,0 +1,220 @@
+"""The parts of the workload oltp that need no server: parameters, checks before anything starts, prepared disks."""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from guestmark.databases import base
+from guestmark.databases.base import Account
+from guestmark.databases.kinds import KINDS
+from guestmark.databases.server import telling
+from guestmark.disks import sparse, template
+from guestmark.disks.spec import DiskSpec, Role
+from guestmark.errors import MachineError, PlatformUnusableError, UsageError
+from guestmark.plan import workload_kinds
+from guestmark.plan.load import load
+from guestmark.plan.matrix import span
+from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.workloads.oltp import OltpWorkload
+
+
+def params(**given):
+    return workload_kinds.get("oltp").params(given)
+
+
+def cell(platform="uml", factors=None, **given):
+    return Cell(platform, WorkloadSpec("oltp", params(**given)), platform, factors or {})
+
+
+def preflight(*cells):
+    return OltpWorkload.preflight(Plan("test", cells, Policy(), (), context={"uid": os.getuid()}), cells)
+
+
+def test_parameters_are_brought_into_one_form():
+    found = params(threads=4, time="5s", buffer="134217728", settings={"innodb-doublewrite": False})
+    assert (found["threads"], found["time"], found["buffer"]) == ("4", "5", "128M")
+    assert found["settings"] == {"innodb_doublewrite": "0"}
+    assert found["disks"] == [{"role": "target", "location": "/var/tmp", "host": "directory"}]
+    json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"server": "oracle"}, "mariadb"),
+        ({"test": "read"}, "read_only"),
+        ({"rows": 0}, "greater than or equal"),
+        ({"threads": "many"}, "whole number"),
+        ({"threads": 0}, "between 1 and"),
+        ({"time": "0"}, "would not end"),
+        ({"buffer": "1M"}, "at least"),
+        ({"settings": {"datadir": "/"}}, "set by guestmark"),
+        ({"settings": {"a b": "1"}}, "not the name"),
+        ({"speed": 1}, "Extra inputs"),
+    ],
+)
+def test_bad_parameters_are_refused(given, complaint):
+    with pytest.raises((ValueError, UsageError), match=complaint):
+        params(**given)
+
+
+def test_a_plan_with_factors_spans_its_cells():
+    text = (
+        'schema = "guestmark-plan/1"\nname = "o"\ntitle = "o"\nplatforms = ["host", "uml", "tcg"]\n'
+        '[workloads.oltp]\nfactors = { threads = ["1", "2"], cache = ["writeback", "none"] }\n'
+    )
+    cells = span(load(text, "plan.toml").shape).cells
+    shapes = {(one.platform, *sorted(one.factors.items())) for one in cells if one.null_of is None}
+    assert ("host", ("threads", "2")) in shapes
+    assert ("uml", ("threads", "1")) in shapes
+    assert ("tcg", ("cache", "none"), ("threads", "2")) in shapes
+    assert len(shapes) == 2 + 2 + 4
+
+
+@pytest.mark.parametrize("server", sorted(KINDS))
+def test_a_server_that_is_missing_is_named_with_its_package(server, tmp_path, monkeypatch):
+    monkeypatch.setitem(base.ENVIRONMENT, "PATH", str(tmp_path))
+    monkeypatch.setattr(KINDS[server], "folders", classmethod(lambda _: ()))
+    (tmp_path / "sysbench").write_text("#!/bin/sh\n")
+    (tmp_path / "sysbench").chmod(0o755)
+    with pytest.raises(PlatformUnusableError, match="is not installed") as caught:
+        preflight(cell(server=server))
+    assert server in caught.value.hint
+
+
+def test_sysbench_that_is_missing_is_named_with_its_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(base.ENVIRONMENT, "PATH", str(tmp_path))
+    with pytest.raises(PlatformUnusableError, match="sysbench is not installed") as caught:
+        preflight(cell())
+    assert "package sysbench" in caught.value.hint
+
+
+def test_tables_that_cannot_fit_are_said_beforehand():
+    with pytest.raises(UsageError, match=r"need at least .* its disk has 256M"):
+        preflight(cell(factors={"size": "256M"}, tables=8, rows=1_000_000))
+    with pytest.raises(UsageError, match="GB free"):
+        preflight(cell("host", tables=1000, rows=100_000_000))
+    assert preflight(cell(factors={"size": "512M"})) == []
+
+
+def test_other_things_that_cannot_work_are_said_beforehand(tmp_path):
+    with pytest.raises(UsageError, match="needs a filesystem"):
+        preflight(cell(factors={"filesystem": "none"}))
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    with pytest.raises(UsageError, match="too long for the path of the server's socket"):
+        preflight(cell("host", factors={"location": str(long)}))
+    assert preflight(cell(threads=8)) == ["uml: 8 threads share 1 processor"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root runs servers as somebody else")
+def test_a_directory_the_server_may_not_enter_is_said_beforehand():
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        pytest.raises(UsageError, match="cannot be entered by the user"),
+    ):
+        preflight(cell("host", factors={"location": directory}))
+
+
+def test_servers_are_never_root():
+    assert Account.of(1234, 100) == Account(1234, 100)
+    assert Account.of(0, 0).uid != 0
+
+
+def test_reasons_quote_what_a_log_complains_of():
+    log = "starting\n[Note] fine\n2026 [ERROR] InnoDB: no  memory\n[ERROR] Aborting\nbye\n"
+    assert telling(log) == "; its log: 2026 [ERROR] InnoDB: no memory; [ERROR] Aborting"
+    assert telling("starting\nbye\n") == "; its log: bye"
+    assert telling("") == "; it logged nothing"
+
+
+# --- disks that hold something from the start
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A directory with zeroes that were written, a hole, owners and permissions."""
+    top = tmp_path / "tree"
+    (top / "data" / "deep").mkdir(parents=True)
+    (top / "data" / "zeroes").write_bytes(bytes(300_000) + b"end")
+    with (top / "data" / "hole").open("wb") as file:
+        file.seek(500_000)
+        file.write(b"end")
+    (top / "data" / "deep" / "random").write_bytes(os.urandom(123_457))
+    (top / "data" / "empty").touch()
+    (top / "data" / "link").symlink_to("deep/random")
+    (top / "data").chmod(0o700)
+    if os.getuid() == 0:
+        os.chown(top / "data", 65534, 65534)
+        os.chown(top / "data" / "zeroes", 65534, 65534)
+    return top
+
+
+def contents(folder: Path) -> dict[str, bytes | str]:
+    return {
+        str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+        for path in folder.rglob("*")
+        if not path.is_dir() and "lost+found" not in path.parts
+    }
+
+
+def test_a_copy_of_a_tree_is_equal(tree, tmp_path):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    sparse.copy_tree(tree, copy)
+    assert contents(copy) == contents(tree)
+    assert (copy / "data" / "hole").stat().st_blocks == (tree / "data" / "hole").stat().st_blocks
+    for name in ("data", "data/zeroes", "data/deep/random"):
+        one, other = (copy / name).stat(), (tree / name).stat()
+        assert (one.st_mode, one.st_uid, one.st_gid) == (other.st_mode, other.st_uid, other.st_gid)
+
+
+@pytest.mark.parametrize(("filesystem", "mkfs"), [("ext4", "-b 4096"), ("ext2", "-b 1024")])
+def test_an_ext_image_holds_the_tree_and_its_written_zeroes(filesystem, mkfs, tree, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    spec = DiskSpec(Role.TARGET, 32 << 20, filesystem=filesystem, mkfs=mkfs, tree=str(tree))
+    image, was_there = template.template(spec)
+    assert not was_there
+    assert template.template(spec) == (image, True)
+    subprocess.run(["e2fsck", "-fn", image], check=True, capture_output=True, timeout=60)
+    out = tmp_path / "out"
+    out.mkdir()
+    subprocess.run(["debugfs", "-R", f"rdump data {out}", image], check=True, capture_output=True, timeout=60)
+    assert contents(out) == contents(tree)
+    said = {
+        name: subprocess.run(
+            ["debugfs", "-R", f"stat data/{name}", image],
+            check=True,
+            capture_output=True,
+            timeout=60,
+            text=True,
+        ).stdout
+        for name in ("zeroes", "hole")
+    }
+    assert sum(int(line.partition("Blockcount:")[2] or 0) for line in said["zeroes"].splitlines()) >= 586
+    assert sum(int(line.partition("Blockcount:")[2] or 0) for line in said["hole"].splitlines()) <= 24
+    assert f"User: {(tree / 'data' / 'zeroes').stat().st_uid:5d}" in said["zeroes"]
+
+
+@pytest.mark.parametrize("filesystem", ["xfs", "btrfs"])
+def test_other_filesystems_hold_the_tree(filesystem, tree, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    spec = DiskSpec(Role.TARGET, 320 << 20, filesystem=filesystem, tree=str(tree))
+    image, _ = template.template(spec)
+    check = {"xfs": ["xfs_repair", "-n", "-f"], "btrfs": ["btrfs", "check", "--readonly"]}[filesystem]
+    subprocess.run([*check, image], check=True, capture_output=True, timeout=60)
+    assert (tree / "data" / "deep" / "random").read_bytes() in image.read_bytes()
+
+
+def test_a_tree_that_is_larger_than_the_disk_is_refused(tree, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tree / "data" / "big").write_bytes(os.urandom(3 << 20))
+    spec = DiskSpec(Role.TARGET, 2 << 20, filesystem="ext4", tree=str(tree))
+    with pytest.raises(MachineError, match="do not fit on a disk of 2M") as caught:
+        template.template(spec)
+    assert "size=" in caught.value.hint
+    assert not list((tmp_path / "cache").rglob("*.part"))
