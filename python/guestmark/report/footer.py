@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from guestmark.ledger.model import RunState
+from guestmark.plan.boot_metrics import TOTAL
 from guestmark.plan.model import Trial
 from guestmark.plan.units import format_duration
 from guestmark.report import figures
@@ -13,6 +14,7 @@ from guestmark.report.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS
 
 WALL = "wall_s"
+_MEASURED = {WALL, TOTAL.name}  # what iterations took; of starts, the whole life of a machine
 _CAUSES = {  # by name in `stats.THRESHOLDS`
     "psi_cpu_some": "processors overcommitted",
     "psi_io_full": "waiting for disks",
@@ -61,7 +63,7 @@ def time_spent(trials: tuple[Trial, ...]) -> str:
         return ""
     starting = sum(_start_s(trial) for trial in trials)
     measuring = sum(
-        sum(one.iterations) for trial in trials for one in trial.measurements if one.metric.name == WALL
+        sum(one.iterations) for trial in trials for one in trial.measurements if one.metric.name in _MEASURED
     )
     shares = [("starting", starting), ("measuring", measuring)]
     rest = max(0.0, total - starting - measuring)
@@ -71,8 +73,11 @@ def time_spent(trials: tuple[Trial, ...]) -> str:
 
 
 def _start_s(trial: Trial) -> float:
-    """Seconds from asking for the machine until its agent answered; on the host, next to nothing."""
-    if not trial.phases:
+    """Seconds from asking for the machine until its agent answered; on the host, next to nothing.
+
+    Where the start itself was measured it counts as that.
+    """
+    if not trial.phases or any(one.metric == TOTAL for one in trial.measurements):
         return 0.0
     return float(trial.phases.get("ready", max(trial.phases.values())))
 
