@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.clocks import Ping
-from guestmark.errors import AgentError, GuestmarkError, MachineError, PlatformUnusableError
+from guestmark.agent.results import CallError
+from guestmark.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
 from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.platforms.base import Unusable, Usable
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.nested_place import OuterPlace
     from guestmark.platforms.place import Place, Process
 
-READY_DEADLINE_S = 180.0
+READY_DEADLINE_S = 300.0
 _QEMU_PACKAGE = "qemu-system-x86"
 _PROBE_MEMORY = "256M"
 _CLOCK_TOLERANCE = 0.01
@@ -60,17 +61,16 @@ class NestedPlatform:
         self._check_program()
         if short := shortage([cell]):
             raise short
-        with OUTERS.take(cell, deadline) as held, contextlib.ExitStack() as stack:
+        with OUTERS.take(cell, deadline) as held, self._faults(held), contextlib.ExitStack() as stack:
             held.trials += 1
-            with self._faults(held):
-                place = held.place
-                with place.calling() as agent:
-                    before = agent.ping()
-                for layer in range(1, len(self._spec.layers) - 1):
-                    place = lodge(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
-                self._check_virtualization(place, held)
-                inner = stack.enter_context(self._start_inner(cell, place, deadline))
-                yield NestedGuest(inner, held, place, before)
+            place = held.place
+            with place.calling() as agent:
+                before = agent.ping()
+            for layer in range(1, len(self._spec.layers) - 1):
+                place = lodge(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
+            self._check_virtualization(place, held)
+            inner = stack.enter_context(self._start_inner(cell, place, deadline))
+            yield NestedGuest(inner, held, place, before)
 
     @contextlib.contextmanager
     def outer(self, cell: Cell, deadline_s: float) -> Iterator[Guest]:
@@ -122,15 +122,17 @@ class NestedPlatform:
         outer = held.place.guest
         try:
             yield
-        except (MachineError, AgentError) as error:
+        except CallError:
+            raise
+        except MachineError as error:
             gone = not outer.process.running() or outer.process.wait(0.0) is not None
             where = f"the outer guest ({self._spec.outer}) ended" if gone else f"inside {self._spec.outer}"
-            inner = error.console if isinstance(error, MachineError) else ""
-            told = type(error) if isinstance(error, MachineError) else MachineError
+            told = AttestationError if isinstance(error, AttestationError) else MachineError
             raise told(
                 f"{where}: {error.message}",
                 hint=error.hint,
-                console=f"{inner}\n--- outer guest ---\n{outer.console()}",
+                console=f"{error.console}\n--- outer guest ---\n{outer.console()}",
+                phases=error.phases,
             ) from error
 
 

@@ -72,21 +72,22 @@ def probe_all(
     known = {} if refresh else _remembered()
     missing = [platform for platform in wanted if platform.name not in known]
     if missing:
-        with ThreadPoolExecutor(len(missing)) as pool:
-            found = dict(
-                zip(
-                    (platform.name for platform in missing),
-                    pool.map(lambda platform: platform.probe(deadline_s), missing),
-                    strict=True,
-                )
-            )
+        # Guests inside guests take the processors of several: one after the other, when the rest has been tried.
+        nested = [platform for platform in missing if "/" in platform.name]
+        single = [platform for platform in missing if platform not in nested]
+        with ThreadPoolExecutor(max(1, len(single))) as pool:
+            results = list(pool.map(lambda platform: platform.probe(deadline_s), single))
+        results += [platform.probe(deadline_s) for platform in nested]
+        found = {platform.name: result for platform, result in zip([*single, *nested], results, strict=True)}
         known = {**known, **found}
         lasting = {name: finding for name, finding in found.items() if not _was_late(finding)}
         _remember({**_remembered(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
 
 
-def probe_nested(platform: Startable, left_s: float | None, *, refresh: bool = False) -> Usable | Unusable | None:
+def probe_nested(
+    platform: Startable, left_s: float | None, *, refresh: bool = False
+) -> Usable | Unusable | None:
     """Probes a nested platform within `left_s` (None: as long as it may take).
 
     A remembered finding counts unless `refresh`. None when the time did not suffice to find out.
