@@ -165,6 +165,32 @@ def test_standard_input(tmp_path: Path) -> None:
     assert line.startswith("10.0.6.1:irdmi-10.0.6.2:1028 duration=0.000975")
 
 
+@pytest.mark.parametrize("form", ["pcap", "pcapng"])
+def test_a_large_file_is_read_in_place_as_a_pipe_is_read(tmp_path: Path, form: str) -> None:
+    """Files from a megabyte on are mapped: the same document, to the last figure."""
+    steps = [
+        step
+        for number in range(500)
+        for step in cf.conversation(
+            ("10.0.6.2", 2000 + number), start=1_272_975_194_000_000_000 + number * 1_000_000
+        )
+    ]
+    packets = cf.frames(steps)
+    if form == "pcap":
+        data = cf.pcap(packets)
+    else:
+        blocks = [cf.enhanced(packet, packet.ns // 1000) for packet in packets]
+        data = cf.section() + cf.interface() + b"".join(blocks)
+    path = tmp_path / "trace"
+    path.write_bytes(data)
+    assert len(data) > 1 << 20
+    mapped = run(str(capture_binary()), "--format=csv", str(path))
+    piped = run(str(capture_binary()), "--format=csv", "-", stdin=data)
+    assert mapped.replace(str(path), "-") == piped
+    assert mapped.count("\n") == 501
+    assert analyse_file(path).connections[-1].duration_ns == 975_000
+
+
 LIST_HEADER = '"No.","Time","Source","Destination","Protocol","Length","Info"\n'
 
 
