@@ -1,0 +1,74 @@
+"""What a block of nested trials costs beyond the outer guest's boot and the inner trials.
+
+Run from the checkout: `.venv/bin/python -m bench.nested [--on tcg/kvm,tcg/uml] [--trials 3] [--memory 512M]`. One block:
+an outer guest is started, and as many inner guests one after the other as are asked for. Aims: an inner KVM guest ready
+within 8 s of its hypervisor's start, at most 2 s of overhead.
+
+* outer ready: the outer hypervisor started → its agent's hello.
+* inner ready: the inner hypervisor started → its agent's hello, each trial.
+* overhead: the whole block, less those.
+"""
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, field
+
+from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.platforms import registry
+from guestmark.platforms.nested_outer import OUTERS
+
+AIM_READY_S, AIM_OVERHEAD_S = 8.0, 2.0
+
+
+@dataclass
+class Block:
+    """Seconds of one block."""
+
+    outer_s: float = 0.0
+    inner_s: list[float] = field(default_factory=list)
+    whole_s: float = 0.0
+
+    @property
+    def overhead_s(self) -> float:
+        """What is neither the outer boot nor an inner one."""
+        return self.whole_s - self.outer_s - sum(self.inner_s)
+
+
+def block(platform: str, trials: int, memory: str) -> Block:
+    """Runs one."""
+    cell = Cell("bench", WorkloadSpec("bench"), platform, {"memory": memory})
+    found = Block()
+    begin = time.monotonic()
+    with OUTERS.block([cell]):
+        for _ in range(trials):
+            with registry.get(platform).start(cell) as guest:
+                guest.attest()
+                found.inner_s.append(guest.phases["ready"])
+                found.outer_s += guest.phases.get("outer_ready", 0.0)
+    found.whole_s = time.monotonic() - begin
+    return found
+
+
+def main() -> None:
+    """Prints a line for each platform."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--on", default="tcg/kvm,tcg/uml")
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--memory", default="512M")
+    given = parser.parse_args()
+    for platform in given.on.split(","):
+        found = block(platform, given.trials, given.memory)
+        inner = " ".join(f"{seconds:.2f}" for seconds in found.inner_s)
+        sys.stdout.write(
+            f"{platform}: outer ready {found.outer_s:.2f} s, inner ready {inner} s"
+            f"{f' (aim {AIM_READY_S:g})' if platform.endswith('kvm') else ''}, "
+            f"overhead {found.overhead_s:.2f} s (aim {AIM_OVERHEAD_S:g}) of {found.whole_s:.2f} s\n"
+        )
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
