@@ -14,6 +14,7 @@ from guestmark.errors import (
     WorkloadError,
 )
 from guestmark.experiment import iterations
+from guestmark.experiment.counting import Counting
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
 from guestmark.plan.model import Better, Cell, Measurement, Metric, Plan, Trial, TrialStatus
@@ -23,6 +24,7 @@ from guestmark.workloads import base as workloads
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
+COUNTED = "counted"  # in a trial's attestation: what the hypervisor counted in an iteration, on average
 _CONSOLE_TAIL = 4096  # characters kept of a good trial's console
 _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
 
@@ -124,7 +126,10 @@ def _measure(
                 workload.prepare(machine)
                 record.attestation.update(workload.facts)
                 with recorder:
-                    record.measurements = _iterate(plan, slot, workload, machine, observer)
+                    counting = Counting(machine)
+                    record.measurements = _iterate(plan, slot, workload, machine, observer, counting)
+                if counted := counting.each():
+                    record.attestation[COUNTED] = counted
             finally:
                 record.warnings += workload.warnings
                 _clean_up(workload, machine, record)
@@ -136,8 +141,13 @@ def _measure(
                 record.warnings += machine.remarks()
 
 
-def _iterate(
-    plan: Plan, slot: Slot, workload: workloads.Workload, machine: "Machine", observer: Observer
+def _iterate(  # noqa: PLR0917 (all of a trial meets here)
+    plan: Plan,
+    slot: Slot,
+    workload: workloads.Workload,
+    machine: "Machine",
+    observer: Observer,
+    counting: Counting,
 ) -> tuple[Measurement, ...]:
     once = workloads.measures_once(workload)
     wanted = 1 if once else plan.policy.iterations or slot.iterations
@@ -148,7 +158,9 @@ def _iterate(
     rounds: list[list[Measurement]] = []
     while not rounds or len(rounds) < (wanted or 1):
         observer.phase(f"measuring {len(rounds) + 1}/{wanted or '?'}")
+        counting.begin()
         measured, duration = _timed(lambda: workload.run(machine))
+        counting.end()
         wanted = wanted or iterations.choose(duration)
         rounds.append(measured)
     return merge(rounds)

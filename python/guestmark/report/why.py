@@ -1,8 +1,8 @@
-"""Why system calls take their time: what the hypervisor did for each of them, one row for each call."""
+"""Why it takes its time: what the hypervisor did meanwhile; for system calls, one row for each call."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -12,6 +12,7 @@ from guestmark.report import figures
 from guestmark.report.analysis import CellResult, WorkloadResult
 from guestmark.report.rows import plain_table, taken
 
+COUNTED = "counted"  # of all workloads' trials: what was counted in an iteration, on average
 FACT = "syscalls"  # of the workload's trials: by call, how it was measured and what was counted
 _COUNTS = {  # counters of `platforms.counters`, and what their columns are called
     "kvm_exits": "exits",
@@ -33,6 +34,7 @@ _TOLD = 0.02  # share of all exits from which a kind is told
 class _Column:
     heading: str
     values: Sequence[str]
+    whole: bool = True  # without decimal points, which would have to stand under each other
 
     @property
     def texts(self) -> list[str]:
@@ -42,11 +44,11 @@ class _Column:
 def why_parts(workload: WorkloadResult, width: int) -> list[RenderableType]:
     """Tables of at most `width` columns: nanoseconds and counts of each call, averages over a cell's good trials.
 
-    Empty for other workloads.
+    For other workloads, sentences of what was counted in each iteration; nothing where nothing was.
     """
     found = [(result, calls) for result in workload.shown if (calls := _calls(result))]
     if not found:
-        return []
+        return _counted(workload)
     names = list(dict.fromkeys(name for _, calls in found for name in calls))
     blocks = [_columns(result, calls, names) for result, calls in found]
     used = {column.heading for block in blocks for column in block}
@@ -56,6 +58,31 @@ def why_parts(workload: WorkloadResult, width: int) -> list[RenderableType]:
         parts += [Text("; ".join(legend), style="dim", overflow="fold")]
     parts += [line for result, calls in found for line in _kinds(result, calls)]
     return [*parts, Text()]
+
+
+def _counted(workload: WorkloadResult) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for result in workload.shown:
+        averages = _averages([trial.attestation.get(COUNTED, {}) for trial in result.trials])
+        counts = [
+            f"{figures.number(averages[counter], 0)} {_LEGEND[name]}"
+            for counter, name in _COUNTS.items()
+            if averages.get(counter)
+        ]
+        if counts:
+            line = Text(f"{result.cell.id}: ", style="bold")
+            kinds = _by_kind(averages)
+            line.append(", ".join(counts) + (f" ({kinds})" if kinds else ""), style="not bold")
+            lines.append(line)
+    return [Text("In each iteration:", style="bold"), *lines, Text()] if lines else []
+
+
+def _averages(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for one in found:
+        for name, value in one.items():
+            values.setdefault(name, []).append(float(value))
+    return {name: sum(some) / len(some) for name, some in values.items()}
 
 
 def _calls(result: CellResult) -> dict[str, dict[str, float]]:
@@ -84,7 +111,7 @@ def _columns(
         if any(counter in call for call in calls.values()):
             each = [calls.get(name, {}).get(counter) for name in names]
             shown = figures.aligned(["–" if one is None else _count(one) for one in each])
-            columns.append(_Column(heading, shown))
+            columns.append(_Column(heading, shown, whole=False))
     return columns
 
 
@@ -101,7 +128,7 @@ def _tables(
         while waiting:
             title, block = waiting[0]
             headed = [
-                _Column(f"{title}, {one.heading}" if at == 0 else f"{one.heading}/op", one.values)
+                replace(one, heading=f"{title}, {one.heading}" if at == 0 else f"{one.heading}/op")
                 for at, one in enumerate(block)
             ]
             needed = taken([one.texts for one in headed])
@@ -111,7 +138,8 @@ def _tables(
             room -= needed
             waiting.pop(0)
         for column in columns[1:]:
-            table.add_column(column.heading, justify="right", no_wrap=True, overflow="ellipsis")
+            side: Literal["left", "right"] = "right" if column.whole else "left"
+            table.add_column(column.heading, justify=side, no_wrap=True, overflow="ellipsis")
         for row in range(len(first.values)):
             table.add_row(*(column.values[row] for column in columns))
         yield table
@@ -124,19 +152,26 @@ def _kinds(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list
         for counter, value in call.items():
             if counter.startswith(_PREFIX):
                 totals[counter] = totals.get(counter, 0.0) + value
-    every = totals.pop("kvm_exits", 0.0)
-    told = sorted(
-        ((value, name.removeprefix(_PREFIX)) for name, value in totals.items() if value >= _TOLD * every > 0),
-        reverse=True,
-    )
-    if not told:
+    kinds = _by_kind(totals)
+    if not kinds:
         return []
     line = Text(f"{result.cell.id}: ", style="bold")
-    said = ", ".join(f"{name} {figures.number(value, 1)}" for value, name in told)
-    line.append(
-        f"of {figures.number(every, 1)} exits for one of each call, KVM counted {said}", style="not bold"
+    every = figures.number(totals["kvm_exits"], 1)
+    return [line.append(f"of {every} exits for one of each call, KVM counted {kinds}", style="not bold")]
+
+
+def _by_kind(counted: Mapping[str, float]) -> str:
+    """What KVM counted beside its exits: those kinds that are a fair share of them, the most frequent first."""
+    every = counted.get("kvm_exits", 0.0)
+    told = sorted(
+        (
+            (value, name.removeprefix(_PREFIX))
+            for name, value in counted.items()
+            if name.startswith(_PREFIX) and name != "kvm_exits" and value >= _TOLD * every > 0
+        ),
+        reverse=True,
     )
-    return [line]
+    return ", ".join(f"{name} {figures.number(value, int(value < 1000))}" for value, name in told)
 
 
 def _significant(value: float) -> str:

@@ -1,0 +1,98 @@
+"""What a report says of the hypervisors' counters, and how they are summed over iterations."""
+
+import dataclasses
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from report_runs import constructed
+from rich.cells import cell_len
+from rich.console import Console, Group
+
+from guestmark.errors import MachineError
+from guestmark.experiment.counting import Counting
+from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.report.analysis import analyse
+from guestmark.report.why import why_parts
+
+MIX = WorkloadSpec("syscalls", {}, "system calls")
+
+
+def call(median_ns: float, **counted: float) -> dict[str, Any]:
+    return {"median_ns": median_ns, "per_operation": counted}
+
+
+FACTS: Mapping[str, Mapping[str, Any]] = {
+    "host": {"syscalls": {"null": call(186.2), "exec": call(455_000.0)}},
+    "uml": {"syscalls": {"null": call(17_900, uml_stops=1.01), "exec": call(10_800_000, uml_stops=486.2)}},
+    "tcg/kvm": {
+        "syscalls": {
+            "null": call(870, kvm_exits=0.001, kvm_io_exits=0.0),
+            "exec": call(130_000_000, kvm_exits=98.2, kvm_irq_exits=35.6, kvm_io_exits=0.3),
+        }
+    },
+}
+
+
+def said(width: int, workload: WorkloadSpec, facts: Mapping[str, Mapping[str, Any]]) -> str:
+    cells = [Cell(name, workload, name, baseline=name == "host") for name in facts]
+    run = constructed([(cell, 1.0) for cell in cells], blocks=2)
+    trials = [dataclasses.replace(trial, attestation=facts[trial.cell_id]) for trial in run.trials]
+    (result,) = analyse(run.plan, trials).workloads
+    out = io.StringIO()
+    Console(file=out, width=width).print(Group(*why_parts(result, width)), highlight=False)
+    assert all(cell_len(line) <= width for line in out.getvalue().splitlines())
+    return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
+
+
+def test_each_call_has_a_row() -> None:
+    assert said(100, MIX, FACTS).splitlines()[1:5] == [
+        "      host, ns     uml, ns  stops/op  tcg/kvm, ns  exits/op",
+        "─" * 59,
+        "null       186      17 900    1.01            870   0.001",
+        "exec   455 000  10 800 000  486.2     130 000 000  98.2",
+    ]
+
+
+def test_narrow_terminals_get_several_tables_and_kinds_are_told_in_words() -> None:
+    text = said(40, MIX, FACTS)
+    assert text.count("null") == 2
+    assert "stops: times that User-Mode Linux waited" in text
+    said_of_kinds = " ".join(text.split())
+    assert "tcg/kvm: of 98.2 exits for one of each call, KVM counted irq_exits 35.6" in said_of_kinds
+    assert "io_exits" not in said_of_kinds  # a third of a hundredth of them
+
+
+def test_other_workloads_have_a_sentence_for_each_guest() -> None:
+    command = WorkloadSpec("exec", {"argv": ["true"]}, "true")
+    counted = {
+        "host": {},
+        "uml": {"counted": {"uml_stops": 1234.4}},
+        "tcg": {"counted": {"tcg_blocks": 5000.0, "tcg_tlb_flushes": 12_345.0, "tcg_flushes": 0.0}},
+    }
+    assert said(120, command, counted).splitlines() == [
+        "In each iteration:",
+        "uml: 1234 times that User-Mode Linux waited for a traced process to stop",
+        "tcg: 12 345 flushes of an emulated TLB, 5000 blocks of code that TCG translated",
+        "",
+    ]
+    assert said(80, command, {"host": {}}) == ""
+
+
+def test_iterations_are_averaged_and_failed_readings_left_out() -> None:
+    class Counted:
+        """A machine that counts in steps and dies after the fourth reading."""
+
+        readings = 0
+
+        def counters(self) -> Mapping[str, float]:
+            self.readings += 1
+            if self.readings > 5:
+                raise MachineError("gone")
+            return {"kvm_exits": float(self.readings**2), **({"late": 1.0} if self.readings % 2 == 0 else {})}
+
+    counting = Counting(Counted())  # type: ignore[arg-type]
+    for _ in range(3):
+        counting.begin()
+        counting.end()
+    assert counting.each() == {"kvm_exits": ((4 - 1) + (16 - 9)) / 2}
