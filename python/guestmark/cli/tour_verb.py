@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.errors import PlatformUnusableError
+from guestmark.errors import PlatformUnusableError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +27,7 @@ def command(
         typer.Option(
             "--on",
             metavar="PLATFORM,...",
-            help="Where to go, instead of to every platform that can be used.",
+            help="Which guests to see beside the host, instead of all that can be used.",
             autocompletion=options.complete_platform,
         ),
     ] = None,
@@ -51,7 +51,7 @@ def command(
 
     findings = _findings(on, quiet)
     usable = [one.platform for one in findings if one.usable]
-    if usable in ([], ["host"]):
+    if usable == ["host"]:
         told = "; ".join(f"{one.platform}: {one.reason}" for one in findings if not one.usable)
         hints = dict.fromkeys(one.hint for one in findings if one.hint)
         raise PlatformUnusableError(
@@ -78,18 +78,20 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     from guestmark.report.tour import Finding
 
     wanted = parse_platforms(on) if on else load(*library.find(PLAN)).shape.platforms
-    names = [str(one) for one in wanted]
+    names = list(dict.fromkeys(["host", *(str(one) for one in wanted)]))
+    if names == ["host"]:
+        raise UsageError("a tour compares guests with the host", hint="e.g. --on uml,tcg")
     if not quiet:
         sys.stderr.write(f"guestmark: finding out which of {', '.join(names)} can be used here …\n")
         sys.stderr.flush()
-    platforms = [registry.get(name) for name in dict.fromkeys(names)]
+    platforms = [registry.get(name) for name in names]
     found: dict[str, Usable | Unusable] = {one.name: one.probe() for one in platforms if one.name == "host"}
     found |= probe_all(cast("list[Startable]", [one for one in platforms if one.name != "host"]))
     return [
         Finding(name, usable=False, reason=result.reason, hint=result.hint)
         if isinstance(result := found[name], Unusable)
         else Finding(name, usable=True, ready_s=result.ready_s)
-        for name in dict.fromkeys(names)
+        for name in names
     ]
 
 

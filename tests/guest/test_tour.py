@@ -1,0 +1,37 @@
+"""The whole tour in real guests, and what it leaves in the ledger."""
+
+import pytest
+from command_line import CommandLine
+
+ROWS = (
+    "computing",
+    "system calls",
+    "writing memory",
+    "writing a file",
+    "starting a guest",
+    "sending a file in",
+)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_whole_tour(tmp_path):
+    guestmark = CommandLine(tmp_path)
+    result = guestmark("tour", "--on", "uml,tcg", "--json", tmp_path / "tour.json", timeout=1100)
+    assert result.status == 0, result.stderr
+    for row in ROWS:
+        line = next(line for line in result.stdout.splitlines() if line.startswith(row))
+        assert "failed" not in line
+        assert "not yet" not in line
+    assert "What to run next" in result.stdout
+    assert result.stderr.count("guestmark: block") >= 3 * 16  # progress all along
+    document = guestmark("export", "last").document()
+    assert document["run"]["name"] == "tour"
+    assert document["run"]["blocks"] == 3
+    assert document["run"]["failed"] == 0
+    ratios = {cell["id"]: cell["vs_baseline"] for cell in document["cells"] if cell["platform"] == "tcg"}
+    assert ratios["cpu tcg"]["wall_s"]["ratio"] > 1.5
+    assert ratios["syscalls tcg"]["geomean_ns"]["ratio"] > 1.5
+    assert (tmp_path / "tour.json").stat().st_size > 10_000
+    shown = guestmark("show", "last")
+    assert "inconclusive" in shown.stdout  # three blocks prove nothing, and the full report says so
