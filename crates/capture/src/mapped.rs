@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 /// How much is mapped at once: what a process maps counts as its memory, and every change of maps costs both its time.
-pub const WINDOW: usize = 32 << 20;
+pub const WINDOW: usize = 16 << 20;
 
 thread_local! {
     /// Start and end of the window that this thread reads: the signal comes to whoever touched the page.
