@@ -67,7 +67,7 @@ pub struct Endpoints {
     all: Vec<One>,
     others: Sums,
     heap: usize,
-    /// Time of all connections, and of it the clients' and the servers' responses, nanoseconds.
+    /// Time of all connections captured in both directions, and of it the clients' and the servers' responses, nanoseconds.
     pub time: [u64; 3],
 }
 
@@ -109,7 +109,11 @@ impl Endpoints {
             (&summary.client, client, Role::Client),
             (&summary.server, 1 - client, Role::Server),
         ];
-        self.time[0] += summary.duration_ns;
+        // Half a conversation has no responses: nobody can be told from it.
+        let both = summary.client.packets > 0 && summary.server.packets > 0;
+        if both {
+            self.time[0] += summary.duration_ns;
+        }
         for (side, which, role) in sides {
             let latency = &conn.sent[which].latency;
             self.time[1 + usize::from(role == Role::Server)] += latency.sum;

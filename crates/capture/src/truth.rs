@@ -123,7 +123,7 @@ impl Truth {
             ("unknown_link", self.unknown_link, "packets have a link type that cannot be read".to_owned()),
             ("offload", self.offload, format!("connections hold packets larger than the segment size (largest frame {frame} bytes): segmentation offload, so one packet here was several on the wire, and packet counts and burst times are the sending machine's")),
             ("half_captured", self.half_captured, "connections were captured without their beginning or end".to_owned()),
-            ("one_sided", self.one_sided, "connections were captured in one direction only: they have no response latency".to_owned()),
+            ("one_sided", self.one_sided, "connections were captured in one direction only: they have no response latency, and the shares leave out their time".to_owned()),
             ("cut", self.cut, "packets are shortened by the snapshot length; lengths are taken from their headers, so no figure suffers".to_owned()),
             ("inferred", self.inferred, "rows of the packet list do not show ports or length: taken from the rows before".to_owned()),
             ("unnamed_ports", self.unnamed_ports, "rows name a port that /etc/services does not have and are not counted (export with transport name resolution off)".to_owned()),

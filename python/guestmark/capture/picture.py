@@ -11,12 +11,13 @@ from html import escape
 from pathlib import Path
 
 from guestmark.capture.model import Document, Endpoint, SequencePoint, Trace
-from guestmark.capture.table import duration, host_port, percent, said_shares, size
+from guestmark.capture.table import divided, duration, host_port, percent, said_shares, size
 from guestmark.errors import GuestmarkError
 
 WIDTH, LEFT, RIGHT = 960, 190, 24
 ROW, BINS = 64, 160
 MOST_ENDPOINTS = 12
+_LABELLED = 0.15  # smaller shares have no room for their name
 
 STYLE = """
 :root{--ink:#1b1f24;--soft:#6a737d;--line:#d8dee4;--paper:#fff;--client:#c2410c;--server:#1d4ed8;--bad:#be123c}
@@ -76,11 +77,11 @@ def _trace(trace: Trace) -> str:
 
 def _verdict(trace: Trace) -> str:
     shares = trace.shares
-    count = f"{trace.connection_count:,} connections, {trace.counters['packets']:,} packets"
+    count = f"{divided(trace)}, {trace.counters['packets']:,} packets"
     if shares.client is None or shares.server is None or shares.unknown is None:
         return f'<p class="soft">{count}</p>'
     segments = "".join(
-        f'<div class="{css}" style="width:{share * 100:.2f}%" title="{name}">{name}</div>'
+        f'<div class="{css}" style="width:{share * 100:.2f}%" title="{name}">{name if share > _LABELLED else ""}</div>'
         for css, name, share in zip(
             "csu",
             said_shares(shares).split(", "),
@@ -175,41 +176,47 @@ def sequences(trace: Trace) -> Iterable[str]:
     if connection:
         client, server = connection.client, connection.server
         title = f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
-    kept = "" if sequence.stride == 1 else f" Every {sequence.stride}th packet is drawn."
+    kept = "" if sequence.stride == 1 else f" One packet in {sequence.stride} is drawn."
     yield f"<h3>Time and sequence: {escape(title)}</h3>"
     yield (
         '<p class="soft">Dots: bytes as they were sent, red where they had been sent before. Line: what the other '
         f"side had acknowledged.{kept}</p>"
     )
+    last = max(1e-9, *(p.t for p in points))
     for by_client in (False, True):
         stream = [p for p in points if p.client == by_client and p.kind != "ack"]
         acks = [p for p in points if p.client != by_client]
         if stream and max(p.to for p in stream) > 0:
-            yield _sequence("client" if by_client else "server", stream, acks)
+            yield _sequence("client" if by_client else "server", stream, acks, last)
 
 
-def _sequence(role: str, stream: Sequence[SequencePoint], acks: Sequence[SequencePoint]) -> str:
+def _steps(last: float, about: int) -> list[float]:
+    """Round values from 0 to `last`, about so many: multiples of 1, 2 or 5 times a power of ten."""
+    rough = last / about
+    decade = 10.0 ** math.floor(math.log10(rough))
+    step = next(decade * factor for factor in (1, 2, 5, 10) if decade * factor >= rough * 0.999)
+    return [step * number for number in range(math.floor(last / step * 1.0001) + 1)]
+
+
+def _sequence(role: str, stream: Sequence[SequencePoint], acks: Sequence[SequencePoint], last: float) -> str:
     height = 300 if role == "server" else 180
-    last = max([1e-9, *(p.t for p in [*stream, *acks])])
     most = max(p.to for p in stream)
 
     def x(t: float) -> float:
         return LEFT + max(t, 0.0) / last * (WIDTH - LEFT - RIGHT)
 
-    def y(to: int) -> float:
+    def y(to: float) -> float:
         return height - 30 - min(to / most, 1.0) * (height - 50)
 
     grid = "".join(
-        f'<g class="tick"><line class="grid" x1="{x(last * i / 5):.1f}" x2="{x(last * i / 5):.1f}" y1="10" '
-        f'y2="{height - 30}"/><text x="{x(last * i / 5):.1f}" y="{height - 12}" text-anchor="middle">'
-        f"{duration(last * i / 5)}</text></g>"
-        for i in range(6)
+        f'<g class="tick"><line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="10" y2="{height - 30}"/>'
+        f'<text x="{x(t):.1f}" y="{height - 12}" text-anchor="middle">{duration(t) if t else "0"}</text></g>'
+        for t in _steps(last, 6)
     )
     grid += "".join(
-        f'<g class="tick"><line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(int(most * i / 4)):.1f}" '
-        f'y2="{y(int(most * i / 4)):.1f}"/><text x="{LEFT - 8}" y="{y(int(most * i / 4)) + 4:.1f}" '
-        f'text-anchor="end">{size(most * i / 4)}</text></g>'
-        for i in range(5)
+        f'<g class="tick"><line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(to):.1f}" y2="{y(to):.1f}"/>'
+        f'<text x="{LEFT - 8}" y="{y(to) + 4:.1f}" text-anchor="end">{size(to) if to else "0"}</text></g>'
+        for to in _steps(most, 4)
     )
     steps, highest = [], 0
     for p in acks:

@@ -215,7 +215,13 @@ def _sentence(trace: Trace) -> Text:
     if not trace.connection_count:
         return Text(f"No TCP or UDP among {packets:,} packets.", style="bold")
     if shares.client is None or shares.server is None:
-        return Text("Nothing lasted long enough to say who is slow.", style="bold")
-    said = said_shares(shares)
-    connections = f"{trace.connection_count:,} connection{'s' if trace.connection_count != 1 else ''}"
-    return Text.assemble((said, "bold"), f" of the time of {connections} ({packets:,} packets)")
+        return Text("No connection has both directions and lasts: nobody can say who is slow.", style="bold")
+    return Text.assemble(
+        (said_shares(shares), "bold"), f" of the time of {divided(trace)} ({packets:,} packets)"
+    )
+
+
+def divided(trace: Trace) -> str:
+    """The connections whose time the shares divide: `3 connections`; those of one direction are not among them."""
+    count = trace.connection_count - trace.counters["one_sided"]
+    return f"{count:,} connection{'s' if count != 1 else ''}"
