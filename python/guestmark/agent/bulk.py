@@ -15,8 +15,8 @@ from guestmark.agent import clocks
 from guestmark.agent.conversation import Conversation
 from guestmark.agent.messages import Done
 
-DIRECT_BLOCK = 4 << 20  # bytes of one request of direct I/O
-IN_FLIGHT = 4  # requests under way at once
+DIRECT_BLOCK = 8 << 20  # bytes of one request of direct I/O
+IN_FLIGHT = 2  # requests under way at once: one is read while the other is written
 BUFFERED_BLOCK = 1 << 20
 
 
