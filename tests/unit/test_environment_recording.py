@@ -127,3 +127,33 @@ def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
         not {"memory_bytes", "swap_bytes", "load", "frequency", "distribution", "mitigations"} & found.keys()
     )
     json.dumps(found, allow_nan=False)
+
+
+def test_disks_and_what_directories_are_on(tmp_path: Path) -> None:
+    for name, size in (("sda", "1000"), ("loop0", "8"), ("sr0", "0")):
+        queue = tmp_path / "sys/block" / name / "queue"
+        queue.mkdir(parents=True)
+        (queue.parent / "size").write_text(f"{size}\n")
+        (queue / "rotational").write_text("1\n")
+        (queue / "scheduler").write_text("none [mq-deadline] bfq\n")
+    (tmp_path / "sys/block/sda/device").mkdir()
+    (tmp_path / "sys/block/sda/device/model").write_text("QEMU HARDDISK   \n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mounts").write_text(
+        "/dev/sda / ext4 rw,noatime 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n/dev/old /var xfs rw 0 0\n"
+        "/dev/sdb /var xfs rw,sync 0 0\n"
+    )
+    found = record_environment([], programs=(), root=tmp_path)
+    assert found["disks"] == [
+        {
+            "name": "sda",
+            "bytes": 512_000,
+            "model": "QEMU HARDDISK",
+            "rotational": True,
+            "scheduler": "mq-deadline",
+        }
+    ]
+    assert found["filesystems"]["/"]["options"] == "rw,noatime"
+    assert found["filesystems"]["/tmp"]["mounted_at"] == "/"
+    assert found["filesystems"]["/dev/shm"]["type"] == "tmpfs"
+    assert found["filesystems"]["/var/tmp"]["device"] == "/dev/sdb"

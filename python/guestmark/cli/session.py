@@ -14,6 +14,8 @@ from guestmark.ledger.model import RunState, StoredRun
 from guestmark.plan.model import Plan, TrialStatus
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from guestmark.experiment.progress import Observer
     from guestmark.ledger.store import Ledger
     from guestmark.platforms.base import Platform, Unusable, Usable
@@ -30,6 +32,8 @@ class Outputs:
     quiet: bool = False
     then: bool = False  # published figures beside the measured ones
     keep: bool = False  # disk images of trials that fail or are interrupted
+    environment: bool = False  # what it was measured on
+    page: Callable[[StoredRun, int], RenderableType] | None = None  # instead of the report; columns given
 
     def files(self) -> list[tuple[str, str]]:
         """Format and destination of each output that was asked for."""
@@ -153,7 +157,7 @@ def show(stored: StoredRun, outputs: Outputs) -> None:
     """Prints the report and writes the documents that were asked for."""
     from guestmark.report import export_format, formats
     from guestmark.report.analysis import analyse
-    from guestmark.report.terminal import print_report
+    from guestmark.report.terminal import print_page, print_report
 
     analysis = analyse(stored.plan, stored.trials, stored.unusable)
     for name, path in outputs.files():
@@ -161,7 +165,11 @@ def show(stored: StoredRun, outputs: Outputs) -> None:
     if not outputs.stdout_taken:
         from rich.console import Console
 
-        print_report(stored, Console(highlight=False), then=outputs.then)
+        console = Console(highlight=False)
+        if outputs.page is not None:
+            print_page(outputs.page(stored, console.width), console)
+            return
+        print_report(stored, console, then=outputs.then, environment=outputs.environment)
 
 
 def write(data: bytes, path: str) -> None:

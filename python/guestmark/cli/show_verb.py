@@ -32,7 +32,7 @@ def command(
     if console_of is None:
         if then:
             options.check_published(stored.plan)
-        show(stored, Outputs(then=then))
+        show(stored, Outputs(then=then, environment=True))
         return
     from guestmark.plan.model import TrialStatus
     from guestmark.plan.nearest import unknown

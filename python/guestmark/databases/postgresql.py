@@ -56,9 +56,7 @@ class PostgreSQL(Database):
             "max_wal_size": f"{max(_SMALLEST_LOG, parse_size(str(params['log']))) >> 20}MB",
             "listen_addresses": "",
             "max_connections": str(threads + 10),
-            **(
-                {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
-            ),
+            **given_settings(params),
         }
 
     def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:

@@ -60,10 +60,10 @@ def populating(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
     elif spec.filesystem == "btrfs":
         yield "--rootdir", spec.tree
     else:
-        with tempfile.NamedTemporaryFile("w", prefix="guestmark-proto-", suffix=".txt") as file:
-            file.write("\n".join(["/", "0 0", *_prototype(Path(spec.tree), Path(spec.tree)), "$", ""]))
-            file.flush()
-            yield "-p", file.name
+        with tempfile.NamedTemporaryFile("w", prefix="guestmark-proto-", suffix=".txt") as listing:
+            listing.write("\n".join(["/", "0 0", *_prototype(Path(spec.tree), Path(spec.tree)), "$", ""]))
+            listing.flush()
+            yield "-p", listing.name
 
 
 def _replace(path: Path, old: bytes, new: bytes) -> None:

@@ -21,6 +21,7 @@ PROGRAMS = (f"qemu-system-{platform.machine()}", "linux.uml", "qemu-img", "guest
 LIBRARIES = ("msgspec", "numpy", "polars", "pydantic", "qemu.qmp", "rich", "scipy", "sqlalchemy", "typer")
 VULNERABILITIES = "sys/devices/system/cpu/vulnerabilities"
 _VERSION_LIMIT_S = 5.0
+_DIRECTORIES = ("/", "/dev/shm", "/tmp", "/var/tmp")
 
 
 def record_environment(
@@ -46,6 +47,8 @@ def record_environment(
         "memory_available_bytes": memory.get("MemAvailable"),
         "swap_bytes": memory.get("SwapTotal"),
         "swap_free_bytes": memory.get("SwapFree"),
+        "disks": _disks(root / "sys/block"),
+        "filesystems": _filesystems(root / "proc/self/mounts"),
         "transparent_hugepages": _chosen(_line(root / "sys/kernel/mm/transparent_hugepage/enabled")),
         "kernel": {
             "release": platform.release(),
@@ -128,6 +131,45 @@ def _memory(file: Path) -> dict[str, int]:
         with contextlib.suppress(ValueError, IndexError):
             found[name] = int(rest.split()[0]) * 1024
     return found
+
+
+def _disks(folder: Path) -> list[dict[str, Any]]:
+    """The block devices that have a size and are not made of files or memory."""
+    found = []
+    for device in sorted(folder.glob("*")):
+        sectors = _line(device / "size")
+        if device.name.startswith(("loop", "ram", "zram")) or sectors in ("", "0"):
+            continue
+        disk = {
+            "name": device.name,
+            "bytes": int(sectors) * 512,
+            "model": " ".join(
+                filter(None, (_line(device / "device/vendor"), _line(device / "device/model")))
+            ),
+            "rotational": {"1": True, "0": False}.get(_line(device / "queue/rotational")),
+            "scheduler": _chosen(_line(device / "queue/scheduler")),
+            "write_cache": _line(device / "queue/write_cache"),
+        }
+        found.append({name: value for name, value in disk.items() if value not in (None, "")})
+    return found
+
+
+def _filesystems(mounts: Path) -> dict[str, Any]:
+    """What the directories are on that images and host files usually go to: the last mount that holds each."""
+    live = [line.split(" ") for line in _text(mounts).splitlines()]
+    found = {}
+    for directory in _DIRECTORIES:
+        holds = [fields for fields in live if len(fields) > 3 and _below(directory, fields[1])]
+        if holds:
+            device, where, kind, options = max(enumerate(holds), key=lambda one: (len(one[1][1]), one[0]))[1][
+                :4
+            ]
+            found[directory] = {"device": device, "mounted_at": where, "type": kind, "options": options}
+    return found
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _chosen(text: str) -> str:

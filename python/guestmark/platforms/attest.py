@@ -1,6 +1,8 @@
 """What a machine really is, held against what the cell asked for. Nothing falls back silently."""
 
+import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from guestmark.plan.units import parse_size
@@ -55,7 +57,19 @@ def _inside(guest: Guest) -> dict[str, Any]:
         "processors": facts.cpus_online,
         "memory_bytes": facts.mem_total_kib * 1024,
         "clocksource": facts.clocksource,
+        "cpu_flags_missing": sorted(host_cpu_flags() - set(facts.cpu_flags)),  # that the host has
+        "cpu_flags_more": sorted(set(facts.cpu_flags) - host_cpu_flags()),  # that the host has not
     }
+
+
+@functools.cache
+def host_cpu_flags() -> frozenset[str]:
+    """The features of this host's first processor, as its kernel names them."""
+    for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
 
 
 def _kernel(asked: str, inside: Mapping[str, Any], guest: Guest) -> None:

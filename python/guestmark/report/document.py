@@ -8,6 +8,7 @@ from typing import Any
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
 from guestmark.plan.model import Metric, Trial, TrialStatus
+from guestmark.report import surroundings
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 from guestmark.stats.summary import Summary
@@ -60,6 +61,7 @@ def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[st
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
         "unusable": to_plain(run.unusable),
+        **surroundings.document(run),
     }
     cleaned: dict[str, Any] = clean(document)
     return cleaned

@@ -5,7 +5,7 @@ from html import escape
 
 from guestmark.ledger.model import StoredRun
 from guestmark.plan.model import CellStatus, Metric, Trial, TrialStatus
-from guestmark.report import figures
+from guestmark.report import figures, surroundings
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.report.conclusion import conclusion
 from guestmark.report.document import clean
@@ -22,6 +22,7 @@ h1{font-size:1.3rem}h3{font-size:1rem}h2{font-size:1.1rem;margin-top:2.5rem;over
 table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .9rem .25rem 0;text-align:left;white-space:nowrap}th{font-weight:500;color:#5b6570}
 tr+tr td{border-top:1px solid #dde2e7}.scroll{overflow-x:auto}
+.wrap td{white-space:normal;overflow-wrap:anywhere}.wrap th{vertical-align:top}
 .faster{color:#14743a}.slower{color:#b3261e}.same{color:#0b6b80}.unclear{color:#8a6100}
 svg{display:block;width:100%;height:auto;margin:.5rem 0}footer,.note{color:#5b6570;font-size:.9rem}
 text{font:13px system-ui,sans-serif;fill:currentColor}
@@ -54,6 +55,7 @@ def page(run: StoredRun, analysis: Analysis | None = None) -> str:
             for result in workload.cells
             if result.status is not CellStatus.OK
         ]
+    parts.append(_environment(run))
     small = "<br>".join(_text(line.plain) for line in footer_lines(found, run_id=run.id, state=run.state))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -64,6 +66,14 @@ def page(run: StoredRun, analysis: Analysis | None = None) -> str:
     )
 
 
+def _environment(run: StoredRun) -> str:
+    rows = "".join(
+        f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
+        for name, value in surroundings.rows(run, whole=True)
+    )
+    return f'<h2>Measured on</h2><table class="wrap">{rows}</table>' if rows else ""
+
+
 def _text(value: str) -> str:
     return escape(str(clean(value)))
 
@@ -72,6 +82,8 @@ def _table(workload: WorkloadResult) -> str:
     units = {metric.name: _unit(workload, metric) for metric in workload.metrics}
     first = workload.metrics[0]
     heads = ["cell", figures.heading(first, units[first.name]), "ratio", "verdict"]
+    durable = [durability(result) for result in workload.shown]
+    heads += ["durable"] if any(durable) else []
     heads += [figures.heading(metric, units[metric.name]) for metric in workload.metrics[1:]]
     rows = ["<tr>" + "".join(f"<th>{_text(head)}</th>" for head in heads) + "</tr>"]
     for result, reached in zip(workload.shown, durable, strict=True):
@@ -82,11 +94,10 @@ def _table(workload: WorkloadResult) -> str:
         if comparison is not None:
             said = label(comparison.verdict, first)
             title = f' title="{_text(comparison.reason)}"' if comparison.reason else ""
-    durable = [durability(result) for result in workload.shown]
-    heads += ["durable"] if any(durable) else []
             verdict = f'<span class="{_CLASSES[comparison.verdict]}"{title}>{said}</span>'
         cells = [_text(result.cell.id), _estimate(result, first, units[first.name])]
         cells += ["baseline" if result.cell.baseline else _text(against), verdict]
+        cells += [_text(reached)] if any(durable) else []
         cells += [_estimate(result, metric, units[metric.name]) for metric in workload.metrics[1:]]
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     said = '<p class="note">durable: whether the guest\'s flushes reached the host</p>' if any(durable) else ""
@@ -98,7 +109,6 @@ def _then(side: Side) -> str:
     heads = ["cell", *(column[0] for column in side.numbers)]
     rows = ["<tr>" + "".join(f"<th>{_text(head)}</th>" for head in heads) + "</tr>"]
     for number, pair in enumerate(side.pairs, start=1):
-        cells += [_text(reached)] if any(durable) else []
         cells = [pair.result.cell.id, *(column[number].strip() for column in side.numbers)]
         rows.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")
     small = "<br>".join(_text(line) for line in side.small_print)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from guestmark.ledger.model import StoredRun
 from guestmark.plan.model import CellStatus, Metric
-from guestmark.report import figures
+from guestmark.report import figures, surroundings
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.report.conclusion import conclusion
 from guestmark.report.document import clean
@@ -35,26 +35,51 @@ WIDE = 100  # columns from which the reasons of verdicts have room
 
 
 def report(
-    run: StoredRun, *, width: int = 80, analysis: Analysis | None = None, then: bool = False
+    run: StoredRun,
+    *,
+    width: int = 80,
+    analysis: Analysis | None = None,
+    then: bool = False,
+    environment: bool = False,
 ) -> RenderableType:
-    """Everything about a run: tables, conclusion, footer. `width` in columns; `then` adds published figures."""
+    """Everything about a run: tables, conclusion, footer. `width` in columns; `then` adds published figures,
+    `environment` what it was measured on.
+    """
     found = analysis or analyse(run.plan, run.trials, run.unusable)
     parts: list[RenderableType] = [result_table(found, width=width, then=then)]
     if then:
         parts += not_measured(found)
     if said := conclusion(found):
         parts += [*said, Text()]
+    if environment:
+        parts += [_environment(run), Text()]
     return Group(*parts, footer(found, run_id=run.id, state=run.state))
 
 
-def print_report(run: StoredRun, console: Console | None = None, *, then: bool = False) -> None:
-    """Prints `report` as wide as the console is; without colour when it is not a terminal.
+def _environment(run: StoredRun) -> Table:
+    table = plain_table()
+    table.add_column("measured on", no_wrap=True, style="dim")
+    table.add_column("", overflow="fold")
+    for name, value in surroundings.rows(run):
+        table.add_row(clean(name), clean(value))
+    return table
+
+
+def print_report(
+    run: StoredRun, console: Console | None = None, *, then: bool = False, environment: bool = False
+) -> None:
+    """Prints `report` as wide as the console is."""
+    out = console or Console(highlight=False)
+    print_page(report(run, width=out.width, then=then, environment=environment), out)
+
+
+def print_page(made: RenderableType, out: Console) -> None:
+    """Prints it without colour when the console is not a terminal.
 
     Terminals that do not speak UTF-8 get ASCII for the signs they lack, never an error.
     """
-    out = console or Console(highlight=False)
     with out.capture() as capture:
-        out.print(report(run, width=out.width, then=then), highlight=False)
+        out.print(made, highlight=False)
     text = capture.get()
     if not out.encoding.lower().startswith("utf"):
         text = text.translate(_ASCII)

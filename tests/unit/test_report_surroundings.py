@@ -1,0 +1,87 @@
+"""What a run was measured on, as reports show it."""
+
+from dataclasses import replace
+
+from report_runs import host_uml_tcg
+
+from guestmark.report.document import result_document
+from guestmark.report.html import page
+from guestmark.report.surroundings import binaries, machines, rows
+
+ENVIRONMENT = {
+    "processor": {"model": "Core <5>", "count": 2, "microcode": "0x1", "smt": "1"},
+    "frequency": {"governor": "powersave", "minimum_khz": "800000", "maximum_khz": "3400000", "boost": False},
+    "memory_bytes": 4_000_000_000,
+    "swap_bytes": 1_000_000_000,
+    "disks": [{"name": "sda", "bytes": 500_000_000_000, "model": "ATA Disk", "rotational": True}],
+    "filesystems": {"/var/tmp": {"device": "/dev/sda1", "mounted_at": "/", "type": "ext4", "options": "rw"}},
+    "kernel": {"release": "6.1.0"},
+    "virtualization": {"hypervisor": True, "vendor": "QEMU"},
+}
+
+
+def run_with(digests):
+    """Every trial with a digest by its platform, and missing flags in guests."""
+    run = host_uml_tcg(blocks=2)
+    flags = {"uml": ["avx2", "vmx"], "tcg": []}
+    trials = []
+    for trial in run.trials:
+        platform = trial.cell_id.partition("#")[0]
+        guest = {"guest": {"cpu_flags_missing": flags[platform]}} if platform in flags else {}
+        told = {"binary": "/bin/x", "binary_sha256": digests[platform], "host_binary_sha256": "a" * 64}
+        trials.append(replace(trial, attestation={**guest, **told}))
+    return replace(run, trials=tuple(trials), environments=(ENVIRONMENT,))
+
+
+SAME = {"host": "a" * 64, "uml": "a" * 64, "tcg": "a" * 64}
+
+
+def test_the_authors_list_is_answered():
+    said = dict(rows(run_with(SAME)))
+    assert said["processor"] == "Core <5>, 2 processors, microcode 0x1, SMT on"
+    assert said["frequency"] == "governor powersave, 0.80 to 3.40 GHz, boost off"
+    assert said["memory"] == "4.0 GB, swap 1.0 GB"
+    assert said["disk sda"] == "500.0 GB, ATA Disk, rotational"
+    assert said["/var/tmp"] == "ext4 on /dev/sda1 (rw)"
+    assert said["virtualization"] == "this host is itself a guest, QEMU"
+    assert said["uml command"] == "qemu -M pc"
+    assert said["uml lacks"] == "2 processor features of the host: avx2 vmx"
+    assert said["tcg lacks"] == "no processor feature of the host"
+    assert said["program"] == f"/bin/x is the same on host, uml, tcg: SHA-256 {'a' * 16}… in 8 of 8 trials"
+
+
+def test_another_program_on_one_side_is_said_loudly():
+    run = run_with({**SAME, "tcg": "b" * 64})
+    (binary,) = binaries(run)
+    assert not binary.same
+    assert dict(rows(run))["program"].startswith("/bin/x is NOT the same: SHA-256 host aaaa")
+    assert result_document(run)["programs"][0]["same"] is False
+
+
+def test_machines_of_layers_inside_of_others_are_the_innermost():
+    run = run_with(SAME)
+    trials = tuple(
+        replace(
+            trial, attestation={"outer": {"guest": {"cpu_flags_missing": ["x"]}}, "inner": trial.attestation}
+        )
+        for trial in run.trials
+    )
+    assert machines(replace(run, trials=trials)) == machines(run)
+
+
+def test_the_page_and_the_document_have_it_in_full():
+    run = run_with(SAME)
+    text = page(run)
+    assert "Core &lt;5&gt;" in text
+    assert "a" * 64 in text
+    document = result_document(run)
+    assert document["machines"][0]["cpu_flags_missing"] == ["avx2", "vmx"]
+    assert document["programs"][0]["sha256"] == {
+        "host": ["a" * 64], "this host": ["a" * 64], "uml": ["a" * 64], "tcg": ["a" * 64]
+    }  # fmt: skip
+
+
+def test_runs_that_know_nothing_of_it_say_nothing():
+    run = replace(host_uml_tcg(), environments=({},))
+    assert dict(rows(run)).keys() == {"uml command", "tcg command"}
+    assert "Measured on" in page(run)
