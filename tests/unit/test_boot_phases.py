@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -161,7 +162,9 @@ def test_initcalls_of_a_kernel_and_of_its_modules():
     calls = dict(initcalls.parse((LOGS / "initcalls-tcg.txt").read_text()))
     assert calls["con_init"] == 0
     assert calls["virtio_pci_driver_init [virtio_pci]"] == pytest.approx(0.036772)
-    assert not any(name.startswith("probe of") for name in calls)  # devices' probes are in the calls that make them
+    assert not any(
+        name.startswith("probe of") for name in calls
+    )  # devices' probes are in the calls that make them
 
 
 def test_what_a_trial_keeps_of_its_initcalls():
@@ -227,6 +230,13 @@ def test_the_host_is_not_booted():
     plan = boot(on=("host", "tcg"))
     with pytest.raises(UsageError, match="not booted"):
         BootWorkload.preflight(plan, plan.cells)
+
+
+def test_iterations_that_cannot_be_are_said():
+    plan = boot()
+    assert BootWorkload.preflight(plan, plan.cells) == []
+    several = replace(plan, policy=replace(plan.policy, iterations=3))
+    assert "starts once" in BootWorkload.preflight(several, several.cells)[0]
 
 
 def test_only_watched_guests_are_made_to_talk():

@@ -109,7 +109,7 @@ def _unlike_total(shown: Sequence[CellResult]) -> list[Text]:
         for one in shown
         if TOTAL.name in one.summary and abs(sum(phases(one)) / one.summary[TOTAL.name].mean - 1) > 0.02
     ]
-    said = f"phases of {', '.join(found)} are those of a start that was traced, which takes longer than total"
+    said = f"phases of {', '.join(found)} are those of a second start, which was traced"
     return [Text(said, style="dim", overflow="fold")] if found else []
 
 

@@ -61,9 +61,12 @@ class BootWorkload:
         for cell in cells:
             if cell.platform == "host":
                 raise UsageError("the host is not booted", hint="measure guests: --on tcg,uml,kvm,tcg/kvm")
+        remarks = []
+        if (plan.policy.iterations or 1) > 1 or plan.policy.warmup > 1:
+            remarks.append("a machine starts once: each trial of boot is one iteration without warm-up")
         if any(cell.workload.params["watch"]["initcalls"] for cell in cells):
-            return ("initcalls are traced, which makes kernels start more slowly",)
-        return ()
+            remarks.append("initcalls are traced, which makes kernels start more slowly")
+        return remarks
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
