@@ -84,6 +84,15 @@ def test_a_server_that_is_missing_is_named_with_its_package(server, tmp_path, mo
     with pytest.raises(PlatformUnusableError, match="is not installed") as caught:
         preflight(cell(server=server))
     assert server in caught.value.hint
+    # Beside something that can be measured it is a remark, and the reason of the trials that fail.
+    exec_cell = Cell("true", WorkloadSpec("exec", {"argv": ["true"]}), "host")
+    lacking = cell(server=server)
+    plan = Plan("test", (exec_cell, lacking), Policy(), (), context={"uid": os.getuid()})
+    (remark,) = OltpWorkload.preflight(plan, [lacking])
+    assert "is not installed" in remark
+    assert "will fail" in remark
+    with pytest.raises(PlatformUnusableError, match="is not installed"):
+        OltpWorkload(plan, lacking)
 
 
 def test_sysbench_that_is_missing_is_named_with_its_package(tmp_path, monkeypatch):

@@ -55,7 +55,8 @@ class OltpWorkload:
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming a package, `UsageError` for data that cannot fit on its disk."""
         account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
-        return oltp_checks.check(cells, account)
+        others = any(cell.workload.name != cells[0].workload.name for cell in plan.cells)
+        return oltp_checks.check(cells, account, others=others)
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
