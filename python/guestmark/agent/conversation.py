@@ -56,18 +56,6 @@ class Conversation:
             self._closed = why
             self._link.close()
 
-    def detach(self, timeout_s: float = 10.0) -> tuple[Transport, bytes]:
-        """Hands the conversation on: the transport, and the frame that greets whoever speaks over it next.
-
-        This agent is closed then, its transport is not.
-        """
-        hello = self.hello(timeout_s)
-        with Guard(self, "detach"):
-            transport = self._link.detach(time.monotonic() + timeout_s)
-        self._closed = "was handed on"
-        greeting = msgspec.msgpack.encode({"id": 0, "ok": hello})
-        return transport, len(greeting).to_bytes(4, "little") + greeting
-
     def hello(self, timeout_s: float = 60.0) -> Hello:
         """Who answers. The first time it waits for the agent's greeting, so call it first, with the boot's deadline.
 

@@ -92,15 +92,6 @@ class Link:
         """Closes the transport."""
         self._transport.close()
 
-    def detach(self, deadline: float) -> Transport:
-        """Gives the transport back with nothing half-sent, unread or unacknowledged, for somebody else to use."""
-        self.finish_sending(deadline)
-        while self.window is not None and self._in_flight:
-            self._wait(deadline, "did not acknowledge what it took", ())
-        if self._incoming or self._frames:
-            raise LinkError("said something nobody asked for")
-        return self._transport
-
     def exchange(
         self,
         deadline: float,

@@ -46,10 +46,9 @@ BOOT_ARGS = {
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a start needs beyond the cell's factors: arguments, the descriptors in them, modules that may be missing."""
+    """What a start needs beyond the cell's factors: arguments, modules that may be missing."""
 
     arguments: tuple[str, ...] = ()
-    pass_fds: tuple[int, ...] = ()
     modules: tuple[str, ...] = ()
     ports: int = 1  # of the channel's device, the agent's included
 
@@ -105,7 +104,7 @@ class QemuPlatform:
                 *extras.arguments,
                 *_kernel(kernel, initramfs, self._kernel_args(share, factors, watch)),
             ]  # fmt: skip
-            process.start(command, pass_fds=(*line.fds, *monitor_line.fds, *extras.pass_fds))
+            process.start(command, pass_fds=(*line.fds, *monitor_line.fds))
             line.handed()
             monitor_line.handed()
             agent = Agent(line.transport())
