@@ -118,6 +118,8 @@ def test_other_things_that_cannot_work_are_said_beforehand(tmp_path):
     with pytest.raises(UsageError, match="too long for the path of the server's socket"):
         preflight(cell("host", factors={"location": str(long)}))
     assert preflight(cell(threads=8)) == ["uml: 8 threads share 1 processor"]
+    (remark,) = preflight(cell("host", factors={"location": "/dev/shm"}))
+    assert "does not flush its log" in remark
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root runs servers as somebody else")

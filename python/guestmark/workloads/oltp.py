@@ -210,7 +210,8 @@ def _for_each(
     host_flushes = counted.host_flushes
     if host_flushes is None:
         verdict = changes.facts.get("flushes_reached_host", "unknown")
-        host_flushes = server_flushes if on_host and verdict == "yes" else reached.get(verdict)
+        directly = on_host and counted.guest_flushes is None  # not through a loop device
+        host_flushes = server_flushes if directly and verdict == "yes" else reached.get(verdict)
     shares: list[tuple[Metric, int | None]] = [
         (metrics.SERVER_FLUSHES, server_flushes),
         (metrics.GUEST_FLUSHES, counted.guest_flushes),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from guestmark.databases.base import Account, Database, sysbench
 from guestmark.databases.kinds import KINDS
+from guestmark.disks.below import in_memory
 from guestmark.disks.preflight import free_bytes
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
 from guestmark.errors import PlatformUnusableError, UsageError
@@ -46,6 +47,11 @@ def check(cells: Iterable[Cell], account: Account, *, others: bool) -> list[str]
         _check_room(cell, database, disk, on_directory=on_host and not disk.loop)
         if on_host:
             _check_directory(database, disk, account)
+            if not disk.loop and in_memory(disk.location):
+                remarks[
+                    f"{cell.id}: {disk.location} is in memory, where MariaDB does not flush its log, and a flush costs "
+                    "nothing; a guest's disk has flushes in any case (--set location=DIRECTORY, on a disk)"
+                ] = None
         if remark := _threads(cell):
             remarks[remark] = None
     return list(remarks)
