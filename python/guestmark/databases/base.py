@@ -98,19 +98,17 @@ class Database(ABC):
         """sysbench's options for connecting over the local socket."""
 
     @abstractmethod
-    def flushes_query(self, data: str) -> list[str]:
-        """The command that asks the running server how often it has flushed its files."""
+    def client(self, data: str) -> list[str]:
+        """A client of the running server that answers each line of its input at once, without headings."""
+
+    @property
+    @abstractmethod
+    def flushes_query(self) -> str:
+        """What asks the server how often it has flushed its files: one line, whose answer is one number."""
 
     @abstractmethod
     def socket(self, data: str) -> str:
         """Path of the local socket."""
-
-    def flushes(self, answer: str) -> int:
-        """The sum of the numbers that `flushes_query` printed. Raises `ValueError` when there are none."""
-        numbers = [line.split()[-1] for line in answer.splitlines() if line.strip()]
-        if not numbers:
-            raise ValueError(f"{self.title} does not say how often it has flushed")
-        return sum(int(number) for number in numbers)
 
 
 def given_settings(params: Mapping[str, object]) -> dict[str, str]:

@@ -80,12 +80,20 @@ class MariaDB(Database):
             f"--mysql-db={DATABASE}",
         ]
 
-    def flushes_query(self, data: str) -> list[str]:
-        """See `Database`: of data files and of the log, which are counted apart."""
+    def client(self, data: str) -> list[str]:
+        """See `Database`."""
         return [
-            self.programs["mariadb"], "--no-defaults", f"--socket={self.socket(data)}", "--user=root", "-NB", "-e",
-            "SHOW GLOBAL STATUS WHERE Variable_name IN ('Innodb_data_fsyncs', 'Innodb_os_log_fsyncs')",
+            self.programs["mariadb"], "--no-defaults", f"--socket={self.socket(data)}", "--user=root",
+            "--skip-column-names", "--batch", "--unbuffered",
         ]  # fmt: skip
+
+    @property
+    def flushes_query(self) -> str:
+        """See `Database`: of data files, and of the log, which older servers count apart."""
+        return (
+            "SELECT CAST(SUM(VARIABLE_VALUE) AS INTEGER) FROM information_schema.GLOBAL_STATUS "
+            "WHERE VARIABLE_NAME IN ('INNODB_DATA_FSYNCS', 'INNODB_OS_LOG_FSYNCS');"
+        )
 
     def socket(self, data: str) -> str:
         """See `Database`."""

@@ -83,15 +83,24 @@ class PostgreSQL(Database):
             "--pgsql-db=postgres",
         ]
 
-    def flushes_query(self, data: str) -> list[str]:
-        """See `Database`: of the write-ahead log, which is what commits wait for."""
+    def client(self, data: str) -> list[str]:
+        """See `Database`."""
         return [
-            self.programs["psql"], "-h", data, "-p", str(_PORT), "-U", _USER, "-d", "postgres", "-AtXq", "-c",
-            "SELECT CASE WHEN current_setting('server_version_num')::int < 180000 "
-            "THEN (xpath('/row/n/text()', query_to_xml('SELECT wal_sync AS n FROM pg_stat_wal', true, true, '')))[1] "
-            "ELSE (xpath('/row/n/text()', query_to_xml('SELECT sum(fsyncs) AS n FROM pg_stat_io "
-            "WHERE object = ''wal''', true, true, '')))[1] END",
+            self.programs["psql"], "--host", data, "--port", str(_PORT), "--username", _USER, "--dbname", "postgres",
+            "--no-align", "--tuples-only", "--no-psqlrc", "--quiet",
         ]  # fmt: skip
+
+    @property
+    def flushes_query(self) -> str:
+        """See `Database`: of the write-ahead log, which is what commits wait for.
+
+        Version 18 counts them elsewhere, and a query may not name a column that is not there.
+        """
+        return (
+            "SELECT (xpath('/row/n/text()', query_to_xml(CASE "
+            "WHEN current_setting('server_version_num')::int < 180000 THEN 'SELECT wal_sync AS n FROM pg_stat_wal' "
+            "ELSE 'SELECT sum(fsyncs) AS n FROM pg_stat_io WHERE object = $$wal$$' END, true, true, '')))[1];"
+        )
 
     def socket(self, data: str) -> str:
         """See `Database`."""
