@@ -100,8 +100,9 @@ def _table(workload: WorkloadResult) -> str:
         cells += [_text(reached)] if any(durable) else []
         cells += [_estimate(result, metric, units[metric.name]) for metric in workload.metrics[1:]]
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    said = '<p class="note">durable: whether the guest\'s flushes reached the host</p>' if any(durable) else ""
-    return f'<div class="scroll"><table>{"".join(rows)}</table></div>{said}'
+    table = f'<div class="scroll"><table>{"".join(rows)}</table></div>'
+    note = '<p class="note">durable: whether the guest\'s flushes reached the host</p>'
+    return f"{table}{note}" if any(durable) else table
 
 
 def _then(side: Side) -> str:
