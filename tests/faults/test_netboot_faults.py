@@ -69,8 +69,10 @@ def test_a_rom_of_another_card(run_plan):
     assert "8086:100e" in result.stderr
 
 
-def test_a_card_without_rom_for_the_firmware(run_plan):
-    result = run_plan(f'nic = "e1000"\nfirmware = "uefi"\nrom = "{ROMS}/pxe-e1000.rom"')
+@pytest.mark.parametrize("card", [f'nic = "e1000"\nrom = "{ROMS}/pxe-e1000.rom"', 'nic = "eepro100"'])
+def test_a_card_without_rom_for_the_firmware(run_plan, card):
+    """A build of one's own, and the card that the distribution has a BIOS image for only."""
+    result = run_plan(f'firmware = "uefi"\n{card}')
     assert result.status == 2
     assert "no image for UEFI" in result.stderr
 

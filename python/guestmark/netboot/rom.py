@@ -94,7 +94,7 @@ def find(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
                 return read(Path(file))
         raise UsageError("network=passt needs iPXE as a kernel (ipxe.lkrn)", hint="install the package ipxe")
     for directory in _DIRECTORIES:
-        path = Path(directory) / f"efi-{nic.rom}.rom"
+        path = Path(directory) / f"{nic.rom}.rom"
         if path.is_file():
             return replace(read(path), own=False)
     raise UsageError(
