@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Nic:
     """One level of the factor `nic`.
 
-    `rom` is the file (without `.rom`) that QEMU loads by itself: `efi-` ones hold images for BIOS and UEFI, `pxe-` for BIOS.
+    `rom` is the file (without `.rom`) that QEMU loads by itself: `efi-` is for BIOS and UEFI, `pxe-` for BIOS alone.
     """
 
     name: str
