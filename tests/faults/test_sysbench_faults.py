@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
 from guestmark.disks import loop
 from guestmark.errors import AttestationError, GuestmarkError, MachineError, WorkloadError
@@ -211,3 +212,19 @@ def test_a_killed_controller_leaves_no_mount_no_loop_device_and_no_image(tmp_pat
         time.sleep(0.05)
     assert not list(tmp_path.iterdir())
     assert not backing.exists() or str(tmp_path) not in backing.read_text()
+
+
+def test_a_missing_program_is_said_before_anything_starts(tmp_path):
+    plan = tmp_path / "mine.toml"
+    plan.write_text(
+        'schema = "guestmark-plan/1"\nname = "mine"\ntitle = "?"\nplatforms = ["host"]\n'
+        '[workloads.cpu]\nkind = "sysbench"\nparams.test = "cpu"\n'
+        '[workloads.io]\nkind = "fio"\nparams.job = "[a]\\nrw=read\\nsize=1M\\n"\n'
+    )
+    result = CommandLine(tmp_path)("run", plan, "--blocks", "1", env={"PATH": str(tmp_path)})
+    assert result.status == 3
+    assert not result.stdout
+    for said in ("sysbench is not installed (install the package sysbench)", "fio is not installed"):
+        assert said in result.stderr
+    assert "block 1" not in result.stderr
+    assert "Traceback" not in result.stderr

@@ -134,6 +134,11 @@ def test_files_larger_than_the_disk_are_refused():
         remarks(cell("host", {"location": "/tmp"}, test="fileio", file_total_size="1P"))
 
 
+def test_files_need_a_filesystem():
+    with pytest.raises(UsageError, match="its disk needs a filesystem"):
+        remarks(cell(test="fileio", factors={"filesystem": "none"}))
+
+
 def test_a_set_smaller_than_memory_is_warned_of():
     (said,) = remarks(cell(test="fileio", file_total_size="256M", factors={"memory": "512M"}))
     assert "smaller than the machine's memory (512M)" in said

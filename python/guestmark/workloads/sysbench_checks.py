@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from guestmark.disks import loop
 from guestmark.disks.preflight import free_bytes
-from guestmark.disks.spec import DiskSpec, Role, disks_of
+from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
 from guestmark.errors import UsageError
 from guestmark.plan.model import Cell
 from guestmark.plan.platform_spec import parse_platform
@@ -24,7 +25,11 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
         if "file_total_size" in options:
             disk = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
             _check_size(cell, options, disk)
-            found += [lies_of_memory(options, _memory_of(cell)), _lies_of_host_cache(cell, options, disk)]
+            found += [
+                _cannot_mount(disk),
+                lies_of_memory(options, _memory_of(cell)),
+                _lies_of_host_cache(cell, options, disk),
+            ]
         for remark in filter(None, found):
             remarks.setdefault(remark, []).append(cell.id)
     return [f"{_named(ids)}: {remark}" for remark, ids in remarks.items()]
@@ -52,6 +57,11 @@ def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) 
     return f"O_DIRECT ends in the host's page cache, as the image is read and written through it ({way})"
 
 
+def _cannot_mount(disk: DiskSpec) -> str:
+    reason = loop.why_not() if disk.loop else ""
+    return f"{reason}, so it will fail; the other cells go on" if reason else ""
+
+
 def _threads(cell: Cell, options: Mapping[str, str]) -> str:
     kind = parse_platform(cell.platform).inner.kind
     processors = {"host": os.cpu_count() or 1, "uml": 1}.get(kind, int(cell.factors.get("smp", "1")))
@@ -64,6 +74,10 @@ def _threads(cell: Cell, options: Mapping[str, str]) -> str:
 
 def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
     size = parse_size(options["file_total_size"])
+    if disk.filesystem == NO_FILESYSTEM and cell.platform != "host":
+        raise UsageError(
+            f"{cell.id}: fileio makes files, so its disk needs a filesystem", hint="e.g. filesystem=ext4"
+        )
     on_directory = parse_platform(cell.platform).inner.kind == "host" and not disk.loop
     room = free_bytes(disk.location) if on_directory else disk.size
     if size < room:
