@@ -5,6 +5,7 @@ import time
 import pytest
 from command_line import CommandLine
 
+from guestmark.agent import syscalls
 from guestmark.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.plan import workload_kinds
 from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
@@ -50,6 +51,10 @@ def test_kvm_inside_tcg_is_kvm_and_has_a_disk():
         assert result.status == 0
         assert result.wall_s == pytest.approx(result.guest_wall_s, abs=0.1 + result.wall_error_s)
         assert guest.phases["outer_ready"] > 0
+        options = {"operations": 20, "time_s": 0.02, "timeout_s": 120.0, "counters": guest.counters}
+        nothing, _, program = syscalls.measure(guest.agent, names=["null", "exec"], **options)
+        assert program.counted["kvm_exits"] > nothing.counted["kvm_exits"] > 0
+        assert program.measured.operations >= 20
         values, facts = uploaded(cell, guest)
         assert values["host_written_bytes"] >= 4 << 20
         assert values["vmm_cpu_s"] > 0

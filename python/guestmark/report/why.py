@@ -53,7 +53,9 @@ def why_parts(workload: WorkloadResult, width: int) -> list[RenderableType]:
     blocks = [_columns(result, calls, names) for result, calls in found]
     used = {column.heading for block in blocks for column in block}
     parts: list[RenderableType] = [Text("For each call:", style="bold")]
-    parts += _tables(_Column("", names), blocks, [result.cell.id for result, _ in found], width)
+    platforms = [result.cell.platform for result, _ in found]
+    titles = platforms if len(set(platforms)) == len(found) else [result.cell.id for result, _ in found]
+    parts += _tables(_Column("", names), blocks, titles, width)
     if legend := [f"{name}: {text}" for name, text in _LEGEND.items() if name in used]:
         parts += [Text("; ".join(legend), style="dim", overflow="fold")]
     parts += [line for result, calls in found for line in _kinds(result, calls)]

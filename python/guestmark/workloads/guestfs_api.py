@@ -14,7 +14,6 @@ from guestmark.plan.disk_metrics import LAUNCH
 from guestmark.plan.guestfs_api_kind import CALLS, WALL
 from guestmark.plan.model import Cell, Measurement, Plan
 from guestmark.plan.platform_spec import parse_platform
-from guestmark.plan.units import parse_size
 from guestmark.platforms.host import HostPlatform
 from guestmark.platforms.nested import READY_DEADLINE_S, NestedPlatform
 from guestmark.workloads import guestfs_inside, libguestfs
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 _ACCELERATORS = ("tcg", "kvm")
 _DEEPEST = 2
-_MIB = 1 << 20
 _ANSWER_S = 30.0
 
 
@@ -73,11 +71,7 @@ class GuestfsApiWorkload:
     def run(self, machine: Machine) -> list[Measurement]:
         """Launches, and then makes the calls. Raises `WorkloadError` when one fails or says something else."""
         calls = session.commands(self._rounds)
-        script: list[str | Mark] = []
-        if "memory" in self._factors:
-            script.append(f"set-memsize {parse_size(self._factors['memory']) // _MIB}")
-        if "smp" in self._factors:
-            script.append(f"set-smp {self._factors['smp']}")
+        script: list[str | Mark] = [*libguestfs.sized(self._factors)]
         script += [session.drive(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
         started_at, marks, printed = self._told(machine, script)
         self.facts["calls"] = len(calls)
