@@ -46,6 +46,7 @@ def test_transactions_are_measured_and_the_server_ends_cleanly(server):
     assert workload.warnings == []
     assert workload.facts["server_binary_sha256"] == workload.facts["server_host_binary_sha256"]
     assert workload.facts["server_stop_s"] > 0
+    assert workload.facts["server"].startswith(f"{KINDS[server].title} 1")
     with started(server=server) as (_, again):
         assert again.facts["database_from_cache"]
         assert again.facts["database_prepared_s"] < 0.3

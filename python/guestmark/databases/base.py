@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,7 @@ class Database(ABC):
     title: ClassVar[str]
     packages: ClassVar[Mapping[str, str]]  # by program
     ready: ClassVar[bytes]  # what it logs when it takes connections
+    version: ClassVar[re.Pattern[str]]  # how it says at its start what it is
     stopped: ClassVar[bytes]  # what it logs last, when it was shut down cleanly
     stop_signal: ClassVar[int]
     needed_bytes: ClassVar[int]  # of a data directory without tables, without its log

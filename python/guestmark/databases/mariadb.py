@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 
@@ -22,6 +23,7 @@ class MariaDB(Database):
         "my_print_defaults": "mariadb-client-core",
     }
     ready = b"ready for connections"
+    version = re.compile(r"Starting (MariaDB \S+)")
     stopped = b"Shutdown complete"
     stop_signal = signal.SIGTERM
     needed_bytes = 30 << 20

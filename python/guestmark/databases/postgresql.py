@@ -27,6 +27,7 @@ class PostgreSQL(Database):
         "psql": "postgresql-client",
     }
     ready = b"database system is ready to accept connections"
+    version = re.compile(r"starting (PostgreSQL \S+)")
     stopped = b"database system is shut down"
     stop_signal = signal.SIGINT  # "fast": ends connections, writes everything
     needed_bytes = 40 << 20

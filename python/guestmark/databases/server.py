@@ -46,6 +46,12 @@ class Server:
         """Whether it was started, and its end has not been heard of."""
         return self._process is not None and self._process.running
 
+    @property
+    def version(self) -> str:
+        """What it said it is, when it started; empty when it has not."""
+        said = self.database.version.search(self.log)
+        return said[1] if said else ""
+
     def start(self, timeout_s: float) -> float:
         """Starts it; seconds until it took connections. Raises `MachineError` with its log when it does not."""
         begin = time.monotonic()

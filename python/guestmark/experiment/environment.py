@@ -154,6 +154,12 @@ def _disks(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def _vendor(device: Path) -> str:
+    """Of a block device; a virtio disk has a number."""
+    vendor = _line(device / "device/vendor")
+    return "virtio" if vendor == "0x1af4" else vendor
+
+
 def _filesystems(mounts: Path) -> dict[str, Any]:
     """What the directories are on that images and host files usually go to: the last mount that holds each."""
     live = [line.split(" ") for line in _text(mounts).splitlines()]

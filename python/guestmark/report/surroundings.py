@@ -168,7 +168,13 @@ def _host_rows(environment: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             ),
         )
     programs = environment.get("programs", {})
-    yield "versions", "; ".join(str(version) for version in programs.values())
+    yield (
+        "versions",
+        "; ".join(
+            str(version) if name.partition("-")[0] in str(version).lower() else f"{name} {version}"
+            for name, version in programs.items()
+        ),
+    )
 
 
 def _proof(binary: Binary, *, whole: bool) -> str:

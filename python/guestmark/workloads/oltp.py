@@ -92,6 +92,7 @@ class OltpWorkload:
         self.facts["sysbench_command"] = " ".join(self._argv(self._server))
         with self._told(machine):
             self.facts["server_start_s"] = self._server.start(self._limit_s)
+        self.facts["server"] = self._server.version
 
     def run(self, machine: Machine) -> list[Measurement]:
         """One measurement. Raises `WorkloadError`, or `MachineError` with the log when the server has ended."""
