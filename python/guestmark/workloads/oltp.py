@@ -18,12 +18,12 @@ from guestmark.databases.server import Server
 from guestmark.disks.below import Below, Changes
 from guestmark.errors import MachineError, WorkloadError
 from guestmark.plan import oltp_metrics as metrics
-from guestmark.plan import sysbench_metrics
 from guestmark.plan.metric_spec import GUEST_WALL, WALL
 from guestmark.plan.model import Cell, Measurement, Metric, Plan
 from guestmark.workloads import oltp_checks, sysbench_report
 from guestmark.workloads.moving import measured, sync_everything, target_of
 from guestmark.workloads.program import OUTPUT_LIMIT, find_same, judge, shares_root
+from guestmark.workloads.sysbench import spread
 
 if TYPE_CHECKING:
     from guestmark.agent.client import ExecResult
@@ -181,24 +181,15 @@ def _of_sysbench(report: Report, result: ExecResult) -> list[tuple[Metric, float
         raise WorkloadError(
             "not one transaction was finished in time", hint="give it longer (params.time) or fewer rows"
         )
-    values = [
+    return [
         (metrics.TRANSACTIONS, sql.transactions_per_s),
         (metrics.QUERIES, sql.queries_per_s),
-        (sysbench_metrics.LATENCY_AVG, report.latency_avg_s),
-        (sysbench_metrics.LATENCY_P95, report.percentile_s or 0.0),
-        (sysbench_metrics.LATENCY_MIN, report.latency_min_s),
-        (sysbench_metrics.LATENCY_MAX, report.latency_max_s),
+        *spread(report),
         (metrics.IGNORED_ERRORS, float(sql.ignored_errors)),
         (metrics.RECONNECTS, float(sql.reconnects)),
         (WALL, result.wall_s),
         (GUEST_WALL, result.guest_wall_s),
     ]
-    if report.threads > 1:
-        values += [
-            (sysbench_metrics.EVENTS_STDDEV, report.thread_events_stddev),
-            (sysbench_metrics.TIME_STDDEV, report.thread_time_stddev_s),
-        ]
-    return values
 
 
 def _for_each(

@@ -165,12 +165,9 @@ class SysbenchWorkload:
             )
 
 
-def _common(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
+def spread(report: Report) -> list[tuple[Metric, float]]:
+    """How the events' times spread, and with several threads, how evenly these shared them."""
     values = [
-        (metrics.EVENTS_RATE, report.events_per_s),
-        (metrics.TOTAL_TIME, report.total_time_s),
-        (metrics.EVENT_TOTAL, report.event_total_s),
-        (metrics.OUTSIDE, report.overhead_s),
         (metrics.LATENCY_AVG, report.latency_avg_s),
         (metrics.LATENCY_P95, report.percentile_s or 0.0),
         (metrics.LATENCY_MIN, report.latency_min_s),
@@ -181,6 +178,17 @@ def _common(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
             (metrics.EVENTS_STDDEV, report.thread_events_stddev),
             (metrics.TIME_STDDEV, report.thread_time_stddev_s),
         ]
+    return values
+
+
+def _common(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
+    values = [
+        (metrics.EVENTS_RATE, report.events_per_s),
+        (metrics.TOTAL_TIME, report.total_time_s),
+        (metrics.EVENT_TOTAL, report.event_total_s),
+        (metrics.OUTSIDE, report.overhead_s),
+        *spread(report),
+    ]
     return [
         *values,
         (WALL, result.wall_s),
