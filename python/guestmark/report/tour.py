@@ -159,10 +159,10 @@ def _cost(result: CellResult, workload: WorkloadResult) -> Cost | None:
 
 
 def _value(value: float, metric: Metric) -> str:
-    unit = figures.table_unit(metric.unit, [value])
-    if metric.unit == "ns":
-        unit = figures.fitting_unit("s", [value * 1e-9])
-        value *= 1e-9
+    base = metric.unit
+    if base == "ns":
+        value, base = value * 1e-9, "s"
+    unit = figures.fitting_unit(base, [value])
     return f"{_short(value / unit.size)} {unit.name}".strip()
 
 
@@ -264,7 +264,13 @@ def _caution(run: StoredRun, found: Analysis) -> str:
     ended = ", interrupted" if run.state is RunState.INTERRUPTED else ""
     if found.blocks < 2:
         return f"{rounds}{ended}: a first impression (?), no more. Run {run.id}."
+    busy = len(found.flagged_blocks)
+    disturbed = (
+        f" This machine was busy with other things in {busy} of them, which widens the ranges: better when it is idle."
+        if busy
+        else ""
+    )
     return (
         f"{rounds}{ended} show magnitudes, not small differences; what they do not settle is unclear "
-        f"(95 % intervals). Run {run.id}."
+        f"(95 % intervals).{disturbed} Run {run.id}."
     )
