@@ -59,6 +59,7 @@ def test_an_outer_guest_that_dies_fails_its_trial_only():
             assert "clocks of the layers disagree" in remark
 
 
+@pytest.mark.long
 def test_an_inner_guest_that_panics_leaves_the_outer_one_well():
     with OUTERS.block([INNER]):
         first, error = broken(lambda _: None, "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 60")
