@@ -143,6 +143,14 @@ def test_three_layers():
         assert guest.attest()["inner"]["guest"]["cpu"] == "UML"
 
 
+def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(tmp_path):
+    result = CommandLine(tmp_path)("doctor", "--json", timeout=120)
+    assert result.status == 0, result.stderr
+    found = {one["name"]: one for one in result.document()["platforms"]}
+    assert found["tcg/kvm"]["usable"] in {True, None}, found["tcg/kvm"]
+    assert (found["tcg/kvm"]["usable"] is True) == (found["tcg/kvm"]["ready_s"] is not None)
+
+
 @pytest.mark.long
 def test_the_doctor_finds_out_about_kvm_in_tcg(tmp_path):
     guestmark = CommandLine(tmp_path)

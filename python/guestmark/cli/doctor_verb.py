@@ -53,6 +53,7 @@ def examine(again: bool, nested: bool = False) -> dict[str, Any]:
 
     from guestmark.experiment.environment import record_environment
     from guestmark.platforms import registry
+    from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import DOCTOR_DEADLINE_S, DOCTOR_IN_ALL_S, probe_all, probe_nested
 
     begin = time.monotonic()
