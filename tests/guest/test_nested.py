@@ -111,7 +111,7 @@ def test_too_little_memory_is_computed_before_anything_starts(tmp_path):
 def test_an_inner_hypervisor_that_is_missing_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(PlatformUnusableError, match=r"inside tcg: linux\.uml is not installed") as caught:
-        registry.get("tcg/uml").start(cell_of("tcg/uml")).__enter__()
+        registry.get("tcg/uml").start(Cell("test", WorkloadSpec("test"), "tcg/uml")).__enter__()
     assert "user-mode-linux" in caught.value.hint
 
 
