@@ -176,6 +176,8 @@ why() {
         ovmf) echo "the UEFI firmware of network boots" ;;
         chromium) echo "looks at the pages that are made" ;;
         mkfs.*) echo "makes file systems on disk images" ;;
+        mariadbd | my_print_defaults) echo "is measured as a database server, and asked about" ;;
+        fio) echo "is measured as a workload" ;;
         ip) echo "makes the network namespaces of the tests" ;;
         mmdebstrap) echo "makes the fresh Debian root in which set-up is tested" ;;
         cargo) echo "builds the agent (Rust, at least $rust_wanted)" ;;
@@ -212,6 +214,8 @@ package() {
         *:mkfs.xfs) echo xfsprogs ;;
         *:mkfs.btrfs) echo btrfs-progs ;;
         *:ip) echo iproute2 ;;
+        *:mariadbd) echo mariadb-server-core ;;
+        *:my_print_defaults) echo mariadb-client-core ;;
         fedora:ovmf | arch:ovmf) echo edk2-ovmf ;;
         *:ca) echo ca-certificates ;;
         *:qemu) echo "qemu (x86_64 system emulator)" ;;
@@ -376,7 +380,7 @@ missing_dev() {
 }
 
 # What the tests compare with, look at pages with, or make file systems with.
-test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish"
+test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish mariadbd my_print_defaults fio"
 
 make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
