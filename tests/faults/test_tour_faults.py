@@ -35,7 +35,7 @@ def test_no_guest_at_all(guestmark):
     assert "no guest can be started here" in result.stderr
     assert "qemu" in result.stderr
     assert "block" not in result.stderr
-    assert guestmark("runs").stdout.count("tour") == 0
+    assert not guestmark.ledger.exists()
 
 
 @pytest.mark.timeout(200)
@@ -53,4 +53,4 @@ def test_an_interrupted_tour(guestmark):
     assert "interrupted" in text
     assert "guestmark resume" in text
     assert b"Traceback" not in stderr
-    assert "tour" in guestmark("runs").stdout
+    assert "interrupted" in guestmark("runs").stdout
