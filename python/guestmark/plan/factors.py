@@ -36,7 +36,6 @@ class Factor:
         """Whether the machine the workload runs on can be given this factor."""
         return spec.inner.kind in self.kinds and (spec.nested or not self.nested)
 
-
     @property
     def where(self) -> str:
         """The platforms it applies to, in words."""

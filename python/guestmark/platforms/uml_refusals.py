@@ -5,7 +5,9 @@ import re
 from guestmark.errors import MachineError
 
 # Linux, arch/um/os-Linux/start_up.c: the checks that its kernel makes of the host before anything else.
-_PTRACE = re.compile(r"^.*(?:check_ptrace|check_sysemu|start_ptraced_child|PTRACE_\w+|ptrace: ).*$", re.MULTILINE)
+_PTRACE = re.compile(
+    r"^.*(?:check_ptrace|check_sysemu|start_ptraced_child|PTRACE_\w+|ptrace: ).*$", re.MULTILINE
+)
 _EXEC = re.compile(r"^.*(?:/dev/shm must be not mounted noexec|must not be mounted noexec).*$", re.MULTILINE)
 
 
