@@ -58,7 +58,7 @@ def test_version():
         ("guestmark ex", {"exec", "export"}),
         ("guestmark exec --on u", {"uml"}),
         ("guestmark exec --on host,t", {"host,tcg"}),
-        ("guestmark exec --set me", {"memory="}),
+        ("guestmark exec --set mac", {"machine="}),
         ("guestmark exec --set memory=512M,1", {"memory=512M,1G"}),
         ("guestmark shell --on k", {"kvm"}),
         ("guestmark exec --null a", {"all"}),
