@@ -179,6 +179,19 @@ def test_many_long_names_become_numbers_that_a_table_explains():
     assert "data=journal" in wide
 
 
+def test_short_names_tell_levels_that_the_baseline_does_not_have():
+    def filesystem(platform, kind, baseline=False):
+        levels = {"filesystem": kind, "block_size": "1M"} if kind else {}
+        name = f"dd {platform} {kind}"
+        return Cell(name, DD, platform, levels, baseline, group="a file copied with dd from a second disk")
+
+    cells = [(filesystem("host", "", True), 1.0)]
+    cells += [(filesystem("tcg", kind), 2.0) for kind in ("ext2", "ext3", "btrfs")]
+    lines = printed(run_with(cells), width=60, then=False).splitlines()
+    bars = lines[lines.index(next(line for line in lines if line.startswith("4  tcg btrfs"))) - 3 :]
+    assert [line[3:13].strip() for line in bars[:4]] == ["host", "tcg ext2", "tcg ext3", "tcg btrfs"]
+
+
 def test_durability_stands_beside_speed():
     run = run_with()
     verdicts = {"upload tcg preallocation=off": "yes", "upload tcg preallocation=full": "no"}

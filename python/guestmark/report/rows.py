@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from guestmark.plan.model import Cell
 from guestmark.report.analysis import CellResult, WorkloadResult
 from guestmark.report.document import clean
 
@@ -120,9 +121,17 @@ class Names:
         words += [
             level
             for name in _varying(shown)
-            if (level := result.cell.factors.get(name, "")) and usual.factors.get(name, level) != level
+            if (level := result.cell.factors.get(name, "")) and level != _usual(name, level, usual, shown)
         ]
         return " ".join(words) or result.cell.id
+
+
+def _usual(name: str, level: str, usual: Cell, shown: Sequence[CellResult]) -> str:
+    """The level that needs no saying: the usual cell's, and where it has no such factor the only one there is."""
+    if name in usual.factors:
+        return usual.factors[name]
+    levels = {result.cell.factors[name] for result in shown if name in result.cell.factors}
+    return level if len(levels) == 1 else ""
 
 
 def _varying(results: Sequence[CellResult]) -> list[str]:
