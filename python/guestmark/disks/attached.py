@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from guestmark.disks.image import Image
 
 _APPEAR_S = 15.0
-_TIME_STAMP = re.compile(r"\[ *(\d+\.\d+)\] ")
-_LOG_CLOCK_S = 0.1  # by which the log's clock and the uptime's may differ
+_TIME_STAMP = re.compile(r"\[ *\d+\.\d+\] ")
 _MOUNT_S = 120.0
 _PREFIXES = {"virtio-blk": "vd", "virtio-scsi": "sd", "ide": "sd"}
 
@@ -59,13 +59,15 @@ class AttachedDisk:
         if not self.device:
             return self.directory
         agent.mkdir(self.directory, parents=True)
-        begin_s = float(agent.read_file("/proc/uptime").split()[0])
+        about_to = f"guestmark: mounting {self.device}"
+        with contextlib.suppress(CallError):
+            agent.write_file("/dev/kmsg", about_to.encode())
         try:
             agent.mount(
                 self.device, self.directory, self.spec.filesystem, self.spec.mount_options, timeout_s=_MOUNT_S
             )
         except CallError as error:
-            raise self._refused(error, _kernel_log(agent, begin_s)) from error
+            raise self._refused(error, _kernel_log(agent, about_to)) from error
         self._attest(agent)
         return self.directory
 
@@ -174,16 +176,11 @@ def _serial(agent: Agent, path: str) -> str:
     return content[header:].decode(errors="replace").strip()
 
 
-def _kernel_log(agent: Agent, since_s: float) -> list[str]:
-    """The kernel's messages since then (seconds of its uptime), without their time stamps."""
+def _kernel_log(agent: Agent, mark: str) -> list[str]:
+    """The kernel's messages after the last one that is `mark`, without their time stamps."""
     try:
         done = agent.exec(["dmesg"], timeout_s=20, output_limit=1 << 20)
     except CommandError:  # a root without the program has no messages to show
         return []
-    lines = done.stdout.decode(errors="replace").splitlines()
-    stamped = [(_TIME_STAMP.match(line), line) for line in lines]
-    return [
-        line[match.end() :] if match else line
-        for match, line in stamped
-        if match is None or float(match[1]) >= since_s - _LOG_CLOCK_S
-    ]
+    _, _, after = done.stdout.decode(errors="replace").rpartition(mark)
+    return [_TIME_STAMP.sub("", line) for line in after.splitlines() if line]
