@@ -217,6 +217,24 @@ def test_an_interrupted_plan_goes_on_where_it_stopped(guestmark, plan):
     assert resumed.document()["plan"]["cells"] == whole.document()["plan"]["cells"]
 
 
+def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark, tmp_path):
+    plan = tmp_path / "writes.toml"
+    plan.write_text(
+        'schema = "guestmark-plan/1"\nname = "writes"\ntitle = "Which blocks?"\nplatforms = ["host"]\n'
+        '[workloads.filewrite]\nparams.amount = "1M"\nfactors.block_size = ["64K", "1M"]\n'
+        "[repetition]\nblocks = 8\n"
+    )
+    process = guestmark.start("run", plan, "--quiet")
+    assert wait_until(lambda: len(guestmark.trials_of()) > 2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    resumed = guestmark("resume", "last", "--quiet", "--json", "-")
+    assert resumed.status == 0
+    assert {cell["factors"]["block_size"] for cell in resumed.document()["cells"]} == {"64K", "1M"}
+    assert len(all_trials(resumed.document())) == 3 * 8  # the null copy, too
+
+
 def test_one_failing_workload_does_not_stop_the_others(guestmark, plan):
     plan.write_text(PLAN.replace('"sleep 0.08"', '"echo broken >&2; exit 3"'))
     result = run(guestmark, plan, "--blocks", 3)
