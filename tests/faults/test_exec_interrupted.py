@@ -19,8 +19,8 @@ def guestmark(tmp_path):
 
 
 def marked(tmp_path, seconds):
-    """A command that can be recognised in the process table."""
-    mark = f"{seconds}.{os.getpid()}{random.randrange(10**6):06}"
+    """A command that can be recognised in the process table; it takes a twentieth of a second more than `seconds`."""
+    mark = f"{seconds}.05{os.getpid()}{random.randrange(10**6):06}"
     return ["sleep", mark], mark
 
 
