@@ -41,6 +41,15 @@ class CommandLine:
         }
         self.folder = folder
 
+    @classmethod
+    def with_scratch(cls, folder: Path) -> "CommandLine":
+        """One whose temporary files are all in `folder/scratch`, so that what is left there can be seen."""
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        made = cls(folder)
+        made.environment |= {"TMPDIR": str(scratch), "XDG_RUNTIME_DIR": str(scratch)}
+        return made
+
     def start(self, *arguments, **more):
         return subprocess.Popen(
             [sys.executable, "-m", "guestmark", *map(str, arguments)],

@@ -13,11 +13,7 @@ GUESTS = ("uml", "tcg")
 
 @pytest.fixture
 def guestmark(tmp_path):
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    command_line = CommandLine(tmp_path)
-    command_line.environment |= {"TMPDIR": str(scratch), "XDG_RUNTIME_DIR": str(scratch)}
-    return command_line
+    return CommandLine.with_scratch(tmp_path)
 
 
 def hypervisors(guestmark):

@@ -8,7 +8,6 @@ import typer
 
 from guestmark.cli import options
 from guestmark.cli.measuring import Measuring, measuring
-from guestmark.plan.matrix import Null
 
 SETTINGS = {"allow_interspersed_args": False}
 
@@ -68,6 +67,6 @@ def command(
         stdin_path=stdin,
         ignore_failure=ignore_failure,
         caller=asdict(Caller.current()),
-        **{**given.overrides(), "null": given.null or Null.BASELINE},
+        **given.overrides(),
     )
     raise typer.Exit(session.execute(build(wanted, argv), given.ledger, given.outputs()))

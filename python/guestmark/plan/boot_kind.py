@@ -7,11 +7,8 @@ from typing import Any
 from pydantic import Field
 
 from guestmark.plan.boot_metrics import ALL
-from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.plan.schema import Strict
-from guestmark.plan.workload_kinds import WorkloadKind, register
-
-FACTORS_OF_PEER = frozenset({"memory", "smp"})
+from guestmark.plan.workload_kinds import WorkloadKind, register, takes_only
 
 
 class BootParams(Strict):
@@ -39,10 +36,6 @@ def _label(params: Mapping[str, Any]) -> str:
     return f"boot{work}{', initcalls traced' if params['watch']['initcalls'] else ''}"
 
 
-def _peer_takes(name: str, _platform: PlatformSpec) -> bool:
-    return name in FACTORS_OF_PEER
-
-
 BOOT = register(
     WorkloadKind(
         "boot",
@@ -59,6 +52,6 @@ GUESTFS_RUN = register(
         lambda: GuestfsRunParams,
         lambda _params: ALL,
         lambda _params: "guestfish run",
-        _peer_takes,
+        takes_only("memory", "smp"),
     )
 )

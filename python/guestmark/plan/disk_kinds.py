@@ -14,7 +14,7 @@ from guestmark.plan.model import Metric
 from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.plan.schema import Strict
 from guestmark.plan.units import format_size, parse_size
-from guestmark.plan.workload_kinds import WorkloadKind, register
+from guestmark.plan.workload_kinds import WorkloadKind, register, takes_only
 
 Content = Literal["zero", "one", "random"]
 _DISK_FACTORS = frozenset(factor.name for factor in vars(disk_factors).values() if isinstance(factor, Factor))
@@ -137,11 +137,8 @@ class _Takes:
 
     disk: bool = True
     more: frozenset[str] = frozenset()
-    only: frozenset[str] | None = None
 
     def __call__(self, name: str, platform: PlatformSpec) -> bool:
-        if self.only is not None:
-            return name in self.only
         if name in _DISK_FACTORS:
             return self.disk
         return name != BLOCK_SIZE.name or name in self.more
@@ -149,10 +146,18 @@ class _Takes:
 
 _ANY = _Takes()
 _BLOCKS = _Takes(more=frozenset({BLOCK_SIZE.name}))
-_GUESTFISH = _Takes(
-    only=frozenset({"memory", "smp", "format", "preallocation", "cluster_size", "location", "size", "filesystem",
-                    "mkfs", "mount"})
-)  # fmt: skip
+_GUESTFISH = takes_only(
+    "memory",
+    "smp",
+    "format",
+    "preallocation",
+    "cluster_size",
+    "location",
+    "size",
+    "filesystem",
+    "mkfs",
+    "mount",
+)
 
 
 def _writing(_params: Mapping[str, Any]) -> tuple[Metric, ...]:

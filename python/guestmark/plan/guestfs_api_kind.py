@@ -7,14 +7,12 @@ from pydantic import Field
 
 from guestmark.plan.disk_metrics import LAUNCH
 from guestmark.plan.model import Better, Metric
-from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.plan.schema import Strict
-from guestmark.plan.workload_kinds import WorkloadKind, register
+from guestmark.plan.workload_kinds import WorkloadKind, register, takes_only
 
 WALL = Metric("wall_s", "s")  # of the session, between launch and shutdown
 CALLS = Metric("rate", "calls/s", Better.HIGHER)
 METRICS = (WALL, CALLS, LAUNCH)
-_TAKES = frozenset({"memory", "smp"})
 
 
 class GuestfsApiParams(Strict):
@@ -29,10 +27,6 @@ def _label(params: Mapping[str, Any]) -> str:
     return f"libguestfs session of {number_of_calls(params['rounds'])} calls"
 
 
-def _takes(name: str, _platform: PlatformSpec) -> bool:
-    return name in _TAKES
-
-
 GUESTFS_API = register(
     WorkloadKind(
         "guestfs-api",
@@ -40,6 +34,6 @@ GUESTFS_API = register(
         lambda: GuestfsApiParams,
         lambda _params: METRICS,
         _label,
-        _takes,
+        takes_only("memory", "smp"),
     )
 )

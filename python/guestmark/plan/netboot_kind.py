@@ -6,12 +6,11 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from guestmark.netboot import factors, metrics
-from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.plan.schema import Strict
 from guestmark.plan.units import format_size, parse_size
-from guestmark.plan.workload_kinds import WorkloadKind, register
+from guestmark.plan.workload_kinds import WorkloadKind, register, takes_only
 
-_MACHINE = frozenset({"memory", "smp", "cpu", "machine"})
+_MACHINE = ("memory", "smp", "cpu", "machine")
 _LARGEST = 1 << 30  # bytes; iPXE under BIOS keeps a file below 4 GB, and the hypervisor's hole is there
 
 
@@ -35,10 +34,6 @@ def _label(params: Mapping[str, Any]) -> str:
     return f"{params['files']} × {params['size']} over HTTP by iPXE"
 
 
-def _takes(name: str, _platform: PlatformSpec) -> bool:
-    return name in factors.NAMES or name in _MACHINE
-
-
 NETBOOT = register(
     WorkloadKind(
         "netboot",
@@ -46,6 +41,6 @@ NETBOOT = register(
         lambda: NetbootParams,
         lambda _params: metrics.ALL,
         _label,
-        _takes,
+        takes_only(*factors.NAMES, *_MACHINE),
     )
 )

@@ -8,14 +8,13 @@ from pydantic import Field, field_validator
 from guestmark.plan import syscall_metrics
 from guestmark.plan.model import Metric
 from guestmark.plan.nearest import unknown
-from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.plan.schema import Strict
 from guestmark.plan.syscall_names import CALLS
 from guestmark.plan.units import parse_duration
-from guestmark.plan.workload_kinds import WorkloadKind, register
+from guestmark.plan.workload_kinds import WorkloadKind, register, takes_only
 
 _SHORTEST_S, _LONGEST_S = 0.001, 60.0
-_MACHINE = frozenset({"memory", "smp", "cpu", "machine", "kernel", "kernel_args"})
+_MACHINE = ("memory", "smp", "cpu", "machine", "kernel", "kernel_args")
 
 
 class SyscallsParams(Strict):
@@ -52,10 +51,6 @@ def _label(params: Mapping[str, Any]) -> str:
     return "system calls" if len(calls) == len(CALLS) else f"system calls: {', '.join(calls)}"
 
 
-def _takes(name: str, _platform: PlatformSpec) -> bool:
-    return name in _MACHINE
-
-
 SYSCALLS = register(
     WorkloadKind(
         "syscalls",
@@ -63,6 +58,6 @@ SYSCALLS = register(
         lambda: SyscallsParams,
         _metrics,
         _label,
-        _takes,
+        takes_only(*_MACHINE),
     )
 )

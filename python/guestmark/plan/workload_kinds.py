@@ -72,6 +72,11 @@ class WorkloadKind:
         return made
 
 
+def takes_only(*names: str) -> Callable[[str, PlatformSpec], bool]:
+    """A kind's `takes` for which these factors mean something and no others do."""
+    return lambda factor, _platform: factor in names
+
+
 _registry: dict[str, WorkloadKind] = {}
 
 

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guestmark.errors import PlatformUnusableError, WorkloadError
@@ -14,8 +13,6 @@ from guestmark.plan.disk_metrics import LAUNCH
 from guestmark.plan.guestfs_api_kind import CALLS, WALL
 from guestmark.plan.model import Cell, Measurement, Plan
 from guestmark.plan.platform_spec import parse_platform
-from guestmark.platforms.host import HostPlatform
-from guestmark.platforms.nested import READY_DEADLINE_S, NestedPlatform
 from guestmark.workloads import guestfs_inside, libguestfs
 from guestmark.workloads import guestfs_session as session
 from guestmark.workloads.libguestfs import Mark
@@ -59,9 +56,7 @@ class GuestfsApiWorkload:
         """
         if reason := unusable(self._cell.platform):
             raise PlatformUnusableError(reason)
-        if isinstance(platform, NestedPlatform):
-            return platform.outer(self._cell, READY_DEADLINE_S)
-        return HostPlatform().start(replace(self._cell, platform="host", factors={}))
+        return guestfs_inside.machine(platform, self._cell)
 
     def prepare(self, machine: Machine) -> None:
         """Has the appliance ready, so that no launch builds it."""
