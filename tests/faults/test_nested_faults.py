@@ -13,6 +13,7 @@ from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
 from guestmark.platforms.nested_outer import OUTERS
 
+LEFT = "find /run/guestmark -mindepth 1 -maxdepth 1 -type d; pgrep linux"
 INNER = Cell("test", WorkloadSpec("test"), "tcg/uml", {"memory": "256M"})
 
 
@@ -55,15 +56,37 @@ def test_an_outer_guest_that_dies_fails_its_trial_only():
             assert "clocks of the layers disagree" in remark
 
 
-@pytest.mark.long
-def test_an_inner_guest_that_panics_leaves_the_outer_one_well():
+def panic(guest):
+    guest.agent.exec(["sh", "-c", "echo c > /proc/sysrq-trigger"], timeout_s=60)
+
+
+def kill_inner_hypervisor(guest):
+    pid, place = guest.process.pid(), guest.place
+    with place.calling() as outer:
+        outer.exec(["kill", "-KILL", str(pid)], timeout_s=10)
+    guest.agent.exec(["true"], timeout_s=10)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        pytest.param(kill_inner_hypervisor, "the guest ended", id="killed"),
+        pytest.param(panic, "panic", id="panic", marks=pytest.mark.long),
+    ],
+)
+def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said):
     with OUTERS.block([INNER]):
-        first, error = broken(lambda _: None, "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 60")
-        assert str(error).startswith("inside tcg: the guest ended: ")
-        assert "panic" in str(error)
+        first, error = broken(harm)
+        assert str(error).startswith("inside tcg: the guest ended")
+        assert said in str(error)
         with registry.get("tcg/uml").start(INNER) as guest:
             outer = guest.attest()["outer"]
             assert (outer["guest"]["boot_id"], outer["inner_guest"]) == (first, 2)
+            mine = {guest.process.pid(), *guest.place.descendants(guest.process.pid())}
+            with guest.place.calling() as agent:
+                left = agent.exec(["sh", "-c", LEFT], timeout_s=30).stdout.decode().split()
+            assert left[0] == str(guest.process.scratch)
+            assert {int(pid) for pid in left[1:]} <= mine
 
 
 @pytest.mark.long

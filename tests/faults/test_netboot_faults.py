@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import CHECKOUT, CommandLine
+from command_line import CHECKOUT, CommandLine, wait_until
 from netboot_trial import gone, growing, prepared, workload
 
 from guestmark.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
@@ -238,4 +238,4 @@ def test_a_killed_controller_leaves_nothing():
         controller.wait()
     assert gone(int(qemu))
     assert gone(int(server))
-    assert not Path(scratch).exists()
+    assert wait_until(lambda: not Path(scratch).exists(), 5)  # the supervisor removes it once all have ended

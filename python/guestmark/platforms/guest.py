@@ -16,7 +16,7 @@ from guestmark.platforms import phases as steps
 from guestmark.platforms.base import LATE
 from guestmark.platforms.place import HERE, Place, Process
 
-_DYING_S = 1.0  # between the end of the channel and that of the process
+DYING_S = 5.0  # at most between the end of the channel and that of the process
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ def stopping(process: Process, *closers: Callable[[], None]) -> Iterator[None]:
     except CallError:
         raise
     except AgentError as error:
-        ended = not process.running() or process.wait(_DYING_S) is not None
+        ended = not process.running() or process.wait(DYING_S) is not None
         if ended:
             process.console.join()
         became = "the guest ended" if ended else "the guest hangs"

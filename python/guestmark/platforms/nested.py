@@ -19,7 +19,7 @@ from guestmark.errors import AttestationError, GuestmarkError, MachineError, Pla
 from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.guest import Guest
+from guestmark.platforms.guest import DYING_S, Guest
 from guestmark.platforms.nested_images import check as check_images
 from guestmark.platforms.nested_outer import OUTERS, Held, lodge, shortage
 from guestmark.platforms.probe import probe_by_start
@@ -125,7 +125,8 @@ class NestedPlatform:
         except CallError:
             raise
         except MachineError as error:
-            gone = not outer.process.running() or outer.process.wait(0.0) is not None
+            # A hypervisor that was killed closes its sockets well before it is gone: its memory is large.
+            gone = not held.place.alive() and outer.process.wait(DYING_S) is not None
             where = f"the outer guest ({self._spec.outer}) ended" if gone else f"inside {self._spec.outer}"
             told = AttestationError if isinstance(error, AttestationError) else MachineError
             raise told(
