@@ -6,6 +6,7 @@ import shutil
 import pytest
 from command_line import CommandLine
 
+from guestmark.experiment import preflight
 from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.platforms import registry
 from guestmark.workloads import guestfs_api, guestfs_session
@@ -50,13 +51,24 @@ def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(tmp
 
 
 @needs_guestfish
-def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_in_the_cell(tmp_path):
+def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tried(tmp_path):
     result = run(tmp_path, "uml")
     reason = f"{guestfs_api.version()} has no backend for User-Mode Linux any more: invalid backend: uml"
     assert result.status == 3
-    assert f"guestfs-api on uml will fail: {reason}" in result.stderr
-    (cell,) = result.document()["cells"]
-    assert [trial["reason"] for trial in cell["trials"]] == [reason] * 2
+    assert f"nothing can be measured here: uml: {reason}" in result.stderr
+    assert "block 1" not in result.stderr
+
+
+@needs_guestfish
+def test_a_cell_that_can_never_be_filled_is_left_out_and_another_becomes_the_baseline():
+    cells = [
+        Cell(name, WorkloadSpec("guestfs-api", {"rounds": 1}), name, {}, baseline=name == "uml")
+        for name in ("uml", "tcg")
+    ]
+    plan, notes = preflight.without(Plan("api", tuple(cells), Policy(), ()), {})
+    assert [(cell.id, cell.baseline) for cell in plan.cells] == [("tcg", True)]
+    assert any(note.startswith("left out: uml: guestfish") and "User-Mode Linux" in note for note in notes)
+    assert any("everything is compared with tcg instead" in note for note in notes)
 
 
 @needs_guestfish

@@ -62,6 +62,15 @@ class ChecksPlan(Protocol):
         """
 
 
+@runtime_checkable
+class KnowsLimits(Protocol):
+    """What a workload's class may have besides: cells that it can never fill on this host."""
+
+    @classmethod
+    def impossible(cls, cell: Cell) -> str:
+        """Why the cell, whose platform can be used, cannot be measured here, in one line; empty when it can."""
+
+
 _builtin = {
     "exec": "guestmark.workloads.exec:ExecWorkload",
     "upload": "guestmark.workloads.upload:UploadWorkload",
@@ -101,6 +110,12 @@ def preflight(name: str, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
     """Lets a workload check the plan: see `ChecksPlan.preflight`. Those that check nothing have no remarks."""
     factory = _factory(name)
     return factory.preflight(plan, cells) if isinstance(factory, ChecksPlan) else ()
+
+
+def impossible(cell: Cell) -> str:
+    """Why a cell can never be filled on this host: see `KnowsLimits.impossible`. Empty when it may be."""
+    factory = _factory(cell.workload.name)
+    return factory.impossible(cell) if isinstance(factory, KnowsLimits) else ""
 
 
 def started_for(cell: Cell) -> Cell:

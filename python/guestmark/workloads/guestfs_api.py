@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from guestmark.errors import PlatformUnusableError, WorkloadError
+from guestmark.errors import WorkloadError
 from guestmark.plan.disk_metrics import LAUNCH
 from guestmark.plan.guestfs_api_kind import CALLS, WALL
 from guestmark.plan.model import Cell, Measurement, Plan
@@ -40,22 +41,18 @@ class GuestfsApiWorkload:
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Checks that libguestfs can be used here at all; says of which cells that can never be."""
-        remarks = []
-        for name in dict.fromkeys(cell.platform for cell in cells):
-            if reason := unusable(name):
-                remarks.append(f"guestfs-api on {name} will fail: {reason}")
-            else:
-                libguestfs.prepare(parse_platform(name).inner.kind)
-        return remarks
+        """Checks that libguestfs can be used here at all. Raises `PlatformUnusableError` naming a package."""
+        for kind in {parse_platform(cell.platform).inner.kind for cell in cells}:
+            libguestfs.prepare(kind)
+        return ()
+
+    @classmethod
+    def impossible(cls, cell: Cell) -> str:
+        """See `KnowsLimits`: libguestfs has no guest of that kind."""
+        return unusable(cell.platform)
 
     def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
-        """The host's agent, or of a nested platform the outer guest: libguestfs starts what is inside itself.
-
-        Raises `PlatformUnusableError` where it has no guest of that kind.
-        """
-        if reason := unusable(self._cell.platform):
-            raise PlatformUnusableError(reason)
+        """The host's agent, or of a nested platform the outer guest: libguestfs starts what is inside itself."""
         return guestfs_inside.machine(platform, self._cell)
 
     def prepare(self, machine: Machine) -> None:
@@ -99,6 +96,7 @@ def unusable(platform: str) -> str:
     return ""
 
 
+@functools.cache
 def _no_uml() -> str:
     """libguestfs had a backend for User-Mode Linux until 1.47: the one that is installed is asked."""
     if shutil.which(libguestfs.GUESTFISH) is None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 OUTPUT_LIMIT = 8 * 1024 * 1024  # bytes kept of each of stdout and stderr; more is counted and marked
 _TAIL = 400  # characters of output that a reason may quote
+_LARGE = 1 << 20  # bytes of a program, from which on it is not hashed for every trial by SHA-256
+_DIGEST_S = 120.0
+_known: dict[str, str] = {}  # SHA-256 by XXH3, as machines have told both of the same file
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +43,41 @@ def shares_root(platform: str) -> bool:
 def find_same(agent: Agent, name: str, *, path: str | None, cwd: str, same_root: bool) -> Found:
     """Finds a command on the machine and compares its SHA-256 with the host's.
 
+    For a large program that takes an emulated machine seconds. There a machine tells SHA-256 and XXH3 (128 bits) once,
+    and the later ones are compared by XXH3; `binary_xxh3` among the facts says so.
+
     Raises `CommandError` when it is not there, `AttestationError` when it is another file than on the host although the
     machine has the host's files.
     """
     found = agent.which(name, path=path, cwd=cwd)
-    digest = agent.sha256(found).sha256
-    host_path, host_digest = on_host(name, os.defpath if path is None else path, cwd)
+    host = _on_host(name, os.defpath if path is None else path, cwd)
+    digest, xxh3 = _digest_there(agent, found, host)
     facts = {
         "binary": found,
         "binary_sha256": digest,
-        "host_binary": host_path,
-        "host_binary_sha256": host_digest,
-    }
-    if host_digest == digest:
+        "host_binary": host.path,
+        "host_binary_sha256": host.sha256,
+    } | ({"binary_xxh3": xxh3} if xxh3 else {})
+    if host.sha256 == digest:
         return Found(found, facts)
     if same_root:
         raise AttestationError(
-            f"the workload is not the same program: {host_path} has SHA-256 {host_digest} on the host, "
+            f"the workload is not the same program: {host.path} has SHA-256 {host.sha256} on the host, "
             f"{found} has {digest} on the machine"
         )
     return Found(found, facts, f"{found} is another file than on this host (SHA-256 {digest[:12]}… there)")
 
 
-def on_host(name: str, path: str, cwd: str) -> tuple[str, str]:
-    """Path and digest of a command on this host; the digest is empty when it is not there or not readable."""
+@dataclass(frozen=True, slots=True)
+class _OnHost:
+    """A command on this host; the digest is empty when it is not there or not readable."""
+
+    path: str = ""
+    sha256: str = ""
+    size: int = 0
+
+
+def _on_host(name: str, path: str, cwd: str) -> _OnHost:
     if "/" in name:
         found: str | None = os.path.join(cwd, name)  # noqa: PTH118
     else:
@@ -71,12 +85,25 @@ def on_host(name: str, path: str, cwd: str) -> tuple[str, str]:
         folders = [os.path.join(cwd, part) for part in path.split(os.pathsep)]  # noqa: PTH118
         found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
-        return "", ""
+        return _OnHost()
     try:
         status = os.stat(found)  # noqa: PTH116
-        return found, _digest(found, status.st_mtime_ns, status.st_size, status.st_ino)
+        digest = _digest(found, status.st_mtime_ns, status.st_size, status.st_ino)
+        return _OnHost(found, digest, status.st_size)
     except OSError:
-        return found, ""
+        return _OnHost(found)
+
+
+def _digest_there(agent: Agent, found: str, host: _OnHost) -> tuple[str, str]:
+    """SHA-256 of a file on the machine, and its XXH3 when the host's file is large."""
+    if host.size < _LARGE:
+        return agent.sha256(found).sha256, ""
+    xxh3 = agent.checksum(found, timeout_s=_DIGEST_S).xxh3
+    if _known.get(xxh3) != host.sha256:
+        digest = agent.sha256(found, timeout_s=_DIGEST_S).sha256
+        _known[xxh3] = digest
+        return digest, xxh3
+    return host.sha256, xxh3
 
 
 def judge(result: ExecResult, warnings: list[str], limit_s: float, *, ignore_failure: bool = False) -> None:
