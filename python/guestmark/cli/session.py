@@ -88,13 +88,10 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
     from guestmark.experiment import preflight
     from guestmark.experiment.environment import record_environment
     from guestmark.ledger import open_ledger
-    from guestmark.plan import workload_kinds
 
     outputs.check()
     with open_ledger(ledger_path) as ledger:
         stored = ledger.load_run(wanted)
-        for name in {cell.workload.name for cell in stored.plan.cells}:
-            workload_kinds.get(name)  # makes the factors known that only this kind has
         if stored.state in {RunState.COMPLETE, RunState.STOPPED}:
             _say(
                 f"run {stored.id} is {stored.state.value} already; nothing is left to do", outputs, loud=True

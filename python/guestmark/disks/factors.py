@@ -20,6 +20,13 @@ def _cluster_size(text: str) -> str:
     return format_size(size)
 
 
+def _block_size(text: str) -> str:
+    size = parse_size(text)
+    if not 4096 <= size <= 64 << 20 or size % 4096:
+        raise ValueError(f"{text!r} is not whole blocks of 4K up to 64M")
+    return format_size(size)
+
+
 def _size(text: str) -> str:
     size = parse_size(text)
     if size < 1 << 20 or size % 4096:
@@ -83,5 +90,15 @@ MOUNT = register(
         _options,
         _GUESTS,
         ("defaults", "sync", "barrier=0"),
+    )
+)
+BLOCK_SIZE = register(
+    Factor(
+        "block_size",
+        "bytes the workload moves at once, e.g. 4K or 1M",
+        _block_size,
+        _ALL,
+        ("64K", "1M"),
+        workloads=frozenset({"dd", "direct", "share", "fill", "filewrite", "fileread"}),
     )
 )

@@ -1,41 +1,17 @@
 """The disk workloads in plans: how much is moved, of what, and how; the disks it moves to are factors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import field_validator
 
-from guestmark.disks import factors as disk_factors
 from guestmark.plan.disk_metrics import CHANNEL, LAUNCHING, READING, WRITING
-from guestmark.plan.factors import Factor
-from guestmark.plan.factors import register as register_factor
 from guestmark.plan.model import Metric
-from guestmark.plan.platform_spec import PlatformSpec
 from guestmark.plan.schema import Strict
 from guestmark.plan.units import format_size, parse_size
 from guestmark.plan.workload_kinds import WorkloadKind, register, takes_only
 
 Content = Literal["zero", "one", "random"]
-_DISK_FACTORS = frozenset(factor.name for factor in vars(disk_factors).values() if isinstance(factor, Factor))
-
-
-def _block_size(text: str) -> str:
-    size = parse_size(text)
-    if not 4096 <= size <= 64 << 20 or size % 4096:
-        raise ValueError(f"{text!r} is not whole blocks of 4K up to 64M")
-    return format_size(size)
-
-
-BLOCK_SIZE = register_factor(
-    Factor(
-        "block_size",
-        "bytes the workload moves at once, e.g. 4K or 1M",
-        _block_size,
-        frozenset({"host", "kvm", "tcg", "uml"}),
-        ("64K", "1M"),
-    )
-)
 
 
 class Moved(Strict):
@@ -131,21 +107,6 @@ class Guestfish(Sourced):
         return super().to_params()
 
 
-@dataclass(frozen=True, slots=True)
-class _Takes:
-    """Which factors mean something: those of the machine, of its disk when it has one, and some of its own."""
-
-    disk: bool = True
-    more: frozenset[str] = frozenset()
-
-    def __call__(self, name: str, platform: PlatformSpec) -> bool:
-        if name in _DISK_FACTORS:
-            return self.disk
-        return name != BLOCK_SIZE.name or name in self.more
-
-
-_ANY = _Takes()
-_BLOCKS = _Takes(more=frozenset({BLOCK_SIZE.name}))
 _GUESTFISH = takes_only(
     "memory",
     "smp",
@@ -172,9 +133,9 @@ def _upload_label(params: Mapping[str, Any]) -> str:
     }[params["variant"]]
 
 
-def _kind(name: str, text: str, model: type[Moved], verb: str, takes: _Takes = _ANY) -> WorkloadKind:
+def _kind(name: str, text: str, model: type[Moved], verb: str) -> WorkloadKind:
     return register(
-        WorkloadKind(name, text, lambda: model, _writing, lambda params: f"{verb} {params['amount']}", takes)
+        WorkloadKind(name, text, lambda: model, _writing, lambda params: f"{verb} {params['amount']}")
     )
 
 
@@ -185,21 +146,14 @@ UPLOAD = register(
         lambda: Upload,
         lambda params: CHANNEL if params["variant"] == "channel" else WRITING,
         _upload_label,
-        _ANY,
     )
 )
-DD = _kind("dd", "a second disk is copied into a file, one block at a time", FromDisk, "dd of", _BLOCKS)
-DIRECT = _kind(
-    "direct", "a second disk is copied into a file with O_DIRECT", Direct, "direct copy of", _BLOCKS
-)
-SHARE = _kind(
-    "share", "a file of the shared host filesystem is copied", Sourced, "copy from the share of", _BLOCKS
-)
+DD = _kind("dd", "a second disk is copied into a file, one block at a time", FromDisk, "dd of")
+DIRECT = _kind("direct", "a second disk is copied into a file with O_DIRECT", Direct, "direct copy of")
+SHARE = _kind("share", "a file of the shared host filesystem is copied", Sourced, "copy from the share of")
 TAR = _kind("tar", "a compressed archive is sent and unpacked in the guest", Sourced, "tar.gz of")
-FILL = _kind("fill", "a pattern is written in the guest", Moved, "fill of", _BLOCKS)
-FILEWRITE = _kind(
-    "filewrite", "a file is written in the guest, one block after the other", Moved, "write of", _BLOCKS
-)
+FILL = _kind("fill", "a pattern is written in the guest", Moved, "fill of")
+FILEWRITE = _kind("filewrite", "a file is written in the guest, one block after the other", Moved, "write of")
 FILEREAD = register(
     WorkloadKind(
         "fileread",
@@ -207,7 +161,6 @@ FILEREAD = register(
         lambda: Moved,
         lambda _params: READING,
         lambda params: f"read of {params['amount']}",
-        _BLOCKS,
     )
 )
 GUESTFISH = register(

@@ -92,7 +92,7 @@ def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bo
         return name in ON_LOOP
     if name == "threads":
         return None if THREADS in _VARIABLE.findall(params["job"]) else False
-    return False if name == "block_size" else None
+    return None
 
 
 FIO = register(

@@ -97,7 +97,7 @@ def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bo
 
     if name in DEFAULTS and platform.inner.kind == "host" and params["disks"][0]["host"] == "loop":
         return name not in _UNMOUNTED
-    return False if name == "block_size" else None
+    return None
 
 
 OLTP = register(

@@ -124,7 +124,7 @@ def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bo
         if platform.inner.kind == "host" and params["disks"][0]["host"] == "loop":
             return name in ON_LOOP
         return None
-    return False if name == "block_size" else None
+    return None
 
 
 SYSBENCH = register(
