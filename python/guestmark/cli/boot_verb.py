@@ -23,12 +23,7 @@ def command(
     *,
     on: Annotated[
         list[str] | None,
-        typer.Option(
-            "--on",
-            metavar="PLATFORM,...",
-            help="What to boot: kvm, tcg, uml, or one inside another as tcg/kvm. Default: tcg,uml.",
-            autocompletion=options.complete_platform,
-        ),
+        options.on("What to boot: kvm, tcg, uml, or one inside another as tcg/kvm. Default: tcg,uml."),
     ] = None,
     initcalls: Annotated[
         bool,

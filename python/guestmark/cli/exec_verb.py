@@ -20,11 +20,8 @@ def command(
     *,
     on: Annotated[
         list[str] | None,
-        typer.Option(
-            "--on",
-            metavar="PLATFORM,...",
-            help="Where to run it: host, kvm, tcg, uml; twice the same is a null comparison. Default: host.",
-            autocompletion=options.complete_platform,
+        options.on(
+            "Where to run it: host, kvm, tcg, uml; twice the same is a null comparison. Default: host."
         ),
     ] = None,
     metrics: Annotated[

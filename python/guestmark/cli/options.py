@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -50,6 +50,11 @@ def complete_platform(incomplete: str) -> list[str]:
 
     before, comma, _ = incomplete.rpartition(",")
     return [f"{before}{comma}{kind}" for kind in kinds()]
+
+
+def on(text: str, metavar: str = "PLATFORM,...") -> Any:
+    """The option `--on`; every verb says in its own words what the platforms are for."""
+    return typer.Option("--on", metavar=metavar, help=text, autocompletion=complete_platform)
 
 
 def complete_setting(incomplete: str) -> list[str]:

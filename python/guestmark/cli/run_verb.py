@@ -27,12 +27,7 @@ def command(
     *,
     on: Annotated[
         list[str] | None,
-        typer.Option(
-            "--on",
-            metavar="PLATFORM,...",
-            help="Where to run it, instead of where the plan says.",
-            autocompletion=options.complete_platform,
-        ),
+        options.on("Where to run it, instead of where the plan says."),
     ] = None,
     scale: Annotated[
         str | None,

@@ -20,9 +20,7 @@ def command(
     *,
     on: Annotated[
         str,
-        typer.Option(
-            "--on", metavar="PLATFORM", help="The platform.", autocompletion=options.complete_platform
-        ),
+        options.on("The platform.", "PLATFORM"),
     ],
     settings: Annotated[
         list[str] | None,

@@ -24,12 +24,7 @@ def command(
     *,
     on: Annotated[
         list[str] | None,
-        typer.Option(
-            "--on",
-            metavar="PLATFORM,...",
-            help="Which guests to see beside the host, instead of all that can be used.",
-            autocompletion=options.complete_platform,
-        ),
+        options.on("Which guests to see beside the host, instead of all that can be used."),
     ] = None,
     blocks: options.Blocks = None,
     json: options.Json = None,
