@@ -1,9 +1,11 @@
 """What guestmark adds to a trial of sysbench beyond the boot and the benchmark itself.
 
 Run from the checkout: `.venv/bin/python -m bench.sysbench [--rounds 5] [--on host,uml,tcg]`. A trial's time is that of
-the machine's start until its agent answered, of what the workload ran (sysbench prepare and run, by the machine's
-own clock), and the rest: starting and ending agents and hypervisors, making the disk, attesting, mounting, finding and
-hashing the program, storing. The rest is what is shown. Aim: at most 0.3 s.
+the machine's start until its agent answered, of what the workload ran (sysbench prepare, run and cleanup by the
+machine's own clock, writing the prepared files to the disk, the database server's start and shutdown), and the rest:
+starting and ending agents and hypervisors, making the disk, attesting, mounting, finding and hashing the program,
+storing. The rest is what is shown. Aim: at most 0.3 s. The first block, which loads the database and hashes large
+programs, is not counted.
 """
 
 import argparse
@@ -35,11 +37,22 @@ params.file_total_size = "8M"
 params.file_num = 4
 params.file_extra_flags = "direct"
 params.events = 200
+[workloads.oltp]
+params.time = "1s"
+params.rows = 1000
 [repetition]
 warmup = 0
 iterations = 1
 null = "none"
 """
+# Facts of a trial that are the workload's own time, s.
+_WORKLOADS = (
+    "sysbench_prepare_s",
+    "prepare_flush_s",
+    "sysbench_cleanup_s",
+    "server_start_s",
+    "server_stop_s",
+)
 
 
 def _rest(trial: dict[str, object]) -> float:
@@ -47,7 +60,7 @@ def _rest(trial: dict[str, object]) -> float:
     assert isinstance(iterations, dict)
     assert isinstance(phases, dict)
     assert isinstance(found, dict)
-    known = phases["ready"] + sum(iterations["wall_s"]) + found.get("sysbench_prepare_s", 0.0)
+    known = phases["ready"] + sum(iterations["wall_s"]) + sum(found.get(name, 0.0) for name in _WORKLOADS)
     return float(str(trial["duration_s"])) - known
 
 
@@ -63,7 +76,7 @@ def main() -> int:
         plan = Path(scratch) / "plan.toml"
         plan.write_text(_PLAN)
         done = subprocess.run(
-            [_CHECKOUT / "guestmark", "run", plan, "--on", options.on, "--blocks", str(options.rounds), "--quiet",
+            [_CHECKOUT / "guestmark", "run", plan, "--on", options.on, "--blocks", str(options.rounds + 1), "--quiet",
              "--json", "-", "--ledger", Path(scratch) / "ledger"],
             stdout=subprocess.PIPE, text=True, check=True,
         )  # fmt: skip
@@ -72,7 +85,7 @@ def main() -> int:
         table.add_column(heading)
     worst = 0.0
     for cell in json.loads(done.stdout)["cells"]:
-        rests = [_rest(trial) for trial in cell["trials"] if trial["status"] == "ok"]
+        rests = [_rest(trial) for trial in cell["trials"] if trial["status"] == "ok" and trial["block"] > 0]
         if not rests:
             continue
         table.add_row(

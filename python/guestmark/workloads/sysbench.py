@@ -86,7 +86,7 @@ class SysbenchWorkload:
         if self._options["file_test_mode"] != "seqwr":  # which makes its files itself
             self.facts["sysbench_prepare_s"] = self._do(machine, "prepare").wall_s
             self._made = True
-            disk.image.flush()
+            self.facts["prepare_flush_s"] = disk.image.flush()
             if disk.device or self._through_cache():
                 self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
 
@@ -102,7 +102,7 @@ class SysbenchWorkload:
         self.facts |= changes.facts
         files = _of_files(report, self._options)
         if not self._made:
-            self._do(machine, "cleanup")
+            self._remove(machine)
         moved = round(files[THROUGHPUT] * report.total_time_s)
         values = [*_common(report, result), *((metric, value) for metric, value in files.items() if value)]
         return [*measured(values), *(changes.measurements(moved) if moved else ())]
@@ -114,11 +114,14 @@ class SysbenchWorkload:
         self._mounted = False
         try:
             if self._made:
-                self._do(machine, "cleanup")
+                self._remove(machine)
         finally:
             disk = target_of(machine)
             if disk.device:
                 disk.umount(machine.agent, drop_caches=False)
+
+    def _remove(self, machine: Machine) -> None:
+        self.facts["sysbench_cleanup_s"] = self._do(machine, "cleanup").wall_s
 
     def _through_cache(self) -> bool:
         """Whether what was just written may be read from the machine's own page cache."""
