@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::time::ClockId;
 use serde::Serialize;
 
-use crate::exec::{failure, os_failure};
+use crate::failure::{failure, os_failure};
 use crate::frame::Outbox;
 use crate::{spawn, sys};
 

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use guestmark_wire::{Answer, Exec, Exited, Failure, Kind, Winsize, MAX_CHUNK, MAX_OUTPUT};
 
+use crate::failure::{failure, os_failure};
 use crate::frame::Outbox;
+use crate::output::Output;
 use crate::spawn::{self, Command, Step};
 use crate::sys::{self, Reaped};
 
@@ -34,65 +36,6 @@ pub struct Job {
     /// Standard output (the terminal, if it has one) and standard error.
     pub outputs: [Output; 2],
     pty: bool,
-}
-
-/// One output stream.
-pub struct Output {
-    /// Read end; `None` once at its end.
-    pub fd: Option<OwnedFd>,
-    stream: u8,
-    live: bool,
-    limit: u64,
-    kept: Vec<u8>,
-    seen: u64,
-}
-
-impl Output {
-    fn new(fd: Option<OwnedFd>, stream: u8, live: bool, limit: u64) -> Self {
-        Self {
-            fd,
-            stream,
-            live,
-            limit,
-            kept: Vec::new(),
-            seen: 0,
-        }
-    }
-
-    /// Reads what is there, at most a few buffers so that other calls get their turn. Returns whether there may be more.
-    pub fn receive(&mut self, id: u64, out: &mut Outbox) -> bool {
-        let Some(fd) = &self.fd else { return false };
-        let fd = fd.as_raw_fd();
-        let mut buffer = vec![0_u8; 64 << 10];
-        for _ in 0..4 {
-            match sys::read(fd, &mut buffer) {
-                Ok(None) => return false,
-                Ok(Some(count @ 1..)) => {
-                    let room = self.limit.saturating_sub(self.seen).min(count as u64) as usize;
-                    self.seen += count as u64;
-                    if room > 0 && self.live {
-                        out.push(&guestmark_wire::Chunk {
-                            id,
-                            stream: self.stream,
-                            data: &buffer[..room],
-                        });
-                    } else {
-                        self.kept.extend_from_slice(&buffer[..room]);
-                    }
-                }
-                // EIO is how a terminal says that its last user has gone.
-                Ok(Some(0)) | Err(_) => {
-                    self.fd = None;
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    fn discarded(&self) -> u64 {
-        self.seen.saturating_sub(self.limit)
-    }
 }
 
 impl Job {
@@ -419,29 +362,6 @@ fn spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec) -> Fail
     Failure {
         kind,
         message,
-        errno: error.raw_os_error(),
-    }
-}
-
-/// A failure that is not a system call's.
-pub fn failure(kind: Kind, message: &str) -> Failure {
-    Failure {
-        kind,
-        message: message.to_owned(),
-        errno: None,
-    }
-}
-
-/// A failed system call.
-pub fn os_failure(what: &str, error: &io::Error) -> Failure {
-    let kind = match error.kind() {
-        io::ErrorKind::NotFound => Kind::NotFound,
-        io::ErrorKind::PermissionDenied => Kind::PermissionDenied,
-        _ => Kind::Os,
-    };
-    Failure {
-        kind,
-        message: format!("{what}: {error}"),
         errno: error.raw_os_error(),
     }
 }

@@ -6,8 +6,10 @@
 mod bulk;
 mod calls;
 mod exec;
+mod failure;
 mod frame;
 mod init;
+mod output;
 mod reap;
 mod serve;
 mod spawn;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use guestmark_wire::{Answer, Call, Done, Failed, Kind, Phase, Request};
 
 use crate::bulk::Bulk;
-use crate::exec::{failure, Job};
+use crate::exec::Job;
+use crate::failure::failure;
 use crate::frame::{Decoder, Outbox};
 use crate::transfer::Transfer;
 use crate::{calls, reap, sys};

@@ -11,7 +11,7 @@ use guestmark_wire::{Answer, Call, Count, Digest, Failed, Failure, Kind, MAX_CHU
 use sha2::{Digest as _, Sha256};
 
 use crate::bulk::Meter;
-use crate::exec::{failure, os_failure};
+use crate::failure::{failure, os_failure};
 use crate::frame::Outbox;
 use crate::sys;
 

@@ -8,7 +8,7 @@ use guestmark_wire::Failure;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::engine::shorter;
-use crate::exec::os_failure;
+use crate::failure::os_failure;
 use crate::sys;
 
 /// Random bytes repeat after this many, but for the number that each page starts with.

@@ -16,7 +16,7 @@ use guestmark_wire::{Failure, Kind};
 
 use super::content::Generator;
 use super::meter::Meter;
-use crate::exec::{failure, os_failure};
+use crate::failure::{failure, os_failure};
 use crate::sys;
 
 /// What offsets, lengths and addresses of direct I/O are multiples of: the largest that a device asks for here.

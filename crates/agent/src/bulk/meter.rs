@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use guestmark_wire::bulk::Transferred;
 use guestmark_wire::Failure;
 
-use crate::exec::os_failure;
+use crate::failure::os_failure;
 use crate::sys;
 
 /// Clock, processor time and page cache at the start of a call.

@@ -14,7 +14,7 @@ use std::{io, thread};
 use guestmark_wire::bulk::{Flushed, Sum, Transferred};
 use guestmark_wire::{Answer, Call, Done, Failed, Failure, Kind};
 
-use crate::exec::{failure, os_failure};
+use crate::failure::{failure, os_failure};
 use crate::frame::Outbox;
 use crate::sys;
 

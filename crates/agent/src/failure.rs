@@ -1,0 +1,28 @@
+//! What the controller is told when a call fails.
+
+use std::io;
+
+use guestmark_wire::{Failure, Kind};
+
+/// A failure that is not a system call's.
+pub fn failure(kind: Kind, message: &str) -> Failure {
+    Failure {
+        kind,
+        message: message.to_owned(),
+        errno: None,
+    }
+}
+
+/// A failed system call.
+pub fn os_failure(what: &str, error: &io::Error) -> Failure {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => Kind::NotFound,
+        io::ErrorKind::PermissionDenied => Kind::PermissionDenied,
+        _ => Kind::Os,
+    };
+    Failure {
+        kind,
+        message: format!("{what}: {error}"),
+        errno: error.raw_os_error(),
+    }
+}

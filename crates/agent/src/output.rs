@@ -1,0 +1,69 @@
+//! What a program says: kept up to a bound or passed on, and counted beyond.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::frame::Outbox;
+use crate::sys;
+
+/// One output stream.
+pub struct Output {
+    /// Read end; `None` once at its end.
+    pub fd: Option<OwnedFd>,
+    /// Its number in chunks: 1 standard output, 2 standard error.
+    pub stream: u8,
+    live: bool,
+    limit: u64,
+    /// What was kept.
+    pub kept: Vec<u8>,
+    seen: u64,
+}
+
+impl Output {
+    /// A stream of which `limit` bytes are kept, or passed on when it is `live`.
+    pub fn new(fd: Option<OwnedFd>, stream: u8, live: bool, limit: u64) -> Self {
+        Self {
+            fd,
+            stream,
+            live,
+            limit,
+            kept: Vec::new(),
+            seen: 0,
+        }
+    }
+
+    /// Reads what is there, at most a few buffers so that other calls get their turn. Returns whether there may be more.
+    pub fn receive(&mut self, id: u64, out: &mut Outbox) -> bool {
+        let Some(fd) = &self.fd else { return false };
+        let fd = fd.as_raw_fd();
+        let mut buffer = vec![0_u8; 64 << 10];
+        for _ in 0..4 {
+            match sys::read(fd, &mut buffer) {
+                Ok(None) => return false,
+                Ok(Some(count @ 1..)) => {
+                    let room = self.limit.saturating_sub(self.seen).min(count as u64) as usize;
+                    self.seen += count as u64;
+                    if room > 0 && self.live {
+                        out.push(&guestmark_wire::Chunk {
+                            id,
+                            stream: self.stream,
+                            data: &buffer[..room],
+                        });
+                    } else {
+                        self.kept.extend_from_slice(&buffer[..room]);
+                    }
+                }
+                // EIO is how a terminal says that its last user has gone.
+                Ok(Some(0)) | Err(_) => {
+                    self.fd = None;
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Bytes past the limit.
+    pub fn discarded(&self) -> u64 {
+        self.seen.saturating_sub(self.limit)
+    }
+}

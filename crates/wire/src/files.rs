@@ -1,0 +1,139 @@
+//! Messages of the calls that look at and change files and filesystems.
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+/// A file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Path {
+    /// Its path.
+    pub path: ByteBuf,
+}
+
+/// A filesystem to mount, as `mount(2)`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Device, tag or `none`.
+    pub source: ByteBuf,
+    /// Where.
+    pub target: ByteBuf,
+    /// Type as in `/proc/filesystems`.
+    pub fstype: String,
+    /// Comma-separated options as for `mount -o`: flags are recognised, the rest goes to the filesystem.
+    #[serde(default)]
+    pub options: String,
+}
+
+/// A filesystem to unmount.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Umount {
+    /// Where it is mounted.
+    pub target: ByteBuf,
+    /// Detach now, unmount when no longer used.
+    #[serde(default)]
+    pub lazy: bool,
+}
+
+/// A part of a file to read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReadFile {
+    /// Its path; may be in `/proc` or a device.
+    pub path: ByteBuf,
+    /// First byte.
+    #[serde(default)]
+    pub offset: u64,
+    /// Most bytes to send.
+    pub limit: u64,
+}
+
+/// A file to write.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WriteFile {
+    /// Its path; created or truncated.
+    pub path: ByteBuf,
+    /// Permissions when it is created.
+    pub mode: u32,
+    /// Owner to give it.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// Group to give it.
+    #[serde(default)]
+    pub gid: Option<u32>,
+    /// Reply only when the contents have reached the disk.
+    #[serde(default)]
+    pub fsync: bool,
+}
+
+/// A directory to make.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Mkdir {
+    /// Its path.
+    pub path: ByteBuf,
+    /// Its permissions.
+    pub mode: u32,
+    /// Make missing parents too and accept one that exists.
+    #[serde(default)]
+    pub parents: bool,
+}
+
+/// What to remove.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Remove {
+    /// Its path; a symbolic link is removed, not followed.
+    pub path: ByteBuf,
+    /// Remove directories with all they hold.
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+/// Digest of a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Digest {
+    /// SHA-256 in hexadecimal.
+    pub sha256: String,
+    /// Bytes read.
+    pub size: u64,
+}
+
+/// Bytes moved, and when the first and the last were seen by the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Bytes.
+    pub bytes: u64,
+    /// `CLOCK_MONOTONIC` when the call was taken up.
+    pub started_ns: u64,
+    /// `CLOCK_MONOTONIC` when the last byte was dealt with.
+    pub ended_ns: u64,
+}
+
+/// Metadata of a file, as `stat(2)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Units of 512 bytes allocated.
+    pub blocks: u64,
+    /// Last modification, `CLOCK_REALTIME`.
+    pub mtime_ns: i64,
+}
+
+/// Size of a filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statfs {
+    /// Magic number of its type.
+    pub magic: u64,
+    /// Bytes of one block.
+    pub block_size: u64,
+    /// All blocks.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Blocks free for others than root.
+    pub available: u64,
+}
