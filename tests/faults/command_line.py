@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,11 +20,6 @@ class Result:
 
     def document(self):
         return json.loads(self.stdout)
-
-
-def _hang_up_counts():
-    """Under nohup the signal is ignored, and programs keep it so."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class CommandLine:
@@ -58,7 +52,6 @@ class CommandLine:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=_hang_up_counts,  # noqa: PLW1509 (it only sets a signal)
             **more,
         )
 
