@@ -148,11 +148,12 @@ def _slow_channel(channels: dict[str, CellResult]) -> list[Text]:
 
 def _durable(disk: CellResult) -> str:
     said = {str(trial.attestation[_FLUSHES]) for trial in disk.trials if _FLUSHES in trial.attestation}
+    whose = "the outer guest's" if parse_platform(disk.cell.platform).nested else "the host's"
     if said == {"no"}:
-        return " Its flushes do not reach the host's disk, which is why it looks fast."
+        return f" Its flushes do not reach {whose} disk, which is why it looks fast."
     if said == {"yes"}:
-        return " Its flushes reach the host's disk."
-    return " Whether its flushes reach the host's disk is not known." if said else ""
+        return f" Its flushes reach {whose} disk."
+    return f" Whether its flushes reach {whose} disk is not known." if said else ""
 
 
 # --- words --------------------------------------------------------------------------------------------------
