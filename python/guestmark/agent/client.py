@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from guestmark.agent import clocks, messages, terminal
 from guestmark.agent.background import Background
@@ -21,6 +21,16 @@ __all__ = ["Agent", "CallError", "CommandError", "ExecResult"]
 _GRACE_S = 15.0
 
 
+class Where(TypedDict, total=False):
+    """In which surroundings and as whom a program runs; what is missing or None is as the agent itself has it."""
+
+    env: Mapping[str, str] | None
+    cwd: str | None
+    uid: int | None
+    gid: int | None
+    groups: Sequence[int] | None
+
+
 class Agent(BulkCalls):
     """A machine's agent over a transport. One call at a time; not for several threads.
 
@@ -33,26 +43,22 @@ class Agent(BulkCalls):
         self,
         argv: Sequence[str | bytes],
         *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        groups: Sequence[int] | None = None,
         stdin: bytes | Iterable[bytes] = b"",
         timeout_s: float,
         output_limit: int = MAX_CHUNK,
         grace_s: float = _GRACE_S,
+        **where: Unpack[Where],
     ) -> ExecResult:
         """Runs a program until it ends or for `timeout_s`, when its whole process group is killed.
 
-        `env` None is the agent's own environment; without `stdin` its input is `/dev/null`. At most `output_limit`
-        bytes (up to `MAX_OUTPUT`) of each stream are kept, the others are counted. The agent has `grace_s` beyond the
-        limit to answer. Raises `CommandError` when the program cannot be started.
+        Without `stdin` its input is `/dev/null`. At most `output_limit` bytes (up to `MAX_OUTPUT`) of each stream are
+        kept, the others are counted. The agent has `grace_s` beyond the limit to answer. Raises `CommandError` when the
+        program cannot be started.
         """
         if not 0 <= output_limit <= MAX_OUTPUT:
             raise ValueError(f"output_limit must be between 0 and {MAX_OUTPUT}")
         self._greeted(_GRACE_S)
-        arguments = exec_arguments(argv, env=env, cwd=cwd, uid=uid, gid=gid, groups=groups)
+        arguments = _exec_arguments(argv, **where)
         arguments |= {
             "stdin": bool(stdin),
             "time_limit_ns": max(1, math.ceil(timeout_s * 1e9)),
@@ -115,20 +121,16 @@ class Agent(BulkCalls):
         self,
         argv: Sequence[str | bytes],
         *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        groups: Sequence[int] | None = None,
         stdin: bool = False,
         output_limit: int = MAX_OUTPUT,
+        **where: Unpack[Where],
     ) -> Background:
         """Starts a program that goes on while other calls are made; what it prints comes as it is printed.
 
         With `stdin` its input is what `Background.feed` sends, else `/dev/null`.
         Whether it could be started at all is said by `Background.wait`.
         """
-        arguments = exec_arguments(argv, env=env, cwd=cwd, uid=uid, gid=gid, groups=groups)
+        arguments = _exec_arguments(argv, **where)
         arguments |= {"stdin": stdin, "output_limit": output_limit, "stream": True}
         return self.start_background("exec", arguments, _GRACE_S)
 
@@ -136,13 +138,9 @@ class Agent(BulkCalls):
         self,
         argv: Sequence[str | bytes],
         *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        groups: Sequence[int] | None = None,
         stdin_fd: int = 0,
         stdout_fd: int = 1,
+        **where: Unpack[Where],
     ) -> int:
         """Runs a program on a terminal of its own that is joined to the caller's, until it ends.
 
@@ -150,7 +148,7 @@ class Agent(BulkCalls):
         its size are passed on (from the main thread). Raises `CommandError` when the program cannot be started.
         """
         self._greeted(_GRACE_S)
-        arguments = exec_arguments(argv, env=env, cwd=cwd, uid=uid, gid=gid, groups=groups)
+        arguments = _exec_arguments(argv, **where)
         with Guard(self, "exec"):
             call_id = self._next_id
             self._next_id += 1
@@ -265,21 +263,14 @@ class Agent(BulkCalls):
         self._shut("was switched off")
 
 
-def exec_arguments(
-    argv: Sequence[str | bytes],
-    *,
-    env: Mapping[str, str] | None,
-    cwd: str | None,
-    uid: int | None,
-    gid: int | None,
-    groups: Sequence[int] | None,
-) -> dict[str, Any]:
+def _exec_arguments(argv: Sequence[str | bytes], **where: Unpack[Where]) -> dict[str, Any]:
     """The part of an exec request that says what to run and as whom."""
+    env, cwd, groups = where.get("env"), where.get("cwd"), where.get("groups")
     return {
         "argv": [os.fsencode(argument) for argument in argv],
         "env": None if env is None else [os.fsencode(f"{name}={value}") for name, value in env.items()],
         "cwd": None if cwd is None else os.fsencode(cwd),
-        "uid": uid,
-        "gid": gid,
+        "uid": where.get("uid"),
+        "gid": where.get("gid"),
         "groups": None if groups is None else list(groups),
     }
