@@ -1,5 +1,7 @@
 """Nested over bare, and the published conclusions in words, from runs whose ratios are known."""
 
+import re
+
 import numpy as np
 import pytest
 from report_runs import constructed
@@ -7,6 +9,8 @@ from report_runs import constructed
 from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.report.analysis import analyse
 from guestmark.report.backends import backends
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
 from guestmark.report.nested import nested_over_bare, pairs
 
 CALLS = WorkloadSpec("syscalls", {}, "system calls")
@@ -40,6 +44,17 @@ def test_the_table_says_both_and_the_ratio():
     assert "uml → tcg/uml" in text
     assert "×1.5" in text
     assert nested_over_bare(analysed([one for one in calls() if "/" not in one[0].id])) == []
+
+
+def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below():
+    run = constructed(calls())
+    page, markdown = (render(run, form).decode() for form in (Format.HTML, Format.MARKDOWN))
+    assert re.search(r"<td>uml → tcg/uml</td>(<td>[^<]*</td>){2}<td>×1\.5", page)
+    assert "<strong>What this says of the backends</strong><br>system calls, bare: " in page
+    assert re.search(r"^\| system calls \| uml → tcg/uml \|.*\| ×1\.5", markdown, re.M)
+    assert re.search(r"^- system calls, nested: .*Fastest nested: tcg/uml", markdown, re.M)
+    bare = constructed([one for one in calls() if "/" not in one[0].id])
+    assert "Nested over bare" not in render(bare, Format.HTML).decode()
 
 
 def test_factors_of_the_outer_guest_do_not_part_a_pair():

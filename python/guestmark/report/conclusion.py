@@ -21,18 +21,24 @@ _OPPOSITE = {
 
 
 def conclusion(analysis: Analysis) -> list[Text]:
-    """Lines that say, for each workload, how the baseline did against every cell in its primary metric.
+    """Lines that say how the baselines did, what nesting costs, and what that says of backends; see the parts.
 
     Empty when nothing was compared.
     """
+    parts = by_workload(analysis)
+    for more in (nested_over_bare(analysis), backends(analysis)):
+        parts += [Text(), *more] if more else []
+    return parts
+
+
+def by_workload(analysis: Analysis) -> list[Text]:
+    """For each workload, how the baseline did against every cell in its primary metric; titles are bold."""
     parts: list[Text] = []
     for workload in analysis.workloads:
         lines = _sentences(workload)
         if lines and len(analysis.workloads) > 1:
             parts.append(Text(workload.title, style="bold", overflow="fold"))
         parts += [*lines, *where_time_goes(workload)]
-    for more in (nested_over_bare(analysis), backends(analysis)):
-        parts += [Text(), *more] if more else []
     return parts
 
 

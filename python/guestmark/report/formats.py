@@ -16,8 +16,9 @@ from typing import Any
 from guestmark.errors import GuestmarkError
 from guestmark.ledger.model import StoredRun
 from guestmark.plan.model import CellStatus, Metric
-from guestmark.report import figures
+from guestmark.report import figures, nested
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
+from guestmark.report.backends import backends
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
 from guestmark.report.terminal import durability
@@ -176,6 +177,15 @@ def _markdown(run: StoredRun, analysis: Analysis) -> str:
         troubles = [result for result in workload.cells if result.status is not CellStatus.OK]
         if troubles:
             parts.append("\n".join(f"- {_escape(_trouble(result))}" for result in troubles))
+    if rows := nested.table(analysis):
+        table = [
+            _row(list(nested.HEADING)),
+            "| :-- | :-- | --: | --: | :-- |",
+            *(_row(list(row)) for row in rows),
+        ]
+        parts += ["Nested over bare", "\n".join(table)]
+    if lines := backends(analysis):
+        parts += [lines[0].plain, "\n".join(f"- {_escape(line.plain)}" for line in lines[1:])]
     floors = [
         f", noise floor {figures.percent(workload.noise_floors[workload.metrics[0].name])}"
         for workload in analysis.workloads

@@ -1,13 +1,17 @@
 """A run as one HTML page that needs nothing else: no script, no font, no address."""
 
 import math
+from collections.abc import Sequence
 from html import escape
+
+from rich.text import Text
 
 from guestmark.ledger.model import StoredRun
 from guestmark.plan.model import CellStatus, Metric, Trial, TrialStatus
-from guestmark.report import figures, surroundings
+from guestmark.report import figures, nested, surroundings
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
-from guestmark.report.conclusion import conclusion
+from guestmark.report.backends import backends
+from guestmark.report.conclusion import by_workload
 from guestmark.report.document import clean
 from guestmark.report.footer import lines as footer_lines
 from guestmark.report.latency import latencies
@@ -41,10 +45,13 @@ _WIDTH, _LEFT, _RIGHT, _ROW = 900, 220, 30, 34  # of a plot, in its own units
 def page(run: StoredRun, analysis: Analysis | None = None) -> str:
     """The whole page. Everything that came from outside is escaped."""
     found = analysis or analyse(run.plan, run.trials, run.unusable)
-    parts = [f"<h1>guestmark run {_text(run.id)}</h1>"]
-    said = conclusion(found)
-    if said:
-        parts.append("<p>" + "<br>".join(_text(line.plain) for line in said) + "</p>")
+    parts = [
+        f"<h1>{_text(run.plan.title or run.plan.name)}</h1>",
+        f'<p class="note">guestmark run {_text(run.id)}</p>',
+        _said(by_workload(found)),
+        _nested(found),
+        _said(backends(found)),
+    ]
     for workload in found.workloads:
         parts.append(f"<h2>{_text(workload.title)}</h2>")
         if workload.metrics:
@@ -64,6 +71,26 @@ def page(run: StoredRun, analysis: Analysis | None = None) -> str:
         + "\n".join(parts)
         + f"\n<footer><p>{small}</p></footer></body></html>\n"
     )
+
+
+def _said(lines: Sequence[Text]) -> str:
+    """Sentences; what is bold begins a paragraph."""
+    text = "".join(
+        f"</p><p><strong>{_text(line.plain)}</strong>"
+        if str(line.style) == "bold"
+        else f"<br>{_text(line.plain)}"
+        for line in lines
+    )
+    return f"<p>{text.removeprefix('<br>')}</p>".replace("<p></p>", "")
+
+
+def _nested(analysis: Analysis) -> str:
+    rows = nested.table(analysis)
+    if not rows:
+        return ""
+    heads = "".join(f"<th>{_text(head)}</th>" for head in nested.HEADING)
+    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<h3>Nested over bare</h3><div class="scroll"><table><tr>{heads}</tr>{body}</table></div>'
 
 
 def _environment(run: StoredRun) -> str:

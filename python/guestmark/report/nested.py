@@ -65,9 +65,12 @@ def pairs(analysis: Analysis) -> Iterator[Pair]:
                 yield Pair(workload, metric, bare, nested, ratio(nested, bare, metric.name))
 
 
-def nested_over_bare(analysis: Analysis) -> list[Text]:
-    """A table, as lines; empty when no backend was measured both ways."""
-    rows = [
+HEADING = ("", "", "bare", "nested", "nested over bare")
+
+
+def table(analysis: Analysis) -> list[tuple[str, ...]]:
+    """Rows of the table under `HEADING`; none when no backend was measured both ways."""
+    return [
         (
             pair.workload.title,
             f"{pair.bare.cell.platform} → {pair.nested.cell.platform}",
@@ -78,17 +81,21 @@ def nested_over_bare(analysis: Analysis) -> list[Text]:
         for pair in pairs(analysis)
         if pair.ratio is not None
     ]
+
+
+def nested_over_bare(analysis: Analysis) -> list[Text]:
+    """The table as lines; empty when it has no rows."""
+    rows = table(analysis)
     if not rows:
         return []
-    heading = ("", "", "bare", "nested", "nested over bare")
-    widths = [max(len(row[column]) for row in (heading, *rows)) for column in range(len(heading))]
+    widths = [max(len(row[column]) for row in (HEADING, *rows)) for column in range(len(HEADING))]
     lines = [Text("Nested over bare", style="bold")]
-    for row in (heading, *rows):
+    for row in (HEADING, *rows):
         cells = [
             f"{cell:>{width}}" if column in (2, 3) else f"{cell:<{width}}"
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        lines.append(Text("  ".join(cells).rstrip(), style="dim" if row is heading else "", overflow="fold"))
+        lines.append(Text("  ".join(cells).rstrip(), style="dim" if row is HEADING else "", overflow="fold"))
     return lines
 
 
