@@ -7,8 +7,10 @@ import pytest
 from command_line import CommandLine
 
 from guestmark.experiment import preflight
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.ledger.model import UnusablePlatform
+from guestmark.plan.model import Cell, CellStatus, Plan, Policy, WorkloadSpec
 from guestmark.platforms import registry
+from guestmark.report.analysis import analyse
 from guestmark.workloads import guestfs_api, guestfs_session
 from guestmark.workloads.base import create, start_machine
 
@@ -60,15 +62,22 @@ def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tr
 
 
 @needs_guestfish
-def test_a_cell_that_can_never_be_filled_is_left_out_and_another_becomes_the_baseline():
+def test_a_cell_that_can_never_be_filled_is_not_tried_and_another_becomes_the_baseline():
     cells = [
         Cell(name, WorkloadSpec("guestfs-api", {"rounds": 1}), name, {}, baseline=name == "uml")
         for name in ("uml", "tcg")
     ]
-    plan, notes = preflight.without(Plan("api", tuple(cells), Policy(), ()), {})
-    assert [(cell.id, cell.baseline) for cell in plan.cells] == [("tcg", True)]
-    assert any(note.startswith("left out: uml: guestfish") and "User-Mode Linux" in note for note in notes)
+    plan = Plan("api", tuple(cells), Policy(), ())
+    unusable = preflight.impossible(plan)
+    assert unusable.keys() == {"uml"}
+    plan, notes = preflight.without(plan, unusable)
+    assert [(cell.id, cell.baseline) for cell in plan.cells] == [("uml", False), ("tcg", True)]
     assert any("everything is compared with tcg instead" in note for note in notes)
+    (workload,) = analyse(
+        plan, (), [UnusablePlatform(name, one.reason) for name, one in unusable.items()]
+    ).workloads
+    assert [cell.status for cell in workload.cells] == [CellStatus.UNUSABLE, CellStatus.PENDING]
+    assert "User-Mode Linux" in workload.cells[0].reason
 
 
 @needs_guestfish

@@ -71,6 +71,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     outputs.check()
     with open_ledger(ledger_path) as ledger:
         unusable = preflight.check_platforms(plan, _prober(outputs))
+        unusable |= preflight.impossible(plan, unusable)
         plan, changes = preflight.without(plan, unusable)
         remarks = preflight.check_workloads(plan, unusable)
         notes = [*plan.context.get("notes", ()), *changes, *remarks]
@@ -101,7 +102,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
             with ledger.claim(stored.id):  # raises, naming the owner
                 pass
         known = {one.platform for one in stored.unusable}
-        cells = tuple(cell for cell in stored.plan.cells if cell.platform not in known)
+        cells = tuple(cell for cell in stored.plan.cells if cell.named_in(known) is None)
         unusable = preflight.check_platforms(replace(stored.plan, cells=cells), _prober(outputs))
         for cell in cells:
             if cell.baseline and cell.platform in unusable:

@@ -70,7 +70,7 @@ def check_workloads(plan: Plan, unusable: Collection[str] = ()) -> list[str]:
     """
     by_name: dict[str, list[Cell]] = {}
     for cell in plan.cells:
-        if cell.platform not in unusable:
+        if cell.named_in(unusable) is None:
             by_name.setdefault(cell.workload.name, []).append(cell)
     remarks: list[str] = []
     errors: list[GuestmarkError] = []
@@ -94,40 +94,30 @@ def check_workloads(plan: Plan, unusable: Collection[str] = ()) -> list[str]:
     return list(dict.fromkeys(remarks))
 
 
-def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[str]]:
-    """The plan without cells that their workload can never fill here, with baselines that can be used, and remarks
-    about what changed.
-
-    When a baseline cannot be measured the first usable cell takes its place, and has a null copy if the old one had.
-    Raises `PlatformUnusableError` with all reasons when nothing is left.
-    """
-    impossible = {
-        cell.id: reason
+def impossible(plan: Plan, unusable: Collection[str] = ()) -> dict[str, Unusable]:
+    """The cells, by id, that their workload can never fill on this host although their platform can be used."""
+    return {
+        cell.id: Unusable(reason)
         for cell in plan.cells
-        if cell.platform not in unusable and (reason := workloads.impossible(cell))
+        if cell.named_in(unusable) is None and (reason := workloads.impossible(cell))
     }
-    usable = [cell for cell in plan.cells if cell.platform not in unusable and cell.id not in impossible]
+
+
+def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[str]]:
+    """The plan with baselines that can be used, and remarks about what changed; `unusable` names platforms and cells.
+
+    When a baseline is unusable the first usable cell takes its place, and has a null copy if the old one had. Raises
+    `PlatformUnusableError` with all reasons when nothing is left.
+    """
+    usable = [cell for cell in plan.cells if cell.named_in(unusable) is None]
     if not usable:
-        told = {**{name: one.reason for name, one in unusable.items()}, **impossible}
-        hints = "; ".join(dict.fromkeys(one.hint for one in unusable.values() if one.hint))
-        raise PlatformUnusableError(
-            f"{'nothing can be measured here' if impossible else 'no platform can be used'}: "
-            + "; ".join(f"{name}: {reason}" for name, reason in told.items()),
-            hint=hints,
-        )
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in impossible.items():
-        by_reason.setdefault(reason, []).append(name)
-    notes = [f"left out: {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+        reasons = "; ".join(f"{name}: {result.reason}" for name, result in unusable.items())
+        hints = "; ".join(dict.fromkeys(result.hint for result in unusable.values() if result.hint))
+        raise PlatformUnusableError(f"nothing can be measured here: {reasons}", hint=hints)
+    notes: list[str] = []
     # A copy of a cell that cannot be measured shows nothing.
-    cells = [
-        cell
-        for cell in plan.cells
-        if cell.id not in impossible and (cell.null_of is None or cell.platform not in unusable)
-    ]
-    for old in [
-        cell for cell in plan.cells if cell.baseline and (cell.platform in unusable or cell.id in impossible)
-    ]:
+    cells = [cell for cell in plan.cells if cell.null_of is None or cell.named_in(unusable) is None]
+    for old in [cell for cell in plan.cells if cell.baseline and cell.named_in(unusable) is not None]:
         new = next((cell for cell in usable if cell.null_of is None and cell.compares_with(old)), None)
         if new is None:
             continue

@@ -27,13 +27,13 @@ def run(
 ) -> RunState:
     """Executes the run from where its stored trials end, in the order its seed gives, and returns how it ended.
 
-    Cells of platforms the ledger has as unusable for this run are left out. Raises `LedgerError` when another process
-    executes the run or a trial cannot be stored.
+    Platforms and cells that the ledger has as unusable for this run are left out. Raises `LedgerError` when another
+    process executes the run or a trial cannot be stored.
     """
     with ledger.claim(run_id):
         stored = ledger.load_run(run_id)
         unusable = {one.platform for one in stored.unusable}
-        cells = [cell for cell in plan.cells if cell.platform not in unusable]
+        cells = [cell for cell in plan.cells if cell.named_in(unusable) is None]
         ledger.set_run_state(run_id, RunState.RUNNING)
         loop = _Loop(
             plan=plan,

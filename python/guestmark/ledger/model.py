@@ -22,7 +22,9 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnusablePlatform:
-    """A platform that the plan names and this host cannot start; its cells have no trials."""
+    """A platform that the plan names and this host cannot start, or the id of a cell that can never be filled here
+    although its platform can be started; there are no trials of either.
+    """
 
     platform: str
     reason: str

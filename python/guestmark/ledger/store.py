@@ -124,7 +124,7 @@ class Ledger:
                 ) from error
 
     def record_platform(self, run_id: str, platform: str, reason: str, hint: str = "") -> None:
-        """Records that `platform` is unusable here; a later record of the same platform replaces it."""
+        """Records that `platform` (or a cell, by its id) is unusable here; a later record of the same replaces it."""
         table = schema.unusable
         with self._writing(f"recording that {platform} is unusable in run {run_id}") as connection:
             connection.execute(delete(table).where(table.c.run_id == run_id, table.c.platform == platform))

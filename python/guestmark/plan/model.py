@@ -4,7 +4,7 @@ Frozen dataclasses without behaviour beyond what derives from their own fields. 
 executes them, `ledger` stores them, `report` shows them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -85,6 +85,12 @@ class Cell:
         if self.group or other.group:
             return self.group == other.group
         return self.workload == other.workload
+
+    def named_in(self, names: Container[str]) -> str | None:
+        """The one of `names` that means this cell: its platform, its id, or that of the cell it copies."""
+        return next(
+            (name for name in (self.platform, self.id, self.null_of or self.id) if name in names), None
+        )
 
 
 @dataclass(frozen=True, slots=True)

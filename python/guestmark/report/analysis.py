@@ -250,8 +250,8 @@ def _status(
     cell: Cell, trials: Sequence[Trial], unusable: Mapping[str, UnusablePlatform]
 ) -> tuple[CellStatus, str]:
     if not trials:
-        if cell.platform in unusable:
-            return CellStatus.UNUSABLE, unusable[cell.platform].reason
+        if (name := cell.named_in(unusable)) is not None:
+            return CellStatus.UNUSABLE, unusable[name].reason
         return CellStatus.PENDING, "no trial has ended yet"
     failures = [trial.reason or "failed" for trial in trials if trial.status is not TrialStatus.OK]
     if not failures:
