@@ -9,7 +9,7 @@ from guestmark.errors import MachineError
 
 
 def values_of(platform, factors=None, **given):
-    with started(platform, {"memory": "512M", "size": "256M", **(factors or {})}, **given) as (
+    with started(platform, {"memory": "72M", "size": "256M", **(factors or {})}, **given) as (
         machine,
         workload,
     ):
@@ -55,7 +55,7 @@ def test_postgresql_in_guests():
 @pytest.mark.long
 def test_a_guest_without_enough_memory_is_the_reason():
     with contextlib.ExitStack() as stack:
-        machine, workload = stack.enter_context(started("uml", {"memory": "96M", "size": "256M"}))
+        machine, workload = stack.enter_context(started("uml", {"memory": "72M", "size": "256M"}))
         with pytest.raises(MachineError, match=r"MariaDB .*(out of memory|Cannot allocate)") as caught:
             workload.prepare(machine)
         workload.cleanup(machine)
