@@ -137,6 +137,7 @@ def test_trials_of_a_block_share_the_outer_guest(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1300)
 def test_three_layers():
     cell = Cell("test", WorkloadSpec("test"), "tcg/tcg/uml", {"memory": "256M"})
     with registry.get("tcg/tcg/uml").start(cell, 1200.0) as guest:
