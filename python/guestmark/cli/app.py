@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Verb: what it does. The module is `guestmark.cli.<verb>_verb`, its function `command`.
 VERBS = {
     "exec": "Measure any command on the host and in guests.",
-    "tour": "See what virtualization costs here, in about three minutes.",
+    "tour": "See what virtualization costs here, in one to three minutes.",
     "run": "Run a plan: workloads, platforms and factors from a TOML file.",
     "boot": "Measure how guests start and end, phase by phase.",
     "plans": "List the built-in plans, or print one to edit.",

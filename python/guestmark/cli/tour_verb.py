@@ -32,7 +32,7 @@ def command(
     ledger: options.Ledger = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """See what virtualization costs here, roughly, in about three minutes.
+    """See what virtualization costs here, roughly, in one to three minutes.
 
     Finds out which platforms can be used, measures one small thing of each kind on them (computing, system calls,
     memory, a disk, the start of a guest, a file sent into it), and says what came out and what to run next. It is the
