@@ -9,7 +9,7 @@ from guestmark.errors import MachineError
 
 
 def values_of(platform, factors=None, **given):
-    with started(platform, {"memory": "72M", "size": "256M", **(factors or {})}, **given) as (
+    with started(platform, {"memory": "512M", "size": "256M", **(factors or {})}, **given) as (
         machine,
         workload,
     ):
