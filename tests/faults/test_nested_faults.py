@@ -30,14 +30,14 @@ def arguments(blocks, *command, limit="10m"):
     )  # fmt: skip
 
 
-def broken(harm, *command):
+def broken(harm):
     """The outer guest's boot id and the error, of a trial in which something is done to a layer."""
     first = ""
     try:
         with registry.get("tcg/uml").start(INNER) as guest:
             first = guest.attest()["outer"]["guest"]["boot_id"]
             harm(guest)
-            guest.agent.exec(command or ["sleep", "60"], timeout_s=100)
+            guest.agent.exec(["sleep", "60"], timeout_s=100)
     except MachineError as error:
         return first, error
     raise AssertionError("the harm was not noticed")

@@ -3,16 +3,9 @@
 import contextlib
 
 import pytest
-
-from guestmark.plan.model import Cell, WorkloadSpec
-from guestmark.platforms import registry
+from fresh_guest import start
 
 GUESTS = ("uml", "tcg")
-
-
-def start(platform, **factors):
-    """A fresh guest, as a trial would start it."""
-    return registry.get(platform).start(Cell("test", WorkloadSpec("test"), platform, factors))
 
 
 @pytest.fixture(scope="session", params=GUESTS)

@@ -3,8 +3,8 @@
 import shutil
 
 import pytest
+from fresh_guest import start
 
-from conftest import start
 from guestmark.errors import AttestationError, MachineError
 
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 from command_line import CommandLine
+from fresh_guest import start
 
-from conftest import start
 from guestmark.agent import syscalls
 from guestmark.errors import MachineError
 from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec

@@ -4,8 +4,8 @@ import os
 import subprocess
 
 import pytest
+from fresh_guest import start
 
-from conftest import start
 from guestmark.platforms.virtiofs import DAEMONS
 
 pytestmark = pytest.mark.long

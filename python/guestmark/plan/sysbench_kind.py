@@ -123,7 +123,6 @@ def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bo
             return False
         if platform.inner.kind == "host" and params["disks"][0]["host"] == "loop":
             return name in ON_LOOP
-        return None
     return None
 
 

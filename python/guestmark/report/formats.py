@@ -183,7 +183,7 @@ def _markdown(run: StoredRun, analysis: Analysis) -> str:
             "| :-- | :-- | --: | --: | :-- |",
             *(_row(list(row)) for row in rows),
         ]
-        parts += ["Nested over bare", "\n".join(table)]
+        parts += [nested.TITLE, "\n".join(table)]
     if lines := backends(analysis):
         parts += [lines[0].plain, "\n".join(f"- {_escape(line.plain)}" for line in lines[1:])]
     floors = [

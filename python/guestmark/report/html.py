@@ -1,7 +1,7 @@
 """A run as one HTML page that needs nothing else: no script, no font, no address."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from rich.text import Text
@@ -75,22 +75,25 @@ def page(run: StoredRun, analysis: Analysis | None = None) -> str:
 
 def _said(lines: Sequence[Text]) -> str:
     """Sentences; what is bold begins a paragraph."""
-    text = "".join(
-        f"</p><p><strong>{_text(line.plain)}</strong>"
-        if str(line.style) == "bold"
-        else f"<br>{_text(line.plain)}"
-        for line in lines
-    )
-    return f"<p>{text.removeprefix('<br>')}</p>".replace("<p></p>", "")
+    paragraphs: list[list[str]] = []
+    for line in lines:
+        heads = str(line.style) == "bold"
+        if heads or not paragraphs:
+            paragraphs.append([])
+        paragraphs[-1].append(f"<strong>{_text(line.plain)}</strong>" if heads else _text(line.plain))
+    return "".join(f"<p>{'<br>'.join(paragraph)}</p>" for paragraph in paragraphs)
 
 
 def _nested(analysis: Analysis) -> str:
     rows = nested.table(analysis)
-    if not rows:
-        return ""
-    heads = "".join(f"<th>{_text(head)}</th>" for head in nested.HEADING)
-    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<h3>Nested over bare</h3><div class="scroll"><table><tr>{heads}</tr>{body}</table></div>'
+    return f"<h3>{nested.TITLE}</h3>{_grid(nested.HEADING, rows)}" if rows else ""
+
+
+def _grid(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of plain texts."""
+    lines = ["".join(f"<th>{_text(head)}</th>" for head in heads)]
+    lines += ["".join(f"<td>{_text(cell)}</td>" for cell in row) for row in rows]
+    return f'<div class="scroll"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'
 
 
 def _environment(run: StoredRun) -> str:
@@ -135,15 +138,12 @@ def _table(workload: WorkloadResult) -> str:
 def _then(side: Side) -> str:
     """Published figures beside the measured ones: a row for each pair, as on the terminal."""
     heads = ["cell", *(column[0] for column in side.numbers)]
-    rows = ["<tr>" + "".join(f"<th>{_text(head)}</th>" for head in heads) + "</tr>"]
-    for number, pair in enumerate(side.pairs, start=1):
-        cells = [pair.result.cell.id, *(column[number].strip() for column in side.numbers)]
-        rows.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")
+    rows = [
+        [pair.result.cell.id, *(column[number].strip() for column in side.numbers)]
+        for number, pair in enumerate(side.pairs, start=1)
+    ]
     small = "<br>".join(_text(line) for line in side.small_print)
-    return (
-        f'<h3>{_text(side.title)}</h3><div class="scroll"><table>{"".join(rows)}</table></div>'
-        f'<p class="note">{small}</p>'
-    )
+    return f'<h3>{_text(side.title)}</h3>{_grid(heads, rows)}<p class="note">{small}</p>'
 
 
 def _unit(workload: WorkloadResult, metric: Metric) -> figures.Unit:

@@ -11,6 +11,9 @@ from guestmark.report import figures
 from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
 
+TITLE = "Nested over bare"
+HEADING = ("", "", "bare", "nested", "nested over bare")
+
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
@@ -65,9 +68,6 @@ def pairs(analysis: Analysis) -> Iterator[Pair]:
                 yield Pair(workload, metric, bare, nested, ratio(nested, bare, metric.name))
 
 
-HEADING = ("", "", "bare", "nested", "nested over bare")
-
-
 def table(analysis: Analysis) -> list[tuple[str, ...]]:
     """Rows of the table under `HEADING`; none when no backend was measured both ways."""
     return [
@@ -89,7 +89,7 @@ def nested_over_bare(analysis: Analysis) -> list[Text]:
     if not rows:
         return []
     widths = [max(len(row[column]) for row in (HEADING, *rows)) for column in range(len(HEADING))]
-    lines = [Text("Nested over bare", style="bold")]
+    lines = [Text(TITLE, style="bold")]
     for row in (HEADING, *rows):
         cells = [
             f"{cell:>{width}}" if column in (2, 3) else f"{cell:<{width}}"

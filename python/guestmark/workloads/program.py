@@ -100,10 +100,8 @@ def _digest_there(agent: Agent, found: str, host: _OnHost) -> tuple[str, str]:
         return agent.sha256(found).sha256, ""
     xxh3 = agent.checksum(found, timeout_s=_DIGEST_S).xxh3
     if _known.get(xxh3) != host.sha256:
-        digest = agent.sha256(found, timeout_s=_DIGEST_S).sha256
-        _known[xxh3] = digest
-        return digest, xxh3
-    return host.sha256, xxh3
+        _known[xxh3] = agent.sha256(found, timeout_s=_DIGEST_S).sha256
+    return _known[xxh3], xxh3
 
 
 def judge(result: ExecResult, warnings: list[str], limit_s: float, *, ignore_failure: bool = False) -> None:
