@@ -1,13 +1,13 @@
 """Runs the real command line as a process of its own, as a user would."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from processes import others
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -88,21 +88,8 @@ def all_trials(document):
 
 def processes_with(word):
     """Ids of all processes but guestmark's own whose last argument is `word`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                *others, last = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-                if last == word.encode() and b"guestmark" not in others:
-                    found.append(int(entry.name))
-    return found
-
-
-def wait_until(condition, seconds=20.0):
-    """Whether `condition()` became true in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
+    return [
+        int(folder.name)
+        for folder, (*before, last) in others()
+        if last == word.encode() and b"guestmark" not in before
+    ]

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from processes import others
+
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
     "guestmark",
@@ -106,17 +108,8 @@ class Checkout:
 
     def processes(self) -> list[int]:
         """Processes whose command line names this copy."""
-        found = []
-        for proc in Path("/proc").iterdir():
-            if not proc.name.isdigit() or int(proc.name) == os.getpid():
-                continue
-            try:
-                command = (proc / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if os.fsencode(self.path) in command:
-                found.append(int(proc.name))
-        return found
+        here = os.fsencode(self.path)
+        return [int(folder.name) for folder, command in others() if any(here in word for word in command)]
 
 
 def copy_checkout(to: Path, *, venv: bool) -> Checkout:

@@ -5,8 +5,6 @@ import errno
 import os
 import signal
 import threading
-import time
-from pathlib import Path
 
 import pytest
 from disk_files import flip_bit, small_mount
@@ -18,6 +16,7 @@ from guestmark.disks.store import store
 from guestmark.errors import AttestationError, MachineError, UsageError
 from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
+from processes import gone
 
 MB = 1 << 20
 SMALL = {"disks": [{"role": "target", "filesystem": "ext4", "size": "64M"}]}
@@ -134,10 +133,7 @@ def test_a_hypervisor_killed_while_it_writes(platform):
         with pytest.raises(MachineError, match="has gone"):
             machine.agent.fill(f"{directory}/f", 900 * MB, Pattern.RANDOM, timeout_s=60)
         timer.join()
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists()
+    assert gone(pid)
 
 
 def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(small):

@@ -7,7 +7,9 @@ import signal
 import time
 
 import pytest
-from command_line import CommandLine, all_trials, processes_with, wait_until
+from command_line import CommandLine, all_trials, processes_with
+
+from processes import wait_until
 
 SEED = 11
 BLOCKS = 6

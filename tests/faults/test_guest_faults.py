@@ -1,12 +1,13 @@
 """Guests that crash, hang, starve or are killed: the trial fails with a reason, and nothing is left behind."""
 
-import os
+import contextlib
 import signal
 import time
-from pathlib import Path
 
 import pytest
-from command_line import CommandLine, wait_until
+from command_line import CommandLine
+
+from processes import kill, others, wait_until
 
 GUESTS = ("uml", "tcg")
 
@@ -19,16 +20,11 @@ def guestmark(tmp_path):
 def hypervisors(guestmark):
     """Ids of hypervisor processes whose scratch directory or console is this test's."""
     found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            is_ours = (
-                entry.name.isdigit() and (guestmark.folder / "scratch") in (entry / "cwd").readlink().parents
-            )
-            command = (entry / "cmdline").read_bytes().split(b"\0")[0]
-        except OSError:
-            continue
-        if is_ours and command.rpartition(b"/")[2] in (b"qemu-system-x86_64", b"linux.uml"):
-            found.append(int(entry.name))
+    for folder, command in others():
+        if command[0].rpartition(b"/")[2] in (b"qemu-system-x86_64", b"linux.uml"):
+            with contextlib.suppress(OSError):
+                if (guestmark.folder / "scratch") in (folder / "cwd").readlink().parents:
+                    found.append(int(folder.name))
     return found
 
 
@@ -81,8 +77,7 @@ def test_a_hypervisor_that_dies_or_hangs(guestmark, platform, number):
     try:
         assert wait_until(lambda: hypervisors(guestmark), 60)
         time.sleep(0.5 if number == signal.SIGKILL else 6)  # while it boots; while the command runs
-        for pid in hypervisors(guestmark):
-            os.kill(pid, number)
+        kill(hypervisors(guestmark), number)
         stdout, stderr = process.communicate(timeout=150)
     finally:
         process.kill()

@@ -6,13 +6,14 @@ import signal
 import time
 
 import pytest
-from command_line import CommandLine, wait_until
+from command_line import CommandLine
 from test_guest_faults import hypervisors, leftovers
 
 from guestmark.errors import MachineError
 from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
 from guestmark.platforms.nested_outer import OUTERS
+from processes import kill, wait_until
 
 LEFT = "find /run/guestmark -mindepth 1 -maxdepth 1 -type d; pgrep linux"
 INNER = Cell("test", WorkloadSpec("test"), "tcg/uml", {"memory": "256M"})
@@ -97,8 +98,7 @@ def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(gues
     try:
         assert wait_until(lambda: hypervisors(guestmark), 60)
         time.sleep(12)
-        for pid in hypervisors(guestmark):
-            os.kill(pid, number)
+        kill(hypervisors(guestmark), number)
         stdout, stderr = process.communicate(timeout=300)
     finally:
         process.kill()

@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import CHECKOUT, CommandLine, wait_until
-from netboot_trial import gone, growing, prepared, workload
+from command_line import CHECKOUT, CommandLine
+from netboot_trial import growing, prepared, workload
 
 from guestmark.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
 from guestmark.netboot import machine as machines
 from guestmark.netboot import network
 from guestmark.netboot import workload as workloads
+from processes import gone, wait_until
 
 ROMS = Path("/usr/lib/ipxe/qemu")
 PLAN = """
@@ -222,7 +223,7 @@ def test_a_tap_that_the_kernel_refuses(monkeypatch):
 
 CONTROLLER = """
 import sys, time
-sys.path[:0] = [{tests!r}, {python!r}]
+sys.path[:0] = [{tests!r}, {faults!r}, {python!r}]
 from netboot_trial import prepared
 with prepared() as (one, machine):
     print(machine.vmm_pid, one._server.pid, machine.scratch, flush=True)
@@ -231,11 +232,11 @@ with prepared() as (one, machine):
 
 
 def test_a_killed_controller_leaves_nothing():
-    code = CONTROLLER.format(tests=str(CHECKOUT / "tests/faults"), python=str(CHECKOUT / "python"))
+    folders = {name: str(CHECKOUT / name) for name in ("tests", "tests/faults", "python")}
+    code = CONTROLLER.format(tests=folders["tests"], faults=folders["tests/faults"], python=folders["python"])
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as controller:
         qemu, server, scratch = controller.stdout.readline().split()
         controller.send_signal(signal.SIGKILL)
         controller.wait()
-    assert gone(int(qemu))
-    assert gone(int(server))
+    assert gone(int(qemu), int(server))
     assert wait_until(lambda: not Path(scratch).exists(), 5)  # the supervisor removes it once all have ended

@@ -13,18 +13,17 @@ from database_trials import SERVERS, started
 from guestmark.databases.base import Account
 from guestmark.databases.kinds import KINDS
 from guestmark.errors import GuestmarkError, MachineError, WorkloadError
+from processes import gone, others
 
 
 def servers_of(machine):
     """Process ids of what serves the machine's directory."""
     directory = machine.disks[0].directory.encode()
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            command = (folder / "cmdline").read_bytes()
-            if directory in command and b"sysbench" not in command:
-                found.append(int(folder.name))
-    return sorted(found)
+    return sorted(
+        int(folder.name)
+        for folder, command in others()
+        if directory in b"\0".join(command) and b"sysbench" not in b"\0".join(command)
+    )
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -100,7 +99,4 @@ def test_nothing_of_a_server_survives_its_agent():
         processes = servers_of(machine)
         assert processes
         machine.agent.close()
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{one}").exists() for one in processes):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert gone(*processes)

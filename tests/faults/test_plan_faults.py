@@ -4,7 +4,9 @@ import os
 import signal
 
 import pytest
-from command_line import CommandLine, all_trials, wait_until
+from command_line import CommandLine, all_trials
+
+from processes import wait_until
 
 PLAN = """
 schema = "guestmark-plan/1"

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from setup_checkout import STUB_STATUS, Checkout, copy_checkout, handed_over
 
+from processes import wait_until
+
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Checkout:
@@ -16,20 +18,8 @@ def bare(tmp_path: Path) -> Checkout:
     return checkout
 
 
-def wait_for(what: Path, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not what.exists():
-        assert time.monotonic() < end, f"{what} did not appear"
-        time.sleep(0.01)
-
-
-def gone(checkout: Checkout, seconds: float = 10) -> bool:
-    end = time.monotonic() + seconds
-    while checkout.processes():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
+def gone(checkout: Checkout) -> bool:
+    return wait_until(lambda: not checkout.processes(), 10)
 
 
 MOMENTS = {
@@ -86,7 +76,7 @@ def test_interrupted_set_up_leaves_nothing_running(
 
 def test_two_first_starts_at_once(bare: Checkout) -> None:
     first = bare.start()
-    wait_for(bare.path / ".venv")
+    assert wait_until((bare.path / ".venv").exists, 30)
     second = bare.start()
     errors = [launcher.communicate(timeout=60)[1] for launcher in (first, second)]
     assert [first.returncode, second.returncode] == [STUB_STATUS, STUB_STATUS], errors

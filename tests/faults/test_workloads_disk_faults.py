@@ -6,10 +6,9 @@ import shutil
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from command_line import CommandLine, wait_until
+from command_line import CommandLine
 from disk_files import small_mount
 
 from guestmark.errors import GuestmarkError, MachineError, UsageError, WorkloadError
@@ -19,6 +18,7 @@ from guestmark.platforms import registry
 from guestmark.workloads import base, libguestfs
 from guestmark.workloads.libguestfs import Mark
 from guestmark.workloads.upload import pieces
+from processes import others, wait_until
 
 
 def cell_of(platform, kind, factors, **params):
@@ -116,13 +116,10 @@ needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="
 def guestfish_processes():
     """Command lines of guestfish and of the QEMU it starts, of this test's own."""
     found = []
-    for entry in Path("/proc").iterdir():
+    for folder, command in others():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit():
-                command = (entry / "cmdline").read_bytes()
-                environment = (entry / "environ").read_bytes()
-                if b"GUESTMARK_TEST_FISH=1" in environment and b"supervise" not in command:
-                    found.append(command)
+            if b"GUESTMARK_TEST_FISH=1" in (folder / "environ").read_bytes() and b"supervise" not in command:
+                found.append(command)
     return found
 
 

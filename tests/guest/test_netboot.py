@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from netboot_trial import gone, prepared, workload
+from netboot_trial import prepared, workload
 
 from guestmark.capture.binary import analyse_file
 from guestmark.errors import MachineError, PlatformUnusableError, WorkloadError
@@ -17,6 +17,7 @@ from guestmark.netboot import memory, metrics, tap, tap_setup
 from guestmark.netboot import workload as workloads
 from guestmark.plan.model import Plan, Policy
 from guestmark.platforms import registry
+from processes import gone
 
 MIB = 1 << 20
 

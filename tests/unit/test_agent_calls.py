@@ -18,6 +18,7 @@ from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent, CallError, CommandError, ExecResult
 from guestmark.agent.clocks import host_boot_id
 from guestmark.errors import AgentError, GuestmarkError
+from processes import alive, gone, wait_until
 
 LIMIT = 30.0
 PACKAGES = str(Path(__file__).resolve().parents[2] / "python")
@@ -34,24 +35,6 @@ def shared() -> Iterator[Agent]:
 def agent(shared: Agent) -> Agent:
     assert not shared.closed, "an earlier test broke the agent"
     return shared
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs (one that has ended and is not yet reaped does not)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
-
-
-def gone(*pids: int) -> bool:
-    deadline = time.monotonic() + 5
-    while any(alive(pid) for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def sh(agent: Agent, script: str, **more: Any) -> ExecResult:
@@ -171,7 +154,8 @@ def test_the_time_limit_ends_the_whole_group_and_those_that_fled_it(agent: Agent
 
 
 def test_what_a_program_leaves_behind_is_killed_and_counted(agent: Agent) -> None:
-    result = sh(agent, "sleep 300 & echo $!; setsid setsid sleep 300 & sleep 0.2; pgrep -n -f '^sleep 300'")
+    away = "setsid setsid sh -c 'echo $$; exec sleep 300'"
+    result = sh(agent, f"sleep 300 & echo $!; {away} & sleep 0.5")
     assert result.ok
     assert result.leftovers == 2
     assert gone(*(int(word) for word in result.stdout.split()))
@@ -370,10 +354,7 @@ def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
         f"Agent(transport).exec(['sh', '-c', {script!r}], timeout_s=100)\n"
     )
     controller = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGES})
-    deadline = time.monotonic() + 20
-    while not pids.exists() or "done" not in pids.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert wait_until(lambda: pids.exists() and "done" in pids.read_text())
     found = [int(word) for word in pids.read_text().split() if word.isdigit()]
     assert len(found) == 3
     assert all(alive(pid) for pid in found)
@@ -387,9 +368,7 @@ def test_a_killed_agent_takes_its_program_along(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
 
     def kill_when_running() -> None:
-        deadline = time.monotonic() + 20
-        while not (pids.exists() and pids.read_text().endswith("\n")) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
         process.kill()
 
     killer = threading.Thread(target=kill_when_running)

@@ -4,30 +4,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from guestmark.agent.binary import agent_binary, supervised
+from processes import alive, gone, wait_until
 
 PACKAGES = str(Path(__file__).resolve().parents[2] / "python")
 
 
-def alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen within 20 s"
-        time.sleep(0.01)
+def wait_for(condition: Callable[[], object]) -> None:
+    assert wait_until(condition), "did not happen within 20 s"
 
 
 class Supervised:
@@ -139,7 +128,8 @@ def test_a_controller_killed_with_sigkill_leaves_nothing(tmp_path: Path) -> None
     found = members(pids)
     controller.kill()
     controller.wait()
-    wait_for(lambda: not any(alive(pid) for pid in found) and not scratch.exists())
+    assert gone(*found, seconds=20)
+    wait_for(lambda: not scratch.exists())
 
 
 def test_a_killed_supervisor_takes_the_command_along(tmp_path: Path) -> None:
@@ -148,7 +138,7 @@ def test_a_killed_supervisor_takes_the_command_along(tmp_path: Path) -> None:
     (pid,) = members(pids, 1)
     run.process.kill()
     run.process.wait()
-    wait_for(lambda: not alive(pid))
+    assert gone(pid, seconds=20)
     run.let_go()
 
 

@@ -1,0 +1,47 @@
+"""The processes of this machine as tests look at them: each may end at any moment, also while its files are read."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
+    """Whether `condition()` became true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs (one that has ended and is not yet reaped does not)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:  # the file is not there, or its process has ended since it was opened
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def gone(*pids: int, seconds: float = 10.0) -> bool:
+    """Whether all these processes end in time."""
+    return wait_until(lambda: not any(alive(pid) for pid in pids), seconds)
+
+
+def kill(pids: Iterable[int], number: signal.Signals) -> None:
+    """Sends a signal to those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def others() -> Iterator[tuple[Path, list[bytes]]]:
+    """Folder under /proc and command line of every process but this one."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                yield folder, (folder / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
