@@ -125,8 +125,8 @@ def test_a_byte_that_changed_on_the_image_fails_the_trial(platform, factors):
         umount = type(machine.disks[0]).umount
         flipped = []
 
-        def umount_and_flip(disk, agent):
-            umount(disk, agent)
+        def umount_and_flip(disk, agent, **how):
+            umount(disk, agent, **how)
             if not flipped:
                 flipped.append(image.path.read_bytes().index(page))
                 flip_bit(image.path, flipped[0])
@@ -143,8 +143,8 @@ def test_an_image_that_was_damaged_fails_the_trial():
         (disk,) = machine.disks
         umount = type(disk).umount
 
-        def umount_and_damage(self, agent):
-            umount(self, agent)
+        def umount_and_damage(self, agent, **how):
+            umount(self, agent, **how)
             with self.image.path.open("r+b") as stream:
                 stream.seek(4096 * 3)  # block bitmaps and inode tables of the first group
                 stream.write(os.urandom(4096 * 2))

@@ -1,10 +1,12 @@
 //! The agent: PID 1 in a guest, a plain child of the controller on the host.
 //!
 //! `guestmark-agent serve` answers on standard input and output; as PID 1 it boots first (see `init`);
-//! `guestmark-agent supervise` keeps a hypervisor from outliving its controller.
+//! `guestmark-agent supervise` keeps a hypervisor from outliving its controller;
+//! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams.
 
 mod bulk;
 mod calls;
+mod connect;
 mod exec;
 mod failure;
 mod frame;
@@ -23,6 +25,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: guestmark-agent serve
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--grace MS] -- COMMAND [ARGUMENT]...
+       guestmark-agent connect SOCKET
        guestmark-agent syscalls --operations N --time NS [NAME]...
        guestmark-agent tsc
        guestmark-agent --version";
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     {
         Some("serve") => serve::serve_stdio(),
         Some("supervise") => supervise::supervise(arguments),
+        Some("connect") => connect::connect(arguments),
         Some("syscalls") => syscalls::syscalls(arguments),
         Some(syscalls::NOTHING) => return ExitCode::SUCCESS,
         Some("tsc") => {

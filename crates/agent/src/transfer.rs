@@ -15,6 +15,9 @@ use crate::failure::{failure, os_failure};
 use crate::frame::Outbox;
 use crate::sys;
 
+const FIRST_PIECE: usize = 16 << 10;
+const HASHED: usize = 256 << 10; // at a time: other calls wait for it
+
 /// A running call that moves bytes.
 pub struct Transfer {
     /// Of its request.
@@ -25,8 +28,9 @@ pub struct Transfer {
 }
 
 enum What {
-    /// To the controller; what is left of the limit.
-    Read { file: File, left: u64 },
+    /// To the controller; what is left of the limit, and how much to read at a time: little at first, as most files
+    /// that are read are small and a guest pays for every page of a buffer that is touched.
+    Read { file: File, left: u64, piece: usize },
     /// From the controller.
     Write { file: File, fsync: bool },
     /// From the controller, with all that is known of a bulk transfer.
@@ -38,7 +42,11 @@ enum What {
     /// From the controller to nowhere.
     Sink,
     /// Into a digest.
-    Hash { file: File, state: Box<Sha256> },
+    Hash {
+        file: File,
+        state: Box<Sha256>,
+        buffer: Vec<u8>,
+    },
     /// Failed; what the controller still sends is ignored.
     Failed,
 }
@@ -80,11 +88,13 @@ impl Transfer {
                 What::Read {
                     file,
                     left: read.limit,
+                    piece: FIRST_PIECE,
                 }
             }
             Call::Sha256(path) => What::Hash {
                 file: reading(&path.path)?,
                 state: Box::default(),
+                buffer: vec![0; HASHED],
             },
             Call::WriteFile(write) => {
                 let options = &mut File::options();
@@ -129,8 +139,8 @@ impl Transfer {
     /// Does one step; returns whether the call has ended (its answer is then in `out`).
     pub fn step(&mut self, out: &mut Outbox) -> bool {
         match &mut self.what {
-            What::Read { file, left } => {
-                let limit = (*left).min(MAX_CHUNK as u64) as usize;
+            What::Read { file, left, piece } => {
+                let limit = (*left).min(*piece as u64) as usize;
                 let sent = match limit {
                     0 => Ok(0),
                     _ => out.push_chunk(self.id, 1, limit, |space| retry(|| file.read(space))),
@@ -140,36 +150,40 @@ impl Transfer {
                     Ok(count) => {
                         *left -= count as u64;
                         self.bytes += count as u64;
-                        false
-                    }
-                    Err(error) => self.fail("read", &error, out, true),
-                }
-            }
-            What::Hash { file, state } => {
-                let mut buffer = vec![0; MAX_CHUNK];
-                match retry(|| file.read(&mut buffer)) {
-                    Ok(0) => {
-                        let mut sha256 = String::with_capacity(64);
-                        for byte in std::mem::take(&mut **state).finalize() {
-                            let _ = write!(sha256, "{byte:02x}");
+                        if count == *piece {
+                            *piece = (4 * count).min(MAX_CHUNK);
                         }
-                        out.push(&Answer {
-                            id: self.id,
-                            ok: Digest {
-                                sha256,
-                                size: self.bytes,
-                            },
-                        });
-                        true
-                    }
-                    Ok(count) => {
-                        state.update(&buffer[..count]);
-                        self.bytes += count as u64;
                         false
                     }
                     Err(error) => self.fail("read", &error, out, true),
                 }
             }
+            What::Hash {
+                file,
+                state,
+                buffer,
+            } => match retry(|| file.read(buffer)) {
+                Ok(0) => {
+                    let mut sha256 = String::with_capacity(64);
+                    for byte in std::mem::take(&mut **state).finalize() {
+                        let _ = write!(sha256, "{byte:02x}");
+                    }
+                    out.push(&Answer {
+                        id: self.id,
+                        ok: Digest {
+                            sha256,
+                            size: self.bytes,
+                        },
+                    });
+                    true
+                }
+                Ok(count) => {
+                    state.update(&buffer[..count]);
+                    self.bytes += count as u64;
+                    false
+                }
+                Err(error) => self.fail("read", &error, out, true),
+            },
             What::Write { .. } | What::Stream { .. } | What::Sink | What::Failed => false,
         }
     }

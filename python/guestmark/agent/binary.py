@@ -15,6 +15,7 @@ from guestmark.agent.frames import Transport
 from guestmark.errors import GuestmarkError
 
 NAME = "guestmark-agent"
+PROGRAM = "/proc/self/exe"  # in a child of the agent that executes it: the agent itself, wherever its file is
 
 
 def _candidates() -> list[Path]:

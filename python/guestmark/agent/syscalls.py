@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
 from guestmark.errors import AgentError, WorkloadError
 from guestmark.plan.syscall_names import NOTHING
 
-PROGRAM = "/proc/self/exe"  # in the child that executes it: the agent itself, wherever its file is
 _HEADER = 4
 _LONGEST_FRAME = 4096
 _END_S = 15.0

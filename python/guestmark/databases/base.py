@@ -10,9 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from guestmark.errors import PlatformUnusableError
+
+if TYPE_CHECKING:
+    from guestmark.databases.link import Link
 
 SYSBENCH = "sysbench"
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
@@ -42,6 +45,16 @@ class Account:
         if on_host and os.geteuid() == self.uid:
             return {}
         return {"uid": self.uid, "gid": self.gid, "groups": [self.gid]}
+
+
+class Session(Protocol):
+    """A conversation with a running server, which stays connected; raises what `Database.session` raises."""
+
+    def flushes(self) -> int:
+        """How often the server has flushed its files since its start."""
+
+    def close(self) -> None:
+        """Says good-bye."""
 
 
 class Database(ABC):
@@ -100,13 +113,12 @@ class Database(ABC):
         """sysbench's options for connecting over the local socket."""
 
     @abstractmethod
-    def client(self, data: str) -> list[str]:
-        """A client of the running server that answers each line of its input at once, without headings."""
+    def session(self, link: Link) -> Session:
+        """Talks to the running server over a connection to its socket. Raises `session_errors` and `OSError`."""
 
-    @property
     @abstractmethod
-    def flushes_query(self) -> str:
-        """What asks the server how often it has flushed its files: one line, whose answer is one number."""
+    def session_errors(self) -> tuple[type[Exception], ...]:
+        """What the driver of its sessions raises."""
 
     @abstractmethod
     def socket(self, data: str) -> str:

@@ -6,14 +6,25 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from guestmark.databases.base import Database, given_settings
+from guestmark.databases.base import Database, Session, given_settings
 from guestmark.plan.units import parse_size
+
+if TYPE_CHECKING:
+    from guestmark.databases.link import Link
 
 _VERSIONS = Path("/usr/lib/postgresql")  # Debian's place; elsewhere they are on the PATH
 _USER = "sysbench"
 _PORT = 5432
 _SMALLEST_LOG = 32 << 20  # two segments
+# Of the write-ahead log, which is what commits wait for. Version 18 counts them elsewhere, and a query may not name a
+# column that is not there.
+_FLUSHES = (
+    "SELECT (xpath('/row/n/text()', query_to_xml(CASE "
+    "WHEN current_setting('server_version_num')::int < 180000 THEN 'SELECT wal_sync AS n FROM pg_stat_wal' "
+    "ELSE 'SELECT sum(fsyncs) AS n FROM pg_stat_io WHERE object = $$wal$$' END, true, true, '')))[1]::text"
+)
 
 
 class PostgreSQL(Database):
@@ -24,7 +35,6 @@ class PostgreSQL(Database):
     packages = {  # noqa: RUF012
         "postgres": "postgresql",
         "initdb": "postgresql",
-        "psql": "postgresql-client",
     }
     ready = b"database system is ready to accept connections"
     version = re.compile(r"starting (PostgreSQL \S+)")
@@ -84,25 +94,34 @@ class PostgreSQL(Database):
             "--pgsql-db=postgres",
         ]
 
-    def client(self, data: str) -> list[str]:
+    def session(self, link: Link) -> Session:
         """See `Database`."""
-        return [
-            self.programs["psql"], "--host", data, "--port", str(_PORT), "--username", _USER, "--dbname", "postgres",
-            "--no-align", "--tuples-only", "--no-psqlrc", "--quiet",
-        ]  # fmt: skip
+        return _Session(link)
 
-    @property
-    def flushes_query(self) -> str:
-        """See `Database`: of the write-ahead log, which is what commits wait for.
+    def session_errors(self) -> tuple[type[Exception], ...]:
+        """See `Database`."""
+        from pg8000 import native
 
-        Version 18 counts them elsewhere, and a query may not name a column that is not there.
-        """
-        return (
-            "SELECT (xpath('/row/n/text()', query_to_xml(CASE "
-            "WHEN current_setting('server_version_num')::int < 180000 THEN 'SELECT wal_sync AS n FROM pg_stat_wal' "
-            "ELSE 'SELECT sum(fsyncs) AS n FROM pg_stat_io WHERE object = $$wal$$' END, true, true, '')))[1];"
-        )
+        return (native.Error,)
 
     def socket(self, data: str) -> str:
         """See `Database`."""
         return f"{data}/.s.PGSQL.{_PORT}"
+
+
+class _Session:
+    """See `databases.base.Session`; pg8000 speaks."""
+
+    def __init__(self, link: Link) -> None:
+        from pg8000 import native
+
+        self._connection = native.Connection(_USER, database="postgres", sock=link, ssl_context=False)
+
+    def flushes(self) -> int:
+        """See `Session`."""
+        ((found,),) = self._connection.run(_FLUSHES)
+        return int(found)
+
+    def close(self) -> None:
+        """See `Session`."""
+        self._connection.close()

@@ -76,7 +76,7 @@ def _key(database: Database, settings: Mapping[str, str], tables: int, rows: int
         (path, Path(path).stat().st_size, Path(path).stat().st_mtime_ns)
         for path in (database.server, sysbench())
     ]
-    parts = (1, database.name, binaries, sorted(settings.items()), tables, rows, account.uid, account.gid)
+    parts = (2, database.name, binaries, sorted(settings.items()), tables, rows, account.uid, account.gid)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from guestmark.databases.base import ENVIRONMENT, Account, Database
+from guestmark.databases.base import ENVIRONMENT, Account, Database, Session
+from guestmark.databases.link import Link
 from guestmark.errors import MachineError, WorkloadError
 
 if TYPE_CHECKING:
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
 _STOP_S = 120.0
 _KILLED_S = 10.0
-_ANSWER_S = 60.0
 _TALE = 400  # characters of the log that a reason quotes
 _TELLING = ("[ERROR]", "FATAL", "PANIC", "ERROR:", "HINT:")
 
@@ -34,7 +35,9 @@ class Server:
         self._settings = settings
         self._as: dict[str, Any] = account.arguments(on_host=on_host)
         self._process: Background | None = None
-        self._client: Background | None = None
+        self._link: Link | None = None
+        self._session: Session | None = None
+        self._session_errors: tuple[type[Exception], ...] = (OSError, *database.session_errors())
 
     @property
     def log(self) -> str:
@@ -71,40 +74,41 @@ class Server:
         result = self._agent.exec(
             argv, env=ENVIRONMENT, cwd="/", timeout_s=timeout_s, output_limit=output_limit, **self._as
         )
-        if not result.ok:
-            self._process.wait(1.0)  # its end may be heard of a moment later
-        if not self.running:
-            raise self.fault("ended while it was used")
+        if not (result.ok and self.running):
+            self._heard()
         return result
 
     def flushes(self) -> int:
         """How often it has flushed its files since its start. Raises `WorkloadError` when it does not say.
 
-        One client stays connected for all questions: starting one costs a guest more than the answer.
+        One session is for all questions.
         """
-        if self._client is None:
-            command = self.database.client(self.data)
-            self._client = self._agent.background(command, env=ENVIRONMENT, cwd="/", stdin=True, **self._as)
-        before = len(self._client.output)
-        self._client.feed(f"{self.database.flushes_query}\n".encode())
-        self._client.wait(_ANSWER_S, lambda said: b"\n" in said[before:])
-        answer = self._client.text()[before:].strip()
+        try:
+            if self._session is None:
+                self._link = Link(self._agent, self.database.socket(self.data), self._as)
+                self._session = self.database.session(self._link)
+            return self._session.flushes()
+        except self._session_errors as error:
+            self._heard()
+            raise WorkloadError(
+                f"{self.database.title} does not say how often it has flushed: {str(error)[-_TALE:]}"
+            ) from error
+
+    def _heard(self) -> None:
+        """Raises what is to say when it has ended, which may be heard of a moment after its clients' failures."""
+        assert self._process is not None
+        self._process.wait(1.0)
         if not self.running:
             raise self.fault("ended while it was used")
-        if not answer.isdecimal():
-            raise WorkloadError(
-                f"{self.database.title} does not say how often it has flushed: {answer[-_TALE:] or 'nothing'}"
-            )
-        return int(answer)
 
     def stop(self) -> float:
         """Shuts it down; seconds it took. Raises `MachineError` unless its log and its exit status say it was clean."""
         begin = time.monotonic()
         if self._process is None:  # it was never started
             return 0.0
-        if self._client is not None:
-            self._client.signal(signal.SIGTERM)
-            self._client.wait(_KILLED_S)
+        if self._session is not None:
+            with contextlib.suppress(*self._session_errors):
+                self._session.close()
         self._process.signal(self.database.stop_signal)
         if not self._process.wait(_STOP_S):
             self.kill()
@@ -133,10 +137,10 @@ class Server:
         )
 
     def kill(self) -> None:
-        """Ends it at once if it runs, and its client."""
-        if self._client is not None and self._client.running:
-            self._client.signal(signal.SIGKILL)
-            self._client.wait(_KILLED_S)
+        """Ends it at once if it runs, and what is connected to it."""
+        if self._link is not None:
+            self._link.close()
+            self._link.wait(_KILLED_S)
         if self._process is not None and self._process.running:
             self._process.signal(signal.SIGKILL)
             self._process.wait(_KILLED_S)

@@ -74,12 +74,11 @@ class AttachedDisk:
     def umount(self, agent: Agent, *, drop_caches: bool = True) -> None:
         """Unmounts; nothing of its content stays in the guest's caches. On the host it only drops caches.
 
-        Without `drop_caches` only the guest's other caches stay: what is unmounted and closed is out of them.
+        Without `drop_caches` a guest's other caches stay (what is unmounted is out of them), and all of the host's.
         """
         if self.device:
             agent.umount(self.directory, timeout_s=_MOUNT_S)
-            if drop_caches:
-                agent.drop_caches()
+        if not drop_caches:
             return
         try:
             agent.drop_caches()

@@ -136,7 +136,7 @@ class MovingWorkload(ABC):
         try:
             if self._mounted:
                 self._mounted = False
-                target_of(machine).umount(machine.agent)
+                target_of(machine).umount(machine.agent, drop_caches=False)
         finally:
             self._stack.close()
 

@@ -123,7 +123,7 @@ class OltpWorkload:
                 self._server.kill()
             if self._mounted and not machine.agent.closed:
                 self._mounted = False
-                target_of(machine).umount(machine.agent)
+                target_of(machine).umount(machine.agent, drop_caches=False)
 
     def _prepared(self) -> Prepared:
         return prepared(

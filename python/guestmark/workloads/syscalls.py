@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent import syscalls
-from guestmark.agent.binary import agent_binary
-from guestmark.agent.syscalls import PROGRAM, Section
+from guestmark.agent.binary import PROGRAM, agent_binary
+from guestmark.agent.syscalls import Section
 from guestmark.errors import AttestationError
 from guestmark.plan import syscall_metrics as metrics
 from guestmark.plan.model import Cell, Measurement, Metric, Plan

@@ -23,11 +23,12 @@ def checked(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum)
     A raw image with an ext filesystem is read on the host with debugfs, past guest and hypervisor; others by the guest,
     from the disk. Raises `WorkloadError` when a byte is wrong, `MachineError` when the image is damaged.
     """
-    disk.umount(machine.agent)
+    past_guest = bool(disk.device) and readable_on_host(disk.image)
+    disk.umount(machine.agent, drop_caches=not past_guest)
     if not disk.device:
         found = store().agent().checksum(f"{disk.directory}/{name}", timeout_s=_READ_S)
         how = "on the host"
-    elif readable_on_host(disk.image):
+    elif past_guest:
         found = disk.image.read_again(name)
         how = "by debugfs on the host"
     else:

@@ -1,0 +1,45 @@
+//! Standard input and output as the two directions of a connection to a local socket.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+/// `guestmark-agent connect SOCKET`, until the peer closes; the end of standard input ends the sending only. A zero
+/// byte comes before all that the peer sends: whoever reads both output streams as one knows by it that there is a peer.
+pub fn connect(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let (Some(path), None) = (arguments.next(), arguments.next()) else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "usage: guestmark-agent connect SOCKET",
+        ));
+    };
+    let mut receiving = UnixStream::connect(&path).map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("{}: {error}", std::path::Path::new(&path).display()),
+        )
+    })?;
+    let mut sending = receiving.try_clone()?;
+    std::thread::spawn(move || {
+        // A peer that has gone is noticed by the receiving side.
+        let _ = io::copy(&mut io::stdin().lock(), &mut sending);
+        let _ = sending.shutdown(Shutdown::Write);
+    });
+    let mut output = io::stdout().lock();
+    output.write_all(&[0])?;
+    output.flush()?;
+    let mut buffer = [0; 16 << 10];
+    loop {
+        let count = match io::Read::read(&mut receiving, &mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        };
+        if count == 0 {
+            return Ok(ExitCode::SUCCESS);
+        }
+        output.write_all(&buffer[..count])?;
+        output.flush()?;
+    }
+}
