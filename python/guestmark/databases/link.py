@@ -27,10 +27,8 @@ class Link:
         self._relay: Background = agent.background([PROGRAM, "connect", path], stdin=True, **account)
         self._taken = 1
         self._limit_s = _DEFAULT_S
-        connected = self._relay.wait(_DEFAULT_S, lambda said: bool(said)) and self._relay.output.startswith(
-            b"\0"
-        )
-        if not connected:
+        self._relay.wait(_DEFAULT_S, bool)
+        if not self._relay.output.startswith(b"\0"):
             self._relay.wait(1.0)  # for all of its complaint
             raise ConnectionError(self._relay.text().strip() or "no connection in time")
 
