@@ -12,6 +12,7 @@ from command_line import CommandLine
 from disk_files import small_mount
 
 from guestmark.errors import GuestmarkError, MachineError, UsageError, WorkloadError
+from guestmark.experiment import preflight
 from guestmark.plan import workload_kinds
 from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.platforms import registry
@@ -103,11 +104,11 @@ def test_a_source_that_shrinks_is_noticed(tmp_path):
         list(sent)
 
 
-def test_a_filesystem_the_host_cannot_make_is_a_remark(monkeypatch):
+def test_a_filesystem_the_host_cannot_make_is_not_tried(monkeypatch):
     monkeypatch.setattr("guestmark.disks.programs.MAKERS", {"xfs": "mkfs.no-such-program"})
     cell = cell_of("uml", "fill", {"filesystem": "xfs"}, amount="8M")
-    (remark,) = base.preflight("fill", Plan("test", (cell,), Policy(), ()), [cell])
-    assert "mkfs.no-such-program is not installed" in remark
+    (reason,) = preflight.impossible(Plan("test", (cell,), Policy(), ())).values()
+    assert "mkfs.no-such-program is not installed" in reason.reason
 
 
 needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")

@@ -15,6 +15,7 @@ from guestmark.databases.server import telling
 from guestmark.disks import sparse, template
 from guestmark.disks.spec import DiskSpec, Role
 from guestmark.errors import MachineError, PlatformUnusableError, UsageError
+from guestmark.experiment.preflight import impossible, without
 from guestmark.plan import workload_kinds
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
@@ -81,18 +82,15 @@ def test_a_server_that_is_missing_is_named_with_its_package(server, tmp_path, mo
     monkeypatch.setattr(KINDS[server], "folders", classmethod(lambda _: ()))
     (tmp_path / "sysbench").write_text("#!/bin/sh\n")
     (tmp_path / "sysbench").chmod(0o755)
-    with pytest.raises(PlatformUnusableError, match="is not installed") as caught:
-        preflight(cell(server=server))
-    assert server in caught.value.hint
-    # Beside something that can be measured it is a remark, and the reason of the trials that fail.
     exec_cell = Cell("true", WorkloadSpec("exec", {"argv": ["true"]}), "host")
     lacking = cell(server=server)
     plan = Plan("test", (exec_cell, lacking), Policy(), (), context={"uid": os.getuid()})
-    (remark,) = OltpWorkload.preflight(plan, [lacking])
-    assert "is not installed" in remark
-    assert "will fail" in remark
-    with pytest.raises(PlatformUnusableError, match="is not installed"):
-        OltpWorkload(plan, lacking)
+    unusable = impossible(plan)
+    assert unusable.keys() == {lacking.id}
+    assert "is not installed" in unusable[lacking.id].reason
+    assert server in unusable[lacking.id].reason.partition("the package ")[2]
+    with pytest.raises(PlatformUnusableError, match=r"nothing can be measured here: .* is not installed"):
+        without(Plan("test", (lacking,), Policy(), ()), unusable)
 
 
 def test_sysbench_that_is_missing_is_named_with_its_package(tmp_path, monkeypatch):

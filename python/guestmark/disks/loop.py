@@ -7,6 +7,7 @@ up to detach with their last user, go with them.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ _HINT = "start guestmark as root on a machine with loop devices, or take host_di
 _DEADLINE_S = 60.0
 
 
+@functools.cache
 def why_not() -> str:
     """Why no image can be mounted on this host; empty when one can. Found out by asking for a loop device."""
     if os.geteuid() != 0:

@@ -1,15 +1,16 @@
 """Before the first trial: whether the disks of a whole plan can be made here."""
 
+import contextlib
 import errno
 import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from guestmark.disks import programs
+from guestmark.disks import loop, programs
 from guestmark.disks.below import in_memory
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
-from guestmark.errors import UsageError
+from guestmark.errors import PlatformUnusableError, UsageError
 from guestmark.plan.model import Cell
 
 _DIRECT = ("none", "directsync")
@@ -39,6 +40,24 @@ def check(cells: Sequence[Cell]) -> None:
                     f"{' (shared memory does since Linux 6.6)' if in_memory(spec.location) else ''}",
                     hint="choose a directory on a disk with --set location=DIRECTORY, or cache=writeback",
                 )
+
+
+def impossible(cell: Cell) -> str:
+    """Why a disk of the cell can never be made or mounted on this host, in one line; empty when all may be.
+
+    What the cell asks for wrongly is said by `check`.
+    """
+    with contextlib.suppress(UsageError):
+        for spec in disks_of(cell):
+            if spec.loop and (reason := loop.why_not()):
+                return reason
+            if spec.filesystem == NO_FILESYSTEM or (cell.platform == "host" and not spec.loop):
+                continue
+            try:
+                programs.find(programs.MAKERS[spec.filesystem])
+            except PlatformUnusableError as error:
+                return f"{spec.filesystem} cannot be made: {error.message} ({error.hint})"
+    return ""
 
 
 def needed_bytes(trials: Sequence[Sequence[DiskSpec]]) -> int:

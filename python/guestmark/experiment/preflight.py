@@ -95,11 +95,14 @@ def check_workloads(plan: Plan, unusable: Collection[str] = ()) -> list[str]:
 
 
 def impossible(plan: Plan, unusable: Collection[str] = ()) -> dict[str, Unusable]:
-    """The cells, by id, that their workload can never fill on this host although their platform can be used."""
+    """The cells, by id, that can never be filled on this host, for what their workload or their disks need, although
+    their platform can be used.
+    """
     return {
         cell.id: Unusable(reason)
         for cell in plan.cells
-        if cell.named_in(unusable) is None and (reason := workloads.impossible(cell))
+        if cell.named_in(unusable) is None
+        and (reason := workloads.impossible(cell) or disks.impossible(cell))
     }
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from guestmark.errors import UsageError
 from guestmark.plan import boot_metrics as metrics
 from guestmark.plan.model import Cell, Measurement, Plan
 from guestmark.plan.platform_spec import parse_platform
@@ -56,13 +55,15 @@ class GuestfsRunWorkload:
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Checks that libguestfs can be used here at all. Raises `UsageError` for platforms it has no guest of."""
-        for cell in cells:
-            if reason := unusable(cell.platform):
-                raise UsageError(f"{cell.id}: {reason}", hint='give the workload platforms = ["tcg", "kvm"]')
+        """Checks that libguestfs can be used here at all. Raises `PlatformUnusableError` naming a package."""
         for accelerator in {parse_platform(cell.platform).inner.kind for cell in cells}:
             libguestfs.prepare(accelerator)
         return ()
+
+    @classmethod
+    def impossible(cls, cell: Cell) -> str:
+        """See `KnowsLimits`: libguestfs has no guest of that kind."""
+        return unusable(cell.platform)
 
     def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
         """The host's agent, or the outer guest's: libguestfs starts its guest itself."""

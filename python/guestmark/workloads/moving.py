@@ -19,7 +19,7 @@ from guestmark.plan import disk_metrics as metrics
 from guestmark.plan.model import Cell, Measurement, Metric, Plan
 from guestmark.plan.units import parse_size
 from guestmark.workloads.clocks import disagreement
-from guestmark.workloads.sources import check_sources, missing_tools
+from guestmark.workloads.sources import check_sources
 from guestmark.workloads.verify import checked
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ class MovingWorkload(ABC):
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Sources that are too short raise `UsageError`; filesystems that cannot be made are remarks."""
+        """Sources that are too short raise `UsageError`."""
         moving = [cell for cell in plan.cells if "amount" in cell.workload.params]
         if moving[0].workload.name == cells[0].workload.name:  # once for the plan is enough
             check_sources(moving)
-        return missing_tools(cells)
+        return ()
 
     def prepare(self, machine: Machine) -> None:
         """Mounts the target and makes everything ready. Raises `MachineError`, `WorkloadError`."""

@@ -16,7 +16,7 @@ from guestmark.databases.kinds import KINDS
 from guestmark.databases.prepared import DATA, Prepared, prepared
 from guestmark.databases.server import Server
 from guestmark.disks.below import Below, Changes
-from guestmark.errors import MachineError, WorkloadError
+from guestmark.errors import MachineError, PlatformUnusableError, WorkloadError
 from guestmark.plan import oltp_metrics as metrics
 from guestmark.plan.metric_spec import GUEST_WALL, WALL
 from guestmark.plan.model import Cell, Measurement, Metric, Plan
@@ -55,8 +55,16 @@ class OltpWorkload:
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming a package, `UsageError` for data that cannot fit on its disk."""
         account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
-        others = any(cell.workload.name != cells[0].workload.name for cell in plan.cells)
-        return oltp_checks.check(cells, account, others=others)
+        return oltp_checks.check(cells, account)
+
+    @classmethod
+    def impossible(cls, cell: Cell) -> str:
+        """See `KnowsLimits`: the server is not installed."""
+        try:
+            KINDS[cell.workload.params["server"]]()
+        except PlatformUnusableError as error:
+            return f"{error.message} ({error.hint})"
+        return ""
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:

@@ -12,7 +12,7 @@ from guestmark.databases.kinds import KINDS
 from guestmark.disks.below import in_memory
 from guestmark.disks.preflight import free_bytes
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
-from guestmark.errors import PlatformUnusableError, UsageError
+from guestmark.errors import UsageError
 from guestmark.plan.model import Cell
 from guestmark.plan.platform_spec import parse_platform
 from guestmark.plan.units import format_size, parse_size
@@ -21,22 +21,15 @@ _SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 _TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # as long as one of ours
 
 
-def check(cells: Iterable[Cell], account: Account, *, others: bool) -> list[str]:
-    """Remarks for the user; a server that is missing is one when there are `others` to measure, too.
+def check(cells: Iterable[Cell], account: Account) -> list[str]:
+    """Remarks for the user.
 
     Raises `PlatformUnusableError` naming the package of what is missing, `UsageError` for tables that cannot fit on
     their disk, or a directory on the host that the server could not work in.
     """
     sysbench()
     remarks: dict[str, None] = {}
-    cells = list(cells)
-    missing = _missing({cell.workload.params["server"] for cell in cells})
-    here = [cell for cell in cells if cell.workload.params["server"] not in missing]
-    for error in missing.values():
-        if not here and not others:
-            raise error
-        remarks[f"{error.message} ({error.hint}); its trials will fail"] = None
-    for cell in here:
+    for cell in cells:
         database = KINDS[cell.workload.params["server"]]()
         (disk,) = disks_of(cell)
         on_host = cell.platform == "host"
@@ -55,17 +48,6 @@ def check(cells: Iterable[Cell], account: Account, *, others: bool) -> list[str]
         if remark := _threads(cell):
             remarks[remark] = None
     return list(remarks)
-
-
-def _missing(servers: Iterable[str]) -> dict[str, PlatformUnusableError]:
-    """The servers that are not installed."""
-    found = {}
-    for name in sorted(servers):
-        try:
-            KINDS[name]()
-        except PlatformUnusableError as error:
-            found[name] = error
-    return found
 
 
 def _check_room(cell: Cell, database: Database, disk: DiskSpec, *, on_directory: bool) -> None:

@@ -1,13 +1,11 @@
-"""Before the first trial: are the sources long enough, are the programs there?"""
+"""Before the first trial: are the sources long enough?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from guestmark.disks import programs
-from guestmark.disks.spec import NO_FILESYSTEM, disks_of
-from guestmark.errors import PlatformUnusableError, UsageError
+from guestmark.errors import UsageError
 from guestmark.plan.model import Cell
 from guestmark.plan.units import parse_size
 
@@ -28,17 +26,3 @@ def check_sources(cells: Iterable[Cell]) -> None:
                 f"{path} has {size} bytes, but {amount} are asked for",
                 hint="ask for less, or give a longer file",
             )
-
-
-def missing_tools(cells: Iterable[Cell]) -> list[str]:
-    """A remark for every filesystem that cannot be made here; its cells will fail, the others go on."""
-    remarks = {}
-    for cell in cells:
-        for disk in disks_of(cell) if cell.platform != "host" else ():
-            if disk.filesystem == NO_FILESYSTEM or disk.filesystem in remarks:
-                continue
-            try:
-                programs.find(programs.MAKERS[disk.filesystem])
-            except PlatformUnusableError as error:
-                remarks[disk.filesystem] = f"{disk.filesystem} cannot be made: {error.message} ({error.hint})"
-    return list(remarks.values())

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from guestmark.disks import loop
 from guestmark.disks.preflight import free_bytes
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
 from guestmark.errors import UsageError
@@ -26,7 +25,6 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
             disk = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
             _check_size(cell, options, disk)
             found += [
-                _cannot_mount(disk),
                 lies_of_memory(options, _memory_of(cell)),
                 _lies_of_host_cache(cell, options, disk),
             ]
@@ -55,11 +53,6 @@ def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) 
         return ""
     way = "UML has no other way" if disk.bus == "ubd" else "cache=none goes past it"
     return f"O_DIRECT ends in the host's page cache, as the image is read and written through it ({way})"
-
-
-def _cannot_mount(disk: DiskSpec) -> str:
-    reason = loop.why_not() if disk.loop else ""
-    return f"{reason}, so it will fail; the other cells go on" if reason else ""
 
 
 def _threads(cell: Cell, options: Mapping[str, str]) -> str:
