@@ -3,9 +3,9 @@
 import contextlib
 
 import pytest
-from database_trials import started
+from database_trials import SERVERS, started
 
-from guestmark.errors import MachineError
+from guestmark.errors import MachineError, WorkloadError
 
 
 def values_of(platform, factors=None, **given):
@@ -61,3 +61,19 @@ def test_a_guest_without_enough_memory_is_the_reason():
         workload.cleanup(machine)
     assert "--- log of MariaDB ---" in caught.value.console
     assert "memory" in caught.value.hint
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_disk_that_fills_in_the_middle_is_the_reason(server):
+    given = {"server": server, "test": "write_only", "time": "30", "rows": 2000}
+    with contextlib.ExitStack() as stack:
+        machine, workload = stack.enter_context(started("uml", {"memory": "512M", "size": "256M"}, **given))
+        workload.prepare(machine)
+        fill = f"sleep 1; exec dd if=/dev/zero of={machine.disks[0].directory}/fill bs=64k"
+        machine.agent.background(["sh", "-c", fill])
+        with pytest.raises((MachineError, WorkloadError)) as caught:
+            workload.run(machine)
+        workload.cleanup(machine)
+    assert "its disk has 0.0 MB free" in caught.value.message
+    assert "--set size=" in caught.value.hint
+    assert workload.facts["server_log"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,13 +116,27 @@ class _Session:
     def __init__(self, link: Link) -> None:
         from pg8000 import native
 
-        self._connection = native.Connection(_USER, database="postgres", sock=link, ssl_context=False)
+        with _plain():
+            self._connection = native.Connection(_USER, database="postgres", sock=link, ssl_context=False)
 
     def flushes(self) -> int:
         """See `Session`."""
-        ((found,),) = self._connection.run(_FLUSHES)
+        with _plain():
+            ((found,),) = self._connection.run(_FLUSHES)
         return int(found)
 
     def close(self) -> None:
         """See `Session`."""
         self._connection.close()
+
+
+@contextlib.contextmanager
+def _plain() -> Iterator[None]:
+    """The server's complaint in its own words: pg8000's errors hold all fields of the protocol's message."""
+    from pg8000 import native
+
+    try:
+        yield
+    except native.DatabaseError as error:
+        fields = error.args[0] if error.args else ""
+        raise native.Error(fields.get("M", "") if isinstance(fields, dict) else str(fields)) from error

@@ -7,6 +7,7 @@ host in a directory, for a guest inside of a freshly formatted image.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from guestmark.databases.kinds import KINDS
 from guestmark.databases.prepared import DATA, Prepared, prepared
 from guestmark.databases.server import Server
 from guestmark.disks.below import Below, Changes
-from guestmark.errors import MachineError, PlatformUnusableError, WorkloadError
+from guestmark.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
 from guestmark.plan import oltp_metrics as metrics
 from guestmark.plan.metric_spec import GUEST_WALL, WALL
 from guestmark.plan.model import Cell, Measurement, Metric, Plan
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from guestmark.agent.client import ExecResult
     from guestmark.platforms.base import Machine, Platform
     from guestmark.workloads.sysbench_report import Report
+
+
+_FULL_BYTES = 8 << 20  # servers extend their files by a few megabytes at a time
 
 
 class OltpWorkload:
@@ -162,19 +166,29 @@ class OltpWorkload:
 
     @contextlib.contextmanager
     def _told(self, machine: Machine) -> Iterator[None]:
-        """What goes wrong inside keeps the server's log, beside the machine's console."""
+        """What goes wrong inside keeps the server's log, beside the machine's console; that a disk is full, which
+        servers say in many ways or not at all, is added.
+        """
         try:
             yield
-        except MachineError as error:
+        except (MachineError, WorkloadError) as error:
             self._failed = True
             self._keep_log()
-            if error.console:
+            if isinstance(error, MachineError) and error.console:
                 error.console = f"{machine.console()}\n{error.console}".lstrip()
+            if (free := self._free_bytes(machine)) < _FULL_BYTES:
+                error.message += f"; its disk has {free / 1e6:.1f} MB free"
+                error.hint = "take a larger disk (--set size=8G), fewer rows, or a shorter time"
             raise
-        except WorkloadError:
-            self._failed = True
-            self._keep_log()
-            raise
+
+    def _free_bytes(self, machine: Machine) -> float:
+        """What others than root can still write on the disk under test; infinite when that cannot be known."""
+        assert self._server is not None
+        try:
+            there = machine.agent.statfs(self._server.data)
+        except AgentError:
+            return math.inf
+        return there.available * there.block_size
 
     def _keep_log(self) -> None:
         if self._server is not None:
