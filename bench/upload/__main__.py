@@ -5,7 +5,8 @@ The file goes into ext2 on a raw sparse 2 GB image in shared memory; every conte
 on a fresh machine and a fresh image. Times hold the flush in the guest and of the image; what arrived is checksummed.
 
 * guestfish upload, guestfish dd: the real guestfish, launch excluded; dd is its `copy-device-to-file`.
-* upload, dd, direct: guestmark's workloads. UML's upload goes through a serial line for minutes: only with `--slow`.
+* upload, dd, direct: guestmark's workloads, under UML `direct` with both kinds of disk that it has. UML's upload goes
+  through a serial line for minutes: only with `--slow`.
 * cp: the host's own cp into shared memory, fsync included.
 
 Aims: under TCG `direct` at least 10 times as fast as guestfish's upload and a quarter as fast as cp, `upload` at least
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,10 @@ _FACTORS = {"filesystem": "ext2", "size": "2G"}
 _LOCATION = "/dev/shm"
 
 
-def _cell(platform: str, kind: str, **params: Any) -> Cell:
+def _cell(platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any) -> Cell:
     known = workload_kinds.get(kind)
-    return Cell(f"{kind} {platform}", WorkloadSpec(kind, known.params(params)), platform, dict(_FACTORS))
+    spec = WorkloadSpec(kind, known.params(params))
+    return Cell(f"{kind} {platform}", spec, platform, {**_FACTORS, **(factors or {})})
 
 
 def _trial(cell: Cell) -> float:
@@ -120,6 +122,9 @@ def main() -> None:
         for kind in ("upload", "dd", "direct"):
             if platform != "uml" or kind != "upload" or arguments.slow:
                 contenders[f"{platform} {kind}"] = partial(_trial, _cell(platform, kind, **what))
+        if platform == "uml" and shutil.which("qemu-storage-daemon"):
+            cell = _cell(platform, "direct", {"uml_disk": "vhost-user"}, **what)
+            contenders["uml direct, vhost-user"] = partial(_trial, cell)
         if platform != "uml" and shutil.which("guestfish"):
             for name, method in (("upload", "upload"), ("dd", "copy")):
                 cell = _cell(platform, "guestfish", method=method, **what)
@@ -135,15 +140,15 @@ def main() -> None:
         values = measure(contenders, arguments.rounds, arguments.seed)
     beside = ["cp", *(name for name in contenders if name.endswith("guestfish upload"))]
     table(f"{arguments.size} into ext2 on raw in shared memory, {arguments.rounds} rounds", values, beside)
-    for platform in platforms:
-        direct = values[f"{platform} direct"]
+    for name in [name for name in contenders if " direct" in name]:
+        platform, direct = name.split()[0], values[name]
         peer = values.get(f"{platform} guestfish upload")
         if peer is not None:
             sent = values[f"{platform} upload"]
             print(f"{platform} direct: {ratio(peer, direct):.1f} times guestfish upload (aim ≥ 10)")
             print(f"{platform} upload: {ratio(peer, sent):.2f} times guestfish upload (aim ≥ 1.5)")
         aim = 0.5 if platform == "uml" else 0.25
-        print(f"{platform} direct: {ratio(values['cp'], direct):.2f} of cp (aim ≥ {aim})")
+        print(f"{name}: {ratio(values['cp'], direct):.2f} of cp (aim ≥ {aim})")
     print(f"a formatted 2 GB image: {statistics.median(_preparation()):.1f} ms (aim ≤ 50)")
     if arguments.whole:
         _whole()

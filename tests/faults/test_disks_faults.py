@@ -13,10 +13,10 @@ from guestmark.agent.bulk import Pattern
 from guestmark.agent.results import CallError
 from guestmark.disks import preflight
 from guestmark.disks.store import store
-from guestmark.errors import AttestationError, MachineError, UsageError
+from guestmark.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.plan.model import Cell, WorkloadSpec
-from guestmark.platforms import registry
-from processes import gone
+from guestmark.platforms import drives, registry
+from processes import gone, others
 
 MB = 1 << 20
 SMALL = {"disks": [{"role": "target", "filesystem": "ext4", "size": "64M"}]}
@@ -134,6 +134,29 @@ def test_a_hypervisor_killed_while_it_writes(platform):
             machine.agent.fill(f"{directory}/f", 900 * MB, Pattern.RANDOM, timeout_s=60)
         timer.join()
     assert gone(pid)
+
+
+def test_a_storage_daemon_killed_while_it_writes():
+    with contextlib.ExitStack() as stack:
+        machine = stack.enter_context(start("uml", size="1G", uml_disk="vhost-user"))
+        directory = machine.disks[0].mount(machine.agent)
+        below = machine.place.descendants(machine.vmm_pid)
+        (daemon,) = [
+            int(at.name) for at, words in others() if int(at.name) in below and b"--blockdev" in words
+        ]
+        timer = threading.Timer(0.2, os.kill, (daemon, signal.SIGKILL))
+        timer.start()
+        with pytest.raises(GuestmarkError, match=r"error|no answer"):
+            machine.agent.fill(f"{directory}/f", 900 * MB, Pattern.RANDOM, direct=True, timeout_s=15)
+        timer.join()
+    assert gone(*below)
+
+
+def test_a_storage_daemon_that_refuses_its_image_is_the_reason(monkeypatch):
+    monkeypatch.setattr(drives, "_LISTENS_S", 1)
+    monkeypatch.setattr("guestmark.platforms.place.Here.link", lambda *_: "no-such-image")
+    with pytest.raises(MachineError, match=r"the guest ended while starting.*no-such-image.*No such file"):
+        start("uml", uml_disk="vhost-user").__enter__()
 
 
 def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(small):

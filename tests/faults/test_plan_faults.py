@@ -204,14 +204,19 @@ def test_a_factor_no_platform_of_the_plan_takes_is_no_mistake(guestmark, plan):
 
 
 def test_an_interrupted_plan_goes_on_where_it_stopped(guestmark, plan):
-    plan.write_text(PLAN.replace("sleep 0.08", "sleep 0.5"))
+    hold, count = plan.with_name("hold"), plan.with_name("count")
+    held = f"echo >>{count}; while [ -e {hold} ] && [ $(wc -l <{count}) -gt 3 ]; do sleep 0.05; done"
+    plan.write_text(PLAN.replace("sleep 0.08", held))
     whole = run(guestmark, plan, "--seed", 5)
+    count.unlink()
+    hold.touch()
     process = guestmark.start("run", plan, "--seed", 5, "--quiet")
     assert wait_until(lambda: "running" in guestmark("runs").stdout)
     assert wait_until(lambda: len(guestmark.trials_of()) > 3)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
+    hold.unlink()
     assert 3 < len(guestmark.trials_of()) < len(all_trials(whole.document()))
     resumed = guestmark("resume", "last", "--quiet", "--json", "-")
     assert resumed.status == 0
@@ -224,7 +229,7 @@ def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark, tmp_path):
     plan.write_text(
         'schema = "guestmark-plan/1"\nname = "writes"\ntitle = "Which blocks?"\nplatforms = ["host"]\n'
         '[workloads.filewrite]\nparams.amount = "1M"\nfactors.block_size = ["64K", "1M"]\n'
-        "[repetition]\nblocks = 8\n"
+        "[repetition]\nblocks = 40\n"
     )
     process = guestmark.start("run", plan, "--quiet")
     assert wait_until(lambda: len(guestmark.trials_of()) > 2)
@@ -234,7 +239,7 @@ def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark, tmp_path):
     resumed = guestmark("resume", "last", "--quiet", "--json", "-")
     assert resumed.status == 0
     assert {cell["factors"]["block_size"] for cell in resumed.document()["cells"]} == {"64K", "1M"}
-    assert len(all_trials(resumed.document())) == 3 * 8  # the null copy, too
+    assert len(all_trials(resumed.document())) == 3 * 40  # the null copy, too
 
 
 def test_one_failing_workload_does_not_stop_the_others(guestmark, plan):

@@ -134,12 +134,14 @@ def _directory_of(image: Image) -> str:
 
 
 def find_device(agent: Agent, spec: DiskSpec, index: int) -> str:
-    """The guest's path of a disk: by its serial number, for UML by its position.
+    """The guest's path of a disk: by its serial number, for UML, whose disks have none, by its position.
 
     Raises `MachineError` when it has not appeared in time.
     """
     if spec.bus == "ubd":
         return f"/dev/ubd{chr(ord('a') + index)}"
+    if spec.bus == "vhost-user":
+        return f"/dev/vd{chr(ord('a') + index)}"
     deadline = time.monotonic() + _APPEAR_S
     while True:
         for device, paths in _candidates(spec.bus).items():

@@ -73,7 +73,17 @@ _AIOS = ("threads", "native", "io_uring")
 AIO = register(Factor("aio", "how QEMU does the image's I/O", one_of(*_AIOS), _QEMU, _AIOS))
 _BUSES = ("virtio-blk", "virtio-scsi", "nvme", "ide")
 BUS = register(
-    Factor("bus", "what the disk is attached by (UML: always ubd)", one_of(*_BUSES), _QEMU, _BUSES)
+    Factor("bus", "what the disk is attached by (UML: see uml_disk)", one_of(*_BUSES), _QEMU, _BUSES)
+)
+_UML_DISKS = ("ubd", "vhost-user")
+UML_DISK = register(
+    Factor(
+        "uml_disk",
+        "what UML's disk is: its own ubd, or virtio-blk that qemu-storage-daemon serves over vhost-user",
+        one_of(*_UML_DISKS),
+        frozenset({"uml"}),
+        _UML_DISKS,
+    )
 )
 LOCATION = register(
     Factor("location", "directory of the images (default: shared memory)", _location, _ALL, ("/dev/shm",))

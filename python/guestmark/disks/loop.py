@@ -25,10 +25,14 @@ _HINT = "start guestmark as root on a machine with loop devices, or take host_di
 _DEADLINE_S = 60.0
 
 
-@functools.cache
 def why_not() -> str:
-    """Why no image can be mounted on this host; empty when one can. Found out by asking for a loop device."""
-    if os.geteuid() != 0:
+    """Why no image can be mounted on this host; empty when one can. Found out by asking for a loop device, once."""
+    return _why_not(os.geteuid())
+
+
+@functools.cache
+def _why_not(user: int) -> str:
+    if user != 0:
         return "an image can be mounted on the host by root only"
     if shutil.which("unshare") is None or shutil.which("losetup") is None:
         return "unshare and losetup (package util-linux) are missing"

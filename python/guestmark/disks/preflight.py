@@ -51,12 +51,13 @@ def impossible(cell: Cell) -> str:
         for spec in disks_of(cell):
             if spec.loop and (reason := loop.why_not()):
                 return reason
-            if spec.filesystem == NO_FILESYSTEM or (cell.platform == "host" and not spec.loop):
-                continue
             try:
-                programs.find(programs.MAKERS[spec.filesystem])
+                if spec.bus == "vhost-user":
+                    programs.find("qemu-storage-daemon")
+                if spec.filesystem != NO_FILESYSTEM and (cell.platform != "host" or spec.loop):
+                    programs.find(programs.MAKERS[spec.filesystem])
             except PlatformUnusableError as error:
-                return f"{spec.filesystem} cannot be made: {error.message} ({error.hint})"
+                return f"its {spec.name} disk cannot be made: {error.message} ({error.hint})"
     return ""
 
 

@@ -10,6 +10,7 @@ from guestmark.errors import MachineError, PlatformUnusableError
 _DEADLINE_S = 300.0
 PACKAGES = {
     "qemu-img": "qemu-utils (Debian, Ubuntu) or qemu-img",
+    "qemu-storage-daemon": "qemu-system-common (Debian, Ubuntu) or qemu-img",
     "mke2fs": "e2fsprogs",
     "e2fsck": "e2fsprogs",
     "dumpe2fs": "e2fsprogs",

@@ -128,7 +128,8 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if loop:
         values |= {"bus": "loop", "format": "raw", "aio": "threads"}
     if kind == "uml":
-        values |= {"bus": "ubd", "format": "raw", "cache": "writeback", "aio": "threads"}
+        values |= {"format": "raw", "cache": "writeback", "aio": "threads"}
+        values["bus"] = cell.factors.get("uml_disk", "ubd")
     disk = DiskSpec(
         role=role,
         size=parse_size(values["size"]),

@@ -26,6 +26,8 @@ def attest_disks(guest: Guest) -> dict[str, Any]:
     for disk in guest.disks:
         found = _inside(guest, disk)
         _same(disk, "size in the guest", disk.spec.size, found["size"], guest)
+        if disk.spec.bus == "vhost-user":
+            _same(disk, "cache in the guest", "write back", found["write_cache"], guest)
         if guest.query:
             found |= _of_qemu(guest, disk, drives.get(disk.spec.name, {}), engines)
         facts[disk.spec.name] = {

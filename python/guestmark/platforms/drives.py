@@ -1,10 +1,12 @@
 """Disks on a hypervisor's command line, the modules they need in the guest, and the disks of a started guest."""
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.appliance.initramfs import ModuleList
 from guestmark.disks.attached import AttachedDisk, find_device
 from guestmark.disks.image import Image, images
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
@@ -21,6 +23,9 @@ _BUS_MODULES = {
     "nvme": ("nvme",),
     "ide": ("sd_mod",),
 }
+_DAEMON = "qemu-storage-daemon"
+_LISTENS_S = 5  # at most until it does
+_VIRTIO_ID_BLOCK = 2  # linux/virtio_ids.h
 # What serves ext2 and ext3 differs between distributions; some need a checksum that no
 # dependency names, and need it first.
 _FILESYSTEM_MODULES = {
@@ -87,13 +92,49 @@ def _device(spec: DiskSpec, index: int, on_pci: bool) -> str:
             return other
 
 
-def uml_arguments(made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
-    """`ubd` arguments. Through links in the scratch directory, because a comma or colon in a path means a COW file."""
-    arguments = []
-    for index, image in enumerate(made):
-        path = place.link(image.path, scratch, f"disk-{image.spec.name}")
-        arguments.append(f"ubd{index}{'r' if image.spec.read_only else ''}={path}")
-    return arguments
+def uml_modules(cell: Cell) -> ModuleList:
+    """Modules that a UML guest needs for its root and its disks."""
+    served = any(spec.bus == "vhost-user" for spec in disks_of(cell))
+    return ModuleList(("overlay", *(("virtio_blk",) if served else ())))
+
+
+def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
+    """`command`, which starts UML in `scratch`, with its disks.
+
+    Images are named by links in the scratch directory: to `ubd` a comma or colon in a path means a COW file, and a
+    storage daemon has a syntax, too. That daemon is started first and stays as a child of UML: it ends with it, and
+    what it does counts as UML's.
+    """
+    names = {image: place.link(image.path, scratch, f"disk-{image.spec.name}") for image in made}
+    arguments: list[str] = []
+    exports: list[str] = []
+    sockets = []
+    for index, (image, name) in enumerate(names.items()):
+        only_read = image.spec.read_only
+        if image.spec.bus == "ubd":
+            arguments.append(f"ubd{index}{'r' if only_read else ''}={name}")
+            continue
+        sockets.append(f"{name}.socket")
+        arguments.append(f"virtio_uml.device={name}.socket:{_VIRTIO_ID_BLOCK}")
+        exports += [
+            "--blockdev", f"driver=file,node-name={name},filename={name},aio=threads,"
+            f"read-only={'on' if only_read else 'off'}",
+            "--export", f"type=vhost-user-blk,id={name},node-name={name},addr.type=unix,addr.path={name}.socket,"
+            f"writable={'off' if only_read else 'on'}",
+        ]  # fmt: skip
+    if not exports:
+        return [*command, *arguments]
+    there = " && ".join(f"[ -S {socket} ]" for socket in sockets)
+    script = (
+        f"{shlex.join([_DAEMON, *exports])} & n=0; until {there}; do [ $((n += 1)) -lt {_LISTENS_S * 100} ] || exit 1; "
+        f"sleep 0.01; done; exec {shlex.join([*command, *arguments])}"
+    )
+    return ["sh", "-c", script]
+
+
+def _expect_flushes(agent: "Agent", device: str) -> None:
+    """Tells the guest that its disk has a cache to flush: the daemon has one, and says that it has none."""
+    agent.write_file(f"/sys/block/{device.removeprefix('/dev/')}/cache_type", b"write back\n")
 
 
 def attached(made: Sequence[Image], agent: "Agent") -> tuple[AttachedDisk, ...]:
@@ -102,6 +143,8 @@ def attached(made: Sequence[Image], agent: "Agent") -> tuple[AttachedDisk, ...]:
     for index, unsettled in enumerate(made):
         image = unsettled.settle()
         device = find_device(agent, image.spec, index)
+        if image.spec.bus == "vhost-user":
+            _expect_flushes(agent, device)
         target = "" if image.spec.filesystem == NO_FILESYSTEM else f"/run/guestmark/{image.spec.name}"
         disks.append(AttachedDisk(image.spec, image, device, target))
     return tuple(disks)

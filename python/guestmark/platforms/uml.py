@@ -8,7 +8,7 @@ from pathlib import Path
 from guestmark.agent.binary import agent_binary
 from guestmark.agent.client import Agent
 from guestmark.appliance.bzimage import release_of
-from guestmark.appliance.initramfs import ModuleList, build_initramfs
+from guestmark.appliance.initramfs import build_initramfs
 from guestmark.errors import MachineError, PlatformUnusableError
 from guestmark.plan.model import Cell
 from guestmark.platforms import drives
@@ -41,19 +41,14 @@ class UmlPlatform:
         factors = {**DEFAULTS, **cell.factors}
         program = factors.get("kernel") or UML
         release = release_of(Path(shutil.which(program) or program))
-        initramfs = build_initramfs(agent_binary(), _modules_of(program, release), ModuleList(("overlay",)))
+        initramfs = build_initramfs(agent_binary(), _modules_of(program, release), drives.uml_modules(cell))
         watch = Watch.of(cell)
         process = place.process(self.name)
         line = place.serial_line()
         with stopping(process, line.close), place.disks(cell) as made:
-            process.start(
-                [
-                    *command_line(program, initramfs, factors, line.serial(), process.scratch),
-                    *(watch.uml_arguments() if watch else ["quiet"]),
-                    *drives.uml_arguments(made, process.scratch, place),
-                ],
-                pass_fds=line.fds,
-            )
+            command = command_line(program, initramfs, factors, line.serial(), process.scratch)
+            command += watch.uml_arguments() if watch else ["quiet"]
+            process.start(drives.uml_command(command, made, process.scratch, place), pass_fds=line.fds)
             line.handed()
             agent = Agent(line.transport())
             guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors, release), place=place)

@@ -51,7 +51,7 @@ def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) 
         return ""
     if on_host and not disk.loop:
         return ""
-    way = "UML has no other way" if disk.bus == "ubd" else "cache=none goes past it"
+    way = "UML has no other way" if disk.bus in {"ubd", "vhost-user"} else "cache=none goes past it"
     return f"O_DIRECT ends in the host's page cache, as the image is read and written through it ({way})"
 
 
