@@ -105,19 +105,19 @@ def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, pl
     storage daemon has a syntax, too. That daemon is started first and stays as a child of UML: it ends with it, and
     what it does counts as UML's.
     """
-    names = {image: place.link(image.path, scratch, f"disk-{image.spec.name}") for image in made}
     arguments: list[str] = []
     exports: list[str] = []
     sockets = []
-    for index, (image, name) in enumerate(names.items()):
-        only_read = image.spec.read_only
+    for index, image in enumerate(made):
+        name, only_read = image.spec.name, image.spec.read_only
+        path = place.link(image.path, scratch, f"disk-{name}")
         if image.spec.bus == "ubd":
-            arguments.append(f"ubd{index}{'r' if only_read else ''}={name}")
+            arguments.append(f"ubd{index}{'r' if only_read else ''}={path}")
             continue
         sockets.append(f"{name}.socket")
         arguments.append(f"virtio_uml.device={name}.socket:{_VIRTIO_ID_BLOCK}")
         exports += [
-            "--blockdev", f"driver=file,node-name={name},filename={name},aio=threads,"
+            "--blockdev", f"driver=file,node-name={name},filename={path},aio=threads,"
             f"read-only={'on' if only_read else 'off'}",
             "--export", f"type=vhost-user-blk,id={name},node-name={name},addr.type=unix,addr.path={name}.socket,"
             f"writable={'off' if only_read else 'on'}",

@@ -236,7 +236,7 @@ class InnerProcess:
         self._console_socket = place.connect("console")
         self._console = Console(os.dup(self._console_socket.fileno()))
         self._channel = place.take_channel()
-        script = (_UML if any(word.startswith("ssl0=") for word in command) else _QEMU).format(
+        script = (_UML if any("ssl0=" in word for word in command) else _QEMU).format(
             scratch=shlex.quote(str(self.scratch)), agent=place.port("agent"), console=place.port("console")
         )
         self.started_at = time.monotonic()
