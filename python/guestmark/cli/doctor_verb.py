@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.probe import Startable
 
 _NESTED = "tcg/kvm"  # what exercises KVM wherever TCG runs
-_ON_EVERY_ARCH = ("linux.uml", "qemu-img", "virtiofsd", "guestfish", "sysbench", "fio")
+_ON_EVERY_ARCH = ("linux.uml", "qemu-img", "qemu-storage-daemon", "virtiofsd", "guestfish", "sysbench", "fio")
 
 
 def command(

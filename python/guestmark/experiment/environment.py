@@ -17,8 +17,27 @@ from typing import Any
 
 import guestmark
 
-PROGRAMS = (f"qemu-system-{platform.machine()}", "linux.uml", "qemu-img", "guestfish", "virtiofsd")
-LIBRARIES = ("msgspec", "numpy", "polars", "pydantic", "qemu.qmp", "rich", "scipy", "sqlalchemy", "typer")
+PROGRAMS = (
+    f"qemu-system-{platform.machine()}",
+    "linux.uml",
+    "qemu-img",
+    "guestfish",
+    "virtiofsd",
+    "qemu-storage-daemon",
+)
+LIBRARIES = (
+    "msgspec",
+    "numpy",
+    "pg8000",
+    "polars",
+    "pydantic",
+    "pymysql",
+    "qemu.qmp",
+    "rich",
+    "scipy",
+    "sqlalchemy",
+    "typer",
+)
 VULNERABILITIES = "sys/devices/system/cpu/vulnerabilities"
 _VERSION_LIMIT_S = 5.0
 _DIRECTORIES = ("/", "/dev/shm", "/tmp", "/var/tmp")
