@@ -10,7 +10,7 @@ from guestmark.errors import MachineError, PlatformUnusableError
 _DEADLINE_S = 300.0
 PACKAGES = {
     "qemu-img": "qemu-utils (Debian, Ubuntu) or qemu-img",
-    "qemu-storage-daemon": "qemu-system-common (Debian, Ubuntu) or qemu-img",
+    "qemu-storage-daemon": "qemu-utils (Debian 13 and later) or qemu-system-common",
     "mke2fs": "e2fsprogs",
     "e2fsck": "e2fsprogs",
     "dumpe2fs": "e2fsprogs",
