@@ -87,9 +87,7 @@ def _on_host(name: str, path: str, cwd: str) -> _OnHost:
     if found is None:
         return _OnHost()
     try:
-        status = os.stat(found)  # noqa: PTH116
-        digest = _digest(found, status.st_mtime_ns, status.st_size, status.st_ino)
-        return _OnHost(found, digest, status.st_size)
+        return _OnHost(found, sha256_here(found), os.stat(found).st_size)  # noqa: PTH116
     except OSError:
         return _OnHost(found)
 
@@ -138,6 +136,12 @@ def quote(output: str) -> str:
     if not line:
         return ""
     return f": {line}" if len(line) <= _TAIL else f": …{line[-_TAIL:]}"
+
+
+def sha256_here(path: str) -> str:
+    """SHA-256 of a file of this host, computed anew only when it has changed. Raises `OSError`."""
+    status = os.stat(path)  # noqa: PTH116
+    return _digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from guestmark.plan.model import Cell, Measurement, Metric, Plan
 from guestmark.plan.platform_spec import parse_platform
 from guestmark.plan.units import parse_duration
 from guestmark.workloads.clocks import disagreement
+from guestmark.workloads.program import sha256_here
 
 if TYPE_CHECKING:
     from guestmark.agent.clocks import Ping
@@ -43,7 +43,7 @@ class SyscallsWorkload:
 
     def prepare(self, machine: Machine) -> None:
         """Makes sure that the agent there is the same program as here. Raises `AttestationError` when it is not."""
-        found, here = machine.agent.sha256(PROGRAM).sha256, _digest(str(agent_binary()))
+        found, here = machine.agent.sha256(PROGRAM).sha256, sha256_here(str(agent_binary()))
         self.facts["agent_sha256"] = found
         if found != here:
             raise AttestationError(
@@ -133,9 +133,3 @@ def _processor(sections: Sequence[Section]) -> list[tuple[Metric, float]]:
     if guest_s <= 0 or not all(_HOST_CPU in one.counted for one in sections):
         return []
     return [(metrics.PROCESSOR, math.fsum(one.counted[_HOST_CPU] for one in sections) / guest_s)]
-
-
-@functools.cache
-def _digest(path: str) -> str:
-    with open(path, "rb") as stream:  # noqa: PTH123
-        return hashlib.file_digest(stream, "sha256").hexdigest()
