@@ -2,6 +2,7 @@
 
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -45,7 +46,12 @@ def table(title: str, values: Mapping[str, Sequence[float]], beside: Sequence[st
             ),
             *(f"{figure:.3f}" for figure in ratios),
         )
-    Console().print(shown)
+    output().print(shown)
+
+
+def output() -> Console:
+    """Standard output, wide enough for the tables where it is no terminal with a width of its own."""
+    return Console(width=None if sys.stdout.isatty() else 110)
 
 
 def ratio(series: Sequence[float], other: Sequence[float]) -> float:

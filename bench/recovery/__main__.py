@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
+from bench.sidebyside import output
 from rich.table import Table
 
 _HERE = Path(__file__).resolve().parent
@@ -56,7 +56,7 @@ def main() -> None:
             f"{found['median_ratio']:.4f}", f"{100 * (found['ratio'] / truth - 1):+.2f} %",
             "yes" if low <= truth <= high else "no", found["verdict"],
         )  # fmt: skip
-    Console().print(shown)
+    output().print(shown)
     print(f"{len(cells)} cells, {arguments.blocks} blocks, {missed} intervals miss the truth")
 
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
+from bench.sidebyside import output
 from rich.table import Table
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -92,8 +92,8 @@ def main() -> int:
             cell["id"], *(f"{one:.3f}" for one in (statistics.median(rests), min(rests), max(rests)))
         )
         worst = max(worst, statistics.median(rests))
-    Console().print(table)
-    Console().print(f"aim: {_AIM_S} s; worst median: {worst:.3f} s")
+    output().print(table)
+    output().print(f"aim: {_AIM_S} s; worst median: {worst:.3f} s")
     return int(worst > _AIM_S)
 
 
