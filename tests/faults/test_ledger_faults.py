@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -45,6 +46,7 @@ def forked(work: Callable[[], None]) -> int:
             work()
             os._exit(0)
         except BaseException:
+            os.write(2, traceback.format_exc().encode())
             os._exit(9)
     return child
 
@@ -121,6 +123,19 @@ def test_many_processes_may_make_and_fill_the_same_ledger_at_once(file: Path) ->
     assert [ended(child) for child in children] == [0] * 6
     with open_ledger(file) as ledger:
         assert [one.trials for one in ledger.runs()] == [20] * 6
+
+
+def test_nobody_takes_a_ledger_that_is_just_being_made_for_something_else(tmp_path: Path) -> None:
+    with open_ledger(tmp_path / "first") as ledger:  # what is imported once is imported now
+        ledger.create_run(PLAN, {}, 1)
+    for number in range(10):
+
+        def make(file: Path = tmp_path / str(number)) -> None:
+            with open_ledger(file) as ledger:
+                ledger.create_run(PLAN, {}, 1)
+
+        children = [forked(make) for _ in range(8)]
+        assert [ended(child) for child in children] == [0] * 8
 
 
 def test_a_claim_holds_against_other_processes_and_ends_with_its_owner(file: Path) -> None:

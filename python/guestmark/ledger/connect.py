@@ -130,7 +130,8 @@ def _identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[int, i
 
 
 def _look(uri: str, busy_timeout_s: float) -> tuple[int, int, int]:
-    with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s)) as probe:
+    with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)) as probe:
+        probe.execute("BEGIN")  # all three of one moment: another process may be making the tables
         kind = probe.execute("PRAGMA application_id").fetchone()[0]
         version = probe.execute("PRAGMA user_version").fetchone()[0]
         tables = probe.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
