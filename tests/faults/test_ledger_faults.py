@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -125,17 +126,18 @@ def test_many_processes_may_make_and_fill_the_same_ledger_at_once(file: Path) ->
         assert [one.trials for one in ledger.runs()] == [20] * 6
 
 
-def test_nobody_takes_a_ledger_that_is_just_being_made_for_something_else(tmp_path: Path) -> None:
-    with open_ledger(tmp_path / "first") as ledger:  # what is imported once is imported now
-        ledger.create_run(PLAN, {}, 1)
-    for number in range(10):
+def test_nobody_takes_a_ledger_that_is_just_being_made_for_something_else() -> None:
+    with TemporaryDirectory(dir="/dev/shm") as folder:  # where nothing waits for a disk they meet most often
+        with open_ledger(Path(folder, "first")) as ledger:  # what is imported once is imported now
+            ledger.create_run(PLAN, {}, 1)
+        for number in range(20):
 
-        def make(file: Path = tmp_path / str(number)) -> None:
-            with open_ledger(file) as ledger:
-                ledger.create_run(PLAN, {}, 1)
+            def make(file: Path = Path(folder, str(number))) -> None:
+                with open_ledger(file) as ledger:
+                    ledger.create_run(PLAN, {}, 1)
 
-        children = [forked(make) for _ in range(8)]
-        assert [ended(child) for child in children] == [0] * 8
+            children = [forked(make) for _ in range(8)]
+            assert [ended(child) for child in children] == [0] * 8
 
 
 def test_a_claim_holds_against_other_processes_and_ends_with_its_owner(file: Path) -> None:
