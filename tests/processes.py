@@ -27,7 +27,7 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def gone(*pids: int, seconds: float = 10.0) -> bool:
+def gone(*pids: int, seconds: float = 5.0) -> bool:
     """Whether all these processes end in time."""
     return wait_until(lambda: not any(alive(pid) for pid in pids), seconds)
 

@@ -133,7 +133,7 @@ def test_a_hypervisor_killed_while_it_writes(platform):
         with pytest.raises(MachineError, match="has gone"):
             machine.agent.fill(f"{directory}/f", 900 * MB, Pattern.RANDOM, timeout_s=60)
         timer.join()
-    assert gone(pid)
+    assert gone(pid, seconds=10)
 
 
 def test_a_storage_daemon_killed_while_it_writes():
@@ -149,7 +149,7 @@ def test_a_storage_daemon_killed_while_it_writes():
         with pytest.raises(GuestmarkError, match=r"error|no answer"):
             machine.agent.fill(f"{directory}/f", 900 * MB, Pattern.RANDOM, direct=True, timeout_s=15)
         timer.join()
-    assert gone(*below)
+    assert gone(*below, seconds=10)
 
 
 def test_a_storage_daemon_that_refuses_its_image_is_the_reason(monkeypatch):

@@ -104,4 +104,4 @@ def test_nothing_of_a_server_survives_its_agent():
         processes = servers_of(machine)
         assert processes
         machine.agent.close()
-    assert gone(*processes)
+    assert gone(*processes, seconds=10)

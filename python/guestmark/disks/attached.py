@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _APPEAR_S = 15.0
 _TIME_STAMP = re.compile(r"\[ *\d+\.\d+\] ")
 _MOUNT_S = 120.0
+_BY_POSITION = {"ubd": "ubd", "vhost-user": "vd"}
 _PREFIXES = {"virtio-blk": "vd", "virtio-scsi": "sd", "ide": "sd"}
 
 
@@ -138,10 +139,8 @@ def find_device(agent: Agent, spec: DiskSpec, index: int) -> str:
 
     Raises `MachineError` when it has not appeared in time.
     """
-    if spec.bus == "ubd":
-        return f"/dev/ubd{chr(ord('a') + index)}"
-    if spec.bus == "vhost-user":
-        return f"/dev/vd{chr(ord('a') + index)}"
+    if spec.bus in _BY_POSITION:
+        return f"/dev/{_BY_POSITION[spec.bus]}{chr(ord('a') + index)}"
     deadline = time.monotonic() + _APPEAR_S
     while True:
         for device, paths in _candidates(spec.bus).items():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunOverview", "RunState", "StoredRun", "UnusablePlatform", "default_path", "open_ledger"]
 
-BUSY_TIMEOUT_S = 60.0  # another run's commit may wait for a disk that is being measured
+BUSY_TIMEOUT_S = 10.0
 
 
 def default_path() -> Path:

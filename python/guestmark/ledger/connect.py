@@ -5,7 +5,6 @@ durable.
 import errno
 import os
 import sqlite3
-import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +67,7 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> Store:
     try:
         with explained(shown, "opening it"):
             if fresh:
-                _make_tables(engine, busy_timeout_s)
+                _make_tables(engine)
             else:
                 with engine.connect() as connection:  # finds out now rather than at the first trial
                     connection.exec_driver_sql("SELECT id FROM runs LIMIT 1").all()
@@ -198,13 +197,13 @@ def _queue() -> Any:
     return QueuePool
 
 
-def _make_tables(engine: Engine, busy_timeout_s: float) -> None:
+def _make_tables(engine: Engine) -> None:
     """Makes the tables and marks the file as a ledger, in one transaction; harmless when another
     process did.
     """
     raw = engine.raw_connection()
     try:
-        mode = _write_ahead(raw.cursor(), time.monotonic() + busy_timeout_s)
+        mode = raw.cursor().execute("PRAGMA journal_mode = WAL").fetchone()[0]  # cannot be in a transaction
     finally:
         raw.close()
     if mode != "wal":
@@ -216,19 +215,6 @@ def _make_tables(engine: Engine, busy_timeout_s: float) -> None:
         metadata.create_all(connection, tables=[t for t in metadata.sorted_tables if t is not schema])
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _write_ahead(cursor: Any, deadline: float) -> str:
-    """The journal mode after asking for write-ahead logging: not within a transaction, and SQLite does not always wait
-    for its time-out here when another process is doing the same.
-    """
-    while True:
-        try:
-            return str(cursor.execute("PRAGMA journal_mode = WAL").fetchone()[0])
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
 
 
 # --- a database server --------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ _BUS_MODULES = {
     "virtio-scsi": ("virtio_scsi", "sd_mod"),
     "nvme": ("nvme",),
     "ide": ("sd_mod",),
+    "ubd": (),
+    "vhost-user": ("virtio_blk",),
 }
 _DAEMON = "qemu-storage-daemon"
 _LISTENS_S = 5  # at most until it does
@@ -94,8 +96,8 @@ def _device(spec: DiskSpec, index: int, on_pci: bool) -> str:
 
 def uml_modules(cell: Cell) -> ModuleList:
     """Modules that a UML guest needs for its root and its disks."""
-    served = any(spec.bus == "vhost-user" for spec in disks_of(cell))
-    return ModuleList(("overlay", *(("virtio_blk",) if served else ())))
+    modules = [module for spec in disks_of(cell) for module in _BUS_MODULES[spec.bus]]
+    return ModuleList(("overlay", *dict.fromkeys(modules)))
 
 
 def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
