@@ -28,6 +28,7 @@ from bench.sidebyside import Contender, measure, ratio, table
 
 from guestmark.appliance.kernel import find_kernel
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
@@ -45,7 +46,7 @@ class Starts:
     def ours(self, platform: str, *, watched: bool = False, memory: str = "1G") -> float:
         """A guest of ours; the seconds until it is ready."""
         spec = WorkloadSpec("boot", {"watch": {}} if watched else {})
-        cell = Cell("bench", spec, platform, {"memory": memory})
+        cell = Cell("bench", spec, PlatformSpec.read(platform), {"memory": memory})
         with registry.get(platform).start(cell) as guest:
             ready = guest.phases["ready"]
             guest.switch_off(30.0)  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.nested.outer import OUTERS
 
@@ -38,7 +39,7 @@ class Block:
 
 def block(platform: str, trials: int, memory: str) -> Block:
     """Runs one."""
-    cell = Cell("bench", WorkloadSpec("bench"), platform, {"memory": memory})
+    cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(platform), {"memory": memory})
     found = Block()
     begin = time.monotonic()
     with OUTERS.block([cell]):

@@ -25,6 +25,7 @@ from bench.sidebyside import measure, ratio, table
 from guestmark.appliance.cpio import Archive
 from guestmark.appliance.kernel import find_kernel
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms.qemu.platform import BOOT_ARGS, QEMU, QemuPlatform
 from guestmark.platforms.qemu.platform import DEFAULTS as QEMU_DEFAULTS
 from guestmark.platforms.uml.platform import UML, UmlPlatform
@@ -43,7 +44,7 @@ int main(void) {{
 
 
 def _ours(platform: QemuPlatform | UmlPlatform) -> float:
-    with platform.start(Cell("bench", WorkloadSpec("bench"), platform.name)) as guest:
+    with platform.start(Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(platform.name))) as guest:
         return guest.phases["ready"]
 
 

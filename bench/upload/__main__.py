@@ -32,8 +32,9 @@ from typing import Any
 
 from bench.sidebyside import measure, ratio, table
 
-from guestmark.core import workload_kind as workload_kinds
+from guestmark.core import registry as kinds
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import parse_size
 from guestmark.disks.image import images
 from guestmark.disks.spec import DiskSpec, Role, disks_of
@@ -46,9 +47,9 @@ _LOCATION = "/dev/shm"
 
 
 def _cell(platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any) -> Cell:
-    known = workload_kinds.get(kind)
-    spec = WorkloadSpec(kind, known.params(params))
-    return Cell(f"{kind} {platform}", spec, platform, {**_FACTORS, **(factors or {})})
+    known = kinds.workload_kind(kind)
+    spec = WorkloadSpec(kind, known.checked(params))
+    return Cell(f"{kind} {platform}", spec, PlatformSpec.read(platform), {**_FACTORS, **(factors or {})})
 
 
 def _trial(cell: Cell) -> float:

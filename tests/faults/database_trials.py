@@ -5,9 +5,10 @@ import os
 
 import pytest
 
-from guestmark.core import workload_kind as workload_kinds
+from guestmark.core import registry as kinds
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.workload import OltpWorkload
@@ -32,8 +33,8 @@ SERVERS = [
 @contextlib.contextmanager
 def started(platform="host", factors=None, **given):
     """A machine with a workload that is not prepared yet."""
-    params = workload_kinds.get("oltp").params({**SMALL, **given})
-    cell = Cell(platform, WorkloadSpec("oltp", params), platform, factors or {})
+    params = kinds.workload_kind("oltp").checked({**SMALL, **given})
+    cell = Cell(platform, WorkloadSpec("oltp", params), PlatformSpec.read(platform), factors or {})
     context = {"uid": os.getuid(), "gid": os.getgid()}
     workload = OltpWorkload(Plan("test", (cell,), Policy(trial_limit_s=120.0), (), context), cell)
     with workload.machine(registry.get(platform)) as machine:

@@ -3,6 +3,7 @@
 import contextlib
 
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.netboot import metrics
 from guestmark.workloads.netboot.workload import NetbootWorkload
 from processes import wait_until
@@ -10,7 +11,13 @@ from processes import wait_until
 
 def workload(size="2M", files=1, limit_s=120.0, port=0, **factors):
     spec = WorkloadSpec("netboot", {"size": size, "files": files, "port": port})
-    cell = Cell("cell", spec, "tcg", {"nic": "e1000", "console": "serial", **factors}, baseline=True)
+    cell = Cell(
+        "cell",
+        spec,
+        PlatformSpec.read("tcg"),
+        {"nic": "e1000", "console": "serial", **factors},
+        baseline=True,
+    )
     plan = Plan("test", (cell,), Policy(blocks=1, warmup=0, iterations=1, trial_limit_s=limit_s), metrics.ALL)
     return NetbootWorkload(plan, cell)
 

@@ -13,6 +13,7 @@ from guestmark.agent.bulk import Pattern
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
 from guestmark.disks.store import store
 from guestmark.platforms import drives, registry
@@ -23,7 +24,7 @@ SMALL = {"disks": [{"role": "target", "filesystem": "ext4", "size": "64M"}]}
 
 
 def cell(platform, needs=SMALL, **factors):
-    return Cell("test", WorkloadSpec("test", needs), platform, factors)
+    return Cell("test", WorkloadSpec("test", needs), PlatformSpec.read(platform), factors)
 
 
 def start(platform, needs=SMALL, **factors):

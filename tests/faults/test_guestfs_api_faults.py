@@ -7,8 +7,8 @@ import pytest
 from command_line import CommandLine
 
 from guestmark.core.model import Cell, CellStatus, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.experiment import preflight
-from guestmark.ledger.model import UnusablePlatform
 from guestmark.platforms import registry
 from guestmark.stats.analysis import analyse
 from guestmark.workloads.base import create, start_machine
@@ -65,25 +65,31 @@ def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tr
 @needs_guestfish
 def test_a_cell_that_can_never_be_filled_is_not_tried_and_another_becomes_the_baseline():
     cells = [
-        Cell(name, WorkloadSpec("guestfs-api", {"rounds": 1}), name, {}, baseline=name == "uml")
+        Cell(
+            name,
+            WorkloadSpec("guestfs-api", {"rounds": 1}),
+            PlatformSpec.read(name),
+            {},
+            baseline=name == "uml",
+        )
         for name in ("uml", "tcg")
     ]
     plan = Plan("api", tuple(cells), Policy(), ())
-    unusable = preflight.impossible(plan)
-    assert unusable.keys() == {"uml"}
-    plan, notes = preflight.without(plan, unusable)
+    left_out = preflight.impossible_cells(plan.cells)
+    assert [entry.cell for entry in left_out] == ["uml"]
+    plan, notes = preflight.with_usable_baselines(plan, left_out)
     assert [(cell.id, cell.baseline) for cell in plan.cells] == [("uml", False), ("tcg", True)]
     assert any("everything is compared with tcg instead" in note for note in notes)
-    (workload,) = analyse(
-        plan, (), [UnusablePlatform(name, one.reason) for name, one in unusable.items()]
-    ).workloads
+    (workload,) = analyse(plan, (), left_out).workloads
     assert [cell.status for cell in workload.cells] == [CellStatus.UNUSABLE, CellStatus.PENDING]
     assert "User-Mode Linux" in workload.cells[0].reason
 
 
 @needs_guestfish
 def test_a_session_in_the_real_guestfish():
-    cell = Cell("tcg", WorkloadSpec("guestfs-api", {"rounds": 1}), "tcg", {"memory": "512M"})
+    cell = Cell(
+        "tcg", WorkloadSpec("guestfs-api", {"rounds": 1}), PlatformSpec.read("tcg"), {"memory": "512M"}
+    )
     workload = create(Plan("api", (cell,), Policy(trial_limit_s=200.0), ()), cell)
     with start_machine(workload, registry.get("tcg"), cell) as machine:
         workload.prepare(machine)

@@ -19,13 +19,22 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.model import Cell, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
-from guestmark.ledger import RunState, open_ledger
+from guestmark.core.model import (
+    Cell,
+    Measurement,
+    Metric,
+    Plan,
+    Policy,
+    RunState,
+    Trial,
+    TrialStatus,
+    WorkloadSpec,
+)
+from guestmark.core.platform_spec import HOST
+from guestmark.ledger import open_ledger
 
 WALL = Metric("wall_s", "s")
-PLAN = Plan(
-    "exec", (Cell("host", WorkloadSpec("exec", {}, "true"), "host", {}, True),), Policy(), (WALL,), {}
-)
+PLAN = Plan("exec", (Cell("host", WorkloadSpec("exec", {}, "true"), HOST, {}, True),), Policy(), (WALL,), {})
 NOISE = random.Random(1).randbytes(150_000).decode("latin-1")  # a console that compression cannot shrink
 
 

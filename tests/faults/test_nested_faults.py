@@ -11,12 +11,13 @@ from test_guest_faults import hypervisors, leftovers
 
 from guestmark.core.errors import MachineError
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.nested.outer import OUTERS
 from processes import kill, wait_until
 
 LEFT = "find /run/guestmark -mindepth 1 -maxdepth 1 -type d; pgrep linux"
-INNER = Cell("test", WorkloadSpec("test"), "tcg/uml", {"memory": "256M"})
+INNER = Cell("test", WorkloadSpec("test"), PlatformSpec.read("tcg/uml"), {"memory": "256M"})
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from command_line import CommandLine
 
-from guestmark.core import workload_kind as workload_kinds
+from guestmark.core import registry as kinds
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import loop
 from guestmark.experiment import preflight
 from guestmark.platforms import registry
@@ -25,7 +26,12 @@ as_root_with_loop = pytest.mark.skipif(
 
 
 def cell_of(platform, kind, factors=None, **params):
-    return Cell("test", WorkloadSpec(kind, workload_kinds.get(kind).params(params)), platform, factors or {})
+    return Cell(
+        "test",
+        WorkloadSpec(kind, kinds.workload_kind(kind).checked(params)),
+        PlatformSpec.read(platform),
+        factors or {},
+    )
 
 
 @contextlib.contextmanager
@@ -176,7 +182,7 @@ def test_mount_options_that_the_host_refuses_are_told_in_its_words(tmp_path):
 def test_who_may_not_mount_is_told_why(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     cell = cell_of("host", "sysbench", {"size": "64M"}, test="fileio", host_disk="loop", events=1)
-    assert "by root only" in preflight.impossible(Plan("test", (cell,), Policy(), ()))[cell.id].reason
+    assert "by root only" in preflight.impossible_cells([cell])[0].reason
     with pytest.raises(MachineError, match="by root only") as error, started(cell):
         pass
     assert "host_disk=directory" in error.value.hint

@@ -11,9 +11,10 @@ import pytest
 from command_line import CommandLine
 from disk_files import small_mount
 
-from guestmark.core import workload_kind as workload_kinds
+from guestmark.core import registry as kinds
 from guestmark.core.errors import GuestmarkError, MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.experiment import preflight
 from guestmark.platforms import registry
 from guestmark.workloads import base
@@ -24,8 +25,8 @@ from processes import others, wait_until
 
 
 def cell_of(platform, kind, factors, **params):
-    known = workload_kinds.get(kind)
-    return Cell("test", WorkloadSpec(kind, known.params(params)), platform, factors)
+    known = kinds.workload_kind(kind)
+    return Cell("test", WorkloadSpec(kind, known.checked(params)), PlatformSpec.read(platform), factors)
 
 
 @contextlib.contextmanager
@@ -108,7 +109,7 @@ def test_a_source_that_shrinks_is_noticed(tmp_path):
 def test_a_filesystem_the_host_cannot_make_is_not_tried(monkeypatch):
     monkeypatch.setattr("guestmark.disks.programs.MAKERS", {"xfs": "mkfs.no-such-program"})
     cell = cell_of("uml", "fill", {"filesystem": "xfs"}, amount="8M")
-    (reason,) = preflight.impossible(Plan("test", (cell,), Policy(), ())).values()
+    (reason,) = preflight.impossible_cells([cell])
     assert "mkfs.no-such-program is not installed" in reason.reason
 
 

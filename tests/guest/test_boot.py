@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads import base
 from guestmark.workloads.boot import initcalls
@@ -17,7 +18,7 @@ CALLER = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
 def trial(platform, kind=boot_kind.BOOT, limit_s=300.0, **params):
     """One trial as the experiment runs it: its measurements by name, its machine, its workload."""
     spec = WorkloadSpec(kind.name, kind.params(params))
-    cell = Cell("boot", spec, platform, {"memory": "512M"}, baseline=True)
+    cell = Cell("boot", spec, PlatformSpec.read(platform), {"memory": "512M"}, baseline=True)
     plan = Plan("boot", (cell,), Policy(blocks=1, trial_limit_s=limit_s), boot_metrics.ALL, CALLER)
     workload = base.create(plan, cell)
     started = base.started_for(cell)

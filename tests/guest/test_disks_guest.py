@@ -4,6 +4,7 @@ import pytest
 
 from guestmark.agent.bulk import Pattern
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.disks.spec import Role
 from guestmark.platforms import registry
 from guestmark.workloads.common.durability import Below
@@ -19,7 +20,9 @@ NEEDS = {
 
 def start(platform, **factors):
     """A fresh guest with a target and a source."""
-    return registry.get(platform).start(Cell("test", WorkloadSpec("test", NEEDS), platform, factors))
+    return registry.get(platform).start(
+        Cell("test", WorkloadSpec("test", NEEDS), PlatformSpec.read(platform), factors)
+    )
 
 
 UML = [
@@ -112,7 +115,7 @@ def test_without_barriers_no_flush_is_sent():
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
 def test_a_guest_without_disks_has_no_modules_for_them(platform):
-    cell = Cell("test", WorkloadSpec("test"), platform, {})
+    cell = Cell("test", WorkloadSpec("test"), PlatformSpec.read(platform), {})
     with registry.get(platform).start(cell) as machine:
         assert machine.disks == ()
         assert "disks" not in machine.attest()
@@ -121,7 +124,7 @@ def test_a_guest_without_disks_has_no_modules_for_them(platform):
 
 
 def test_the_host_has_a_directory_and_a_file():
-    with registry.get("host").start(Cell("test", WorkloadSpec("test", NEEDS), "host", {})) as machine:
+    with registry.get("host").start(Cell("test", WorkloadSpec("test", NEEDS), HOST, {})) as machine:
         target, source = machine.disks
         directory = target.mount(machine.agent)
         machine.agent.copy(source.path, f"{directory}/copy", direct=True, timeout_s=60)

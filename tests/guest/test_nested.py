@@ -6,9 +6,10 @@ import pytest
 from command_line import CommandLine
 
 from guestmark.agent import syscalls
-from guestmark.core import workload_kind as workload_kinds
+from guestmark.core import registry as kinds
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.nested import images as nested_images
 from guestmark.platforms.nested.outer import OUTERS, outer_memory
@@ -18,8 +19,10 @@ FACTORS = {"memory": "256M", "size": "64M", "filesystem": "ext2"}
 
 
 def cell_of(platform, amount="4M", variant="full", **factors):
-    params = workload_kinds.get("upload").params({"amount": amount, "variant": variant, "content": "random"})
-    return Cell("test", WorkloadSpec("upload", params), platform, {**FACTORS, **factors})
+    params = kinds.workload_kind("upload").checked(
+        {"amount": amount, "variant": variant, "content": "random"}
+    )
+    return Cell("test", WorkloadSpec("upload", params), PlatformSpec.read(platform), {**FACTORS, **factors})
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +115,9 @@ def test_too_little_memory_is_computed_before_anything_starts(tmp_path):
 def test_an_inner_hypervisor_that_is_missing_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(PlatformUnusableError, match=r"inside tcg: linux\.uml is not installed") as caught:
-        registry.get("tcg/uml").start(Cell("test", WorkloadSpec("test"), "tcg/uml")).__enter__()
+        registry.get("tcg/uml").start(
+            Cell("test", WorkloadSpec("test"), PlatformSpec.read("tcg/uml"))
+        ).__enter__()
     assert "user-mode-linux" in caught.value.hint
 
 
@@ -140,7 +145,7 @@ def test_trials_of_a_block_share_the_outer_guest(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(1300)
 def test_three_layers():
-    cell = Cell("test", WorkloadSpec("test"), "tcg/tcg/uml", {"memory": "256M"})
+    cell = Cell("test", WorkloadSpec("test"), PlatformSpec.read("tcg/tcg/uml"), {"memory": "256M"})
     with registry.get("tcg/tcg/uml").start(cell, 1200.0) as guest:
         assert guest.attest()["inner"]["guest"]["cpu"] == "UML"
 

@@ -10,6 +10,7 @@ from fresh_guest import start
 from guestmark.agent import syscalls
 from guestmark.core.errors import MachineError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import counters
 from guestmark.platforms.qemu.qmp import UnknownCommandError
 from guestmark.workloads.base import create
@@ -20,7 +21,7 @@ CALLS = ["null", "signal", "pipe", "exec"]
 def measured(platform, machine, *calls):
     """The workload once: its values by metric, and what is known of each call."""
     params = {"operations": 20, "time": "20ms", "calls": list(calls)}
-    cell = Cell("test", WorkloadSpec("syscalls", params), platform)
+    cell = Cell("test", WorkloadSpec("syscalls", params), PlatformSpec.read(platform))
     workload = create(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
     workload.prepare(machine)
     values = {one.metric.name: one.value for one in workload.run(machine)}

@@ -7,9 +7,10 @@ import shutil
 import pytest
 from disk_files import flip_bit
 
-from guestmark.core import workload_kind as workload_kinds
+from guestmark.core import registry as kinds
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads import base
 
@@ -18,12 +19,12 @@ FACTORS = {"size": "64M", "filesystem": "ext2"}
 
 
 def cell_of(platform, kind, factors=None, **params):
-    known = workload_kinds.get(kind)
-    params = known.params({"amount": "8M", **params})
+    known = kinds.workload_kind(kind)
+    params = known.checked({"amount": "8M", **params})
     factors = dict(FACTORS if factors is None else factors)
     if platform == "host":
         factors = {}
-    return Cell("test", WorkloadSpec(kind, params), platform, factors)
+    return Cell("test", WorkloadSpec(kind, params), PlatformSpec.read(platform), factors)
 
 
 @contextlib.contextmanager
@@ -45,7 +46,7 @@ def measured(platform, kind, factors=None, **params):
     cell = cell_of(platform, kind, factors, **params)
     with prepared(cell) as (machine, workload):
         values = {one.metric.name: one.value for one in workload.run(machine)}
-    wanted = {metric.name for metric in workload_kinds.get(kind).metrics(cell.workload.params)}
+    wanted = {metric.name for metric in kinds.workload_kind(kind).metrics(cell.workload.params)}
     assert values.keys() <= wanted
     assert next(iter(values)) == "throughput"
     assert values["throughput"] == pytest.approx(AMOUNT / values["wall_s"])

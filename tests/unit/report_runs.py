@@ -5,8 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from guestmark.core.model import Cell, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
-from guestmark.ledger.model import RunState, StoredRun, UnusablePlatform
+from guestmark.core.model import (
+    Cell,
+    LeftOut,
+    Measurement,
+    Metric,
+    Plan,
+    Policy,
+    RunState,
+    Trial,
+    TrialStatus,
+    WorkloadSpec,
+)
+from guestmark.core.platform_spec import HOST, PlatformSpec
+from guestmark.ledger.model import StoredRun
 
 METRICS = (
     Metric("wall_s", "s"),
@@ -83,7 +95,7 @@ def constructed(
                     command_line=("qemu", "-M", "pc"),
                 )
             )
-    unusable = (UnusablePlatform("kvm", "no guest gets ready", "use tcg"),)
+    unusable = (LeftOut("kvm", "no guest gets ready", "use tcg"),)
     environment = {"processor": {"count": 2}}
     return StoredRun(
         "20261121-213000-k3f", plan, (environment,), 42, state, 1_795_296_600.5, tuple(trials), unusable
@@ -92,18 +104,27 @@ def constructed(
 
 def host_uml_tcg(**changes: Any) -> StoredRun:
     cells: list[tuple[Cell, float | None]] = [
-        (Cell("host", EXEC, "host", {}, True), 1.0),
-        (Cell("uml", EXEC, "uml"), 1.05),
-        (Cell("kvm", EXEC, "kvm"), None),
-        (Cell("tcg", EXEC, "tcg"), 24.0),
-        (Cell("host#2", EXEC, "host", null_of="host", added=True), 1.0),
+        (Cell("host", EXEC, HOST, {}, True), 1.0),
+        (Cell("uml", EXEC, PlatformSpec.read("uml")), 1.05),
+        (Cell("kvm", EXEC, PlatformSpec.read("kvm")), None),
+        (Cell("tcg", EXEC, PlatformSpec.read("tcg")), 24.0),
+        (Cell("host#2", EXEC, HOST, null_of="host", added=True), 1.0),
     ]
     return constructed(cells, **changes)
 
 
 def memory_sweep(**changes: Any) -> StoredRun:
     cells: list[tuple[Cell, float | None]] = [
-        (Cell(f"tcg memory={2**n}G", EXEC, "tcg", {"memory": f"{2**n}G", "smp": "2"}, n == 0), 1 - n / 20)
+        (
+            Cell(
+                f"tcg memory={2**n}G",
+                EXEC,
+                PlatformSpec.read("tcg"),
+                {"memory": f"{2**n}G", "smp": "2"},
+                n == 0,
+            ),
+            1 - n / 20,
+        )
         for n in range(4)
     ]
     return constructed(cells, **changes)

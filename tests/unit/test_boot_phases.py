@@ -10,14 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from guestmark.core import registry
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.plan.outline import Overrides
 from guestmark.platforms import phases as steps
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.report import phases as report
 from guestmark.workloads.boot import initcalls
-from guestmark.workloads.boot import kind as boot_kind
 from guestmark.workloads.boot import metrics as boot_metrics
 from guestmark.workloads.boot.plan import build
 from guestmark.workloads.boot.workload import BootWorkload, durations
@@ -242,9 +243,9 @@ def test_iterations_that_cannot_be_are_said():
 
 
 def test_only_watched_guests_are_made_to_talk():
-    assert steps.Watch.of(Cell("c", WorkloadSpec("exec"), "tcg")) is None
-    params = boot_kind.BOOT.params({"initcalls": True})
-    watch = steps.Watch.of(Cell("c", WorkloadSpec("boot", params), "tcg"))
+    assert steps.Watch.of(Cell("c", WorkloadSpec("exec"), PlatformSpec.read("tcg"))) is None
+    params = registry.workload_kind("boot").checked({"initcalls": True})
+    watch = steps.Watch.of(Cell("c", WorkloadSpec("boot", params), PlatformSpec.read("tcg")))
     assert "initcall_debug" in watch.kernel_arguments()
     assert "initcall_debug" not in steps.Watch().kernel_arguments()
 

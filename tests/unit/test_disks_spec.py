@@ -5,6 +5,7 @@ import pytest
 from guestmark.core import factors
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
 from guestmark.disks.options import compare
 from guestmark.disks.spec import DiskSpec, Role, disks_of
@@ -19,7 +20,7 @@ BOTH = {
 
 
 def cell(platform="tcg", params=None, **levels):
-    return Cell("a cell", WorkloadSpec("x", params or {}), platform, levels)
+    return Cell("a cell", WorkloadSpec("x", params or {}), PlatformSpec.read(platform), levels)
 
 
 def test_a_cell_without_needs_and_factors_has_no_disks():

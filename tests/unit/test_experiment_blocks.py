@@ -9,16 +9,27 @@ from hypothesis import strategies as st
 
 from guestmark.core import factors
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
-from guestmark.core.model import Better, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.model import (
+    Better,
+    LeftOut,
+    Measurement,
+    Metric,
+    Plan,
+    Policy,
+    RunState,
+    Trial,
+    TrialStatus,
+    WorkloadSpec,
+)
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.experiment import iterations, preflight
-from guestmark.experiment.blocks import GIVE_UP_AFTER, given_up, missing_trials, order_of
+from guestmark.experiment.blocks import missing_trials, order_of
 from guestmark.experiment.trial import merge
-from guestmark.ledger.model import RunState
 from guestmark.plan.matrix import Null, expand
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.stats import stopping
 from guestmark.stats.analysis import analyse
+from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
 
 WALL = Metric("wall_s", "s")
 
@@ -197,19 +208,20 @@ def prober(**answers):
 
 
 def test_unusable_platforms_are_found_and_the_host_is_really_tried():
-    found = preflight.check_platforms(
-        make_plan("host,uml,tcg"), prober(uml=Unusable("no", "try"), tcg=Usable(1.0))
+    found = preflight.unusable_platforms(
+        make_plan("host,uml,tcg").cells, prober(uml=Unusable("no", "try"), tcg=Usable(1.0))
     )
-    assert found == {"uml": Unusable("no", "try")}
+    assert found == (LeftOut("uml", "no", "try"),)
 
 
 def test_a_foreign_architecture_is_left_out_with_its_reason():
-    found = preflight.check_platforms(make_plan("host,tcg@sparc64"), prober())
-    assert "sparc64" in found["tcg@sparc64"].reason
+    (found,) = preflight.unusable_platforms(make_plan("host,tcg@sparc64").cells, prober())
+    assert found.platform == "tcg@sparc64"
+    assert "sparc64" in found.reason
 
 
 def test_the_first_usable_cell_becomes_the_baseline_with_a_null_copy():
-    plan, notes = preflight.without(make_plan("kvm,uml,tcg"), {"kvm": Unusable("no")})
+    plan, notes = preflight.with_usable_baselines(make_plan("kvm,uml,tcg"), [LeftOut("kvm", "no")])
     assert [cell.id for cell in plan.cells if cell.baseline] == ["uml"]
     assert [cell.null_of for cell in plan.cells if cell.id == "uml#2"] == ["uml"]
     assert "compared with uml instead" in notes[0]
@@ -217,12 +229,14 @@ def test_the_first_usable_cell_becomes_the_baseline_with_a_null_copy():
 
 def test_nothing_changes_when_the_baseline_is_usable():
     plan = make_plan("host,kvm")
-    assert preflight.without(plan, {"kvm": Unusable("no")}) == (plan, [])
+    assert preflight.with_usable_baselines(plan, [LeftOut("kvm", "no")]) == (plan, [])
 
 
 def test_all_reasons_are_given_when_nothing_is_left():
     with pytest.raises(PlatformUnusableError) as caught:
-        preflight.without(make_plan("kvm,uml"), {"kvm": Unusable("a", "b"), "uml": Unusable("c", "b")})
+        preflight.with_usable_baselines(
+            make_plan("kvm,uml"), [LeftOut("kvm", "a", "b"), LeftOut("uml", "c", "b")]
+        )
     assert "kvm: a" in caught.value.message
     assert "uml: c" in caught.value.message
     assert caught.value.hint == "b"

@@ -15,15 +15,18 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import (
     Better,
     Cell,
+    LeftOut,
     Measurement,
     Metric,
     Plan,
     Policy,
+    RunState,
     Trial,
     TrialStatus,
     WorkloadSpec,
 )
-from guestmark.ledger import RunState, codec, default_path, open_ledger
+from guestmark.core.platform_spec import HOST, PlatformSpec
+from guestmark.ledger import codec, default_path, open_ledger
 
 WALL = Metric("wall_s", "s")
 SPEED = Metric("speed", "events/s", Better.HIGHER)
@@ -31,9 +34,9 @@ WORKLOAD = WorkloadSpec("exec", {"argv": ["true"], "metrics": [{"name": "speed",
 PLAN = Plan(
     "exec",
     (
-        Cell("host", WORKLOAD, "host", {}, True),
-        Cell("tcg memory=1G", WORKLOAD, "tcg", {"memory": "1G"}),
-        Cell("host#2", WORKLOAD, "host", null_of="host"),
+        Cell("host", WORKLOAD, HOST, {}, True),
+        Cell("tcg memory=1G", WORKLOAD, PlatformSpec.read("tcg"), {"memory": "1G"}),
+        Cell("host#2", WORKLOAD, HOST, null_of="host"),
     ),
     Policy(blocks=3, seed=2**40, precision=0.015),
     (WALL, SPEED),
@@ -72,8 +75,8 @@ def test_what_goes_in_comes_out(file: Path) -> None:
         run_id = ledger.create_run(PLAN, environment, 2**80)
         ledger.append(run_id, failed)
         ledger.append(run_id, trial())
-        ledger.record_platform(run_id, "kvm", "no guest gets ready", "use tcg")
-        ledger.record_platform(run_id, "kvm", "still none", "use tcg")
+        ledger.record_left_out(run_id, LeftOut("kvm", "no guest gets ready", "use tcg"))
+        ledger.record_left_out(run_id, LeftOut("kvm", "still none", "use tcg"))
         ledger.add_environment(run_id, {"load": [9.0]})
         ledger.set_run_state(run_id, RunState.STOPPED)
     with open_ledger(file) as ledger:
@@ -105,7 +108,11 @@ def test_every_plan_and_trial_survives_storage_exactly(
     content: dict[str, object], text: str, series: list[float]
 ) -> None:
     plan = Plan(
-        text, (Cell(text, WorkloadSpec("exec", content, text), text, {text: text}),), Policy(), (), content
+        text,
+        (Cell(text, WorkloadSpec("exec", content, text), PlatformSpec.read(text), {text: text}),),
+        Policy(),
+        (),
+        content,
     )
     assert codec.load(codec.dump(plan), Plan, "plan") == plan
     stored = trial(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core import workload_kind as workload_kinds
+from guestmark.core import registry as kinds
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.disks import sparse, template
 from guestmark.disks.spec import DiskSpec, Role
-from guestmark.experiment.preflight import impossible, without
+from guestmark.experiment.preflight import impossible_cells, with_usable_baselines
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
 from guestmark.workloads.oltp.databases import base
@@ -24,11 +25,11 @@ from guestmark.workloads.oltp.workload import OltpWorkload
 
 
 def params(**given):
-    return workload_kinds.get("oltp").params(given)
+    return kinds.workload_kind("oltp").checked(given)
 
 
 def cell(platform="uml", factors=None, **given):
-    return Cell(platform, WorkloadSpec("oltp", params(**given)), platform, factors or {})
+    return Cell(platform, WorkloadSpec("oltp", params(**given)), PlatformSpec.read(platform), factors or {})
 
 
 def preflight(*cells):
@@ -69,7 +70,7 @@ def test_a_plan_with_factors_spans_its_cells():
         '[workloads.oltp]\nfactors = { threads = ["1", "2"], cache = ["writeback", "none"] }\n'
     )
     cells = span(load(text, "plan.toml").shape).cells
-    shapes = {(one.platform, *sorted(one.factors.items())) for one in cells if one.null_of is None}
+    shapes = {(str(one.platform), *sorted(one.factors.items())) for one in cells if one.null_of is None}
     assert ("host", ("threads", "2")) in shapes
     assert ("uml", ("threads", "1")) in shapes
     assert ("tcg", ("cache", "none"), ("threads", "2")) in shapes
@@ -82,15 +83,15 @@ def test_a_server_that_is_missing_is_named_with_its_package(server, tmp_path, mo
     monkeypatch.setattr(KINDS[server], "folders", classmethod(lambda _: ()))
     (tmp_path / "sysbench").write_text("#!/bin/sh\n")
     (tmp_path / "sysbench").chmod(0o755)
-    exec_cell = Cell("true", WorkloadSpec("exec", {"argv": ["true"]}), "host")
+    exec_cell = Cell("true", WorkloadSpec("exec", {"argv": ["true"]}), HOST)
     lacking = cell(server=server)
     plan = Plan("test", (exec_cell, lacking), Policy(), (), context={"uid": os.getuid()})
-    unusable = impossible(plan)
-    assert unusable.keys() == {lacking.id}
-    assert "is not installed" in unusable[lacking.id].reason
-    assert server in unusable[lacking.id].reason.partition("the package ")[2]
+    (entry,) = impossible_cells(plan.cells)
+    assert entry.cell == lacking.id
+    assert "is not installed" in entry.reason
+    assert server in entry.reason.partition("the package ")[2]
     with pytest.raises(PlatformUnusableError, match=r"nothing can be measured here: .* is not installed"):
-        without(Plan("test", (lacking,), Policy(), ()), unusable)
+        with_usable_baselines(Plan("test", (lacking,), Policy(), ()), [entry])
 
 
 def test_sysbench_that_is_missing_is_named_with_its_package(tmp_path, monkeypatch):

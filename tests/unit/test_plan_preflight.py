@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from guestmark.core import registry
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.model import Cell, LeftOut, Plan, Policy, Trial, TrialStatus, WorkloadSpec, runnable
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.workload_kind import WorkloadKind
 from guestmark.experiment import preflight
 from guestmark.experiment.estimate import estimate
 from guestmark.ledger import open_ledger
-from guestmark.platforms.base import Unusable
-from guestmark.workloads import base
 
 
 class Roomy:
@@ -31,13 +32,27 @@ class Tools(Roomy):
     """Another one."""
 
 
+class Exec:
+    """One that checks nothing."""
+
+
 @pytest.fixture
 def plan(monkeypatch):
-    monkeypatch.setattr(base, "_registry", {"roomy": Roomy, "tools": Tools})
+    kinds = {
+        name: WorkloadKind(name, "", params="", run=f"{__name__}:{run}", metrics=lambda _params: ())
+        for name, run in (("roomy", "Roomy"), ("tools", "Tools"), ("exec", "Exec"))
+    }
+    monkeypatch.setattr(registry, "workload_kind", kinds.__getitem__)
     monkeypatch.setattr(Roomy, "error", None)
     monkeypatch.setattr(Tools, "error", None)
     cells = tuple(
-        Cell(f"{name} {platform}", WorkloadSpec(name), platform, baseline=name == "roomy", group=platform)
+        Cell(
+            f"{name} {platform}",
+            WorkloadSpec(name),
+            PlatformSpec.read(platform),
+            baseline=name == "roomy",
+            group=platform,
+        )
         for name in ("roomy", "tools", "exec")
         for platform in ("host", "kvm")
     )
@@ -45,7 +60,8 @@ def plan(monkeypatch):
 
 
 def test_every_workload_sees_its_own_cells_that_can_be_measured(plan):
-    assert preflight.check_workloads(plan, {"kvm"}) == ["images take 4 GB"]
+    cells = runnable(plan.cells, [LeftOut("kvm", "no KVM")])
+    assert preflight.remarks_on(plan, cells) == ["images take 4 GB"]
     assert (Roomy.seen, Tools.seen) == (("roomy host",), ("tools host",))
 
 
@@ -53,7 +69,7 @@ def test_one_error_is_raised_as_it_is(plan, monkeypatch):
     error = GuestmarkError("no room", hint="8 GB are needed in /dev/shm")
     monkeypatch.setattr(Roomy, "error", error)
     with pytest.raises(GuestmarkError) as caught:
-        preflight.check_workloads(plan)
+        preflight.remarks_on(plan, plan.cells)
     assert caught.value is error
 
 
@@ -61,7 +77,7 @@ def test_several_errors_are_told_at_once(plan, monkeypatch):
     monkeypatch.setattr(Roomy, "error", GuestmarkError("no room", hint="free some"))
     monkeypatch.setattr(Tools, "error", UsageError("mkfs.xfs is missing"))
     with pytest.raises(UsageError) as caught:
-        preflight.check_workloads(plan)
+        preflight.remarks_on(plan, plan.cells)
     assert caught.value.hint.splitlines() == ["no room (free some)", "mkfs.xfs is missing"]
 
 
@@ -69,8 +85,8 @@ def test_a_group_without_its_baseline_gets_another_from_its_own(plan):
     cells = tuple(replace(cell, group="both", baseline=cell.id == "roomy kvm") for cell in plan.cells[:4])
     null = replace(cells[1], id="roomy kvm#2", baseline=False, null_of="roomy kvm")
     other = replace(plan.cells[4], group="alone", baseline=True)
-    changed, notes = preflight.without(
-        replace(plan, cells=(*cells, null, other)), {"kvm": Unusable("no KVM")}
+    changed, notes = preflight.with_usable_baselines(
+        replace(plan, cells=(*cells, null, other)), [LeftOut("kvm", "no KVM")]
     )
     baselines = [cell.id for cell in changed.cells if cell.baseline]
     assert baselines == ["roomy host", "exec host"]

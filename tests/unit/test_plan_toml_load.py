@@ -105,11 +105,11 @@ def test_ids_say_what_departs_from_the_usual_level():
 def test_a_workload_may_do_without_a_factor(monkeypatch):
     from dataclasses import replace
 
-    from guestmark.core import workload_kind as workload_kinds
+    from guestmark.core import registry
 
-    kind = workload_kinds.get("exec")
+    kind = registry.workload_kind("exec")
     picky = replace(kind, takes=lambda factor, platform: not (factor == "memory" and str(platform) == "uml"))
-    monkeypatch.setitem(workload_kinds._registry, "exec", picky)
+    monkeypatch.setattr(registry, "workload_kind", lambda _name: picky)
     text = BASE + "[factors]\nmemory = ['256M', '512M']\n" + EXEC.format(key="a")
     made = plan_of(text, null=Null.NONE)
     assert [cell.id for cell in made.cells] == ["tcg memory=256M", "tcg memory=512M", "uml", "host"]

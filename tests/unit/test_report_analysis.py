@@ -6,6 +6,7 @@ import pytest
 from report_runs import EXEC, MEMORY, constructed, host_uml_tcg, memory_sweep
 
 from guestmark.core.model import Cell, CellStatus, TrialStatus
+from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.stats import Verdict
 from guestmark.stats.analysis import analyse
 
@@ -58,9 +59,9 @@ def test_nothing_yet() -> None:
 def test_a_null_cell_that_differs_takes_every_verdict_back() -> None:
     run = constructed(
         [
-            (Cell("host", EXEC, "host", {}, True), 1.0),
-            (Cell("uml", EXEC, "uml"), 2.0),
-            (Cell("host#2", EXEC, "host", null_of="host"), 1.1),
+            (Cell("host", EXEC, HOST, {}, True), 1.0),
+            (Cell("uml", EXEC, PlatformSpec.read("uml")), 2.0),
+            (Cell("host#2", EXEC, HOST, null_of="host"), 1.1),
         ]
     )
     (workload,) = analyse(run.plan, run.trials).workloads
@@ -78,10 +79,10 @@ def test_a_null_cell_that_differs_takes_every_verdict_back() -> None:
 def test_workloads_are_compared_within_themselves() -> None:
     run = constructed(
         [
-            (Cell("cpu host", EXEC, "host", {}, True), 1.0),
-            (Cell("mem host", MEMORY, "host", {}, True), 5.0),
-            (Cell("cpu uml", EXEC, "uml"), 1.5),
-            (Cell("mem uml", MEMORY, "uml"), 5.0),
+            (Cell("cpu host", EXEC, HOST, {}, True), 1.0),
+            (Cell("mem host", MEMORY, HOST, {}, True), 5.0),
+            (Cell("cpu uml", EXEC, PlatformSpec.read("uml")), 1.5),
+            (Cell("mem uml", MEMORY, PlatformSpec.read("uml")), 5.0),
         ]
     )
     analysis = analyse(run.plan, run.trials)

@@ -7,6 +7,7 @@ import pytest
 from report_runs import constructed
 
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.report.backends import backends
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
@@ -26,11 +27,14 @@ def analysed(cells):
 
 def calls():
     ratios = {"uml": 2.0, "tcg": 1.0, "tcg/uml": 3.0, "tcg/kvm": 6.0, "tcg/tcg": 12.0}
-    return [(Cell(name, CALLS, name, {}, name == "uml"), ratio) for name, ratio in ratios.items()]
+    return [
+        (Cell(name, CALLS, PlatformSpec.read(name), {}, name == "uml"), ratio)
+        for name, ratio in ratios.items()
+    ]
 
 
 def test_nested_is_divided_by_bare_within_blocks():
-    found = {pair.nested.cell.platform: pair.ratio for pair in pairs(analysed(calls()))}
+    found = {str(pair.nested.cell.platform): pair.ratio for pair in pairs(analysed(calls()))}
     assert found.keys() == {"tcg/uml", "tcg/tcg"}  # bare kvm was not measured
     for platform, truth in {"tcg/uml": 1.5, "tcg/tcg": 12.0}.items():
         ratio = found[platform]
@@ -58,9 +62,9 @@ def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below():
 
 
 def test_factors_of_the_outer_guest_do_not_part_a_pair():
-    bare = Cell("uml", CALLS, "uml", {"memory": "1G"}, True)
-    nested = Cell("n", CALLS, "tcg/uml", {"memory": "1G", "outer": "trial"})
-    other = Cell("o", CALLS, "tcg/uml", {"memory": "2G"})
+    bare = Cell("uml", CALLS, PlatformSpec.read("uml"), {"memory": "1G"}, True)
+    nested = Cell("n", CALLS, PlatformSpec.read("tcg/uml"), {"memory": "1G", "outer": "trial"})
+    other = Cell("o", CALLS, PlatformSpec.read("tcg/uml"), {"memory": "2G"})
     found = list(pairs(analysed([(bare, 1.0), (nested, 2.0), (other, 2.0)])))
     assert [pair.nested.cell.id for pair in found] == ["n"]
 
@@ -77,7 +81,7 @@ def test_who_is_faster_bare_and_nested():
 
 def test_an_upload_is_taken_apart():
     cells = [
-        (Cell(f"{half} {name}", HALVES[half], name, {}, name == "uml"), ratio * times)
+        (Cell(f"{half} {name}", HALVES[half], PlatformSpec.read(name), {}, name == "uml"), ratio * times)
         for name, times in (("uml", 10.0), ("tcg", 1.0))
         for half, ratio in (("full", 3.0), ("channel", 2.0), ("disk", 1.0))
     ]
@@ -89,6 +93,5 @@ def test_an_upload_is_taken_apart():
 
 def test_runs_of_other_things_say_nothing_of_backends():
     assert (
-        backends(analysed([(Cell("host", WorkloadSpec("exec", {"argv": ["x"]}), "host", {}, True), 1.0)]))
-        == []
+        backends(analysed([(Cell("host", WorkloadSpec("exec", {"argv": ["x"]}), HOST, {}, True), 1.0)])) == []
     )

@@ -8,6 +8,7 @@ from report_runs import constructed
 from rich.console import Console
 
 from guestmark.core.model import Cell, Measurement, Metric, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.report import html, terminal
 from guestmark.workloads.boot import metrics as boot_metrics
 
@@ -23,10 +24,10 @@ TRACED = {"vmm_s": 0.4, "firmware_s": 0.1, "entry_s": 4.0, "kernel_s": 2.0, "mod
 
 def a_run(facts=None):
     cells = [
-        (Cell("boot tcg", BOOT, "tcg", {}, True, group="starts"), 1.0),
-        (Cell("boot uml", BOOT, "uml", group="starts"), 1.0),
-        (Cell("guestfish tcg", PEER, "tcg", group="starts"), 1.0),
-        (Cell("guestfish tcg/kvm", PEER, "tcg/kvm", group="starts"), 1.0),
+        (Cell("boot tcg", BOOT, PlatformSpec.read("tcg"), {}, True, group="starts"), 1.0),
+        (Cell("boot uml", BOOT, PlatformSpec.read("uml"), group="starts"), 1.0),
+        (Cell("guestfish tcg", PEER, PlatformSpec.read("tcg"), group="starts"), 1.0),
+        (Cell("guestfish tcg/kvm", PEER, PlatformSpec.read("tcg/kvm"), group="starts"), 1.0),
     ]
     found = {
         "boot tcg": {"ready_s": 2.8, "total_s": 3.0, **QEMU},

@@ -9,8 +9,9 @@ from report_runs import EXEC, constructed, host_uml_tcg, memory_sweep
 from rich.cells import cell_len
 from rich.console import Console
 
-from guestmark.core.model import Cell
-from guestmark.ledger.model import RunState, StoredRun
+from guestmark.core.model import Cell, RunState
+from guestmark.core.platform_spec import HOST, PlatformSpec
+from guestmark.ledger.model import StoredRun
 from guestmark.report.terminal import print_report
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -21,13 +22,13 @@ RUNS = {
     "nothing": lambda: host_uml_tcg(blocks=0, state=RunState.FAILED),
     "no-baseline": lambda: host_uml_tcg(failing={("host", block) for block in range(12)}),
     "null": lambda: constructed(
-        [(Cell("host", EXEC, "host", {}, True), 1.0), (Cell("host#2", EXEC, "host", null_of="host"), 1.0)]
+        [(Cell("host", EXEC, HOST, {}, True), 1.0), (Cell("host#2", EXEC, HOST, null_of="host"), 1.0)]
     ),
     "downgraded": lambda: constructed(
         [
-            (Cell("host", EXEC, "host", {}, True), 1.0),
-            (Cell("uml", EXEC, "uml"), 2.0),
-            (Cell("host#2", EXEC, "host", null_of="host"), 1.1),
+            (Cell("host", EXEC, HOST, {}, True), 1.0),
+            (Cell("uml", EXEC, PlatformSpec.read("uml")), 2.0),
+            (Cell("host#2", EXEC, HOST, null_of="host"), 1.1),
         ],
         noise={("uml", 1): {"swapped_pages": 5}},
         warnings={("uml", 1): ("clocks disagree by 2 %",)},

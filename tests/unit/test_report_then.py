@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from guestmark.core.model import Better, Cell, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.plan.published_units import check_unit, size_of
 from guestmark.report.formats import Format, render
 from guestmark.report.html import page
@@ -26,7 +27,7 @@ DD = WorkloadSpec("dd", {}, "dd from a disk", "dd")
 def cell(workload, platform, level, baseline=False):
     levels = {"preallocation": level, "smp": "1"}
     name = f"{workload.key} {platform} preallocation={level}"
-    return Cell(name, workload, platform, levels, baseline, group=platform)
+    return Cell(name, workload, PlatformSpec.read(platform), levels, baseline, group=platform)
 
 
 CELLS = [
@@ -150,7 +151,7 @@ def test_many_long_names_become_numbers_that_a_table_explains():
             Cell(
                 f"{level} {fs}",
                 UPLOAD if fs == "ext2" else DD,
-                "tcg",
+                PlatformSpec.read("tcg"),
                 {
                     "preallocation": level,
                     "filesystem": fs,
@@ -183,7 +184,14 @@ def test_short_names_tell_levels_that_the_baseline_does_not_have():
     def filesystem(platform, kind, baseline=False):
         levels = {"filesystem": kind, "block_size": "1M"} if kind else {}
         name = f"dd {platform} {kind}"
-        return Cell(name, DD, platform, levels, baseline, group="a file copied with dd from a second disk")
+        return Cell(
+            name,
+            DD,
+            PlatformSpec.read(platform),
+            levels,
+            baseline,
+            group="a file copied with dd from a second disk",
+        )
 
     cells = [(filesystem("host", "", True), 1.0)]
     cells += [(filesystem("tcg", kind), 2.0) for kind in ("ext2", "ext3", "btrfs")]

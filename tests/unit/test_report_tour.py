@@ -15,11 +15,13 @@ from guestmark.core.model import (
     Metric,
     Plan,
     Policy,
+    RunState,
     Trial,
     TrialStatus,
     WorkloadSpec,
 )
-from guestmark.ledger.model import RunState, StoredRun
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
 from guestmark.report.tour import DEEPER, Cost, Finding, next_commands, page
 from guestmark.stats.analysis import analyse
@@ -43,7 +45,9 @@ def toured(values, *, blocks=3, state=RunState.COMPLETE, failing=()):
     for position, (key, platform) in enumerate(values):
         spec = WorkloadSpec("exec", {}, {"cpu": "computing", "disk": "writing a file"}.get(key, key), key)
         first = not any(cell.workload.key == key for cell in cells)
-        cells.append(Cell(f"{key} {platform}", spec, platform, baseline=first, group=spec.label))
+        cells.append(
+            Cell(f"{key} {platform}", spec, PlatformSpec.read(platform), baseline=first, group=spec.label)
+        )
         for block in range(blocks):
             good = (key, platform) not in failing
             measured = (Measurement(WORKLOADS[key], values[key, platform][block], ()),) if good else ()

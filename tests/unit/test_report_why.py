@@ -11,6 +11,7 @@ from rich.console import Console, Group
 
 from guestmark.core.errors import MachineError
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.experiment.counting import Counting
 from guestmark.report.why import why_parts
 from guestmark.stats.analysis import analyse
@@ -35,7 +36,7 @@ FACTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def said(width: int, workload: WorkloadSpec, facts: Mapping[str, Mapping[str, Any]]) -> str:
-    cells = [Cell(name, workload, name, baseline=name == "host") for name in facts]
+    cells = [Cell(name, workload, PlatformSpec.read(name), baseline=name == "host") for name in facts]
     run = constructed([(cell, 1.0) for cell in cells], blocks=2)
     trials = [dataclasses.replace(trial, attestation=facts[trial.cell_id]) for trial in run.trials]
     (result,) = analyse(run.plan, trials).workloads

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core import workload_kind as workload_kinds
+from guestmark.core import registry as kinds
 from guestmark.core.errors import PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
@@ -19,11 +20,13 @@ HEAD = 'schema = "guestmark-plan/1"\nname = "x"\ntitle = "x"\nplatforms = ["host
 
 
 def params(**given):
-    return workload_kinds.get("sysbench").params(given)
+    return kinds.workload_kind("sysbench").checked(given)
 
 
 def cell(platform="uml", factors=None, **given):
-    return Cell(platform, WorkloadSpec("sysbench", params(**given)), platform, factors or {})
+    return Cell(
+        platform, WorkloadSpec("sysbench", params(**given)), PlatformSpec.read(platform), factors or {}
+    )
 
 
 def remarks(*cells, path=None):
@@ -82,7 +85,7 @@ def test_options_are_factors_of_their_own_test():
         '[workloads.image]\nkind = "sysbench"\nparams.test = "fileio"\nparams.host_disk = "loop"\n'
     )
     of = {
-        key: {one.platform: set(one.factors) for one in cells if one.workload.key == key}
+        key: {str(one.platform): set(one.factors) for one in cells if one.workload.key == key}
         for key in ("cpu", "files", "image")
     }
     assert of["cpu"] == {name: {"threads"} for name in ("host", "uml", "tcg")}
@@ -121,7 +124,11 @@ def test_a_missing_sysbench_names_its_package(tmp_path):
     with pytest.raises(PlatformUnusableError, match="sysbench is not installed") as error:
         remarks(cell(test="cpu"), path=str(tmp_path))
     assert error.value.hint == "install the package sysbench"
-    fio = Cell("uml", WorkloadSpec("fio", workload_kinds.get("fio").params({"job": "[a]\n"})), "uml")
+    fio = Cell(
+        "uml",
+        WorkloadSpec("fio", kinds.workload_kind("fio").checked({"job": "[a]\n"})),
+        PlatformSpec.read("uml"),
+    )
     with pytest.raises(PlatformUnusableError) as error:
         preflight("fio", Plan("x", (fio,), Policy(), (), {"env": {"PATH": str(tmp_path)}}), (fio,))
     assert error.value.hint == "install the package fio"
@@ -177,20 +184,20 @@ def test_threads_above_processors_are_noted():
 )
 def test_a_job_file_that_cannot_be_run(job, values, said):
     with pytest.raises(ValueError, match=said):
-        workload_kinds.get("fio").params({"job": job, "values": values})
+        kinds.workload_kind("fio").checked({"job": job, "values": values})
 
 
 def test_a_job_file_is_kept_with_the_run(tmp_path):
     path = tmp_path / "mine.fio"
     path.write_text("[a]\nrw=read\nsize=${SIZE}\nnumjobs=${THREADS}\nfilename=data\n")
-    kind = workload_kinds.get("fio")
-    found = kind.params({"file": str(path), "values": {"SIZE": "1M"}})
+    kind = kinds.workload_kind("fio")
+    found = kind.checked({"file": str(path), "values": {"SIZE": "1M"}})
     assert found["job"] == path.read_text()
     assert kind.label(found) == "fio mine.fio"
     with pytest.raises(ValueError, match="cannot be read: No such file"):
-        kind.params({"file": str(tmp_path / "none")})
+        kind.checked({"file": str(tmp_path / "none")})
     with pytest.raises(ValueError, match="either file"):
-        kind.params({})
+        kind.checked({})
 
 
 @pytest.mark.parametrize("release", ["debian12", "debian13"])

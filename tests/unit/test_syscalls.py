@@ -22,6 +22,7 @@ from guestmark.agent.syscall_names import CALLS, NOTHING
 from guestmark.agent.syscalls import Measured, Section
 from guestmark.core.errors import AttestationError, MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.plan.load import load
 from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
@@ -32,7 +33,7 @@ from guestmark.workloads.syscalls.workload import SyscallsWorkload, per_operatio
 
 LIMIT = 60.0
 PARAMS: Mapping[str, Any] = {"operations": 20, "time": "2ms", "calls": list(CALLS)}
-CELL = Cell("host", WorkloadSpec("syscalls", PARAMS), "host")
+CELL = Cell("host", WorkloadSpec("syscalls", PARAMS), HOST)
 PLAN = Plan("syscalls", (CELL,), Policy(trial_limit_s=LIMIT), ())
 
 
@@ -239,7 +240,10 @@ def test_without_counts_there_is_a_remark_not_a_zero() -> None:
             return counters.of_kvm(monitor(), None, Path("/nonexistent"))
 
     cell = dataclasses.replace(
-        CELL, id="kvm", platform="kvm", workload=WorkloadSpec("syscalls", {**PARAMS, "calls": ["null"]})
+        CELL,
+        id="kvm",
+        platform=PlatformSpec.read("kvm"),
+        workload=WorkloadSpec("syscalls", {**PARAMS, "calls": ["null"]}),
     )
     with HostPlatform().start(CELL) as host:
         workload = SyscallsWorkload(PLAN, cell)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from guestmark.platforms.probe import Startable
 
 _NESTED = "tcg/kvm"  # what exercises KVM wherever TCG runs
-_ON_EVERY_ARCH = ("linux.uml", "qemu-img", "qemu-storage-daemon", "virtiofsd", "guestfish", "sysbench", "fio")
 
 
 def command(
@@ -47,24 +46,26 @@ def command(
 
 def examine(again: bool, nested: bool = False) -> dict[str, Any]:
     """The document of `doctor --json`: platforms, host, tools."""
-    import platform
     import time
     from concurrent.futures import ThreadPoolExecutor
 
+    from guestmark.core.platform_spec import parse_platform
+    from guestmark.core.registry import platform_names, programs
     from guestmark.experiment.environment import record_environment
     from guestmark.platforms import registry
     from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import DOCTOR_DEADLINE_S, DOCTOR_IN_ALL_S, probe_all, probe_nested
 
     begin = time.monotonic()
-    names = [kind for kind in registry.kinds() if kind not in {"ssh", "nested"}]
-    tools = (f"qemu-system-{platform.machine()}", *_ON_EVERY_ARCH)
-    guests = cast("list[Startable]", [registry.get(name) for name in names if name != "host"])
+    names = platform_names()
+    tools = tuple(dict.fromkeys(program.name for program in programs()))
+    hosts = [name for name in names if not parse_platform(name).is_guest]
+    guests = cast("list[Startable]", [registry.get(name) for name in names if name not in hosts])
     with ThreadPoolExecutor(1) as pool:
         environment = pool.submit(record_environment, programs=tools)
-        found: dict[str, Usable | Unusable | None] = {"host": registry.get("host").probe()}
+        found: dict[str, Usable | Unusable | None] = {name: registry.get(name).probe() for name in hosts}
         found |= probe_all(guests, deadline_s=DOCTOR_DEADLINE_S, refresh=again)
-        if isinstance(found["tcg"], Usable):
+        if isinstance(found[str(parse_platform(_NESTED).outer)], Usable):
             left_s = None if nested else DOCTOR_IN_ALL_S - (time.monotonic() - begin)
             platform_in_tcg = cast("Startable", registry.get(_NESTED))
             found[_NESTED] = probe_nested(platform_in_tcg, left_s, refresh=again)

@@ -46,10 +46,10 @@ def with_kernel(settings: list[str] | None, kernel: str | None) -> list[str]:
 
 def complete_platform(incomplete: str) -> list[str]:
     """Platforms after what is typed of `--on`."""
-    from guestmark.platforms.registry import kinds
+    from guestmark.core.registry import platform_names
 
     before, comma, _ = incomplete.rpartition(",")
-    return [f"{before}{comma}{kind}" for kind in kinds()]
+    return [f"{before}{comma}{kind}" for kind in platform_names()]
 
 
 def on(text: str, metavar: str = "PLATFORM,...") -> Any:

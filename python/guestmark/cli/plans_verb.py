@@ -75,7 +75,7 @@ def _list(ledger: Ledger | None) -> None:
         head.append(f"  {plan.title}", style="not bold")
         console.print(head)
         found = estimate(plan, ledger)
-        platforms = ", ".join(dict.fromkeys(cell.platform for cell in plan.cells))
+        platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
         takes = f"takes {format_duration(found.seconds)}" if found.block_s else "time unknown"
         most = format_duration(plan.policy.time_limit_s)
         limit = "" if found.exactly else f" or more, at most {most} and a block,"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from guestmark.core.errors import ExitStatus, LedgerError, PlatformUnusableError, UsageError
-from guestmark.core.model import Plan, TrialStatus
-from guestmark.ledger.model import RunState, StoredRun
+from guestmark.core.errors import ExitStatus, LedgerError, UsageError
+from guestmark.core.model import LeftOut, Plan, RunState, TrialStatus
+from guestmark.ledger.model import StoredRun
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -63,21 +63,16 @@ class Outputs:
 
 def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     """Runs a new plan to its end and returns the exit status."""
-    from guestmark.agent.binary import agent_binary
     from guestmark.experiment import preflight
-    from guestmark.experiment.environment import record_environment
     from guestmark.ledger import open_ledger
 
     outputs.check()
     with open_ledger(ledger_path) as ledger:
-        unusable = preflight.check_platforms(plan, _prober(outputs))
-        unusable |= preflight.impossible(plan, unusable)
-        plan, changes = preflight.without(plan, unusable)
-        remarks = preflight.check_workloads(plan, unusable)
-        notes = [*plan.context.get("notes", ()), *changes, *remarks]
-        plan = replace(plan, context={**plan.context, "notes": notes})
-        run_id = ledger.create_run(plan, record_environment(agent=agent_binary()), plan.policy.seed)
-        _record_unusable(ledger, run_id, unusable, outputs)
+        ready = preflight.examine(plan, _prober(outputs))
+        notes = [*plan.context.get("notes", ()), *ready.notes]
+        plan = replace(ready.plan, context={**plan.context, "notes": notes})
+        run_id = ledger.create_run(plan, _environment(plan), plan.policy.seed)
+        _record_left_out(ledger, run_id, ready.left_out, outputs)
         for note in notes:
             _say(note, outputs, loud=True)
         return _run(plan, ledger, run_id, outputs)
@@ -85,9 +80,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
 
 def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
     """Continues a stored run and returns the exit status."""
-    from guestmark.agent.binary import agent_binary
     from guestmark.experiment import preflight
-    from guestmark.experiment.environment import record_environment
     from guestmark.ledger import open_ledger
 
     outputs.check()
@@ -101,20 +94,19 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
         if ledger.is_claimed(stored.id):
             with ledger.claim(stored.id):  # raises, naming the owner
                 pass
-        known = {one.platform for one in stored.unusable}
-        cells = tuple(cell for cell in stored.plan.cells if cell.named_in(known) is None)
-        unusable = preflight.check_platforms(replace(stored.plan, cells=cells), _prober(outputs))
-        for cell in cells:
-            if cell.baseline and cell.platform in unusable:
-                result = unusable[cell.platform]
-                raise PlatformUnusableError(
-                    f"the baseline {cell.id} of run {stored.id} cannot be used now: {result.reason}",
-                    hint=result.hint,
-                )
-        preflight.check_workloads(stored.plan, {*known, *unusable})
-        ledger.add_environment(stored.id, record_environment(agent=agent_binary()))
-        _record_unusable(ledger, stored.id, unusable, outputs)
+        ready = preflight.examine_again(stored.plan, stored.unusable, _prober(outputs))
+        ledger.add_environment(stored.id, _environment(stored.plan))
+        _record_left_out(ledger, stored.id, ready.left_out, outputs)
         return _run(stored.plan, ledger, stored.id, outputs)
+
+
+def _environment(plan: Plan) -> dict[str, Any]:
+    from guestmark.agent.binary import agent_binary
+    from guestmark.core import registry
+    from guestmark.experiment.environment import record_environment
+
+    used = registry.programs(cell.workload.name for cell in plan.cells)
+    return record_environment(programs=dict.fromkeys(program.name for program in used), agent=agent_binary())
 
 
 def _run(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> int:
@@ -198,11 +190,11 @@ def _status(stored: StoredRun, state: RunState) -> ExitStatus:
     return ExitStatus.ALL_MEASURED if everything else ExitStatus.SOME_FAILED
 
 
-def _record_unusable(ledger: Ledger, run_id: str, unusable: dict[str, Unusable], outputs: Outputs) -> None:
-    for name, result in unusable.items():
-        ledger.record_platform(run_id, name, result.reason, result.hint)
-        hint = f"\n  {result.hint}" if result.hint else ""
-        _say(f"{name} cannot be used here and is left out: {result.reason}{hint}", outputs, loud=True)
+def _record_left_out(ledger: Ledger, run_id: str, left_out: Iterable[LeftOut], outputs: Outputs) -> None:
+    for entry in left_out:
+        ledger.record_left_out(run_id, entry)
+        hint = f"\n  {entry.hint}" if entry.hint else ""
+        _say(f"{entry.name} cannot be used here and is left out: {entry.reason}{hint}", outputs, loud=True)
 
 
 def _prober(outputs: Outputs) -> Callable[[list[Platform]], Mapping[str, Usable | Unusable]]:

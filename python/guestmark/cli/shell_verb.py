@@ -62,9 +62,9 @@ def command(
     caller = Caller.current()
     words = argv or [caller.env.get("SHELL") or "/bin/sh"]
     identity: dict[str, Any] = (
-        {} if cell.platform == "host" else {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}
+        {} if not cell.platform.is_guest else {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}
     )
-    if sys.stderr.isatty() and cell.platform != "host":
+    if sys.stderr.isatty() and cell.platform.is_guest:
         sys.stderr.write(f"guestmark: booting {cell.id} …\n")
     try:
         with registry.get(cell.platform).start(cell) as machine:

@@ -64,7 +64,7 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     """What can be used of the platforms that were asked for, or of all."""
     from typing import cast
 
-    from guestmark.core.platform_spec import parse_platforms
+    from guestmark.core.platform_spec import parse_platform, parse_platforms
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.platforms import registry
@@ -80,8 +80,14 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
         sys.stderr.write(f"guestmark: finding out which of {', '.join(names)} can be used here …\n")
         sys.stderr.flush()
     platforms = [registry.get(name) for name in names]
-    found: dict[str, Usable | Unusable] = {one.name: one.probe() for one in platforms if one.name == "host"}
-    found |= probe_all(cast("list[Startable]", [one for one in platforms if one.name != "host"]))
+    found: dict[str, Usable | Unusable] = {
+        platform.name: platform.probe()
+        for platform in platforms
+        if not parse_platform(platform.name).is_guest
+    }
+    found |= probe_all(
+        cast("list[Startable]", [platform for platform in platforms if platform.name not in found])
+    )
     return [
         Finding(name, usable=False, reason=result.reason, hint=result.hint)
         if isinstance(result := found[name], Unusable)

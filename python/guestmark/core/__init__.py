@@ -1,0 +1,1 @@
+"""The nouns that everything shares. Nothing here imports anything else of guestmark."""

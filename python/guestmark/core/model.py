@@ -4,10 +4,12 @@ Frozen dataclasses without behaviour beyond what derives from their own fields. 
 executes them, `ledger` stores them, `report` shows them.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from guestmark.core.platform_spec import PlatformSpec
 
 
 class Better(StrEnum):
@@ -22,6 +24,18 @@ class TrialStatus(StrEnum):
 
     OK = "ok"
     FAILED = "failed"
+
+
+class RunState(StrEnum):
+    """State of a run. `KILLED` is never stored: it is `RUNNING` while no process claims the run."""
+
+    CREATED = "created"  # stored, nothing executed yet
+    RUNNING = "running"
+    COMPLETE = "complete"  # precision or the number of blocks was reached
+    STOPPED = "stopped at the time limit"
+    INTERRUPTED = "interrupted"  # Ctrl-C, SIGTERM
+    FAILED = "failed"  # nothing could be measured
+    KILLED = "killed"
 
 
 class CellStatus(StrEnum):
@@ -73,7 +87,7 @@ class Cell:
 
     id: str
     workload: WorkloadSpec
-    platform: str
+    platform: PlatformSpec
     factors: Mapping[str, str] = field(default_factory=dict)
     baseline: bool = False
     null_of: str | None = None
@@ -86,11 +100,34 @@ class Cell:
             return self.group == other.group
         return self.workload == other.workload
 
-    def named_in(self, names: Container[str]) -> str | None:
-        """The one of `names` that means this cell: its platform, its id, or that of the cell it copies."""
-        return next(
-            (name for name in (self.platform, self.id, self.null_of or self.id) if name in names), None
-        )
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What of a plan cannot be measured on this host: a platform, or one cell although its platform can be used.
+
+    There are no trials of either.
+    """
+
+    platform: str
+    reason: str
+    hint: str = ""
+    cell: str = ""  # its id; empty: every cell on the platform
+
+    @property
+    def name(self) -> str:
+        """What is left out, as the user knows it."""
+        return self.cell or self.platform
+
+    def covers(self, cell: Cell) -> bool:
+        """Whether the cell, or the one it copies, is left out by this."""
+        if self.cell:
+            return self.cell in (cell.id, cell.null_of)
+        return self.platform == str(cell.platform)
+
+
+def runnable(cells: Iterable[Cell], left_out: Sequence[LeftOut]) -> tuple[Cell, ...]:
+    """The cells that nothing of `left_out` covers, in order."""
+    return tuple(cell for cell in cells if not any(entry.covers(cell) for entry in left_out))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,19 @@
 """The names of platforms: `host`, `kvm`, `tcg`, `uml`, `ssh:DEST`; `@ARCH`; `/` nests, outermost first."""
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.nearest import unknown
 
-KINDS = ("host", "kvm", "ssh", "tcg", "uml")
-_EMULATED = ("kvm", "tcg")  # kinds that can have a foreign architecture
-_HOLDS_GUESTS = ("kvm", "ssh", "tcg")
+if TYPE_CHECKING:
+    from guestmark.core.platform_kind import PlatformKind
+
 _ARCH = re.compile(r"[a-z0-9_]{2,20}", re.ASCII)
 # What ssh takes as a destination, without anything that could be read as an option or by a shell.
 _DEST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_\[][A-Za-z0-9_.:\[\]-]*", re.ASCII)
@@ -23,15 +27,34 @@ class Layer:
     arch: str | None = None
     dest: str | None = None
 
+    @property
+    def described(self) -> PlatformKind:
+        """What its kind says about itself. Raises `UsageError` for a kind that this version does not have."""
+        kinds = registry.platform_kinds()
+        if self.kind not in kinds:
+            raise unknown("platform", self.kind, registry.platform_names())
+        return kinds[self.kind]
+
     def __str__(self) -> str:
         return self.kind + (f":{self.dest}" if self.dest else "") + (f"@{self.arch}" if self.arch else "")
 
 
-@dataclass(frozen=True, slots=True)
 class PlatformSpec:
-    """A parsed platform name; `str()` gives its one canonical spelling."""
+    """A platform's name, taken apart; `str()` gives its one canonical spelling, which is also what is stored.
 
+    Immutable, and equal to those of equal layers. Not a dataclass, so that it is stored as its name.
+    """
+
+    __slots__ = ("layers",)
     layers: tuple[Layer, ...]
+
+    def __init__(self, layers: Iterable[Layer]) -> None:
+        object.__setattr__(self, "layers", tuple(layers))
+
+    @classmethod
+    def read(cls, text: str) -> PlatformSpec:
+        """A name that was checked when it was stored; kinds that are gone since are let through."""
+        return cls(_taken_apart(part) for part in text.split("/"))
 
     @property
     def outer(self) -> Layer:
@@ -44,37 +67,74 @@ class PlatformSpec:
         return self.layers[-1]
 
     @property
-    def is_guest(self) -> bool:
-        """Whether the workload runs in a virtual machine that guestmark starts."""
-        return self.inner.kind not in {"host", "ssh"}
-
-    @property
     def nested(self) -> bool:
         """Whether there is more than one layer."""
         return len(self.layers) > 1
 
+    @property
+    def is_guest(self) -> bool:
+        """Whether the workload runs in a virtual machine that guestmark starts."""
+        return self.inner.described.guest
+
+    @property
+    def shares_root(self) -> bool:
+        """Whether its machines have this host's own files."""
+        return all(layer.arch is None and not layer.described.remote for layer in self.layers)
+
+    def takes(self, factor: str) -> bool:
+        """Whether the machine the workload runs on can be given the factor of this name."""
+        if self.inner.described.takes(factor):
+            return True
+        outers = [layer.described for layer in self.layers[:-1]]
+        return any(known.name == factor for outer in outers for known in outer.outer_factors)
+
+    def processors(self, levels: Mapping[str, str]) -> int:
+        """How many processors its machines have at these levels of their factors."""
+        return self.inner.described.processors(levels)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlatformSpec) and self.layers == other.layers
+
+    def __hash__(self) -> int:
+        return hash(self.layers)
+
     def __str__(self) -> str:
         return "/".join(str(layer) for layer in self.layers)
+
+    def __repr__(self) -> str:
+        return f"PlatformSpec({str(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlatformSpec, (self.layers,)
+
+
+HOST = PlatformSpec((Layer("host"),))
 
 
 def parse_platform(text: str) -> PlatformSpec:
     """Parses one platform name. Raises `UsageError` naming what is wrong and the nearest known name."""
     stripped = text.strip()
     if not stripped:
-        raise UsageError("a platform's name is empty", hint=f"known: {', '.join(KINDS)}")
+        raise UsageError(
+            "a platform's name is empty", hint=f"known: {', '.join(sorted(registry.platform_names()))}"
+        )
     layers = tuple(_parse_layer(part, stripped) for part in stripped.split("/"))
     for position, layer in enumerate(layers):
-        if position > 0 and layer.kind in {"host", "ssh"}:
+        kind = layer.described
+        if position > 0 and not kind.guest:
             raise UsageError(
                 f"platform {stripped!r}: {layer.kind} cannot be nested inside {layers[position - 1].kind}",
                 hint="nesting is written outermost first, e.g. tcg/kvm",
             )
-        if position < len(layers) - 1 and layer.kind not in _HOLDS_GUESTS:
+        if position < len(layers) - 1 and not kind.holds_guests:
             raise UsageError(
                 f"platform {stripped!r}: {layer.kind} cannot hold another platform",
-                hint=f"write {layers[position + 1]!s} alone"
-                if layer.kind == "host"
-                else "nest in kvm, tcg or ssh",
+                hint=f"nest in {_any_of(name for name in registry.platform_names() if _holds(name))}"
+                if kind.guest
+                else f"write {layers[position + 1]!s} alone",
             )
     return PlatformSpec(layers)
 
@@ -87,25 +147,50 @@ def parse_platforms(values: Iterable[str]) -> tuple[PlatformSpec, ...]:
     return tuple(parse_platform(name) for name in names)
 
 
+def _taken_apart(part: str) -> Layer:
+    text = part.strip()
+    head, _, arch = text.partition("@")
+    kind, colon, _ = head.partition(":")
+    if colon:  # a destination may hold an @ of its own
+        return Layer(kind, dest=text.partition(":")[2] or None)
+    return Layer(kind, arch=arch or None)
+
+
 def _parse_layer(part: str, whole: str) -> Layer:
-    kind, colon, dest = part.strip().partition(":")
-    if kind == "ssh":
-        if not _DEST.fullmatch(dest):
+    layer = _taken_apart(part)
+    if part.strip().endswith(("@", ":")):  # which says that something follows
+        layer = Layer(layer.kind, *(("", None) if part.strip().endswith("@") else (None, "")))
+    kind = registry.platform_kinds().get(layer.kind)
+    if kind is not None and kind.takes_destination:
+        if not _DEST.fullmatch(layer.dest or ""):
             raise UsageError(
-                f"platform {whole!r}: {dest!r} is not a destination of ssh", hint="e.g. ssh:user@example.org"
+                f"platform {whole!r}: {layer.dest or ''!r} is not a destination of ssh",
+                hint="e.g. ssh:user@example.org",
             )
-        return Layer("ssh", dest=dest)
-    if colon:
+        return layer
+    if layer.dest is not None:
         raise UsageError(
             f"platform {whole!r}: only ssh takes a destination", hint="e.g. ssh:user@example.org"
         )
-    kind, at, arch = kind.partition("@")
-    if kind not in KINDS:
-        raise unknown("platform", kind, KINDS)
-    if not at:
-        return Layer(kind)
-    if kind not in _EMULATED:
-        raise UsageError(f"platform {whole!r}: {kind} has the host's architecture", hint=f"write {kind}")
-    if not _ARCH.fullmatch(arch):
-        raise UsageError(f"platform {whole!r}: {arch!r} is not an architecture", hint="e.g. tcg@sparc64")
-    return Layer(kind, arch=arch)
+    if kind is None:
+        raise unknown("platform", layer.kind, sorted(registry.platform_names()))
+    if layer.arch is None:
+        return layer
+    if not kind.takes_arch:
+        raise UsageError(
+            f"platform {whole!r}: {layer.kind} has the host's architecture", hint=f"write {layer.kind}"
+        )
+    if not _ARCH.fullmatch(layer.arch):
+        raise UsageError(
+            f"platform {whole!r}: {layer.arch!r} is not an architecture", hint="e.g. tcg@sparc64"
+        )
+    return layer
+
+
+def _holds(name: str) -> bool:
+    return registry.platform_kinds()[name].holds_guests
+
+
+def _any_of(names: Iterable[str]) -> str:
+    *others, last = sorted(names)
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,14 +1,11 @@
-"""The disk factors. Importing this module makes them known; it imports nothing heavy."""
+"""The disk factors. Importing this module is cheap: it imports nothing heavy."""
 
 import os
 import shlex
 
-from guestmark.core.factors import Factor, one_of, register
+from guestmark.core.factors import Factor, one_of
 from guestmark.core.units import format_size, parse_size
 
-_QEMU = frozenset({"kvm", "tcg"})
-_GUESTS = _QEMU | {"uml"}
-_ALL = _GUESTS | {"host"}
 FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "none")
 _PREALLOCATIONS = {"sparse": "off", "prealloc": "falloc"}
 
@@ -54,61 +51,41 @@ def _options(text: str) -> str:
     return stripped or "defaults"
 
 
-FORMAT = register(Factor("format", "the image's format", one_of("raw", "qcow2"), _QEMU, ("raw", "qcow2")))
-PREALLOCATION = register(
-    Factor(
-        "preallocation",
-        "what of the image is allocated beforehand: off (sparse), metadata (qcow2), falloc, full (written)",
-        one_of("off", "metadata", "falloc", "full", aliases=_PREALLOCATIONS),
-        _GUESTS,
-        ("off", "metadata", "falloc", "full"),
-    )
+FORMAT = Factor("format", "the image's format", one_of("raw", "qcow2"), ("raw", "qcow2"))
+PREALLOCATION = Factor(
+    "preallocation",
+    "what of the image is allocated beforehand: off (sparse), metadata (qcow2), falloc, full (written)",
+    one_of("off", "metadata", "falloc", "full", aliases=_PREALLOCATIONS),
+    ("off", "metadata", "falloc", "full"),
 )
-CLUSTER_SIZE = register(
-    Factor("cluster_size", "qcow2's cluster size, e.g. 64K", _cluster_size, _QEMU, ("64K", "2M"))
-)
+CLUSTER_SIZE = Factor("cluster_size", "qcow2's cluster size, e.g. 64K", _cluster_size, ("64K", "2M"))
 _CACHES = ("none", "writeback", "writethrough", "directsync", "unsafe")
-CACHE = register(Factor("cache", "QEMU's cache mode", one_of(*_CACHES), _QEMU, _CACHES))
+CACHE = Factor("cache", "QEMU's cache mode", one_of(*_CACHES), _CACHES)
 _AIOS = ("threads", "native", "io_uring")
-AIO = register(Factor("aio", "how QEMU does the image's I/O", one_of(*_AIOS), _QEMU, _AIOS))
+AIO = Factor("aio", "how QEMU does the image's I/O", one_of(*_AIOS), _AIOS)
 _BUSES = ("virtio-blk", "virtio-scsi", "nvme", "ide")
-BUS = register(
-    Factor("bus", "what the disk is attached by (UML: see uml_disk)", one_of(*_BUSES), _QEMU, _BUSES)
-)
+BUS = Factor("bus", "what the disk is attached by (UML: see uml_disk)", one_of(*_BUSES), _BUSES)
 _UML_DISKS = ("ubd", "vhost-user")
-UML_DISK = register(
-    Factor(
-        "uml_disk",
-        "what UML's disk is: its own ubd, or virtio-blk that qemu-storage-daemon serves over vhost-user",
-        one_of(*_UML_DISKS),
-        frozenset({"uml"}),
-        _UML_DISKS,
-    )
+UML_DISK = Factor(
+    "uml_disk",
+    "what UML's disk is: its own ubd, or virtio-blk that qemu-storage-daemon serves over vhost-user",
+    one_of(*_UML_DISKS),
+    _UML_DISKS,
 )
-LOCATION = register(
-    Factor("location", "directory of the images (default: shared memory)", _location, _ALL, ("/dev/shm",))
+LOCATION = Factor("location", "directory of the images (default: shared memory)", _location, ("/dev/shm",))
+SIZE = Factor("size", "the disk's size, e.g. 2G", _size, ("1G", "2G"))
+FILESYSTEM = Factor("filesystem", "what the disk is formatted with", one_of(*FILESYSTEMS), FILESYSTEMS)
+MKFS = Factor("mkfs", "options for mkfs, e.g. '-b 1024'", _options, ("defaults",))
+MOUNT = Factor(
+    "mount",
+    r"options for mounting the disk in the guest, e.g. sync (a comma inside is written \,)",
+    _options,
+    ("defaults", "sync", "barrier=0"),
 )
-SIZE = register(Factor("size", "the disk's size, e.g. 2G", _size, _GUESTS, ("1G", "2G")))
-FILESYSTEM = register(
-    Factor("filesystem", "what the disk is formatted with", one_of(*FILESYSTEMS), _GUESTS, FILESYSTEMS)
+BLOCK_SIZE = Factor(
+    "block_size", "bytes the workload moves at once, e.g. 4K or 1M", _block_size, ("64K", "1M")
 )
-MKFS = register(Factor("mkfs", "options for mkfs, e.g. '-b 1024'", _options, _GUESTS, ("defaults",)))
-MOUNT = register(
-    Factor(
-        "mount",
-        r"options for mounting the disk in the guest, e.g. sync (a comma inside is written \,)",
-        _options,
-        _GUESTS,
-        ("defaults", "sync", "barrier=0"),
-    )
-)
-BLOCK_SIZE = register(
-    Factor(
-        "block_size",
-        "bytes the workload moves at once, e.g. 4K or 1M",
-        _block_size,
-        _ALL,
-        ("64K", "1M"),
-        workloads=frozenset({"dd", "direct", "share", "fill", "filewrite", "fileread"}),
-    )
-)
+# What every guest's disk can be given, what only QEMU's can, and what of it is left where the disk is a directory.
+EVERY_GUEST = (PREALLOCATION, LOCATION, SIZE, FILESYSTEM, MKFS, MOUNT)
+QEMU = (FORMAT, CLUSTER_SIZE, CACHE, AIO, BUS)
+DIRECTORY = (LOCATION,)

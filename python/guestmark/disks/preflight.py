@@ -29,7 +29,7 @@ def check(cells: Sequence[Cell]) -> None:
         _check_room(location, [[spec for spec in specs if spec.location == location] for _, specs in by_cell])
     for cell, specs in by_cell:
         for spec in specs:
-            if cell.platform == "host" and not spec.loop:
+            if not cell.platform.is_guest and not spec.loop:
                 continue
             programs.find("qemu-img")
             if spec.filesystem != NO_FILESYSTEM:
@@ -54,7 +54,7 @@ def impossible(cell: Cell) -> str:
             try:
                 if spec.bus == "vhost-user":
                     programs.find("qemu-storage-daemon")
-                if spec.filesystem != NO_FILESYSTEM and (cell.platform != "host" or spec.loop):
+                if spec.filesystem != NO_FILESYSTEM and (cell.platform.is_guest or spec.loop):
                     programs.find(programs.MAKERS[spec.filesystem])
             except PlatformUnusableError as error:
                 return f"its {spec.name} disk cannot be made: {error.message} ({error.hint})"

@@ -13,7 +13,6 @@ from typing import Any
 
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
-from guestmark.core.platform_spec import parse_platform
 from guestmark.core.units import format_size, parse_size
 
 SHARED_MEMORY = "/dev/shm"
@@ -123,13 +122,13 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
             **given,
             **{name: cell.factors[name] for name in DEFAULTS if name in cell.factors},
         }
-    kind = parse_platform(cell.platform).inner.kind
-    loop = kind == "host" and need.get("host") == "loop"
+    platform = cell.platform.inner.described
+    loop = not platform.guest and need.get("host") == "loop"
     if loop:
         values |= {"bus": "loop", "format": "raw", "aio": "threads"}
-    if kind == "uml":
-        values |= {"format": "raw", "cache": "writeback", "aio": "threads"}
-        values["bus"] = cell.factors.get("uml_disk", "ubd")
+    if platform.disk:
+        values |= platform.disk
+        values["bus"] = cell.factors.get(platform.bus_factor, values["bus"])
     disk = DiskSpec(
         role=role,
         size=parse_size(values["size"]),

@@ -3,9 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from guestmark.core.model import Cell, Trial, TrialStatus
-
-GIVE_UP_AFTER = 3  # failures of a cell that never succeeded
+from guestmark.core.model import Cell, Trial
 
 
 def order_of(seed: int, block: int, cells: Sequence[Cell]) -> list[Cell]:
@@ -25,13 +23,3 @@ def missing_trials(
     for position, cell in enumerate(order_of(seed, block, cells)):
         if (block, cell.id) not in done:
             yield position, cell
-
-
-def given_up(cell_trials: Sequence[Trial]) -> bool:
-    """Whether a cell is not tried any more: it has failed `GIVE_UP_AFTER` times and never succeeded.
-
-    Derived from the trials alone, so it holds after a resume, too.
-    """
-    return len(cell_trials) >= GIVE_UP_AFTER and all(
-        trial.status is TrialStatus.FAILED for trial in cell_trials
-    )

@@ -16,15 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import guestmark
+from guestmark.core import registry
 
-PROGRAMS = (
-    f"qemu-system-{platform.machine()}",
-    "linux.uml",
-    "qemu-img",
-    "guestfish",
-    "virtiofsd",
-    "qemu-storage-daemon",
-)
 LIBRARIES = (
     "msgspec",
     "numpy",
@@ -46,15 +39,15 @@ _DIRECTORIES = ("/", "/dev/shm", "/tmp", "/var/tmp")
 def record_environment(
     argv: Sequence[str] | None = None,
     *,
-    programs: Iterable[str] = PROGRAMS,
+    programs: Iterable[str] | None = None,
     agent: Path | None = None,
     root: Path = Path("/"),
 ) -> dict[str, Any]:
     """What the host is, as a JSON-representable dict; what cannot be found out is absent.
 
-    `argv` is guestmark's command line (default: this process's), `programs` are asked for their version when
-    they are installed, `agent` is the agent's binary, whose hash is recorded. `root` is where /proc and /sys
-    are.
+    `argv` is guestmark's command line (default: this process's), `programs` (default: those of the platforms) are
+    asked for their version when they are installed, `agent` is the agent's binary, whose hash is recorded. `root` is
+    where /proc and /sys are.
     """
     memory = _memory(root / "proc/meminfo")
     found: dict[str, Any] = {
@@ -80,7 +73,7 @@ def record_environment(
             file.name: _line(file) for file in sorted((root / VULNERABILITIES).glob("*")) if _line(file)
         },
         "load": _load(root / "proc/loadavg"),
-        "programs": _versions(programs),
+        "programs": _versions(_programs() if programs is None else programs),
         "guestmark": _guestmark(agent),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "libraries": _libraries(),
@@ -237,6 +230,10 @@ def _load(file: Path) -> list[float]:
         return [float(field) for field in _text(file).split()[:3]]
     except ValueError:
         return []
+
+
+def _programs() -> Iterable[str]:
+    return dict.fromkeys(program.name for program in registry.programs(workloads=()))
 
 
 def _versions(programs: Iterable[str]) -> dict[str, str]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guestmark.core.model import Plan, TrialStatus
-from guestmark.core.platform_spec import parse_platform
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -53,8 +52,7 @@ def estimate(plan: Plan, ledger: "Ledger | None") -> Estimate:
     block_s, measured, declared, unknown = 0.0, 0, 0, 0
     for cell in plan.cells:
         known = earlier.get(cell.null_of or cell.id)
-        platform = parse_platform(cell.platform)
-        cost = costs.get(cell.platform, costs.get(platform.inner.kind))
+        cost = costs.get(str(cell.platform), costs.get(cell.platform.inner.kind))
         if known is not None:
             block_s += known
             measured += 1

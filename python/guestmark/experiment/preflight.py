@@ -1,126 +1,124 @@
-"""Before anything is measured: which platforms can be used here, and what the plan becomes without the rest."""
+"""Before anything is measured, in one pass: which cells can run here, what is left out and why, and remarks."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
-from guestmark.core.model import Cell, Plan
+from guestmark.core.model import Cell, LeftOut, Plan, runnable
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight as disks
 from guestmark.platforms import registry
-from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.workloads import base as workloads
 
-if TYPE_CHECKING:
-    from guestmark.platforms.base import Platform
+Probe = Callable[[list[Platform]], Mapping[str, Usable | Unusable]]
 
 
-def check_platforms(
-    plan: Plan, probe_all: Callable[[list["Platform"]], Mapping[str, Usable | Unusable]]
-) -> dict[str, Unusable]:
-    """The unusable platforms of the plan, by name. Raises `UsageError` for one this version cannot make.
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """What can be measured: `plan` has baselines that can be used, `cells` are those of it that will run.
 
-    `probe_all` is given all guests' platforms at once and answers by name; the host is asked directly.
+    `left_out` is what was found to be impossible now; `notes` are remarks for the user.
     """
+
+    plan: Plan
+    cells: tuple[Cell, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def examine(plan: Plan, probe: Probe) -> Readiness:
+    """Examines a new plan. `probe` is given all guests' platforms at once and answers by name.
+
+    A baseline that cannot be used gives way to the first cell that can, with a null copy if the old one had one. Raises
+    `UsageError` for a platform this version does not have and for what the user has to give otherwise,
+    `PlatformUnusableError` when nothing is left, or what a workload's own check raised.
+    """
+    left_out = unusable_platforms(plan.cells, probe)
+    left_out += impossible_cells(runnable(plan.cells, left_out))
+    plan, notes = with_usable_baselines(plan, left_out)
+    cells = runnable(plan.cells, left_out)
+    return Readiness(plan, cells, left_out, (*notes, *remarks_on(plan, cells)))
+
+
+def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readiness:
+    """Examines a stored plan that is resumed; `known` is what was left out when it began, and stays so.
+
+    Raises `PlatformUnusableError` for a baseline that cannot be used any more: its comparisons cannot change sides.
+    """
+    cells = runnable(plan.cells, known)
+    left_out = unusable_platforms(cells, probe)
+    for entry in left_out:
+        baseline = next((cell for cell in cells if cell.baseline and entry.covers(cell)), None)
+        if baseline is not None:
+            raise PlatformUnusableError(
+                f"the baseline {baseline.id} cannot be used now: {entry.reason}", hint=entry.hint
+            )
+    cells = runnable(cells, left_out)
+    return Readiness(plan, cells, left_out, tuple(remarks_on(plan, cells)))
+
+
+def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ...]:
+    """The platforms that cannot be used here. Raises `UsageError` for one this version cannot make."""
     found: dict[str, Usable | Unusable] = {}
-    guests: list[Platform] = []
-    for name in dict.fromkeys(cell.platform for cell in plan.cells):
+    waiting: list[Platform] = []
+    for spec, mine in _by_platform(cells).items():
         try:
-            platform = registry.get(name)
+            platform = registry.get(spec)
+            if spec.nested and (short := _shortage(mine)) is not None:
+                raise short
         except PlatformUnusableError as error:
-            found[name] = Unusable(error.message, error.hint)
+            found[str(spec)] = Unusable(error.message, error.hint)
             continue
-        if name == "host":
-            found[name] = platform.probe()
+        if spec.is_guest:
+            waiting.append(platform)
         else:
-            guests.append(platform)
-    found |= too_large(plan)
-    guests = [platform for platform in guests if platform.name not in found]
-    if guests:
-        found |= probe_all(guests)
-    return {name: result for name, result in found.items() if isinstance(result, Unusable)}
+            found[str(spec)] = platform.probe()
+    if waiting:
+        found |= probe(waiting)
+    return tuple(
+        LeftOut(name, result.reason, result.hint)
+        for name, result in found.items()
+        if isinstance(result, Unusable)
+    )
 
 
-def too_large(plan: Plan) -> dict[str, Unusable]:
-    """Nested platforms that this host has too little memory for, by name; computed, nothing is started."""
-    by_name: dict[str, list[Cell]] = {}
-    for cell in plan.cells:
-        if "/" in cell.platform:
-            by_name.setdefault(cell.platform, []).append(cell)
-    if not by_name:
-        return {}
+def _by_platform(cells: Iterable[Cell]) -> dict[PlatformSpec, list[Cell]]:
+    found: dict[PlatformSpec, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.platform, []).append(cell)
+    return found
+
+
+def _shortage(cells: Sequence[Cell]) -> PlatformUnusableError | None:
+    """Why this host has too little memory for nested guests; computed, nothing is started."""
     from guestmark.platforms.nested.outer import shortage
 
-    short = {name: shortage(cells) for name, cells in by_name.items()}
-    return {name: Unusable(error.message, error.hint) for name, error in short.items() if error is not None}
+    return shortage(cells)
 
 
-def check_nested(cells: Iterable[Cell]) -> None:
-    """Checks that the disks of nested cells can be made. Raises `UsageError`, `PlatformUnusableError`."""
-    for cell in cells:
-        from guestmark.platforms.nested import images as nested_images
+def impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+    """Cells that can never be filled on this host, for what their workload or their disks need."""
+    return tuple(
+        LeftOut(str(cell.platform), reason, cell=cell.id)
+        for cell in cells
+        if cell.null_of is None and (reason := workloads.impossible(cell) or disks.impossible(cell))
+    )
 
-        nested_images.check(cell)
 
+def with_usable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
+    """The plan without copies of cells that are left out, and with other baselines where those are; and remarks.
 
-def check_workloads(plan: Plan, unusable: Collection[str] = ()) -> list[str]:
-    """Checks that the disks can be made, lets every workload check its cells, and returns the workloads' remarks.
-
-    Raises what one of them raised; when several did, one error that says it all.
+    Raises `PlatformUnusableError` with all reasons when nothing can be measured.
     """
-    by_name: dict[str, list[Cell]] = {}
-    for cell in plan.cells:
-        if cell.named_in(unusable) is None:
-            by_name.setdefault(cell.workload.name, []).append(cell)
-    remarks: list[str] = []
-    errors: list[GuestmarkError] = []
-    everything = [cell for cells in by_name.values() for cell in cells]
-    try:
-        disks.check([cell for cell in everything if "/" not in cell.platform])
-        check_nested([cell for cell in everything if "/" in cell.platform])
-    except GuestmarkError as error:
-        errors.append(error)
-    for name, cells in by_name.items():
-        try:
-            remarks += workloads.preflight(name, plan, cells)
-        except GuestmarkError as error:
-            errors.append(error)
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        kind = UsageError if any(isinstance(error, UsageError) for error in errors) else GuestmarkError
-        told = [f"{error.message}{f' ({error.hint})' if error.hint else ''}" for error in errors]
-        raise kind(f"the plan cannot be measured here, for {len(errors)} reasons", hint="\n".join(told))
-    return list(dict.fromkeys(remarks))
-
-
-def impossible(plan: Plan, unusable: Collection[str] = ()) -> dict[str, Unusable]:
-    """The cells, by id, that can never be filled on this host, for what their workload or their disks need, although
-    their platform can be used.
-    """
-    return {
-        cell.id: Unusable(reason)
-        for cell in plan.cells
-        if cell.named_in(unusable) is None
-        and (reason := workloads.impossible(cell) or disks.impossible(cell))
-    }
-
-
-def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[str]]:
-    """The plan with baselines that can be used, and remarks about what changed; `unusable` names platforms and cells.
-
-    When a baseline is unusable the first usable cell takes its place, and has a null copy if the old one had. Raises
-    `PlatformUnusableError` with all reasons when nothing is left.
-    """
-    usable = [cell for cell in plan.cells if cell.named_in(unusable) is None]
+    usable = runnable(plan.cells, left_out)
     if not usable:
-        reasons = "; ".join(f"{name}: {result.reason}" for name, result in unusable.items())
-        hints = "; ".join(dict.fromkeys(result.hint for result in unusable.values() if result.hint))
+        reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in left_out)
+        hints = "; ".join(dict.fromkeys(entry.hint for entry in left_out if entry.hint))
         raise PlatformUnusableError(f"nothing can be measured here: {reasons}", hint=hints)
     notes: list[str] = []
-    # A copy of a cell that cannot be measured shows nothing.
-    cells = [cell for cell in plan.cells if cell.null_of is None or cell.named_in(unusable) is None]
-    for old in [cell for cell in plan.cells if cell.baseline and cell.named_in(unusable) is not None]:
+    cells = [cell for cell in plan.cells if cell.null_of is None or cell in usable]
+    for old in [cell for cell in cells if cell.baseline and cell not in usable]:
         new = next((cell for cell in usable if cell.null_of is None and cell.compares_with(old)), None)
         if new is None:
             continue
@@ -133,3 +131,37 @@ def without(plan: Plan, unusable: Mapping[str, Unusable]) -> tuple[Plan, list[st
         if has_null and not any(cell.null_of == new.id for cell in plan.cells):
             cells.append(replace(new, id=f"{new.id}#2", baseline=False, null_of=new.id, added=True))
     return replace(plan, cells=tuple(cells)), notes
+
+
+def remarks_on(plan: Plan, cells: Sequence[Cell]) -> list[str]:
+    """Checks that disks can be made, lets every workload check its cells, and returns the workloads' remarks.
+
+    Raises what one of them raised; when several did, one error that says it all.
+    """
+    remarks: list[str] = []
+    errors: list[GuestmarkError] = []
+    try:
+        _check_disks(cells)
+    except GuestmarkError as error:
+        errors.append(error)
+    for name in dict.fromkeys(cell.workload.name for cell in cells):
+        try:
+            remarks += workloads.preflight(name, plan, [cell for cell in cells if cell.workload.name == name])
+        except GuestmarkError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        kind = UsageError if any(isinstance(error, UsageError) for error in errors) else GuestmarkError
+        told = [f"{error.message}{f' ({error.hint})' if error.hint else ''}" for error in errors]
+        raise kind(f"the plan cannot be measured here, for {len(errors)} reasons", hint="\n".join(told))
+    return list(dict.fromkeys(remarks))
+
+
+def _check_disks(cells: Sequence[Cell]) -> None:
+    disks.check([cell for cell in cells if not cell.platform.nested])
+    for cell in cells:
+        if cell.platform.nested:
+            from guestmark.platforms.nested import images
+
+            images.check(cell)

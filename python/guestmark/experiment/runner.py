@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from guestmark.core.model import Cell, Plan, Trial, TrialStatus
-from guestmark.experiment.blocks import GIVE_UP_AFTER, given_up, missing_trials
+from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, runnable
+from guestmark.experiment.blocks import missing_trials
 from guestmark.experiment.interrupt import Interrupted, Interruption
 from guestmark.experiment.iterations import chosen_before
 from guestmark.experiment.progress import Estimate, Observer
 from guestmark.experiment.trial import Slot, run_trial
-from guestmark.ledger.model import RunState
 from guestmark.platforms import registry
 from guestmark.stats import stopping
+from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def run(
     """
     with ledger.claim(run_id):
         stored = ledger.load_run(run_id)
-        unusable = {one.platform for one in stored.unusable}
-        cells = [cell for cell in plan.cells if cell.named_in(unusable) is None]
+        cells = runnable(plan.cells, stored.unusable)
         ledger.set_run_state(run_id, RunState.RUNNING)
         loop = _Loop(
             plan=plan,
@@ -58,7 +57,7 @@ def run(
 @contextmanager
 def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
     """The outer guests that nested cells of one block share; they have gone at its end."""
-    nested = [cell for cell in map(workloads.started_for, cells) if "/" in cell.platform]
+    nested = [cell for cell in map(workloads.started_for, cells) if cell.platform.nested]
     if not nested:
         yield
         return

@@ -113,7 +113,7 @@ def _measure(
     # Leaving `armed` comes before leaving the machine: its end is not to be interrupted.
     with interruption.armed():
         started = workloads.started_for(slot.cell)
-        observer.phase("booting" if started.platform != "host" else "starting")
+        observer.phase("booting" if started.platform.is_guest else "starting")
         workload = workloads.create(plan, slot.cell)
         machine = stack.enter_context(workloads.start_machine(workload, platform, slot.cell))
         recorder = NoiseRecorder(machine)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guestmark.ledger.model import RunOverview, RunState, StoredRun, UnusablePlatform
+from guestmark.ledger.model import RunOverview, StoredRun
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guestmark.ledger.store import Ledger
 
-__all__ = ["RunOverview", "RunState", "StoredRun", "UnusablePlatform", "default_path", "open_ledger"]
+__all__ = ["RunOverview", "StoredRun", "default_path", "open_ledger"]
 
 BUSY_TIMEOUT_S = 10.0
 

@@ -16,6 +16,7 @@ import msgspec
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import Trial
+from guestmark.core.platform_spec import PlatformSpec
 
 T = TypeVar("T")
 
@@ -33,6 +34,12 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+def _made(kind: type, value: Any) -> Any:
+    if kind is PlatformSpec:
+        return PlatformSpec.read(value)
+    raise NotImplementedError(kind)
+
+
 def to_plain(value: Any) -> Any:
     """Dicts, lists, strings, numbers, booleans and None that stand for `value`; dataclasses become dicts."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
@@ -48,7 +55,7 @@ def load(text: str, kind: type[T], what: str) -> T:
     damaged.
     """
     try:
-        return msgspec.convert(json.loads(text), kind)
+        return msgspec.convert(json.loads(text), kind, dec_hook=_made)
     except (ValueError, RecursionError) as error:  # both JSON's and msgspec's errors are ValueErrors
         raise LedgerError(
             f"{what} in the ledger cannot be read: {error}",

@@ -2,33 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-from guestmark.core.model import Plan, Trial
-
-
-class RunState(StrEnum):
-    """State of a run. `KILLED` is never stored: it is `RUNNING` while no process claims the run."""
-
-    CREATED = "created"  # stored, nothing executed yet
-    RUNNING = "running"
-    COMPLETE = "complete"  # precision or the number of blocks was reached
-    STOPPED = "stopped at the time limit"
-    INTERRUPTED = "interrupted"  # Ctrl-C, SIGTERM
-    FAILED = "failed"  # nothing could be measured
-    KILLED = "killed"
-
-
-@dataclass(frozen=True, slots=True)
-class UnusablePlatform:
-    """A platform that the plan names and this host cannot start, or the id of a cell that can never be filled here
-    although its platform can be started; there are no trials of either.
-    """
-
-    platform: str
-    reason: str
-    hint: str = ""
+from guestmark.core.model import LeftOut, Plan, RunState, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +36,7 @@ class StoredRun:
     state: RunState
     created_at: float  # Unix time, seconds
     trials: tuple[Trial, ...] = ()
-    unusable: tuple[UnusablePlatform, ...] = ()
+    unusable: tuple[LeftOut, ...] = ()
 
     @property
     def environment(self) -> Mapping[str, Any]:

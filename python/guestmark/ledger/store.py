@@ -18,12 +18,14 @@ from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.model import Plan, Trial, TrialStatus
+from guestmark.core.model import LeftOut, Plan, RunState, Trial, TrialStatus
 from guestmark.ledger import claim as claims
 from guestmark.ledger import codec, schema
 from guestmark.ledger.connect import WRITING, Store
 from guestmark.ledger.faults import explained
-from guestmark.ledger.model import RunOverview, RunState, StoredRun, UnusablePlatform
+from guestmark.ledger.model import RunOverview, StoredRun
+
+_CELL = "cell:"  # before the id of a cell among the names of what is left out
 
 _LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: nothing to mistake for something else
 
@@ -123,13 +125,14 @@ class Ledger:
                     hint="Two guestmarks may be executing the same run; end one of them.",
                 ) from error
 
-    def record_platform(self, run_id: str, platform: str, reason: str, hint: str = "") -> None:
-        """Records that `platform` (or a cell, by its id) is unusable here; a later record of the same replaces it."""
+    def record_left_out(self, run_id: str, entry: LeftOut) -> None:
+        """Records what cannot be measured here; a later record of the same replaces it."""
         table = schema.unusable
-        with self._writing(f"recording that {platform} is unusable in run {run_id}") as connection:
-            connection.execute(delete(table).where(table.c.run_id == run_id, table.c.platform == platform))
+        name = f"{_CELL}{entry.cell}" if entry.cell else entry.platform
+        with self._writing(f"recording that {entry.name} is unusable in run {run_id}") as connection:
+            connection.execute(delete(table).where(table.c.run_id == run_id, table.c.platform == name))
             connection.execute(
-                insert(table).values(run_id=run_id, platform=platform, reason=reason, hint=hint)
+                insert(table).values(run_id=run_id, platform=name, reason=entry.reason, hint=entry.hint)
             )
 
     def set_run_state(self, run_id: str, state: RunState) -> None:
@@ -169,9 +172,10 @@ class Ledger:
                 .where(schema.environments.c.run_id == run_id)
                 .order_by(schema.environments.c.position)
             ).scalars()
+            plan = codec.load(run.plan, Plan, f"The plan of run {run_id}")
             return StoredRun(
                 id=run_id,
-                plan=codec.load(run.plan, Plan, f"The plan of run {run_id}"),
+                plan=plan,
                 environments=tuple(
                     codec.load(body, dict[str, Any], f"The environment of run {run_id}")
                     for body in environments
@@ -180,7 +184,7 @@ class Ledger:
                 state=self._state(run_id, run.state),
                 created_at=run.created_at,
                 trials=tuple(_trial(row) for row in trials),
-                unusable=tuple(UnusablePlatform(row.platform, row.reason, row.hint) for row in unusable),
+                unusable=tuple(_left_out(row, plan) for row in unusable),
             )
 
     def runs(self) -> list[RunOverview]:
@@ -313,3 +317,14 @@ def _add_environment(connection: Connection, run_id: str, environment: Mapping[s
 def _trial(row: Row[Any]) -> Trial:
     what = f"The trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
     return codec.unpack_trial(row.body, row.console, what)
+
+
+def _left_out(row: Row[Any], plan: Plan) -> LeftOut:
+    name = str(row.platform)
+    wanted = name.removeprefix(_CELL)
+    # Ledgers of version 0.1 hold a cell's id as it is.
+    is_cell = name != wanted or all(str(cell.platform) != name for cell in plan.cells)
+    cell = next((cell for cell in plan.cells if is_cell and cell.id == wanted), None)
+    if cell is None:
+        return LeftOut(name, row.reason, row.hint)
+    return LeftOut(str(cell.platform), row.reason, row.hint, cell=cell.id)

@@ -1,19 +1,17 @@
 """Plans in TOML: read, checked as a whole, and made into an outline."""
 
-import contextlib
 import copy
-import functools
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core import factors
-from guestmark.core import workload_kind as workload_kinds
+from guestmark.core import factors, registry
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Metric, Policy, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.nearest import unknown
-from guestmark.core.platform_spec import KINDS, PlatformSpec, parse_platform
+from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import parse_duration, parse_fraction
+from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan import pattern, schema
 from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
 from guestmark.plan.outline import Outline
@@ -99,14 +97,11 @@ class _Reader:
         self._problems = problems
         self._scale = scale
         self._scaled_names: set[str] = set()  # those of `scale` that something has
-        self._kinds: dict[str, workload_kinds.WorkloadKind] = {}
+        self._kinds: dict[str, WorkloadKind] = {}
 
     def outline(self) -> Outline:
         """The outline; meaningless when there are problems."""
         model = self._model
-        for key, workload in model.workloads.items():  # kinds may bring factors of their own
-            with contextlib.suppress(UsageError):
-                workload_kinds.get(workload.kind or key)
         platforms = self._platforms(("platforms",), model.platforms)
         common = self._levels(("factors",), model.factors)
         entries = [entry for key in model.workloads if (entry := self._entry(key, common)) is not None]
@@ -164,9 +159,9 @@ class _Reader:
         given = self._model.workloads[key]
         path = ("workloads", key)
         where = (*path, "kind") if given.kind is not None else path
-        kind: workload_kinds.WorkloadKind | None = None
+        kind: WorkloadKind | None = None
         with self._problems.at(*where):
-            kind = workload_kinds.get(given.kind or key)
+            kind = registry.workload_kind(given.kind or key)
         levels = {**common, **self._levels((*path, "factors"), given.factors)}
         platforms = None
         if given.platforms is not None:
@@ -182,26 +177,25 @@ class _Reader:
             WorkloadSpec(kind.name, params, label, key),
             levels,
             platforms,
-            kind.takes,
+            kind,
             spans=given.matrix,
-            decides=functools.partial(kind.decides, params),
         )
 
     def _params(
-        self, path: tuple[str, ...], kind: workload_kinds.WorkloadKind, raw: Mapping[str, Any]
+        self, path: tuple[str, ...], kind: WorkloadKind, raw: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
         from pydantic import ValidationError
 
         self._scaled_names |= {name for name in self._model.scale if _has(raw, name)}
         try:
-            params = kind.params(raw)
+            params = kind.checked(raw)
             scaled = scale_table(
                 raw, self._model.scale, self._scale
             )  # also at 1: what cannot be is said at once
             if self._scale != 1.0:
-                params = kind.params(scaled)
+                params = kind.checked(scaled)
         except ValidationError as error:
-            self._problems.add_invalid(error, kind.model(), path)
+            self._problems.add_invalid(error, kind.model, path)
         except UsageError as error:
             self._problems.add(path, error.message, error.hint)
         except ValueError as error:
@@ -318,7 +312,7 @@ class _Reader:
         costs = {}
         for name, text in self._model.cost.items():
             with self._problems.at("cost", name):
-                if name not in KINDS:
+                if name not in registry.platform_kinds():
                     costs[str(parse_platform(name))] = _positive(text)
                 else:
                     costs[name] = _positive(text)

@@ -1,7 +1,7 @@
 """From workloads, platforms and factors to cells: the matrix, its baselines, and the null cells."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -10,6 +10,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
+from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan import pattern
 from guestmark.plan.pattern import PLATFORM, WORKLOAD, Pattern
 
@@ -42,14 +43,19 @@ class Entry:
     workload: WorkloadSpec
     levels: Levels = field(default_factory=dict)
     platforms: tuple[PlatformSpec, ...] | None = None
-    takes: Callable[[str, PlatformSpec], bool] = lambda _factor, _platform: True
+    kind: WorkloadKind | None = None  # None: a factor means something to it wherever the platform takes it
     spans: bool = True
-    decides: Callable[[str, PlatformSpec], bool | None] = lambda _factor, _platform: None
 
     @property
     def key(self) -> str:
         """What patterns call it."""
         return self.workload.key or self.workload.name
+
+    def applies(self, factor: str, platform: PlatformSpec) -> bool:
+        """Whether its cells on that platform have the factor."""
+        if self.kind is None:
+            return platform.takes(factor)
+        return self.kind.applies(self.workload.params, factor, platform)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,31 +194,21 @@ def _span_entry(
         name: levels[0] for name, levels in entry.levels.items() if len(levels) == 1 and name not in asked
     }
     for spec in platforms:
-        applicable = {name: some for name, some in levels.items() if _applies(entry, name, spec)}
+        applicable = {name: some for name, some in levels.items() if entry.applies(name, spec)}
         for combination in itertools.product(*applicable.values()):
             chosen = dict(zip(applicable, combination, strict=True))
             said = {name: level for name, level in chosen.items() if usual.get(name) != level}
-            yield Cell(
-                cell_id(str(spec), said, entry.key if named else ""), entry.workload, str(spec), chosen
-            )
-
-
-def _applies(entry: Entry, name: str, spec: PlatformSpec) -> bool:
-    factor = factors.get(name)
-    mine = factor.workloads is None or entry.workload.name in factor.workloads
-    decided = entry.decides(name, spec) if mine else False
-    return factor.applies_to(spec) and entry.takes(name, spec) if decided is None else decided
+            yield Cell(cell_id(str(spec), said, entry.key if named else ""), entry.workload, spec, chosen)
 
 
 def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
     notes = []
     for name in dict.fromkeys(name for entry in shape.entries for name in entry.levels):
-        factor = factors.get(name)
         users = [entry for entry in shape.entries if name in entry.levels]
-        takers = [spec for spec in specs if any(_applies(entry, name, spec) for entry in users)]
+        takers = [spec for spec in specs if any(entry.applies(name, spec) for entry in users)]
         if not takers and name in shape.asked:
             others = ", ".join(str(spec) for spec in specs)
-            what = "" if factor_fits(name, specs) else f"it applies to {factor.where}"
+            what = "" if factor_fits(name, specs) else f"it applies to {factors.where(factors.get(name))}"
             raise UsageError(
                 f"factor {name} cannot be set on {others}", hint=what or "no workload of the plan takes it"
             )
@@ -225,7 +221,7 @@ def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
 
 def factor_fits(name: str, specs: Sequence[PlatformSpec]) -> bool:
     """Whether any of these platforms takes the factor."""
-    return any(factors.get(name).applies_to(spec) for spec in specs)
+    return any(spec.takes(name) for spec in specs)
 
 
 # --- groups and baselines -----------------------------------------------------------------------------------
@@ -277,8 +273,8 @@ def _typed_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
         elif token in keys:
             conditions.append(pattern.Condition(WORKLOAD, (token,)))
         else:
-            platform = str(parse_platform(name.partition("#")[0]))
-            conditions.append(pattern.Condition(PLATFORM, (platform,)))
+            platform = parse_platform(name.partition("#")[0])
+            conditions.append(pattern.Condition(PLATFORM, (str(platform),)))
     wanted = tuple(conditions)
     if not wanted or not any(pattern.matches(wanted, cell) for cell in cells):
         raise unknown("baseline", asked, [cell.id for cell in cells])
@@ -286,7 +282,7 @@ def _typed_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
 
 
 def _null_copies(cells: Sequence[Cell], platforms: Sequence[PlatformSpec], null: Null) -> list[Cell]:
-    counts = {str(spec): platforms.count(spec) for spec in platforms}
+    counts = {spec: platforms.count(spec) for spec in platforms}
     copies = []
     for cell in cells:
         number = counts.get(cell.platform, 1) - 1

@@ -36,7 +36,7 @@ def level_of(cell: Cell, name: str) -> str | None:
     if name == WORKLOAD:
         return cell.workload.key or cell.workload.name
     if name == PLATFORM:
-        return cell.platform
+        return str(cell.platform)
     return cell.factors.get(name)
 
 

@@ -20,7 +20,7 @@ def attest_qemu(guest: Guest, factors: Mapping[str, str], kernel: str) -> dict[s
     """
     vmm = guest.facts_of_vmm()
     inside = _inside(guest)
-    asked = {"accelerator": guest.cell.platform.rpartition("/")[2].partition("@")[0]}
+    asked = {"accelerator": guest.cell.platform.inner.kind}
     _same("the accelerator", asked["accelerator"], vmm["accelerator"], guest)
     _same("the processor model", factors["cpu"].partition(",")[0], vmm["cpu"], guest)
     processors = int(factors["smp"])

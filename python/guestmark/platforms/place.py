@@ -53,19 +53,10 @@ class Process(Protocol):
         """Ends it with all that belongs to it."""
 
 
-class Line(Protocol):
-    """A stream of bytes between us and a hypervisor that is about to be started."""
+class Stream(Protocol):
+    """Bytes between us and a hypervisor that is about to be started."""
 
     fds: tuple[int, ...]  # that its process inherits
-
-    def chardev(self, name: str) -> str:
-        """The `-chardev` of QEMU whose id is `name`."""
-
-    def serial(self) -> str:
-        """The serial line of UML: what stands behind `ssl0=`."""
-
-    def socket(self) -> socket.socket:
-        """Our end, for QEMU's monitor."""
 
     def transport(self) -> Transport:
         """Our end, for an agent."""
@@ -75,6 +66,23 @@ class Line(Protocol):
 
     def close(self) -> None:
         """Closes everything. May be called twice."""
+
+
+class Line(Stream, Protocol):
+    """A character device of QEMU."""
+
+    def chardev(self, name: str) -> str:
+        """The `-chardev` of QEMU whose id is `name`."""
+
+    def socket(self) -> socket.socket:
+        """Our end, for QEMU's monitor."""
+
+
+class SerialLine(Stream, Protocol):
+    """A serial line of User-Mode Linux."""
+
+    def serial(self) -> str:
+        """What stands behind `ssl0=`."""
 
 
 class Beside(Protocol):
@@ -96,7 +104,7 @@ class Place(Protocol):
     def line(self, name: str) -> Line:
         """A stream for QEMU: `agent` or `monitor`."""
 
-    def serial_line(self) -> Line:
+    def serial_line(self) -> SerialLine:
         """A stream for UML."""
 
     def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
@@ -138,10 +146,6 @@ class Socketpair:
         """See `Line`."""
         return f"socket,id={name},fd={self.fds[0]}"
 
-    def serial(self) -> str:
-        """See `Line`; UML has `Pipes`."""
-        return f"fd:{self.fds[0]}"
-
     def socket(self) -> socket.socket:
         """See `Line`."""
         return self._ours
@@ -172,17 +176,9 @@ class Pipes:
         self._from_guest, self._to_us = _pipe()
         self.fds: tuple[int, ...] = (self._to_guest.fileno(), self._to_us.fileno())
 
-    def chardev(self, name: str) -> str:
-        """See `Line`; QEMU has `Socketpair`."""
-        raise NotImplementedError(name)
-
     def serial(self) -> str:
         """See `Line`."""
         return f"fd:{self.fds[0]},fd:{self.fds[1]}"
-
-    def socket(self) -> socket.socket:
-        """See `Line`; UML has no monitor."""
-        raise NotImplementedError
 
     def transport(self) -> Transport:
         """See `Line`."""
@@ -210,7 +206,7 @@ class Here:
         """See `Place`."""
         return Socketpair()
 
-    def serial_line(self) -> Line:
+    def serial_line(self) -> SerialLine:
         """See `Place`."""
         return Pipes()
 

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from guestmark.agent.binary import agent_binary
 from guestmark.appliance.paths import cache_directory
+from guestmark.core import registry
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms.base import LATE, Unusable, Usable
+from guestmark.platforms.qemu.accelerators import KVM
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -48,14 +51,14 @@ class Startable(Protocol):
 
 def probe_by_start(platform: Startable, deadline_s: float, cell: Cell | None = None) -> Usable | Unusable:
     """Boots a guest with default factors (or that of `cell`), attests it and stops it."""
-    cell = cell or Cell("probe", WorkloadSpec("probe"), platform.name)
+    cell = cell or Cell("probe", WorkloadSpec("probe"), parse_platform(platform.name))
     try:
         with platform.start(cell, deadline_s) as guest:
             guest.attest()
             return Usable(guest.phases["ready"])
     except GuestmarkError as error:
         hint = error.hint
-        if platform.name == "kvm" and not hint:
+        if platform.name == KVM.name and not hint:
             hint = _kvm_hint(error.message)
         return Unusable(error.message, hint)
 
@@ -73,7 +76,7 @@ def probe_all(
     missing = [platform for platform in wanted if platform.name not in known]
     if missing:
         # Guests inside guests take the processors of several: one after the other, when the rest has been tried.
-        nested = [platform for platform in missing if "/" in platform.name]
+        nested = [platform for platform in missing if parse_platform(platform.name).nested]
         single = [platform for platform in missing if platform not in nested]
         with ThreadPoolExecutor(max(1, len(single))) as pool:
             results = list(pool.map(lambda platform: platform.probe(deadline_s), single))
@@ -147,8 +150,7 @@ def _store() -> Path:
 
 def _circumstances() -> list[str]:
     programs = [
-        shutil.which("qemu-system-x86_64"),
-        shutil.which("linux.uml"),
+        *(shutil.which(program.name) for program in registry.programs(workloads=())),
         str(agent_binary()),
         "/dev/kvm",
     ]

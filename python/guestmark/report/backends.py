@@ -40,12 +40,10 @@ def _who_is_faster(workload: WorkloadResult, analysis: Analysis) -> list[Text]:
     lines = []
     for nested in (False, True):
         there = [
-            one
-            for one in workload.shown
-            if parse_platform(one.cell.platform).nested is nested and metric in one.summary
+            one for one in workload.shown if one.cell.platform.nested is nested and metric in one.summary
         ]
         uml = next((one for one in there if _kind(one) == "uml"), None)
-        others = [one for one in there if one is not uml and parse_platform(one.cell.platform).is_guest]
+        others = [one for one in there if one is not uml and one.cell.platform.is_guest]
         if uml is None or not others:
             continue
         said = []
@@ -107,7 +105,9 @@ def _channel_against_disk(analysis: Analysis) -> list[Text]:
     for result in analysis.cells:
         workload = result.cell.workload
         if workload.name == "upload" and result.cell.null_of is None and "wall_s" in result.summary:
-            parts.setdefault(result.cell.platform, {})[str(workload.params.get("variant", "full"))] = result
+            parts.setdefault(str(result.cell.platform), {})[str(workload.params.get("variant", "full"))] = (
+                result
+            )
     lines = []
     complete = {name: halves for name, halves in parts.items() if {"channel", "disk"} <= halves.keys()}
     for name, halves in complete.items():
@@ -148,7 +148,7 @@ def _slow_channel(channels: dict[str, CellResult]) -> list[Text]:
 
 def _durable(disk: CellResult) -> str:
     said = {str(trial.attestation[_FLUSHES]) for trial in disk.trials if _FLUSHES in trial.attestation}
-    whose = "the outer guest's" if parse_platform(disk.cell.platform).nested else "the host's"
+    whose = "the outer guest's" if disk.cell.platform.nested else "the host's"
     if said == {"no"}:
         return f" Its flushes do not reach {whose} disk, which is why it looks fast."
     if said == {"yes"}:
@@ -160,7 +160,7 @@ def _durable(disk: CellResult) -> str:
 
 
 def _kind(result: CellResult) -> str:
-    return parse_platform(result.cell.platform).inner.kind
+    return result.cell.platform.inner.kind
 
 
 def _mean(result: CellResult) -> str:

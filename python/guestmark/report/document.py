@@ -88,7 +88,7 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
     return {
         "id": cell.id,
         "workload": cell.workload.label or cell.workload.name,
-        "platform": cell.platform,
+        "platform": str(cell.platform),
         "factors": dict(cell.factors),
         "baseline": cell.baseline,
         "null_of": cell.null_of,

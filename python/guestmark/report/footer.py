@@ -5,9 +5,8 @@ from collections import Counter
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from guestmark.core.model import Trial
+from guestmark.core.model import RunState, Trial
 from guestmark.core.units import format_duration
-from guestmark.ledger.model import RunState
 from guestmark.report import figures
 from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS

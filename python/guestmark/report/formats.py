@@ -99,7 +99,7 @@ def trial_rows(run: StoredRun) -> list[dict[str, Any]]:
             "run": run.id,
             "workload": cell.workload.label or cell.workload.name,
             "cell": cell.id,
-            "platform": cell.platform,
+            "platform": str(cell.platform),
             **{FACTOR + name: cell.factors.get(name) for name in _factors(run)},
             "baseline": cell.baseline,
             "null_of": cell.null_of,

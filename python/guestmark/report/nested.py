@@ -7,6 +7,7 @@ import numpy as np
 from rich.text import Text
 
 from guestmark.core.model import Metric, TrialStatus
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.report import figures
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
@@ -100,9 +101,9 @@ def nested_over_bare(analysis: Analysis) -> list[Text]:
 
 
 def _bare(nested: CellResult, others: Sequence[CellResult]) -> CellResult | None:
-    outer, slash, inner = nested.cell.platform.rpartition("/")
-    if not slash or not outer:
+    if not nested.cell.platform.nested:
         return None
+    inner = PlatformSpec(nested.cell.platform.layers[-1:])
     own = {name: level for name, level in nested.cell.factors.items() if not name.startswith("outer")}
     for other in others:
         cell = other.cell

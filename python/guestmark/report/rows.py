@@ -144,4 +144,4 @@ def _label(result: CellResult) -> str:
 
 
 def _platform(result: CellResult) -> str:
-    return result.cell.platform if result.cell.null_of is None else f"{result.cell.platform} (again)"
+    return str(result.cell.platform) if result.cell.null_of is None else f"{result.cell.platform} (again)"

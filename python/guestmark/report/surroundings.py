@@ -45,7 +45,7 @@ class MachineKind:
 
 def binaries(run: StoredRun) -> list[Binary]:
     """The programs of all trials, in the order they were met."""
-    platform_of = {cell.id: cell.platform for cell in run.plan.cells}
+    platform_of = {cell.id: str(cell.platform) for cell in run.plan.cells}
     found: dict[str, dict[str, dict[str, None]]] = {}
     counts: dict[str, int] = {}
     for trial in run.trials:
@@ -72,11 +72,16 @@ def machines(run: StoredRun) -> list[MachineKind]:
     by_id = {cell.id: cell for cell in run.plan.cells}
     for trial in _good_first(run.trials):
         cell = by_id.get(trial.cell_id)
-        if cell is None or cell.platform == "host" or cell.platform in found or not trial.command_line:
+        if (
+            cell is None
+            or not cell.platform.is_guest
+            or str(cell.platform) in found
+            or not trial.command_line
+        ):
             continue
         flags = _guest(trial.attestation).get("cpu_flags_missing")
         missing = None if flags is None else tuple(map(str, flags))
-        found[cell.platform] = MachineKind(cell.platform, trial.command_line, missing)
+        found[str(cell.platform)] = MachineKind(str(cell.platform), trial.command_line, missing)
     return list(found.values())
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from guestmark.core.model import Better, CellStatus, Metric
-from guestmark.ledger.model import RunState, StoredRun
+from guestmark.core.model import Better, CellStatus, Metric, RunState
+from guestmark.core.platform_spec import parse_platform
+from guestmark.ledger.model import StoredRun
 from guestmark.report import figures
 from guestmark.report.document import clean
 from guestmark.report.rows import plain_table
@@ -20,12 +21,6 @@ from guestmark.stats.compare import Comparison
 
 SAME = 1.1  # ratios closer to 1 than this are about the same to somebody who has just arrived
 WIDE = 1.6  # how far apart the ends of an interval are before both are said
-WHAT = {
-    "host": "this machine itself",
-    "kvm": "QEMU with the processor's help",
-    "uml": "User-Mode Linux, a kernel as a process",
-    "tcg": "QEMU that emulates the processor",
-}
 # Which plan goes deeper into a workload of the tour, by its key, and what that tells.
 DEEPER = {
     "cpu": ("cpu", "computing, precisely"),
@@ -130,7 +125,7 @@ def _costs(found: Analysis, used: Sequence[str]) -> RenderableType:
     for platform in used:
         table.add_column(platform, no_wrap=True)
     for workload in found.workloads:
-        cells = {one.cell.platform: one for one in workload.shown}
+        cells = {str(one.cell.platform): one for one in workload.shown}
         texts = [_cell(cells.get(platform), workload) for platform in used]
         table.add_row(clean(workload.title), *texts)
     return table
@@ -151,7 +146,7 @@ def _cell(result: CellResult | None, workload: WorkloadResult) -> Text:
 
 def _cost(result: CellResult, workload: WorkloadResult) -> Cost | None:
     """Against the host; None for the host and for what it cannot do."""
-    against_host = workload.baseline is not None and workload.baseline.cell.platform == "host"
+    against_host = workload.baseline is not None and not workload.baseline.cell.platform.is_guest
     metric = workload.metrics[0] if workload.metrics else None
     if metric is None or not against_host or metric.name not in result.comparison:
         return None
@@ -193,7 +188,7 @@ def _in_words(found: Analysis) -> list[Text]:
         for one in workload.shown:
             cost = _cost(one, workload)
             if cost is not None and cost.clear:
-                costs.setdefault(one.cell.platform, []).append((cost, str(clean(workload.title))))
+                costs.setdefault(str(one.cell.platform), []).append((cost, str(clean(workload.title))))
     lines = []
     for platform, known in costs.items():
         least, most = min(known, key=lambda one: one[0].ratio), max(known, key=lambda one: one[0].ratio)
@@ -206,16 +201,21 @@ def _in_words(found: Analysis) -> list[Text]:
     return lines
 
 
+def _what(platform: str) -> str:
+    spec = parse_platform(platform)
+    return "" if spec.nested else spec.inner.described.help
+
+
 def _usable(findings: Sequence[Finding]) -> list[Text]:
     lines = []
     for one in findings:
         line = Text(f"{one.platform:<5}", style="bold")
         if one.usable:
             line.append("yes  ", style="green")
-            line.append(WHAT.get(one.platform, ""), style="not bold default")
+            line.append(_what(one.platform), style="not bold default")
         else:
             line.append("no   ", style="red")
-            line.append(f"{WHAT.get(one.platform, '')}: {one.reason}", style="not bold default")
+            line.append(f"{_what(one.platform)}: {one.reason}", style="not bold default")
             if one.hint:
                 line.append(f"\n          {one.hint}", style="not bold dim")
         lines.append(line)
@@ -225,7 +225,9 @@ def _usable(findings: Sequence[Finding]) -> list[Text]:
 def next_commands(run: StoredRun, found: Analysis, findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Commands worth running now, the most useful first, and what each is for."""
     used = ",".join(one.platform for one in findings if one.usable)
-    guests = ",".join(one.platform for one in findings if one.usable and one.platform != "host")
+    guests = ",".join(
+        one.platform for one in findings if one.usable and parse_platform(one.platform).is_guest
+    )
     commands = [(f"guestmark exec --on {used} -- COMMAND", "a command of your own")]
     for key in _worth_a_look(found):
         plan, what = DEEPER[key]

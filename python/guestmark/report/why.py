@@ -53,7 +53,7 @@ def why_parts(workload: WorkloadResult, width: int) -> list[RenderableType]:
     blocks = [_columns(result, calls, names) for result, calls in found]
     used = {column.heading for block in blocks for column in block}
     parts: list[RenderableType] = [Text("For each call:", style="bold")]
-    platforms = [result.cell.platform for result, _ in found]
+    platforms = [str(result.cell.platform) for result, _ in found]
     titles = platforms if len(set(platforms)) == len(found) else [result.cell.id for result, _ in found]
     parts += _tables(_Column("", names), blocks, titles, width)
     if legend := [f"{name}: {text}" for name, text in _LEGEND.items() if name in used]:

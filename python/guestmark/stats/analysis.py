@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Cell, CellStatus, Metric, Plan, Trial, TrialStatus, WorkloadSpec
-from guestmark.ledger.model import UnusablePlatform
+from guestmark.core.model import Cell, CellStatus, LeftOut, Metric, Plan, Trial, TrialStatus, WorkloadSpec
 from guestmark.stats.compare import Comparison, Verdict, compare_table, downgraded, null_differs
 from guestmark.stats.noise import THRESHOLDS, flag_blocks, noise_floor
 from guestmark.stats.summary import Summary, summarise
@@ -103,7 +102,7 @@ class Analysis:
 def analyse(
     plan: Plan,
     trials: Iterable[Trial],
-    unusable: Iterable[UnusablePlatform] = (),
+    left_out: Iterable[LeftOut] = (),
     *,
     metrics: Collection[str] | None = None,
 ) -> Analysis:
@@ -120,7 +119,7 @@ def analyse(
     for trial in sorted(kept, key=lambda one: one.block):
         if trial.cell_id in by_cell:
             by_cell[trial.cell_id].append(trial)
-    reasons = {platform.platform: platform for platform in unusable}
+    known = tuple(left_out)
     groups: list[list[Cell]] = []
     for cell in plan.cells:
         for cells in groups:
@@ -133,8 +132,7 @@ def analyse(
     return Analysis(
         plan=plan,
         workloads=tuple(
-            _workload(plan, cells, by_cell, blocks=blocks, unusable=reasons, wanted=metrics)
-            for cells in groups
+            _workload(plan, cells, by_cell, blocks=blocks, left_out=known, wanted=metrics) for cells in groups
         ),
         blocks=len(blocks),
         trials=len(kept),
@@ -150,7 +148,7 @@ def _workload(
     by_cell: Mapping[str, Sequence[Trial]],
     *,
     blocks: Sequence[int],
-    unusable: Mapping[str, UnusablePlatform],
+    left_out: Sequence[LeftOut],
     wanted: Collection[str] | None,
 ) -> WorkloadResult:
     measured = _measured(plan, (trial for cell in cells for trial in by_cell[cell.id]))
@@ -187,7 +185,7 @@ def _workload(
     results = tuple(
         CellResult(
             cell,
-            *_status(cell, by_cell[cell.id], unusable),
+            *_status(cell, by_cell[cell.id], left_out),
             tuple(by_cell[cell.id]),
             summaries[cell.id],
             comparisons[cell.id],
@@ -246,12 +244,10 @@ def _values(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array
     return values
 
 
-def _status(
-    cell: Cell, trials: Sequence[Trial], unusable: Mapping[str, UnusablePlatform]
-) -> tuple[CellStatus, str]:
+def _status(cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> tuple[CellStatus, str]:
     if not trials:
-        if (name := cell.named_in(unusable)) is not None:
-            return CellStatus.UNUSABLE, unusable[name].reason
+        if (entry := next((entry for entry in left_out if entry.covers(cell)), None)) is not None:
+            return CellStatus.UNUSABLE, entry.reason
         return CellStatus.PENDING, "no trial has ended yet"
     failures = [trial.reason or "failed" for trial in trials if trial.status is not TrialStatus.OK]
     if not failures:

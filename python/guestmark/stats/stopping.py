@@ -4,13 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guestmark.core.model import CellStatus, Plan, Trial
-from guestmark.experiment.blocks import given_up
-from guestmark.ledger.model import RunState
+from guestmark.core.model import CellStatus, Plan, RunState, Trial, TrialStatus
 
 if TYPE_CHECKING:
     from guestmark.stats import Comparison
     from guestmark.stats.analysis import Analysis, CellResult
+
+
+GIVE_UP_AFTER = 3  # failures of a cell that never succeeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +84,14 @@ def _summary_precise(result: "CellResult", precision: float) -> bool:
         and summary.mean != 0
         and (summary.ci[1] - summary.ci[0]) / 2 <= precision * abs(summary.mean)
         for summary in result.summary.values()
+    )
+
+
+def given_up(cell_trials: Sequence[Trial]) -> bool:
+    """Whether a cell is not tried any more: it has failed `GIVE_UP_AFTER` times and never succeeded.
+
+    Derived from the trials alone, so it holds after a resume, too.
+    """
+    return len(cell_trials) >= GIVE_UP_AFTER and all(
+        trial.status is TrialStatus.FAILED for trial in cell_trials
     )

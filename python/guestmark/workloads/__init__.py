@@ -1,0 +1,1 @@
+"""Workloads: each package describes one kind, or several that are alike, in its `WORKLOADS`."""

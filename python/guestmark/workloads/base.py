@@ -1,13 +1,13 @@
-"""The contract between an experiment and what it measures; a workload is one file and one registration."""
+"""The contract between an experiment and what it measures; and what a workload's class may have besides."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from guestmark.core.nearest import unknown
+from guestmark.core import registry
+from guestmark.core.platform_spec import HOST
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -71,36 +71,6 @@ class KnowsLimits(Protocol):
         """Why the cell, whose platform can be used, cannot be measured here, in one line; empty when it can."""
 
 
-_builtin = {
-    "exec": "guestmark.workloads.exec.workload:ExecWorkload",
-    "upload": "guestmark.workloads.disk.upload:UploadWorkload",
-    "dd": "guestmark.workloads.disk.dd:DdWorkload",
-    "direct": "guestmark.workloads.disk.direct:DirectWorkload",
-    "share": "guestmark.workloads.disk.share:ShareWorkload",
-    "tar": "guestmark.workloads.disk.tar:TarWorkload",
-    "fill": "guestmark.workloads.disk.fill:FillWorkload",
-    "filewrite": "guestmark.workloads.disk.filewrite:FilewriteWorkload",
-    "fileread": "guestmark.workloads.disk.fileread:FilereadWorkload",
-    "guestfish": "guestmark.workloads.guestfs.upload:GuestfishWorkload",
-    "netboot": "guestmark.workloads.netboot.workload:NetbootWorkload",
-    "syscalls": "guestmark.workloads.syscalls.workload:SyscallsWorkload",
-    "guestfs-api": "guestmark.workloads.guestfs.api:GuestfsApiWorkload",
-    "boot": "guestmark.workloads.boot.workload:BootWorkload",
-    "guestfs-run": "guestmark.workloads.guestfs.run:GuestfsRunWorkload",
-    "sysbench": "guestmark.workloads.sysbench.workload:SysbenchWorkload",
-    "fio": "guestmark.workloads.fio.workload:FioWorkload",
-    "oltp": "guestmark.workloads.oltp.workload:OltpWorkload",
-}
-_PEERS = {"guestfish"}  # other people's programs that start a machine of their own
-_registry: dict[str, Factory] = {}
-
-
-def register(name: str, factory: Factory) -> None:
-    """Makes a workload known. Raises `ValueError` when the name is taken."""
-    if name in _builtin or _registry.setdefault(name, factory) is not factory:
-        raise ValueError(f"workload {name!r} is registered twice")
-
-
 def create(plan: Plan, cell: Cell) -> Workload:
     """The workload of `cell` for one trial. Raises `UsageError` with the nearest name for an unknown one."""
     return _factory(cell.workload.name)(plan, cell)
@@ -120,9 +90,9 @@ def impossible(cell: Cell) -> str:
 
 def started_for(cell: Cell) -> Cell:
     """The machine that is started for a cell: for a peer, which starts its own, only the host's agent."""
-    if cell.workload.name not in _PEERS:
+    if not registry.workload_kind(cell.workload.name).peer:
         return cell
-    return replace(cell, platform="host", factors={}, workload=replace(cell.workload, params={}))
+    return replace(cell, platform=HOST, factors={}, workload=replace(cell.workload, params={}))
 
 
 def start_machine(workload: Workload, platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
@@ -133,10 +103,5 @@ def start_machine(workload: Workload, platform: Platform, cell: Cell) -> Abstrac
 
 
 def _factory(name: str) -> Factory:
-    if name in _builtin:
-        module, _, attribute = _builtin[name].partition(":")
-        factory: Factory = getattr(importlib.import_module(module), attribute)
-        return factory
-    if name not in _registry:
-        raise unknown("workload", name, {*_builtin, *_registry})
-    return _registry[name]
+    factory: Factory = registry.load(registry.workload_kind(name).run)
+    return factory

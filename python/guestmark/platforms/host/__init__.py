@@ -1,0 +1,24 @@
+"""This machine itself, without a hypervisor."""
+
+import os
+from collections.abc import Mapping
+
+from guestmark.core.platform_kind import PlatformKind
+from guestmark.disks import factors as disks
+
+
+def _usable(_levels: Mapping[str, str]) -> int:
+    return len(os.sched_getaffinity(0))
+
+
+PLATFORMS = (
+    PlatformKind(
+        "host",
+        "this machine itself",
+        "guestmark.platforms.host.platform:HostPlatform",
+        guest=False,
+        factors=disks.DIRECTORY,
+        processors=_usable,
+        start_limit_s=10.0,
+    ),
+)

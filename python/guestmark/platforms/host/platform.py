@@ -12,9 +12,10 @@ from typing import Any
 
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.core.model import Cell
+from guestmark.core.platform_spec import HOST, Layer
 from guestmark.disks import loop
 from guestmark.disks.attached import AttachedDisk, directories
 from guestmark.disks.spec import DEFAULTS as DISK_FACTORS
@@ -70,7 +71,8 @@ class Host:
 class HostPlatform:
     """`host`: no machine is booted; every trial gets an agent, and a process tree, of its own."""
 
-    name = "host"
+    def __init__(self, layer: Layer = HOST.inner) -> None:
+        self.name = str(layer)
 
     @contextlib.contextmanager
     def start(self, cell: Cell) -> Iterator[Host]:
@@ -104,7 +106,7 @@ class HostPlatform:
         from guestmark.core.model import WorkloadSpec
 
         try:
-            with self.start(Cell("probe", WorkloadSpec("probe"), self.name)) as host:
+            with self.start(Cell("probe", WorkloadSpec("probe"), HOST)) as host:
                 host.attest()
                 return Usable(host.phases["ready"])
         except GuestmarkError as error:
@@ -113,11 +115,17 @@ class HostPlatform:
 
 def _check_factors(cell: Cell, disks: Sequence[DiskSpec]) -> None:
     on_loop = DISK_FACTORS.keys() if any(disk.loop for disk in disks) else frozenset()
-    others = [name for name in cell.factors if name not in on_loop and "host" not in factors.get(name).kinds]
+    others = [name for name in cell.factors if name not in on_loop and _of_machines(name)]
     if others:
         raise UsageError(
             f"the host cannot be given {', '.join(sorted(others))}", hint="factors are for guests"
         )
+
+
+def _of_machines(name: str) -> bool:
+    """Whether it is a factor of machines that the host is not one of; workloads' own are not looked at here."""
+    taken = any(kind.takes(name) for kind in registry.platform_kinds().values())
+    return taken and not HOST.takes(name)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

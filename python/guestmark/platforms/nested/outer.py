@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.platform_spec import PlatformSpec, parse_platform
+from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size, parse_size
 from guestmark.platforms.nested.images import images_bytes
 from guestmark.platforms.nested.place import PORTS, OuterPlace
-from guestmark.platforms.qemu.platform import DEFAULTS, TCG_CPU, Extras, QemuPlatform
+from guestmark.platforms.qemu.accelerators import ACCELERATORS
+from guestmark.platforms.qemu.platform import DEFAULTS, Extras, QemuPlatform
 
 if TYPE_CHECKING:
     from guestmark.platforms.guest import Guest
 
 HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
 PER_BLOCK, PER_TRIAL = "block", "trial"  # levels of the factor `outer`
-_CPU = {"tcg": f"{TCG_CPU},svm=on", "kvm": "host"}
 _NEEDS = 640 << 20  # for an outer kernel, the inner hypervisor itself and the files it reads
 _ROUND = 64 << 20
 
@@ -33,7 +33,7 @@ _ROUND = 64 << 20
 class OuterSpec:
     """What an outer guest is like; `ports` are the sets of ports for the guests inside it, one for each layer."""
 
-    kind: str
+    layer: Layer
     cpu: str
     smp: str
     kernel: str
@@ -43,13 +43,13 @@ class OuterSpec:
     @classmethod
     def of(cls, cell: Cell) -> OuterSpec:
         """The outermost guest of a nested cell: as many processors as the inner one, memory for all that is inside."""
-        layers = parse_platform(cell.platform).layers
-        kind = layers[0].kind
+        layers = cell.platform.layers
+        outer = layers[0]
         return cls(
-            kind,
-            cell.factors.get("outer_cpu", _CPU.get(kind, "")),
+            outer,
+            cell.factors.get("outer_cpu", ACCELERATORS[outer.kind].outer_cpu),
             cell.factors.get("outer_smp", cell.factors.get("smp", DEFAULTS["smp"])),
-            cell.factors.get("kernel", "") if layers[-1].kind != "uml" else "",
+            cell.factors.get("kernel", "") if layers[-1].kind in ACCELERATORS else "",
             outer_memory(cell),
             len(layers) - 1,
         )
@@ -57,19 +57,19 @@ class OuterSpec:
     @property
     def key(self) -> tuple[str, ...]:
         """Cells of which this is equal can share an outer guest."""
-        return (self.kind, self.cpu, self.smp, self.kernel)
+        return (str(self.layer), self.cpu, self.smp, self.kernel)
 
     def cell(self) -> Cell:
         """As a cell of its own, to be started."""
         factors = {"memory": format_size(self.memory), "cpu": self.cpu, "smp": self.smp}
         if self.kernel:
             factors["kernel"] = self.kernel
-        return Cell("outer", WorkloadSpec("outer"), self.kind, factors)
+        return Cell("outer", WorkloadSpec("outer"), PlatformSpec((self.layer,)), factors)
 
 
 def outer_memory(cell: Cell, layer: int = 0) -> int:
     """Bytes of memory of the outer guest number `layer` (0: the outermost) of a cell: what is inside, and its own."""
-    outers = len(parse_platform(cell.platform).layers) - 1 - layer
+    outers = len(cell.platform.layers) - 1 - layer
     inner = parse_size(cell.factors.get("memory", DEFAULTS["memory"]))
     needed = inner + images_bytes(cell) + outers * _NEEDS
     return -(-needed // _ROUND) * _ROUND
@@ -87,7 +87,7 @@ def shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
         if needed > available:
             inner = cell.factors.get("memory", DEFAULTS["memory"])
             images = images_bytes(cell)
-            layers = len(parse_platform(cell.platform).layers) - 1
+            layers = len(cell.platform.layers) - 1
             parts = f"{inner} for the inner guest, " + (
                 f"{format_size(images)} for its disks, " if images else ""
             )
@@ -185,7 +185,7 @@ class Outers:
     def _start_shared(self, spec: OuterSpec, deadline: float) -> Held:
         others = [one for one in self._cells if one.key == spec.key] or [spec]
         large = OuterSpec(
-            spec.kind, spec.cpu, spec.smp, spec.kernel,
+            spec.layer, spec.cpu, spec.smp, spec.kernel,
             max(spec.memory, *(one.memory for one in others)), max(spec.ports, *(one.ports for one in others)),
         )  # fmt: skip
         with contextlib.ExitStack() as stack:
@@ -203,8 +203,7 @@ OUTERS = Outers()
 
 
 def _shares(cell: Cell) -> bool:
-    spec: PlatformSpec = parse_platform(cell.platform)
-    return spec.nested and spec.outer.kind in _CPU and cell.factors.get("outer", PER_BLOCK) == PER_BLOCK
+    return cell.platform.nested and cell.factors.get("outer", PER_BLOCK) == PER_BLOCK
 
 
 def _start(spec: OuterSpec, stack: contextlib.ExitStack, deadline: float, started_for: str) -> Held:
@@ -218,7 +217,7 @@ def _start(spec: OuterSpec, stack: contextlib.ExitStack, deadline: float, starte
         )
     ]  # fmt: skip
     guest = stack.enter_context(
-        QemuPlatform(spec.kind).start(
+        QemuPlatform(spec.layer).start(
             spec.cell(),
             max(1.0, deadline - time.monotonic()),
             Extras(tuple(arguments), modules=HYPERVISOR_MODULES, ports=len(names) + 1),
@@ -234,8 +233,8 @@ def lodge(
     stack: contextlib.ExitStack, place: OuterPlace, cell: Cell, layer: int, left_s: float
 ) -> OuterPlace:
     """An outer guest inside `place`, that holds others in turn; `layer` counts from the outermost, which is 0."""
-    layers = parse_platform(cell.platform).layers
-    kind, sets = layers[layer].kind, len(layers) - 1 - layer
+    layers = cell.platform.layers
+    mine, sets = layers[layer], len(layers) - 1 - layer
     names = [
         (_port_name(index, name), _port_name(index + 1, name)) for index in range(sets) for name in PORTS
     ]
@@ -247,12 +246,12 @@ def lodge(
     ]
     factors = {
         "memory": format_size(outer_memory(cell, layer)),
-        "cpu": _CPU[kind],
+        "cpu": ACCELERATORS[mine.kind].outer_cpu,
         "smp": cell.factors.get("smp", DEFAULTS["smp"]),
     }
     guest = stack.enter_context(
-        QemuPlatform(kind).start(
-            Cell("outer", WorkloadSpec("outer"), kind, factors),
+        QemuPlatform(mine).start(
+            Cell("outer", WorkloadSpec("outer"), PlatformSpec((mine,)), factors),
             left_s,
             Extras(tuple(arguments), modules=HYPERVISOR_MODULES, ports=len(names) + 1),
             place,

@@ -25,7 +25,7 @@ from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.platforms.nested.images import images_in
-from guestmark.platforms.place import Beside, Line, Process
+from guestmark.platforms.place import Beside, Line, Process, SerialLine
 from guestmark.platforms.process import Console
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class OuterPlace:
         self._connect = connect
         self._lock = threading.RLock()
         self._count = 0
-        self._channel: socket.socket | None = None
+        self._channel: _Channel | None = None
 
     def set_up(self) -> None:
         """Makes room for images and inner guests' memory, and names for the ports."""
@@ -120,14 +120,15 @@ class OuterPlace:
 
     def line(self, name: str) -> Line:
         """See `Place`."""
-        end = self.connect(name)
+        port = _Port(self.connect(name), self.port(name))
         if name == "agent":
-            self._channel = end
-        return _Port(end, self.port(name))
+            self._channel = port
+        return port
 
-    def serial_line(self) -> Line:
+    def serial_line(self) -> SerialLine:
         """See `Place`."""
-        return self.line("agent")
+        self._channel = port = _SerialPort(self.connect("agent"))
+        return port
 
     def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
         """See `Place`."""
@@ -182,7 +183,7 @@ class OuterPlace:
         """Path of a port in the outer guest."""
         return f"{_DIRECTORY}/inner-{name}"
 
-    def take_channel(self) -> socket.socket:
+    def take_channel(self) -> _Channel:
         """Our end of the line that was made last for an agent."""
         channel, self._channel = self._channel, None
         assert channel is not None, "an inner guest needs a line for its agent"
@@ -235,8 +236,9 @@ class InnerProcess:
         place = self._place
         self._console_socket = place.connect("console")
         self._console = Console(os.dup(self._console_socket.fileno()))
-        self._channel = place.take_channel()
-        script = (_UML if any("ssl0=" in word for word in command) else _QEMU).format(
+        channel = place.take_channel()
+        self._channel = channel.socket()
+        script = channel.script.format(
             scratch=shlex.quote(str(self.scratch)), agent=place.port("agent"), console=place.port("console")
         )
         self.started_at = time.monotonic()
@@ -346,21 +348,14 @@ class _Job:
         return self._background.text()
 
 
-class _Port:
-    """A line over a port of the outer guest."""
+class _Channel:
+    """A stream over a port of the outer guest; `script` starts the hypervisor that is at the other end."""
 
-    def __init__(self, end: socket.socket, path: str) -> None:
+    script: str
+
+    def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._path = path
         self.fds: tuple[int, ...] = ()
-
-    def chardev(self, name: str) -> str:
-        """See `Line`: QEMU opens a path that is neither two pipes nor one as a file for both directions."""
-        return f"pipe,id={name},path={self._path}"
-
-    def serial(self) -> str:
-        """See `Line`; the descriptors are those that the starting script makes."""
-        return "fd:0,fd:4"
 
     def socket(self) -> socket.socket:
         """See `Line`."""
@@ -376,3 +371,27 @@ class _Port:
     def close(self) -> None:
         """See `Line`."""
         self._socket.close()
+
+
+class _Port(_Channel):
+    """A character device of QEMU in the outer guest."""
+
+    script = _QEMU
+
+    def __init__(self, end: socket.socket, path: str) -> None:
+        super().__init__(end)
+        self._path = path
+
+    def chardev(self, name: str) -> str:
+        """See `Line`: QEMU opens a path that is neither two pipes nor one as a file for both directions."""
+        return f"pipe,id={name},path={self._path}"
+
+
+class _SerialPort(_Channel):
+    """A serial line of UML in the outer guest."""
+
+    script = _UML
+
+    def serial(self) -> str:
+        """See `SerialLine`; the descriptors are those that the starting script makes."""
+        return "fd:0,fd:4"

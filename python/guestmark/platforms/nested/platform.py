@@ -11,20 +11,21 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from guestmark.agent.clocks import Ping
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms import registry
+from guestmark.platforms.base import GuestPlatform, Unusable, Usable
 from guestmark.platforms.guest import DYING_S, Guest
+from guestmark.platforms.nested.factors import FACTORS
 from guestmark.platforms.nested.images import check as check_images
 from guestmark.platforms.nested.outer import OUTERS, Held, lodge, shortage
 from guestmark.platforms.probe import probe_by_start
-from guestmark.platforms.qemu.platform import QEMU, QemuPlatform, missing_program
-from guestmark.platforms.uml.platform import UML, UmlPlatform
+from guestmark.platforms.qemu.accelerators import KVM
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from guestmark.platforms.place import Place, Process
 
 READY_DEADLINE_S = 300.0
-_QEMU_PACKAGE = "qemu-system-x86"
 _PROBE_MEMORY = "256M"
 _CLOCK_TOLERANCE = 0.01
 
@@ -43,15 +43,15 @@ class NestedPlatform:
 
     def __init__(self, spec: PlatformSpec) -> None:
         for layer in spec.layers[:-1]:
-            if layer.kind not in ("tcg", "kvm"):
+            if not layer.described.holds_guests:
                 raise PlatformUnusableError(
                     f"{spec}: {layer.kind} cannot hold another guest", hint="nest in tcg or kvm"
                 )
         self.name = str(spec)
         self._spec = spec
+        self._inner = cast("GuestPlatform", registry.of_layer(spec.inner))
         for layer in spec.layers:
-            if layer.kind != "uml":
-                QemuPlatform(layer.kind, layer.arch or "")  # refuses other architectures
+            registry.of_layer(layer)  # refuses what this host cannot have
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[NestedGuest]:
@@ -85,31 +85,24 @@ class NestedPlatform:
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
         """Boots all layers and attests them; what fails is the reason. Takes longer than a probe of one layer may."""
-        cell = Cell("probe", WorkloadSpec("probe"), self.name, {"memory": _PROBE_MEMORY})
+        cell = Cell("probe", WorkloadSpec("probe"), self._spec, {"memory": _PROBE_MEMORY})
         return probe_by_start(self, deadline_s or READY_DEADLINE_S, cell)
 
     def _start_inner(
         self, cell: Cell, place: Place, deadline: float
     ) -> contextlib.AbstractContextManager[Guest]:
         left_s = max(1.0, deadline - time.monotonic())
-        kind = self._spec.inner.kind
-        factors = {name: level for name, level in cell.factors.items() if not name.startswith("outer")}
-        inner = replace(cell, factors=factors)
-        if kind == "uml":
-            return UmlPlatform().start(inner, left_s, place=place)
-        return QemuPlatform(kind).start(inner, left_s, place=place)
+        outside = {factor.name for factor in FACTORS}
+        factors = {name: level for name, level in cell.factors.items() if name not in outside}
+        return self._inner.start(replace(cell, factors=factors), left_s, place=place)
 
     def _check_program(self) -> None:
         """The outer guest has this host's root: what is missing there is missing here."""
-        kind = self._spec.inner.kind
-        missing = (
-            missing_program(UML, "user-mode-linux") if kind == "uml" else missing_program(QEMU, _QEMU_PACKAGE)
-        )
-        if missing:
+        if missing := self._inner.missing():
             raise PlatformUnusableError(f"inside {self._spec.outer}: {missing.reason}", hint=missing.hint)
 
     def _check_virtualization(self, place: OuterPlace, held: Held) -> None:
-        if self._spec.inner.kind == "kvm" and not place.has_kvm:
+        if self._spec.inner.kind == KVM.name and not place.has_kvm:
             raise PlatformUnusableError(
                 f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) has no nested "
                 "virtualization, there is no /dev/kvm in it",

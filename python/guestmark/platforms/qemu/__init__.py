@@ -1,0 +1,51 @@
+"""QEMU with KVM, and QEMU that emulates the processor (TCG)."""
+
+from collections.abc import Mapping
+from platform import machine
+
+from guestmark.core.platform_kind import PlatformKind, Program
+from guestmark.disks import factors as disks
+from guestmark.platforms import factors
+from guestmark.platforms.nested import factors as nested
+from guestmark.platforms.qemu.accelerators import KVM, TCG, Accelerator
+
+_PROGRAMS = (
+    Program(f"qemu-system-{machine()}", "qemu-system-x86"),
+    Program("qemu-img", "qemu-utils"),
+    Program("virtiofsd", "virtiofsd"),
+)
+
+
+def _processors(levels: Mapping[str, str]) -> int:
+    return int(levels.get(factors.SMP.name, "1"))
+
+
+def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
+    return PlatformKind(
+        accelerator.name,
+        text,
+        "guestmark.platforms.qemu.platform:QemuPlatform",
+        holds_guests=True,
+        inside="guestmark.platforms.nested.platform:NestedPlatform",
+        takes_arch=True,
+        boots_firmware=True,
+        factors=(
+            *factors.EVERY_GUEST,
+            factors.SMP,
+            factors.CPU,
+            factors.MACHINE,
+            *disks.EVERY_GUEST,
+            *disks.QEMU,
+        ),
+        outer_factors=nested.FACTORS,
+        processors=_processors,
+        programs=_PROGRAMS,
+        counter=accelerator.counter,
+        start_limit_s=accelerator.start_limit_s,
+    )
+
+
+PLATFORMS = (
+    _kind(KVM, "QEMU with the processor's help"),
+    _kind(TCG, "QEMU that emulates the processor"),
+)

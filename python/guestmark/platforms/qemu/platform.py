@@ -14,6 +14,7 @@ from guestmark.appliance.kernel import Kernel, Notify, find_kernel
 from guestmark.appliance.modules import ModuleTree
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.model import Cell
+from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
 from guestmark.platforms.attest import attest_qemu
 from guestmark.platforms.base import Unusable, Usable
@@ -22,27 +23,13 @@ from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Line, Place
 from guestmark.platforms.probe import probe_by_start
 from guestmark.platforms.qemu import virtiofs
+from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
 from guestmark.platforms.qemu.qmp import Monitor
 
 QEMU = "qemu-system-x86_64"
 DEFAULTS = {"memory": "1G", "smp": "1", "machine": "q35"}
-# Kernels copy and clear memory byte by byte, with string instructions, where the processor calls that fast (ERMS,
-# FSRM). Emulated, each byte is a turn of a loop. Without the claim they take eight bytes a turn, and moving data
-# through a guest is twice as fast.
-TCG_CPU = "max,erms=off,fsrm=off"
-_DEFAULT_CPU = {"kvm": "host", "tcg": TCG_CPU}
-_READY_DEADLINE_S = {"kvm": 45.0, "tcg": 90.0}
 _SHARE_TAG = "guestmark-root"
 _PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
-# All devices are on the first PCI bus, or behind bridges that are found from it. Kernels look for others on 256 buses,
-# and on processors of AMD's early families twice for AGP bridges on each of their 65536 places: every look is an exit.
-_NO_PCI_SEARCH = "pci=noearly,lastbus=0"
-# Shorter boots under emulation, nothing in the steady state: no rewriting of lock prefixes in the kernel's text, no
-# watching of the clock, no self-tests of ciphers.
-BOOT_ARGS = {
-    "kvm": f"tsc=reliable no_timer_check cryptomgr.notests=1 {_NO_PCI_SEARCH}",
-    "tcg": f"tsc=reliable no_timer_check cryptomgr.notests=1 {_NO_PCI_SEARCH} noreplace-smp",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +47,14 @@ NO_EXTRAS = Extras()
 class QemuPlatform:
     """`kvm` or `tcg` on the host's own architecture. `notify` is told what takes long (fetching a kernel)."""
 
-    def __init__(self, accelerator: str, arch: str = "", notify: Notify = lambda _: None) -> None:
-        if arch not in ("", platform.machine()):
+    def __init__(self, layer: Layer, notify: Notify = lambda _: None) -> None:
+        if layer.arch not in (None, platform.machine()):
             raise PlatformUnusableError(
-                f"{accelerator}@{arch}: guests of another architecture are not supported by this version",
-                hint=f"this host can run {accelerator}",
+                f"{layer}: guests of another architecture are not supported by this version",
+                hint=f"this host can run {layer.kind}",
             )
-        self.name = accelerator
-        self.accelerator = accelerator
+        self.name = str(layer)
+        self.accelerator = ACCELERATORS[layer.kind]
         self._notify = notify
 
     @contextlib.contextmanager
@@ -82,7 +69,7 @@ class QemuPlatform:
 
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
-        factors = {**DEFAULTS, "cpu": _DEFAULT_CPU[self.accelerator], **cell.factors}
+        factors = {**DEFAULTS, "cpu": self.accelerator.cpu, **cell.factors}
         kernel = find_kernel(factors.get("kernel", ""), self._notify)
         bus = "device" if factors["machine"].startswith("microvm") else "pci"
         share = _share_of(kernel)
@@ -117,16 +104,19 @@ class QemuPlatform:
                 lambda g: attest_qemu(g, factors, kernel.release),
                 place=place,
             )
-            await_ready(agent, process, deadline_s or _READY_DEADLINE_S[self.accelerator], guest.phases)
+            await_ready(agent, process, deadline_s or self.accelerator.start_limit_s, guest.phases)
             stack.callback(agent.close)
             guest.query = monitor.execute
             guest.disks = drives.attached(made, agent)
             yield guest
 
+    def missing(self) -> Unusable | None:
+        """What has to be installed first."""
+        return missing_program(QEMU, "qemu-system-x86")
+
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        missing = missing_program(QEMU, "qemu-system-x86")
-        return missing or probe_by_start(self, deadline_s or _READY_DEADLINE_S[self.accelerator])
+        return self.missing() or probe_by_start(self, deadline_s or self.accelerator.start_limit_s)
 
     def _kernel_args(self, share: str, factors: Mapping[str, str], watch: Watch | None) -> str:
         options = "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == "9p" else ""
@@ -134,7 +124,7 @@ class QemuPlatform:
             [
                 *(watch.qemu_kernel_arguments() if watch else []),
                 "console=ttyS0 quiet panic=-1",
-                BOOT_ARGS[self.accelerator],
+                self.accelerator.boot_args,
                 f"guestmark.channel=virtio:guestmark guestmark.root={share}:{_SHARE_TAG}",
                 *([f"guestmark.rootopts={options}"] if options else []),
                 *self._told_clock(),
@@ -148,7 +138,7 @@ class QemuPlatform:
         Measuring it, as kernels do, fails where the machine has no timer for it (microvm), and on a busy host gives
         clocks that run several times too fast.
         """
-        khz = tsc_khz() if self.accelerator == "tcg" else None
+        khz = tsc_khz() if self.accelerator.emulates else None
         return [f"tsc_early_khz={khz}"] if khz else []
 
 
@@ -166,7 +156,7 @@ def facts_of_vmm(monitor: Monitor) -> dict[str, Any]:
     model = monitor.execute("qom-get", {"path": processors[0]["qom-path"], "property": "type"})
     version = monitor.execute("query-version")["qemu"]
     return {
-        "accelerator": "kvm" if kvm["enabled"] else "tcg",
+        "accelerator": KVM.name if kvm["enabled"] else TCG.name,
         "kvm_present": kvm["present"],
         "processors": len(processors),
         "cpu": str(model).removesuffix("-x86_64-cpu"),
@@ -198,11 +188,11 @@ def _modules(share: str, bus: str, extras: Extras, cell: Cell) -> ModuleList:
     return ModuleList(required, (*filesystems, *extras.modules))
 
 
-def _base(accelerator: str, factors: Mapping[str, str]) -> list[str]:
-    threads = ",thread=multi" if accelerator == "tcg" and int(factors["smp"]) > 1 else ""
+def _base(accelerator: Accelerator, factors: Mapping[str, str]) -> list[str]:
+    threads = ",thread=multi" if accelerator.emulates and int(factors["smp"]) > 1 else ""
     return [
         QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-        "-machine", factors["machine"], "-accel", accelerator + threads, "-cpu", _enforced(factors["cpu"]),
+        "-machine", factors["machine"], "-accel", accelerator.name + threads, "-cpu", _enforced(factors["cpu"]),
         "-smp", factors["smp"], "-m", factors["memory"],
     ]  # fmt: skip
 

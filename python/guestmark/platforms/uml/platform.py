@@ -11,6 +11,7 @@ from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.initramfs import build_initramfs
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.model import Cell
+from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
 from guestmark.platforms.attest import attest_uml
 from guestmark.platforms.base import Unusable, Usable
@@ -23,14 +24,15 @@ from guestmark.platforms.uml.refusals import explained
 
 UML = "linux.uml"
 DEFAULTS = {"memory": "1G"}
-_READY_DEADLINE_S = 30.0
+LAYER = Layer("uml")
 _MODULE_TREES = Path("/usr/lib/uml/modules")
 
 
 class UmlPlatform:
     """`uml`: one processor, no monitor; what it is must be read from inside."""
 
-    name = "uml"
+    def __init__(self, layer: Layer = LAYER) -> None:
+        self.name = str(layer)
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None, *, place: Place = HERE) -> Iterator[Guest]:
@@ -53,7 +55,7 @@ class UmlPlatform:
             agent = Agent(line.transport())
             guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors, release), place=place)
             try:
-                await_ready(agent, process, deadline_s or _READY_DEADLINE_S, guest.phases)
+                await_ready(agent, process, deadline_s or LAYER.described.start_limit_s, guest.phases)
             except MachineError as error:
                 raise explained(error) from error
             try:
@@ -62,10 +64,13 @@ class UmlPlatform:
             finally:
                 agent.close()
 
+    def missing(self) -> Unusable | None:
+        """What has to be installed first."""
+        return missing_program(UML, "user-mode-linux")
+
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        missing = missing_program(UML, "user-mode-linux")
-        return missing or probe_by_start(self, deadline_s or _READY_DEADLINE_S)
+        return self.missing() or probe_by_start(self, deadline_s or LAYER.described.start_limit_s)
 
 
 def command_line(

@@ -1,0 +1,26 @@
+"""The start and the end of a guest, phase by phase."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from guestmark.core.workload_kind import WorkloadKind
+from guestmark.workloads.boot.metrics import ALL
+
+
+def _label(params: Mapping[str, Any]) -> str:
+    import shlex
+
+    work = f" with {shlex.join(params['command'])}" if "command" in params else ""
+    return f"boot{work}{', initcalls traced' if params['watch']['initcalls'] else ''}"
+
+
+WORKLOADS = (
+    WorkloadKind(
+        "boot",
+        "the start and the end of a guest, phase by phase",
+        params="guestmark.workloads.boot.params:BootParams",
+        run="guestmark.workloads.boot.workload:BootWorkload",
+        metrics=lambda _params: ALL,
+        label=_label,
+    ),
+)

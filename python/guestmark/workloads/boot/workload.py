@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Platform
     from guestmark.platforms.probe import Startable
 
-_START_S = {"kvm": 45.0, "tcg": 90.0, "uml": 30.0}  # at most, as long as the limit of a trial may be
 _END_S = 30.0
 _LOG_LIMIT = 16 << 20
 # Each phase with the end of it. What a platform does not have is in the phase that follows.
@@ -28,7 +27,7 @@ _ENDS = (
     (metrics.AGENT, steps.READY), (metrics.WORK, steps.ORDERED), (metrics.POWEROFF, steps.DOWN),
     (metrics.EXIT, steps.GONE),
 )  # fmt: skip
-_UML_ENDS = ((metrics.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
+_WITHOUT_FIRMWARE = ((metrics.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
 _CLOCKS_APART = (0.1, 0.1)  # a share and seconds that host and guest may disagree by between PID 1 and ready
 
 
@@ -58,7 +57,7 @@ class BootWorkload:
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """What cannot be booted is said before anything is. Raises `UsageError`."""
         for cell in cells:
-            if cell.platform == "host":
+            if not cell.platform.is_guest:
                 raise UsageError("the host is not booted", hint="measure guests: --on tcg,uml,kvm,tcg/kvm")
         remarks = []
         if (plan.policy.iterations or 1) > 1 or plan.policy.warmup > 1:
@@ -72,7 +71,9 @@ class BootWorkload:
         """The platform's guest, started within the trial's limit if that is short."""
         limit_s = self._plan.policy.trial_limit_s
         startable = cast("Startable", platform)
-        with startable.start(self._cell, min(limit_s, _START_S.get(self._cell.platform, limit_s))) as machine:
+        if not self._cell.platform.nested:
+            limit_s = min(limit_s, self._cell.platform.inner.described.start_limit_s)
+        with startable.start(self._cell, limit_s) as machine:
             yield machine
 
     def prepare(self, machine: Machine) -> None:
@@ -104,7 +105,7 @@ class BootWorkload:
         return done.stdout.decode(errors="replace")
 
     def _measured(self, phases: Mapping[str, float]) -> list[Measurement]:
-        ends = _UML_ENDS if self._cell.platform.endswith("uml") else _ENDS
+        ends = _ENDS if self._cell.platform.inner.described.boots_firmware else _WITHOUT_FIRMWARE
         values, missing = durations(phases, ends)
         if missing:
             said = ", ".join(metric.name for metric in missing)

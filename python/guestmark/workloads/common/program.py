@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import AttestationError, WorkloadError
-from guestmark.core.platform_spec import parse_platform
 from guestmark.core.units import format_duration, format_size
 from guestmark.workloads.common.clocks import disagreement
 
@@ -32,12 +31,6 @@ class Found:
     path: str
     facts: dict[str, Any]
     warning: str = ""
-
-
-def shares_root(platform: str) -> bool:
-    """Whether the machines of a platform have the host's own files."""
-    layers = parse_platform(platform).layers
-    return all(layer.kind != "ssh" and layer.arch is None for layer in layers)
 
 
 def find_same(agent: Agent, name: str, *, path: str | None, cwd: str, same_root: bool) -> Found:

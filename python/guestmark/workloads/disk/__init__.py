@@ -1,0 +1,65 @@
+"""Bytes moved into a guest's disk in every way there is, and read back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from guestmark.core.factors import Factor
+from guestmark.core.model import Metric
+from guestmark.core.workload_kind import WorkloadKind
+from guestmark.disks.factors import BLOCK_SIZE
+from guestmark.workloads.common.metrics import CHANNEL, READING, WRITING
+
+
+def _writing(_params: Mapping[str, Any]) -> tuple[Metric, ...]:
+    return WRITING
+
+
+def _upload_label(params: Mapping[str, Any]) -> str:
+    return {
+        "full": f"upload of {params['amount']}",
+        "channel": f"{params['amount']} through the channel only",
+        "disk": f"{params['amount']} written in the guest only",
+    }[params["variant"]]
+
+
+def _moves(
+    name: str, text: str, model: str, verb: str, *, factors: tuple[Factor, ...] = (BLOCK_SIZE,)
+) -> WorkloadKind:
+    return WorkloadKind(
+        name,
+        text,
+        params=f"guestmark.workloads.disk.params:{model}",
+        run=f"guestmark.workloads.disk.{name}:{name.capitalize()}Workload",
+        metrics=_writing,
+        label=lambda params: f"{verb} {params['amount']}",
+        factors=factors,
+    )
+
+
+WORKLOADS = (
+    WorkloadKind(
+        "upload",
+        "bytes go from the host through the guest's channel into a file",
+        params="guestmark.workloads.disk.params:Upload",
+        run="guestmark.workloads.disk.upload:UploadWorkload",
+        metrics=lambda params: CHANNEL if params["variant"] == "channel" else WRITING,
+        label=_upload_label,
+    ),
+    _moves("dd", "a second disk is copied into a file, one block at a time", "FromDisk", "dd of"),
+    _moves("direct", "a second disk is copied into a file with O_DIRECT", "Direct", "direct copy of"),
+    _moves("share", "a file of the shared host filesystem is copied", "Sourced", "copy from the share of"),
+    _moves(
+        "tar", "a compressed archive is sent and unpacked in the guest", "Sourced", "tar.gz of", factors=()
+    ),
+    _moves("fill", "a pattern is written in the guest", "Moved", "fill of"),
+    _moves("filewrite", "a file is written in the guest, one block after the other", "Moved", "write of"),
+    WorkloadKind(
+        "fileread",
+        "a file is read back in the guest after unmounting and mounting again",
+        params="guestmark.workloads.disk.params:Moved",
+        run="guestmark.workloads.disk.fileread:FilereadWorkload",
+        metrics=lambda _params: READING,
+        label=lambda params: f"read of {params['amount']}",
+        factors=(BLOCK_SIZE,),
+    ),
+)

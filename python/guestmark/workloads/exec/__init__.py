@@ -1,0 +1,31 @@
+"""Any command of the user's, the very same binary on every platform."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec
+from guestmark.core.model import Metric
+from guestmark.core.workload_kind import WorkloadKind
+
+
+def _metrics(params: Mapping[str, Any]) -> tuple[Metric, ...]:
+    own = [MetricSpec.from_params(spec).metric for spec in params.get("metrics", ())]
+    return (*own, *DEFAULT_METRICS)
+
+
+def _label(params: Mapping[str, Any]) -> str:
+    import shlex
+
+    return shlex.join(params["argv"])
+
+
+WORKLOADS = (
+    WorkloadKind(
+        "exec",
+        "any command, the host's own binary on every platform",
+        params="guestmark.workloads.exec.params:ExecParams",
+        run="guestmark.workloads.exec.workload:ExecWorkload",
+        metrics=_metrics,
+        label=_label,
+    ),
+)

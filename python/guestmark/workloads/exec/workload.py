@@ -10,7 +10,7 @@ from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec
 from guestmark.core.errors import WorkloadError
 from guestmark.core.model import Cell, Measurement, Metric, Plan
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote, shares_root
+from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
 from guestmark.workloads.exec.plan import read_stdin
 
 if TYPE_CHECKING:
@@ -33,11 +33,9 @@ class ExecWorkload:
             "env": dict(context["env"]),
             "cwd": context["cwd"],
         }
-        if (
-            cell.platform != "host"
-        ):  # where the agent has the caller's identity already, and may not change it
+        if cell.platform.is_guest:  # where the agent has the caller's identity already, and may not change it
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
-        self._same_root = shares_root(cell.platform)
+        self._same_root = cell.platform.shares_root
 
     def prepare(self, machine: Machine) -> None:
         """Finds the command on both sides and compares its digest.

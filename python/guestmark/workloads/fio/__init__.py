@@ -1,0 +1,33 @@
+"""fio with a job file of the user's on the disk under test."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from guestmark.core.platform_kind import Program
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.workload_kind import WorkloadKind
+from guestmark.workloads.common import host_disk
+from guestmark.workloads.common.factors import THREADS
+from guestmark.workloads.fio import metrics
+from guestmark.workloads.fio.variables import THREADS_VARIABLE, variables_of
+
+
+def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bool | None:
+    if name == THREADS.name:
+        return None if THREADS_VARIABLE in variables_of(params["job"]) else False
+    return host_disk.decides(params, name, platform)
+
+
+WORKLOADS = (
+    WorkloadKind(
+        "fio",
+        "fio runs a job file of yours on the disk under test",
+        params="guestmark.workloads.fio.params:FioParams",
+        run="guestmark.workloads.fio.workload:FioWorkload",
+        metrics=lambda _params: metrics.ALL,
+        label=lambda params: f"fio {params['name']}".strip(),
+        factors=(THREADS,),
+        decides=_decides,
+        programs=(Program("fio", "fio"),),
+    ),
+)

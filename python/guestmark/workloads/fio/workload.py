@@ -13,10 +13,10 @@ from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote, shares_root
+from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
 from guestmark.workloads.fio import metrics
 from guestmark.workloads.fio import output as fio_report
-from guestmark.workloads.fio.kind import THREADS
+from guestmark.workloads.fio.variables import THREADS_VARIABLE
 from guestmark.workloads.sysbench.metrics import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ class FioWorkload:
         self._job: str = params["job"]
         path = plan.context.get("env", {}).get("PATH") or os.defpath
         threads = cell.factors.get("threads", "1")
-        self._env = {"PATH": path, "LC_ALL": "C", THREADS: threads, **params["values"]}
+        self._env = {"PATH": path, "LC_ALL": "C", THREADS_VARIABLE: threads, **params["values"]}
         self._cwd = "/"
         self._limit_s = plan.policy.trial_limit_s
-        self._same_root = shares_root(cell.platform)
+        self._same_root = cell.platform.shares_root
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming the package."""
         path = plan.context.get("env", {}).get("PATH") or os.defpath
-        if any(shares_root(cell.platform) for cell in cells) and shutil.which(FIO, path=path) is None:
+        if any(cell.platform.shares_root for cell in cells) and shutil.which(FIO, path=path) is None:
             raise PlatformUnusableError("fio is not installed", hint="install the package fio")
         return ()
 

@@ -1,0 +1,57 @@
+"""libguestfs as a peer: the real guestfish in a guest of its own moves bytes, makes calls, or only starts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from guestmark.core.platform_kind import Program
+from guestmark.core.workload_kind import WorkloadKind, takes_only
+from guestmark.workloads.boot.metrics import ALL as BOOT_METRICS
+from guestmark.workloads.common.metrics import LAUNCHING
+from guestmark.workloads.guestfs.metrics import SESSION
+
+_PROGRAMS = (Program("guestfish", "guestfish"),)
+_GUEST = takes_only("memory", "smp")
+_GUEST_AND_DISK = takes_only(
+    "memory", "smp", "format", "preallocation", "cluster_size", "location", "size", "filesystem", "mkfs", "mount"
+)  # fmt: skip
+
+
+def _session_label(params: Mapping[str, Any]) -> str:
+    from guestmark.workloads.guestfs.session import number_of_calls
+
+    return f"libguestfs session of {number_of_calls(params['rounds'])} calls"
+
+
+WORKLOADS = (
+    WorkloadKind(
+        "guestfish",
+        "libguestfs itself does it, in its own guest",
+        params="guestmark.workloads.guestfs.params:UploadParams",
+        run="guestmark.workloads.guestfs.upload:GuestfishWorkload",
+        metrics=lambda _params: LAUNCHING,
+        label=lambda params: f"guestfish {params['method']} of {params['amount']}",
+        takes=_GUEST_AND_DISK,
+        programs=_PROGRAMS,
+        peer=True,
+    ),
+    WorkloadKind(
+        "guestfs-api",
+        "several hundred calls of libguestfs's API through the real guestfish, its launch apart",
+        params="guestmark.workloads.guestfs.params:ApiParams",
+        run="guestmark.workloads.guestfs.api:GuestfsApiWorkload",
+        metrics=lambda _params: SESSION,
+        label=_session_label,
+        takes=_GUEST,
+        programs=_PROGRAMS,
+    ),
+    WorkloadKind(
+        "guestfs-run",
+        "the start and the end of libguestfs's guest: guestfish ... run",
+        params="guestmark.workloads.guestfs.params:RunParams",
+        run="guestmark.workloads.guestfs.run:GuestfsRunWorkload",
+        metrics=lambda _params: BOOT_METRICS,
+        label=lambda _params: "guestfish run",
+        takes=_GUEST,
+        programs=_PROGRAMS,
+    ),
+)

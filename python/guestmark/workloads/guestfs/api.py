@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import WorkloadError
 from guestmark.core.model import Cell, Measurement, Plan
-from guestmark.core.platform_spec import parse_platform
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.workloads.common.metrics import LAUNCH
 from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs, session
-from guestmark.workloads.guestfs.kind import CALLS, WALL
 from guestmark.workloads.guestfs.libguestfs import Mark
+from guestmark.workloads.guestfs.metrics import CALLS, WALL
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
-_ACCELERATORS = ("tcg", "kvm")
 _DEEPEST = 2
 _ANSWER_S = 30.0
 
@@ -33,7 +33,7 @@ class GuestfsApiWorkload:
         self.facts: dict[str, Any] = {}
         self.warnings: list[str] = []
         self._cell = cell
-        self._spec = parse_platform(cell.platform)
+        self._spec = cell.platform
         self._kind = self._spec.inner.kind
         self._factors = cell.factors
         self._rounds = int(cell.workload.params["rounds"])
@@ -42,7 +42,7 @@ class GuestfsApiWorkload:
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Checks that libguestfs can be used here at all. Raises `PlatformUnusableError` naming a package."""
-        for kind in {parse_platform(cell.platform).inner.kind for cell in cells}:
+        for kind in {cell.platform.inner.kind for cell in cells}:
             libguestfs.prepare(kind)
         return ()
 
@@ -86,13 +86,14 @@ class GuestfsApiWorkload:
         """Nothing: libguestfs has cleaned up after itself."""
 
 
-def unusable(platform: str) -> str:
+def unusable(spec: PlatformSpec) -> str:
     """Why libguestfs has no guest of that platform, in one line; empty when it has."""
-    spec = parse_platform(platform)
-    if spec.inner.kind == "uml":
+    if spec.is_guest and spec.inner.kind not in ACCELERATORS:
         return _no_uml()
-    if spec.inner.kind not in _ACCELERATORS or len(spec.layers) > _DEEPEST:
-        return f"libguestfs starts its own guest with tcg or kvm, here or in one outer guest, and none on {platform}"
+    if spec.inner.kind not in ACCELERATORS or len(spec.layers) > _DEEPEST:
+        return (
+            f"libguestfs starts its own guest with tcg or kvm, here or in one outer guest, and none on {spec}"
+        )
     return ""
 
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, WorkloadError
+from guestmark.core.platform_spec import HOST
 from guestmark.platforms.host.platform import HostPlatform
 from guestmark.platforms.nested.platform import READY_DEADLINE_S, NestedPlatform
+from guestmark.platforms.qemu.accelerators import KVM, TCG
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
 
@@ -43,7 +45,7 @@ def machine(platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
     """Where guestfish runs: this host, or the outer guest of a nested platform; what is inside it starts itself."""
     if isinstance(platform, NestedPlatform):
         return platform.outer(cell, READY_DEADLINE_S)
-    return HostPlatform().start(replace(cell, platform="host", factors={}))
+    return HostPlatform().start(replace(cell, platform=HOST, factors={}))
 
 
 def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_s: float) -> Session:
@@ -95,7 +97,7 @@ def _holds(sign: bytes) -> Callable[[bytes], bool]:
 def _attest(printed: str, accelerator: str) -> None:
     said = next((line for line in printed.splitlines() if line.startswith(_KVM)), _KVM)
     machines = said.removeprefix(_KVM).strip()
-    found = {"": "nothing", "0": "tcg"}.get(machines, "kvm")
+    found = {"": "nothing", "0": TCG.name}.get(machines, KVM.name)
     if found != accelerator:
         raise AttestationError(
             f"libguestfs does not run as was asked: asked {accelerator}, found {found} in the outer guest"

@@ -24,9 +24,9 @@ from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
 from guestmark.core.units import parse_size
 from guestmark.platforms.process import Console, SupervisedProcess
+from guestmark.platforms.qemu.accelerators import KVM, TCG
 
 GUESTFISH = "guestfish"
-_SETTINGS = {"tcg": "force_tcg", "kvm": "force_kvm"}
 _VERBOSE = {"LIBGUESTFS_DEBUG": "1", "LIBGUESTFS_TRACE": "1"}
 _BUILD_S = 300.0
 _MIB = 1 << 20
@@ -146,7 +146,7 @@ def prepare(accelerator: str) -> dict[str, str]:
     home.mkdir(exist_ok=True)
     environment = {
         "LIBGUESTFS_BACKEND": "direct",
-        "LIBGUESTFS_BACKEND_SETTINGS": _SETTINGS[accelerator],
+        "LIBGUESTFS_BACKEND_SETTINGS": f"force_{accelerator}",
         "LIBGUESTFS_CACHEDIR": str(home),
         **_kernel_environment(home),
     }
@@ -245,7 +245,7 @@ def _attest(process: SupervisedProcess, accelerator: str) -> tuple[str, ...]:
         if not command or "qemu" not in command[0]:
             continue
         has_kvm = any("kvm-vm" in fd for fd in fds)
-        found = "kvm" if has_kvm else "tcg"
+        found = KVM.name if has_kvm else TCG.name
         if found != accelerator:
             raise AttestationError(
                 f"libguestfs does not run as was asked: asked {accelerator}, found {found}"

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.model import Cell, Measurement, Plan
-from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms import phases as steps
 from guestmark.workloads.boot import metrics
 from guestmark.workloads.boot.workload import durations
@@ -49,7 +48,7 @@ class GuestfsRunWorkload:
         self.facts: dict[str, Any] = {}
         self.warnings: list[str] = []
         self._cell = cell
-        self._spec = parse_platform(cell.platform)
+        self._spec = cell.platform
         self._accelerator = self._spec.inner.kind
         self._with_phases = bool(cell.workload.params.get("phases", True))
         self._limit_s = plan.policy.trial_limit_s
@@ -57,7 +56,7 @@ class GuestfsRunWorkload:
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Checks that libguestfs can be used here at all. Raises `PlatformUnusableError` naming a package."""
-        for accelerator in {parse_platform(cell.platform).inner.kind for cell in cells}:
+        for accelerator in {cell.platform.inner.kind for cell in cells}:
             libguestfs.prepare(accelerator)
         return ()
 

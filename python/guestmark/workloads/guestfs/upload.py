@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell, Measurement, Plan
-from guestmark.core.platform_spec import parse_platform
 from guestmark.core.units import parse_size
 from guestmark.disks import programs
 from guestmark.disks.image import Image, images
 from guestmark.disks.reading import read_on_host
 from guestmark.disks.spec import DiskSpec, Role, disks_of
+from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moving import FILE, measured
 from guestmark.workloads.common.verify import READABLE, compare
@@ -149,9 +149,8 @@ class GuestfishWorkload:
 
 def accelerator_of(cell: Cell) -> str:
     """What guestfish's QEMU must run with. Raises `UsageError` on platforms libguestfs is not measured on."""
-    spec = parse_platform(cell.platform)
-    kind = spec.inner.kind
-    if len(spec.layers) != 1 or kind not in ("tcg", "kvm"):
+    kind = cell.platform.inner.kind
+    if cell.platform.nested or kind not in ACCELERATORS:
         raise UsageError(
             f"{cell.id}: guestfish runs on tcg and kvm only",
             hint='give the workload platforms = ["tcg", "kvm"]',

@@ -1,1 +1,25 @@
-"""Machines without disk or agent that boot iPXE from the network, and what their packets say."""
+"""iPXE in a machine without disk fetches files over HTTP; the packets say who was slow."""
+
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.workload_kind import WorkloadKind
+from guestmark.workloads.netboot import factors, metrics
+
+_MACHINE = frozenset({"memory", "smp", "cpu", "machine"})
+
+
+def _takes(factor: str, platform: PlatformSpec) -> bool:
+    return factor in _MACHINE or (factor in factors.NAMES and platform.inner.described.boots_firmware)
+
+
+WORKLOADS = (
+    WorkloadKind(
+        "netboot",
+        "iPXE in a machine without disk fetches files over HTTP; the packets say who was slow",
+        params="guestmark.workloads.netboot.params:NetbootParams",
+        run="guestmark.workloads.netboot.workload:NetbootWorkload",
+        metrics=lambda _params: metrics.ALL,
+        label=lambda params: f"{params['files']} × {params['size']} over HTTP by iPXE",
+        factors=factors.FACTORS,
+        takes=_takes,
+    ),
+)

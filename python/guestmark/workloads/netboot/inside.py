@@ -9,6 +9,7 @@ from typing import Any
 
 from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import parse_platform
 from guestmark.workloads.netboot import metrics
 from guestmark.workloads.netboot.workload import NetbootWorkload
 
@@ -20,7 +21,7 @@ def main(order_text: str) -> None:
     order: dict[str, Any] = json.loads(order_text)
     _loopback_up()
     spec = WorkloadSpec("netboot", order["params"])
-    cell = Cell("inner", spec, order["platform"], order["factors"], baseline=True)
+    cell = Cell("inner", spec, parse_platform(order["platform"]), order["factors"], baseline=True)
     plan = Plan("inner", (cell,), Policy(blocks=1, trial_limit_s=order["limit_s"]), metrics.ALL)
     workload = NetbootWorkload(plan, cell)
     try:

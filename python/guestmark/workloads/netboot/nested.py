@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.model import Cell, Measurement
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size
 from guestmark.platforms.nested.platform import NestedPlatform
 from guestmark.workloads.netboot import metrics
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
     from guestmark.platforms.guest import Guest
 
-_INNERS = {"kvm", "tcg"}
 _READY_S = 180.0
 _BOOT_S = 400.0  # for the boots inside, beyond the limit of the downloads
 _CAPTURES = 1.6  # times the files: captures lie in the outer guest's memory
@@ -36,15 +36,14 @@ _KEPT_VARIABLES = (
 )
 
 
-def inner_of(platform: str) -> str:
+def inner_of(platform: PlatformSpec) -> str:
     """The innermost platform of a nested one. Raises `UsageError` where no firmware boots, or layers are too many."""
-    outer, _, inner = platform.partition("/")
-    if outer not in _INNERS or inner not in _INNERS:
+    if len(platform.layers) > 2 or not all(layer.described.boots_firmware for layer in platform.layers):
         raise UsageError(
             f"a network boot cannot be measured on {platform}",
             hint="use --on tcg, kvm or one inside the other",
         )
-    return inner
+    return platform.inner.kind
 
 
 @contextlib.contextmanager
@@ -87,7 +86,7 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> tuple[list[Measureme
         ) from None
     if "error" in answer:
         raise MachineError(
-            f"inside {cell.platform.partition('/')[0]}: {answer['error']}",
+            f"inside {cell.platform.outer}: {answer['error']}",
             hint=answer["hint"],
             console=answer["console"],
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
+from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.platform import QEMU
 from guestmark.workloads.netboot import rom
 from guestmark.workloads.netboot.factors import DISTRIBUTION
@@ -18,7 +19,6 @@ from guestmark.workloads.netboot.nics import NICS, Nic
 _MIB = 1 << 20
 _OWN_MEMORY = 192 * _MIB  # for firmware and iPXE, beside the file that is fetched
 _STEP = 64 * _MIB
-_CPU = {"kvm": "host", "tcg": "max"}
 # Code and the template of its variables, as distributions install them.
 _OVMF = (
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
@@ -47,8 +47,8 @@ class Settings:
     @classmethod
     def of(cls, cell: Cell, file_size: int) -> Settings:
         """From the cell's factors. Raises `UsageError` for what cannot boot, `PlatformUnusableError` for what lacks."""
-        accelerator = inner_of(cell.platform) if "/" in cell.platform else cell.platform
-        if accelerator not in _CPU:
+        accelerator = inner_of(cell.platform) if cell.platform.nested else cell.platform.inner.kind
+        if accelerator not in ACCELERATORS:
             raise UsageError(
                 f"a network boot cannot be measured on {cell.platform}", hint="use --on tcg, kvm or tcg/kvm"
             )
@@ -68,7 +68,7 @@ class Settings:
         return cls(
             accelerator=accelerator,
             machine=factors.get("machine", "pc"),
-            cpu=factors.get("cpu", _CPU[accelerator]),
+            cpu=factors.get("cpu", ACCELERATORS[accelerator].firmware_cpu),
             smp=int(factors.get("smp", "1")),
             memory=memory,
             nic=nic,

@@ -41,7 +41,7 @@ class NetbootWorkload:
         self.facts: dict[str, Any] = {}
         self.warnings: list[str] = []
         self._cell = cell
-        self._nested = "/" in cell.platform
+        self._nested = cell.platform.nested
         self._size = parse_size(params["size"])
         self._files = int(params["files"])
         self._port = int(params.get("port", 0))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
-from guestmark.core.platform_spec import parse_platform
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.preflight import free_bytes
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
@@ -32,7 +31,7 @@ def check(cells: Iterable[Cell], account: Account) -> list[str]:
     for cell in cells:
         database = KINDS[cell.workload.params["server"]]()
         (disk,) = disks_of(cell)
-        on_host = cell.platform == "host"
+        on_host = not cell.platform.is_guest
         if disk.filesystem == NO_FILESYSTEM and not on_host:
             raise UsageError(
                 f"{cell.id}: a database needs a filesystem on its disk", hint="take --set filesystem=ext4"
@@ -93,8 +92,7 @@ def _may_enter(folder: Path, account: Account) -> bool:
 
 def _threads(cell: Cell) -> str:
     threads = int(cell.factors.get("threads", cell.workload.params["threads"]))
-    kind = parse_platform(cell.platform).inner.kind
-    processors = {"host": os.cpu_count() or 1, "uml": 1}.get(kind, int(cell.factors.get("smp", "1")))
+    processors = cell.platform.processors(cell.factors)
     if threads <= processors:
         return ""
     have = "1 processor" if processors == 1 else f"{processors} processors"

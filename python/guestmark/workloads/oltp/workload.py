@@ -17,7 +17,7 @@ from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.workloads.common.durability import Below, Changes
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, shares_root
+from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
 from guestmark.workloads.oltp import checks as oltp_checks
 from guestmark.workloads.oltp import metrics
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
@@ -46,8 +46,8 @@ class OltpWorkload:
         self._params = cell.workload.params
         self._threads = int(cell.factors.get("threads", self._params["threads"]))
         self._limit_s = plan.policy.trial_limit_s
-        self._on_host = cell.platform == "host"
-        self._same_root = shares_root(cell.platform)
+        self._on_host = not cell.platform.is_guest
+        self._same_root = cell.platform.shares_root
         self._account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
         self._kind: Database = KINDS[self._params["server"]]()
         self._settings = self._kind.settings(self._params, self._threads)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
-from guestmark.core.platform_spec import parse_platform
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.preflight import free_bytes
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
@@ -46,18 +44,16 @@ def lies_of_memory(options: Mapping[str, str], memory: int) -> str:
 
 def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> str:
     """A guest's O_DIRECT that ends in the host's page cache."""
-    on_host = parse_platform(cell.platform).inner.kind == "host"
     if "direct" not in options["file_extra_flags"] or disk.cache in ("none", "directsync"):
         return ""
-    if on_host and not disk.loop:
+    if not cell.platform.is_guest and not disk.loop:
         return ""
     way = "UML has no other way" if disk.bus in {"ubd", "vhost-user"} else "cache=none goes past it"
     return f"O_DIRECT ends in the host's page cache, as the image is read and written through it ({way})"
 
 
 def _threads(cell: Cell, options: Mapping[str, str]) -> str:
-    kind = parse_platform(cell.platform).inner.kind
-    processors = {"host": os.cpu_count() or 1, "uml": 1}.get(kind, int(cell.factors.get("smp", "1")))
+    processors = cell.platform.processors(cell.factors)
     threads = int(options["threads"])
     if threads <= processors:
         return ""
@@ -67,11 +63,11 @@ def _threads(cell: Cell, options: Mapping[str, str]) -> str:
 
 def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
     size = parse_size(options["file_total_size"])
-    if disk.filesystem == NO_FILESYSTEM and cell.platform != "host":
+    if disk.filesystem == NO_FILESYSTEM and cell.platform.is_guest:
         raise UsageError(
             f"{cell.id}: fileio makes files, so its disk needs a filesystem", hint="e.g. filesystem=ext4"
         )
-    on_directory = parse_platform(cell.platform).inner.kind == "host" and not disk.loop
+    on_directory = not cell.platform.is_guest and not disk.loop
     room = free_bytes(disk.location) if on_directory else disk.size
     if size < room:
         return
@@ -85,7 +81,7 @@ def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
 
 
 def _memory_of(cell: Cell) -> int:
-    if cell.platform != "host":
+    if cell.platform.is_guest:
         return parse_size(cell.factors.get("memory", _DEFAULT_MEMORY))
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemTotal:"):

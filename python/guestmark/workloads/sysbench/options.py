@@ -1,18 +1,18 @@
 """sysbench's own options, by its own names: each is a parameter of the workload and a factor of its cells.
 
-Levels are kept as text in the form sysbench takes them. Importing this module makes the factors known.
+Levels are kept as text in the form sysbench takes them.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from guestmark.core.factors import Factor, one_of, register
+from guestmark.core.factors import Factor, one_of
 from guestmark.core.units import format_size, parse_duration, parse_size
+from guestmark.workloads.common.factors import THREADS, count
 
 TESTS = ("cpu", "memory", "threads", "mutex", "fileio")
 MODES = ("seqwr", "seqrewr", "seqrd", "rndrd", "rndwr", "rndrw")
-_EVERYWHERE = frozenset({"host", "kvm", "tcg", "uml"})
 _ON = {"on": "on", "true": "on", "1": "on", "off": "off", "false": "off", "0": "off"}
 _FLAGS = ("sync", "dsync", "direct")
 NO_FLAGS = "none"
@@ -34,22 +34,9 @@ class Option:
         return f"--{self.name.replace('_', '-')}"
 
 
-def count(text: str) -> str:
-    """A whole number that is not negative."""
-    if not re.fullmatch(r"[0-9]{1,12}", text.strip(), re.ASCII):
-        raise ValueError(f"{text!r} is not a whole number")
-    return str(int(text))
-
-
 def _positive(text: str) -> str:
     if count(text) == "0":
         raise ValueError(f"{text!r} must be at least 1")
-    return count(text)
-
-
-def _threads(text: str) -> str:
-    if not 1 <= int(count(text)) <= 1024:
-        raise ValueError(f"{text!r} is not between 1 and 1024")
     return count(text)
 
 
@@ -89,7 +76,7 @@ def _ratio(text: str) -> str:
 OPTIONS = {
     option.name: option
     for option in (
-        Option("threads", "", "number of threads of the benchmark", _threads, ("1", "2", "4")),
+        Option("threads", "", THREADS.help, THREADS.parse, THREADS.levels),
         Option("events", "", "events after which the test ends; 0: no limit", count),
         Option("time", "", "duration after which the test ends, whole seconds; 0: no limit", whole_seconds),
         Option("rand_seed", "", "seed of the random numbers; 0: another one each time", count),
@@ -121,21 +108,15 @@ OPTIONS = {
         Option("file_rw_ratio", "fileio", "reads for each write of rndrw", _ratio),
     )
 }  # fmt: skip
-# Those that other benchmarks have as well.
-_SHARED = {"threads": frozenset({"sysbench", "oltp", "fio"})}
 # Limits and seeds say how long it is measured, not what.
 _NO_FACTORS = {"events", "time", "rand_seed"}
 FACTORS = {
-    option.name: register(
-        Factor(
-            option.name,
-            option.help if option.test == "" else f"sysbench {option.test}: {option.help}",
-            option.parse,
-            _EVERYWHERE,
-            option.levels,
-            _SHARED.get(option.name, frozenset({"sysbench"})),
-        )
+    option.name: Factor(
+        option.name,
+        option.help if option.test == "" else f"sysbench {option.test}: {option.help}",
+        option.parse,
+        option.levels,
     )
     for option in OPTIONS.values()
     if option.name not in _NO_FACTORS
-}
+} | {THREADS.name: THREADS}

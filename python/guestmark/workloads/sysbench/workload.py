@@ -14,7 +14,7 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, shares_root
+from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
 from guestmark.workloads.sysbench import metrics
 from guestmark.workloads.sysbench import output as sysbench_report
 from guestmark.workloads.sysbench.checks import check_cells, lies_of_memory
@@ -56,15 +56,15 @@ class SysbenchWorkload:
         self._limit_s = plan.policy.trial_limit_s
         self._env = {"PATH": plan.context.get("env", {}).get("PATH") or os.defpath, "LC_ALL": "C"}
         self._cwd = "/"
-        self._same_root = shares_root(cell.platform)
-        self._in_guest = cell.platform != "host"
+        self._same_root = cell.platform.shares_root
+        self._in_guest = cell.platform.is_guest
         self._mounted = self._remounted = self._made = False
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming the package, `UsageError` for files that do not fit on their disk."""
         path = plan.context.get("env", {}).get("PATH") or os.defpath
-        if any(shares_root(cell.platform) for cell in cells) and shutil.which(SYSBENCH, path=path) is None:
+        if any(cell.platform.shares_root for cell in cells) and shutil.which(SYSBENCH, path=path) is None:
             raise PlatformUnusableError("sysbench is not installed", hint=f"install the package {PACKAGE}")
         return check_cells([(cell, options_of(cell)) for cell in cells])
 

@@ -12,7 +12,6 @@ from guestmark.agent.binary import PROGRAM, agent_binary
 from guestmark.agent.syscalls import Section
 from guestmark.core.errors import AttestationError
 from guestmark.core.model import Cell, Measurement, Metric, Plan
-from guestmark.core.platform_spec import parse_platform
 from guestmark.core.units import parse_duration
 from guestmark.workloads.common.clocks import disagreement
 from guestmark.workloads.common.program import sha256_here
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 FACT = "syscalls"  # in a trial's attestation: by operation, how it was measured and what was counted
 _HOST_CPU = "host_cpu_s"
-_EXPECTED = {"kvm": "kvm_exits", "uml": "uml_stops", "tcg": "tcg_tlb_flushes"}
 _LEAST = 0.01  # nanoseconds: what is below the clock's grain still has a logarithm
 
 
@@ -39,7 +37,7 @@ class SyscallsWorkload:
         self._time_s = parse_duration(params["time"])
         self._names: Sequence[str] = params["calls"]
         self._limit_s = plan.policy.trial_limit_s
-        self._innermost = parse_platform(cell.platform).inner.kind
+        self._counter = cell.platform.inner.described.counter
 
     def prepare(self, machine: Machine) -> None:
         """Makes sure that the agent there is the same program as here. Raises `AttestationError` when it is not."""
@@ -49,7 +47,7 @@ class SyscallsWorkload:
             raise AttestationError(
                 f"the agent is not the same program: SHA-256 {here} on the host, {found} on the machine"
             )
-        if (counter := _EXPECTED.get(self._innermost)) and counter not in machine.counters():
+        if (counter := self._counter) and counter not in machine.counters():
             self.warnings.append(
                 f"{metrics.COUNTED[counter].name} is not known: this hypervisor does not tell, "
                 "and the kernel's own statistics cannot be read"

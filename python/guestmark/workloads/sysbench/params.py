@@ -5,14 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 
-from guestmark.core.model import Metric
-from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
-from guestmark.core.workload_kind import WorkloadKind, register
-from guestmark.disks.spec import DEFAULTS as DISK_FACTORS
 from guestmark.plan.schema import Strict
-from guestmark.workloads.sysbench import metrics as sysbench_metrics
-from guestmark.workloads.sysbench.options import OPTIONS, TESTS
+from guestmark.workloads.sysbench.options import OPTIONS
 
 ON_LOOP = frozenset({"filesystem", "mkfs", "mount", "size", "preallocation", "cache", "location"})
 _ROOM = 1.15  # a disk for the files, by default: journal, inodes and a reserve included
@@ -101,38 +96,3 @@ def _limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
             raise ValueError("without a limit of events or time the test would not end")
         limits["time"] = "10"
     return limits
-
-
-def _metrics(params: Mapping[str, Any]) -> tuple[Metric, ...]:
-    return sysbench_metrics.of_test(params["test"])
-
-
-def _label(params: Mapping[str, Any]) -> str:
-    options = params["options"]
-    more = {"fileio": ("file_test_mode",), "memory": ("memory_oper",), "cpu": ("cpu_max_prime",)}
-    return " ".join(["sysbench", params["test"], *(options[name] for name in more.get(params["test"], ()))])
-
-
-def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bool | None:
-    """Options of other tests, and disks where there are none, mean nothing; a loop device is like a guest's disk."""
-    option = OPTIONS.get(name)
-    if option is not None:
-        return None if option.test in ("", params["test"]) else False
-    if name in DISK_FACTORS:
-        if params["test"] != "fileio":
-            return False
-        if platform.inner.kind == "host" and params["disks"][0]["host"] == "loop":
-            return name in ON_LOOP
-    return None
-
-
-SYSBENCH = register(
-    WorkloadKind(
-        "sysbench",
-        f"the distribution's sysbench: {', '.join(TESTS)}",
-        lambda: SysbenchParams,
-        _metrics,
-        _label,
-        decides=_decides,
-    )
-)

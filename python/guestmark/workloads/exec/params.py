@@ -1,14 +1,11 @@
 """The workload `exec` in plans: any command, with numbers in it that `--scale` can multiply."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field, field_validator
 
-from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics
-from guestmark.core.model import Metric
-from guestmark.core.workload_kind import WorkloadKind, register
+from guestmark.core.metric_spec import parse_metrics
 from guestmark.plan.schema import Strict
 
 
@@ -48,21 +45,3 @@ class ExecParams(Strict):
             return str(self.values[name]) if name in self.values else match.group()
 
         return re.sub(r"\{([A-Za-z0-9_-]+)\}", value, word)
-
-
-def _metrics(params: Mapping[str, Any]) -> tuple[Metric, ...]:
-    own = [MetricSpec.from_params(one).metric for one in params.get("metrics", ())]
-    return (*own, *DEFAULT_METRICS)
-
-
-def _label(params: Mapping[str, Any]) -> str:
-    import shlex
-
-    return shlex.join(params["argv"])
-
-
-EXEC = register(
-    WorkloadKind(
-        "exec", "any command, the host's own binary on every platform", lambda: ExecParams, _metrics, _label
-    )
-)

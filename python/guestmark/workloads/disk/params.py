@@ -1,15 +1,11 @@
 """The disk workloads in plans: how much is moved, of what, and how; the disks it moves to are factors."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import field_validator
 
-from guestmark.core.model import Metric
 from guestmark.core.units import format_size, parse_size
-from guestmark.core.workload_kind import WorkloadKind, register, takes_only
 from guestmark.plan.schema import Strict
-from guestmark.workloads.common.metrics import CHANNEL, LAUNCHING, READING, WRITING
 
 Content = Literal["zero", "one", "random"]
 
@@ -93,83 +89,3 @@ class Direct(FromDisk):
         if not 1 <= in_flight <= 64:
             raise ValueError("in_flight must be 1 to 64")
         return in_flight
-
-
-class Guestfish(Sourced):
-    """`method`: what guestfish is told to do; `content` one and zero only for `fill`."""
-
-    method: Literal["upload", "copy", "tgz-in", "fill"] = "upload"
-
-    def to_params(self) -> dict[str, Any]:
-        """Its own machine gets the disks, not ours. Raises `ValueError` for a pattern guestfish has not."""
-        if self.method == "fill" and (self.content == "random" or self.file is not None):
-            raise ValueError("guestfish fills with zero or one only")
-        return super().to_params()
-
-
-_GUESTFISH = takes_only(
-    "memory",
-    "smp",
-    "format",
-    "preallocation",
-    "cluster_size",
-    "location",
-    "size",
-    "filesystem",
-    "mkfs",
-    "mount",
-)
-
-
-def _writing(_params: Mapping[str, Any]) -> tuple[Metric, ...]:
-    return WRITING
-
-
-def _upload_label(params: Mapping[str, Any]) -> str:
-    return {
-        "full": f"upload of {params['amount']}",
-        "channel": f"{params['amount']} through the channel only",
-        "disk": f"{params['amount']} written in the guest only",
-    }[params["variant"]]
-
-
-def _kind(name: str, text: str, model: type[Moved], verb: str) -> WorkloadKind:
-    return register(
-        WorkloadKind(name, text, lambda: model, _writing, lambda params: f"{verb} {params['amount']}")
-    )
-
-
-UPLOAD = register(
-    WorkloadKind(
-        "upload",
-        "bytes go from the host through the guest's channel into a file",
-        lambda: Upload,
-        lambda params: CHANNEL if params["variant"] == "channel" else WRITING,
-        _upload_label,
-    )
-)
-DD = _kind("dd", "a second disk is copied into a file, one block at a time", FromDisk, "dd of")
-DIRECT = _kind("direct", "a second disk is copied into a file with O_DIRECT", Direct, "direct copy of")
-SHARE = _kind("share", "a file of the shared host filesystem is copied", Sourced, "copy from the share of")
-TAR = _kind("tar", "a compressed archive is sent and unpacked in the guest", Sourced, "tar.gz of")
-FILL = _kind("fill", "a pattern is written in the guest", Moved, "fill of")
-FILEWRITE = _kind("filewrite", "a file is written in the guest, one block after the other", Moved, "write of")
-FILEREAD = register(
-    WorkloadKind(
-        "fileread",
-        "a file is read back in the guest after unmounting and mounting again",
-        lambda: Moved,
-        lambda _params: READING,
-        lambda params: f"read of {params['amount']}",
-    )
-)
-GUESTFISH = register(
-    WorkloadKind(
-        "guestfish",
-        "libguestfs itself does it, in its own guest",
-        lambda: Guestfish,
-        lambda _params: LAUNCHING,
-        lambda params: f"guestfish {params['method']} of {params['amount']}",
-        _GUESTFISH,
-    )
-)

@@ -6,16 +6,10 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.workload_kind import WorkloadKind, register
-from guestmark.disks.spec import DEFAULTS as DISK_FACTORS
 from guestmark.plan.schema import Strict
-from guestmark.workloads.fio import metrics as fio_metrics
-from guestmark.workloads.sysbench.kind import ON_LOOP
+from guestmark.workloads.fio.variables import THREADS_VARIABLE, variables_of
 
 _LARGEST = 1 << 20
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-THREADS = "THREADS"  # what the factor `threads` is called in a job file
 # Where a job would leave the disk under test, or the file that is kept with the run.
 _ELSEWHERE = re.compile(r"\s*(?:filename|directory)\s*=\s*(?:.*[:,\s])?(?:/|\.\.|~)")
 _INCLUDED = re.compile(r"^\s*include\s")
@@ -75,33 +69,9 @@ def _check(text: str, values: Mapping[str, object]) -> None:
             )
         if _INCLUDED.match(line):
             raise ValueError(f"line {number}, {line.strip()!r}: the whole job has to be in one file")
-    used = set(_VARIABLE.findall(text))
+    used = set(variables_of(text))
     for name in values:
         if name not in used:
             raise ValueError(f"values.{name} is not used: the job file holds no ${{{name}}}")
-    for name in sorted(used - set(values) - {THREADS}):
+    for name in sorted(used - set(values) - {THREADS_VARIABLE}):
         raise ValueError(f"the job file needs values.{name}")
-
-
-def _label(params: Mapping[str, Any]) -> str:
-    return f"fio {params['name']}".strip()
-
-
-def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bool | None:
-    if name in DISK_FACTORS and platform.inner.kind == "host" and params["disks"][0]["host"] == "loop":
-        return name in ON_LOOP
-    if name == "threads":
-        return None if THREADS in _VARIABLE.findall(params["job"]) else False
-    return None
-
-
-FIO = register(
-    WorkloadKind(
-        "fio",
-        "fio runs a job file of yours on the disk under test",
-        lambda: FioParams,
-        lambda _params: fio_metrics.ALL,
-        _label,
-        decides=_decides,
-    )
-)

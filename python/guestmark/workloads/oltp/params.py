@@ -1,17 +1,14 @@
 """The workload `oltp` in plans: which server, which of sysbench's tests, how much data; the disk is made of factors."""
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
-from guestmark.core.workload_kind import WorkloadKind, register
 from guestmark.plan.schema import Strict
-from guestmark.workloads.oltp import metrics as oltp_metrics
-from guestmark.workloads.sysbench.options import OPTIONS, count, whole_seconds
+from guestmark.workloads.common.factors import THREADS, count
+from guestmark.workloads.sysbench.options import whole_seconds
 
 _TITLES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
@@ -44,7 +41,7 @@ class OltpParams(Strict):
     @field_validator("threads")
     @classmethod
     def _is_a_number_of_threads(cls, threads: str) -> str:
-        return OPTIONS["threads"].parse(threads)
+        return THREADS.parse(threads)
 
     @field_validator("time")
     @classmethod
@@ -86,27 +83,3 @@ class OltpParams(Strict):
         params = self.model_dump(mode="json", exclude={"host_disk"})
         disk = {"role": "target", "location": _DIRECTORY, "host": self.host_disk}
         return {**params, "settings": settings, "disks": [disk]}
-
-
-def _label(params: Mapping[str, Any]) -> str:
-    return f"{_TITLES[params['server']]} {params['test']}"
-
-
-def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bool | None:
-    from guestmark.disks.spec import DEFAULTS
-
-    if name in DEFAULTS and platform.inner.kind == "host" and params["disks"][0]["host"] == "loop":
-        return name not in _UNMOUNTED
-    return None
-
-
-OLTP = register(
-    WorkloadKind(
-        "oltp",
-        "transactions of sysbench on a real MariaDB or PostgreSQL server over its local socket",
-        lambda: OltpParams,
-        lambda _params: oltp_metrics.ALL,
-        _label,
-        decides=_decides,
-    )
-)

@@ -1,0 +1,66 @@
+"""The settings that guests can be given, whatever they do. Importing this costs next to nothing."""
+
+import os
+import re
+
+from guestmark.core.factors import Factor
+from guestmark.core.units import format_size, parse_size
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
+
+
+def _memory(text: str) -> str:
+    size = parse_size(text)
+    if size < 32 * 1024**2:
+        raise ValueError(f"{text!r} is too little to boot Linux in (at least 32M)")
+    if size % 1024**2:
+        raise ValueError(f"{text!r} is not a whole number of MiB")
+    return format_size(size)
+
+
+def count(text: str) -> str:
+    """A number of processors."""
+    if not re.fullmatch(r"\s*[0-9]{1,4}\s*", text, re.ASCII) or int(text) < 1:
+        raise ValueError(f"{text!r} is not a number of processors")
+    return str(int(text))
+
+
+def word(text: str) -> str:
+    """A name that QEMU may know."""
+    if not _WORD.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is not a name QEMU could know")
+    return text.strip()
+
+
+def _kernel(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the kernel's path is empty")
+    path = os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - pathlib costs start-up time
+    if not os.path.isfile(path):  # noqa: PTH113
+        raise ValueError(f"there is no kernel at {path!r}")
+    return path
+
+
+def _kernel_args(text: str) -> str:
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ValueError(f"{text!r} holds control characters")
+    return " ".join(text.split())
+
+
+MEMORY = Factor("memory", "the guest's memory, e.g. 512M or 2GiB", _memory, ("256M", "512M", "1G", "2G"))
+SMP = Factor("smp", "the guest's number of processors", count, ("1", "2", "4"))
+CPU = Factor(
+    "cpu",
+    "QEMU's processor model, e.g. max or host,-vmx; a feature QEMU cannot give is an error unless ,enforce=off",
+    word,
+    ("host", "max", "qemu64", "kvm64"),
+)
+MACHINE = Factor("machine", "QEMU's machine type", word, ("pc", "q35", "microvm"))
+KERNEL = Factor("kernel", "path of the guest's kernel", _kernel)
+KERNEL_ARGS = Factor(
+    "kernel_args",
+    r"more arguments for the guest's kernel, e.g. mitigations=off (a comma inside is written \,)",
+    _kernel_args,
+    ("mitigations=off",),
+)
+EVERY_GUEST = (MEMORY, KERNEL, KERNEL_ARGS)

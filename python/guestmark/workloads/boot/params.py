@@ -1,0 +1,21 @@
+"""The workloads `boot` and `guestfs-run` in plans: how long a guest takes to start and to go, by phase."""
+
+from typing import Any
+
+from pydantic import Field
+
+from guestmark.plan.schema import Strict
+
+
+class BootParams(Strict):
+    """`command` runs between ready and power-off; `initcalls` has the kernel say what its start consists of."""
+
+    command: list[str] = Field(default_factory=list)
+    initcalls: bool = False
+
+    def to_params(self) -> dict[str, Any]:
+        """As the workload and, for `watch`, the platform get them. Raises `ValueError` for no command at all."""
+        if any("\0" in word for word in self.command) or self.command[:1] == [""]:
+            raise ValueError("an empty name or a NUL character cannot be run")
+        work = {"command": self.command} if self.command else {}
+        return {"watch": {"initcalls": self.initcalls}, **work}

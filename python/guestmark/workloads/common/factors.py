@@ -1,0 +1,21 @@
+"""Factors that several workloads take."""
+
+import re
+
+from guestmark.core.factors import Factor
+
+
+def count(text: str) -> str:
+    """A whole number that is not negative."""
+    if not re.fullmatch(r"[0-9]{1,12}", text.strip(), re.ASCII):
+        raise ValueError(f"{text!r} is not a whole number")
+    return str(int(text))
+
+
+def _threads(text: str) -> str:
+    if not 1 <= int(count(text)) <= 1024:
+        raise ValueError(f"{text!r} is not between 1 and 1024")
+    return count(text)
+
+
+THREADS = Factor("threads", "number of threads of the benchmark", _threads, ("1", "2", "4"))

@@ -1,0 +1,32 @@
+"""The parameters of the libguestfs workloads in plans."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from guestmark.plan.schema import Strict
+from guestmark.workloads.disk.params import Sourced
+
+
+class ApiParams(Strict):
+    """A session makes a filesystem and then, `rounds` times, a directory with files that it works on and removes."""
+
+    rounds: Annotated[int, Field(ge=1, le=10_000)] = 16
+
+
+class RunParams(Strict):
+    """`phases`: whether each trial holds a second launch, with libguestfs's messages, for them."""
+
+    phases: bool = True
+
+
+class UploadParams(Sourced):
+    """`method`: what guestfish is told to do; `content` one and zero only for `fill`."""
+
+    method: Literal["upload", "copy", "tgz-in", "fill"] = "upload"
+
+    def to_params(self) -> dict[str, Any]:
+        """Its own machine gets the disks, not ours. Raises `ValueError` for a pattern guestfish does not support."""
+        if self.method == "fill" and (self.content == "random" or self.file is not None):
+            raise ValueError("guestfish fills with zero or one only")
+        return super().to_params()
