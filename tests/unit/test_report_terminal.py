@@ -11,7 +11,7 @@ from rich.console import Console
 
 from guestmark.ledger.model import RunState, StoredRun
 from guestmark.plan.model import Cell
-from guestmark.report.terminal import print_report
+from guestmark.report.render.terminal import print_report
 
 GOLDEN = Path(__file__).parent / "golden"
 RUNS = {

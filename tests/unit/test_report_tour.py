@@ -22,7 +22,8 @@ from guestmark.plan.model import (
     WorkloadSpec,
 )
 from guestmark.report.analysis import analyse
-from guestmark.report.tour import DEEPER, Cost, Finding, next_commands, page
+from guestmark.report.render.terminal import print_page
+from guestmark.report.sections.tour import DEEPER, Cost, Finding, next_commands, page
 
 TIME = Metric("wall_s", "s")
 RATE = Metric("throughput", "B/s", Better.HIGHER)
@@ -70,7 +71,7 @@ VALUES = {
 def shown(run, width=80, findings=FINDINGS):
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
-    console.print(page(run, findings, width))
+    print_page(page(run, findings), console)
     return out.getvalue()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
+from guestmark.page.text import inert
 from guestmark.plan.model import Cell, Plan, Trial, TrialStatus
 from guestmark.plan.units import format_duration
 
@@ -75,5 +76,5 @@ class Lines:
 def _line(text: str) -> None:
     # Nobody reads it any more: no reason to stop measuring.
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"guestmark: {text}\n")
+        sys.stderr.write(f"guestmark: {inert(text, lines=True)}\n")
         sys.stderr.flush()

@@ -11,11 +11,10 @@ from guestmark.cli import options
 from guestmark.errors import PlatformUnusableError, UsageError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from guestmark.ledger.model import StoredRun
+    from guestmark.page.nodes import Page
     from guestmark.plan.model import Plan
-    from guestmark.report.tour import Finding
+    from guestmark.report.sections.tour import Finding
 
 PLAN = "tour"
 
@@ -29,6 +28,7 @@ def command(
     blocks: options.Blocks = None,
     json: options.Json = None,
     markdown: options.Markdown = None,
+    html: options.Html = None,
     ledger: options.Ledger = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -42,7 +42,7 @@ def command(
     interrupted (guestmark resume continues).
     """
     from guestmark.cli import session
-    from guestmark.report.tour import page
+    from guestmark.report.sections.tour import page
 
     findings = _findings(on, quiet)
     usable = [one.platform for one in findings if one.usable]
@@ -53,10 +53,10 @@ def command(
             f"no guest can be started here, so there is nothing to compare ({told})", hint="\n".join(hints)
         )
 
-    def tour_page(run: StoredRun, width: int) -> RenderableType:
-        return page(run, findings, width)
+    def tour_page(run: StoredRun) -> Page:
+        return page(run, findings)
 
-    outputs = session.Outputs(json=json, markdown=markdown, quiet=quiet, page=tour_page)
+    outputs = session.Outputs(json=json, markdown=markdown, html=html, quiet=quiet, page=tour_page)
     raise typer.Exit(session.execute(_plan(usable, blocks), ledger, outputs))
 
 
@@ -70,7 +70,7 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     from guestmark.platforms import registry
     from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import Startable, probe_all
-    from guestmark.report.tour import Finding
+    from guestmark.report.sections.tour import Finding
 
     wanted = parse_platforms(on) if on else load(*library.find(PLAN)).shape.platforms
     names = list(dict.fromkeys(["host", *(str(one) for one in wanted)]))
