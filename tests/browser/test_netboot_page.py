@@ -19,7 +19,8 @@ from report_runs import memory_sweep
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.excerpt import PICTURE, drawn
-from guestmark.report.html import page
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )  # as the ledger keeps it
     run = memory_sweep()
     trials = tuple(replace(trial, attestation={**trial.attestation, PICTURE: kept}) for trial in run.trials)
-    text = page(replace(run, trials=trials))
+    text = render(replace(run, trials=trials), Format.HTML).decode()
     assert len(text) < 400_000
     return lay_out(text, folder)
 

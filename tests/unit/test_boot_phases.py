@@ -17,7 +17,8 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.plan.outline import Overrides
 from guestmark.platforms import phases as steps
 from guestmark.platforms.process import Console, SupervisedProcess
-from guestmark.report import phases as report
+from guestmark.report.figures import split
+from guestmark.report.sections.phases import slowest
 from guestmark.workloads.boot import initcalls
 from guestmark.workloads.boot import metrics as boot_metrics
 from guestmark.workloads.boot.plan import build
@@ -184,14 +185,14 @@ def test_what_a_trial_keeps_of_its_initcalls():
 def test_slowest_over_trials_counts_an_unnamed_call_as_nothing():
     one = {"slowest": [{"name": "a", "seconds": 0.4}, {"name": "b", "seconds": 0.3}]}
     other = {"slowest": [{"name": "b", "seconds": 0.3}]}
-    assert report.slowest([one, other]) == [("b", pytest.approx(0.3)), ("a", pytest.approx(0.2))]
+    assert slowest([one, other]) == [("b", pytest.approx(0.3)), ("a", pytest.approx(0.2))]
 
 
 def test_bars_are_as_long_as_their_sum():
     seconds = [0.1, 0.1, 0.1, 5.0, 0.04]
-    assert sum(report.split(seconds, sum(seconds), 60)) == 60
-    assert sum(report.split(seconds, 2 * sum(seconds), 60)) == 30
-    assert report.split([0.0, 1.0], 1.0, 10) == [0, 10]
+    assert sum(split(seconds, sum(seconds), 60)) == 60
+    assert sum(split(seconds, 2 * sum(seconds), 60)) == 30
+    assert split([0.0, 1.0], 1.0, 10) == [0, 10]
 
 
 # --- plans ------------------------------------------------------------------------------------------------

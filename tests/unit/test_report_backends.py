@@ -8,10 +8,11 @@ from report_runs import constructed
 
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.report.backends import backends
+from guestmark.page.text import text_of
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.nested import nested_over_bare, pairs
+from guestmark.report.sections.backends import backends
+from guestmark.report.sections.nested import pairs, table
 from guestmark.stats.analysis import analyse
 
 CALLS = WorkloadSpec("syscalls", {}, "system calls")
@@ -23,6 +24,12 @@ HALVES = {
 def analysed(cells):
     run = constructed(cells)
     return analyse(run.plan, run.trials, run.unusable)
+
+
+def sentences(cells):
+    (found,) = backends(analysed(cells))
+    assert text_of(found.lead) == "What this says of the backends"
+    return [text_of(item) for item in found.items]
 
 
 def calls():
@@ -44,17 +51,24 @@ def test_nested_is_divided_by_bare_within_blocks():
 
 
 def test_the_table_says_both_and_the_ratio():
-    text = "\n".join(line.plain for line in nested_over_bare(analysed(calls())))
-    assert "uml → tcg/uml" in text
-    assert "×1.5" in text
-    assert nested_over_bare(analysed([one for one in calls() if "/" not in one[0].id])) == []
+    (found,) = table(analysed(calls()))
+    assert found.heading == "Nested over bare"
+    rows = {row.name.parts: [cell.text for cell in row.cells] for row in found.rows}
+    bare, nested, ratio = rows["system calls", "uml → tcg/uml"]
+    assert ratio.startswith("×1.5")
+    assert [text.split()[1] for text in (bare, nested)] == ["s", "s"]
+    assert table(analysed([cell for cell in calls() if "/" not in cell[0].id])) == []
 
 
 def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below():
     run = constructed(calls())
     page, markdown = (render(run, form).decode() for form in (Format.HTML, Format.MARKDOWN))
-    assert re.search(r"<td>uml → tcg/uml</td>(<td>[^<]*</td>){2}<td>×1\.5", page)
-    assert "<strong>What this says of the backends</strong><br>system calls, bare: " in page
+    row = re.search(r"<th scope=\"row\">uml → tcg/uml</th>(.*?)</tr>", page, re.DOTALL)
+    assert row
+    assert re.search(r"×1\.5", re.findall(r"<td.*?</td>", row[1], re.DOTALL)[2])
+    said = re.search(r"<strong>What this says of the backends</strong></p>\s*<ul>(.*?)</ul>", page, re.DOTALL)
+    assert said
+    assert "<li>system calls, bare: " in said[1]
     assert re.search(r"^\| system calls \| uml → tcg/uml \|.*\| ×1\.5", markdown, re.M)
     assert re.search(r"^- system calls, nested: .*Fastest nested: tcg/uml", markdown, re.M)
     bare = constructed([one for one in calls() if "/" not in one[0].id])
@@ -70,7 +84,7 @@ def test_factors_of_the_outer_guest_do_not_part_a_pair():
 
 
 def test_who_is_faster_bare_and_nested():
-    said = [line.plain for line in backends(analysed(calls()))]
+    said = sentences(calls())
     bare = next(line for line in said if ", bare" in line)
     nested = next(line for line in said if ", nested" in line)
     assert "Fastest bare: tcg" in bare
@@ -85,7 +99,7 @@ def test_an_upload_is_taken_apart():
         for name, times in (("uml", 10.0), ("tcg", 1.0))
         for half, ratio in (("full", 3.0), ("channel", 2.0), ("disk", 1.0))
     ]
-    said = "\n".join(line.plain for line in backends(analysed(cells)))
+    said = "\n".join(sentences(cells))
     assert "Upload on uml: the channel takes" in said
     assert "channel over disk ×2.0" in said or "channel over disk ×1.9" in said
     assert "Quickest channel bare: tcg's; uml's is ×" in said

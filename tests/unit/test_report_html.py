@@ -1,5 +1,6 @@
 """The page holds the figures, loads nothing, and lets nothing that was measured become markup."""
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -11,27 +12,56 @@ from hypothesis import strategies as st
 from report_runs import host_uml_tcg, memory_sweep
 from test_report_formats import renamed
 
-from guestmark.report.html import block_ratios, page, ticks
+from guestmark.ledger.model import StoredRun
+from guestmark.page.charts import Ratios
+from guestmark.page.nodes import Chart
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
+from guestmark.report.render.charts import WIDTH, svg, ticks
+from guestmark.report.sections.results import block_ratios, sections
 from guestmark.stats.analysis import analyse
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def plot(text: str) -> ElementTree.Element:
-    """The plot, read by a strict parser."""
-    found = re.search(r"<svg.*?</svg>", text, re.DOTALL)
-    assert found
-    return ElementTree.fromstring(found[0].replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
+def page(run: StoredRun) -> str:
+    return render(run, Format.HTML).decode()
 
 
-def test_every_block_is_a_dot_inside_the_plot() -> None:
-    run = host_uml_tcg(failing={("uml", 3)})
-    picture = plot(page(run))
-    dots = picture.findall(f".//{SVG}circle")
-    assert len(dots) == 11 + 12 + 12  # uml lost one; tcg; the null cell
-    assert all(0 <= float(dot.attrib["cx"]) <= 900 for dot in dots)
-    assert len(picture.findall(f".//{SVG}rect")) == 3
-    assert len({dot.attrib["cx"] for dot in dots}) > 20
+def ratios(run: StoredRun) -> tuple[Chart, Ratios]:
+    (workload,) = analyse(run.plan, run.trials, run.unusable).workloads
+    (chart,) = [node for node in sections(workload, run) if isinstance(node, Chart)]
+    assert isinstance(chart.drawing, Ratios)
+    return chart, chart.drawing
+
+
+def test_every_block_is_a_dot_inside_the_drawing() -> None:
+    chart, drawing = ratios(host_uml_tcg(failing={("uml", 3)}))
+    assert [len(row.blocks) for row in drawing.rows] == [11, 12, 12]  # uml lost one; tcg; the null cell
+    assert 4 not in [block for block, _ in drawing.rows[0].blocks]
+    assert drawing.noise_floor is not None
+    picture = ElementTree.fromstring(svg(chart))
+    dots = [path for path in picture.iter(f"{SVG}path") if path.get("opacity") == "0.7"]
+    assert len(dots) == 35
+    places = [re.findall(r"-?[\d.]+", dot.attrib["transform"]) for dot in dots]
+    assert all(0 <= float(x) <= WIDTH for x, _ in places)
+    assert len({x for x, _ in places}) > 20
+    bars = [path for path in picture.iter(f"{SVG}path") if path.get("opacity") == "0.28"]
+    assert len(bars) == 3
+    assert [path.get("fill") for path in picture.iter(f"{SVG}path")].count("var(--band)") == 1
+
+
+def test_a_drawing_is_told_in_words_and_takes_its_colours_from_the_page() -> None:
+    text = page(host_uml_tcg(failing={("uml", 3)}))
+    drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(drawings) == 3
+    for drawing in drawings:
+        picture = ElementTree.fromstring(drawing)
+        assert picture.get("role") == "img"
+        assert "tcg" in picture.attrib["aria-label"]
+        assert not re.search(r"(fill|stroke)=\"(#|rgb|black|white)", drawing)
+        colours = set(re.findall(r"var\((--[\w-]+)\)", drawing))
+        assert colours <= set(re.findall(r"(--[\w-]+):", text))
 
 
 def test_ratios_are_those_of_the_blocks() -> None:
@@ -54,14 +84,29 @@ def test_nothing_is_loaded_and_nothing_becomes_markup() -> None:
         host_uml_tcg(blocks=7, failing={("uml", 3)}), "<script>alert(1)</script> & \"x\" 'y' \udcff"
     )
     evil = replace(
-        run, trials=tuple(replace(one, reason="<img src=x onerror=alert(1)>") for one in run.trials)
+        run, trials=tuple(replace(trial, reason="<img src=x onerror=alert(1)>") for trial in run.trials)
     )
     text = page(evil)
     text.encode()  # strictly UTF-8
     assert "<script" not in text
     assert "<img" not in text
-    assert not re.search(r"(src|href|url|@import|https?:)\s*[=(\"/]", text.replace("&lt;img src=x", ""))
+    loading = text.replace("&lt;img src=x", "").replace('href="#part-', "")
+    namespaces = re.sub(r'xmlns(:\w+)?="http://www\.w3\.org/[\w/]+"', "", loading)
+    assert not re.search(r"(src|href|url|@import|https?:)\s*[=(\"/]", namespaces)
     assert "secret" not in text
+
+
+def test_the_page_has_what_assistive_programs_look_for() -> None:
+    text = page(host_uml_tcg())
+    assert '<html lang="en">' in text
+    assert re.search(r"<title>[^<]*20261121-213000-k3f</title>", text)
+    for landmark in ("header", "main", "footer"):
+        assert text.count(f"<{landmark}>") == text.count(f"</{landmark}>") == 1
+    assert text.count("<table") == text.count("<caption") == len(re.findall(r"</caption>", text))
+    assert not re.search(r"<th(?![^>]*scope=)[ >]", text)
+    levels = [int(level) for level in re.findall(r"<h(\d)", text)]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 2])
@@ -73,5 +118,5 @@ def test_little_data_does(blocks: int) -> None:
 def test_ticks_are_few_and_inside(low: float, high: float) -> None:
     found = ticks(low, high)
     assert 1 <= len(found) <= 8
-    assert all(low <= one <= high or math.isclose(one, low) or math.isclose(one, high) for one in found)
+    assert all(low <= tick <= high or math.isclose(tick, low) or math.isclose(tick, high) for tick in found)
     assert found == sorted(set(found))

@@ -1,5 +1,6 @@
 """The bars of starts on the terminal and on a run's page, from runs whose phases are given."""
 
+import io
 import re
 from dataclasses import replace
 
@@ -9,7 +10,9 @@ from rich.console import Console
 
 from guestmark.core.model import Cell, Measurement, Metric, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.report import html, terminal
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
+from guestmark.report.render.terminal import print_report
 from guestmark.workloads.boot import metrics as boot_metrics
 
 BOOT = WorkloadSpec("boot", {"watch": {"initcalls": False}}, "boot", "boot")
@@ -52,9 +55,9 @@ def a_run(facts=None):
 
 
 def printed(run, width=100):
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(terminal.report(run, width=width))
-    return console.export_text()
+    out = io.StringIO()
+    print_report(run, Console(width=width, file=out))
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
@@ -88,10 +91,19 @@ def test_the_slowest_initcalls_stand_below():
 
 
 def test_the_page_draws_them_with_every_phase_named():
-    page = html.page(a_run())
-    drawing = re.search(r'<svg[^>]*aria-label="phases of start and end">.*?</svg>', page, re.DOTALL)[0]
-    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', drawing)]
-    assert all(width >= 0 for width in widths)
-    assert len(widths) == 3 * len(boot_metrics.PHASES)
-    assert "<title>kernel 2.000 s</title>" in drawing
-    assert drawing.count("<tspan") == len(boot_metrics.PHASES)
+    page = render(a_run(), Format.HTML).decode()
+    drawing = next(found for found in re.findall(r"<svg.*?</svg>", page, re.DOTALL) if "--part-0" in found)
+    there = [sum(1 for seconds in phases.values() if seconds) for phases in (QEMU, UML, TRACED)]
+    bars = re.findall(r"<path[^>]*fill=\"var\(--part-\d\)\"", drawing)
+    assert len(bars) == sum(there) + 2  # the traced start is switched off, too
+    assert "boot tcg 3.00 s, most of it kernel" in drawing
+    legend = re.search(r'<ul class="legend">(.*?)</ul>', page, re.DOTALL)[1]
+    names = [metric.name.removesuffix("_s") for metric in boot_metrics.PHASES]
+    assert re.findall(r"</span>(\w) (\w+)</li>", legend) == list(zip("VFEKMRAWPX", names, strict=True))
+
+
+def test_markdown_has_the_bars_too():
+    text = render(a_run(), Format.MARKDOWN).decode()
+    rows = re.findall(r"^\| (\w+ \w+) \| ([\d.]+ s) \| `([VFEKMRAWPX]+)` \|$", text, re.MULTILINE)
+    assert [name for name, _, _ in rows] == ["boot tcg", "boot uml", "guestfish tcg"]
+    assert [len(bar) for _, _, bar in rows] == [8, 4, 40]

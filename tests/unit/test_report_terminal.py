@@ -12,7 +12,7 @@ from rich.console import Console
 from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
-from guestmark.report.terminal import print_report
+from guestmark.report.render.terminal import print_report
 
 GOLDEN = Path(__file__).parent / "golden"
 RUNS = {

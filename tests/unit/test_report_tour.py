@@ -23,7 +23,8 @@ from guestmark.core.model import (
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
-from guestmark.report.tour import DEEPER, Cost, Finding, next_commands, page
+from guestmark.report.render.terminal import print_page
+from guestmark.report.sections.tour import DEEPER, Cost, Finding, next_commands, page
 from guestmark.stats.analysis import analyse
 
 TIME = Metric("wall_s", "s")
@@ -74,7 +75,7 @@ VALUES = {
 def shown(run, width=80, findings=FINDINGS):
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
-    console.print(page(run, findings, width))
+    print_page(page(run, findings), console)
     return out.getvalue()
 
 

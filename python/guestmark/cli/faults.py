@@ -8,6 +8,7 @@ import time
 import traceback
 
 from guestmark.core.errors import ExitStatus, GuestmarkError
+from guestmark.page.text import inert
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
 
@@ -19,9 +20,9 @@ class PipeClosed(Exception):  # noqa: N818 - the reader has gone, which is its r
 def show(error: GuestmarkError) -> None:
     """Writes message and hint to standard error."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"guestmark: {error.message}\n")
+        sys.stderr.write(f"guestmark: {inert(error.message, lines=True)}\n")
         for line in error.hint.splitlines():
-            sys.stderr.write(f"  {line}\n")
+            sys.stderr.write(f"  {inert(line)}\n")
 
 
 def status_after(error: BaseException) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import format_duration
+from guestmark.page.text import inert
 
 if TYPE_CHECKING:
     from guestmark.experiment.progress import Estimate
@@ -75,5 +76,5 @@ class Lines:
 def _line(text: str) -> None:
     # Nobody reads it any more: no reason to stop measuring.
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"guestmark: {text}\n")
+        sys.stderr.write(f"guestmark: {inert(text, lines=True)}\n")
         sys.stderr.flush()

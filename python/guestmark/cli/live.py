@@ -13,6 +13,7 @@ from rich.text import Text
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import format_duration
+from guestmark.page.text import inert
 
 if TYPE_CHECKING:
     from guestmark.experiment.progress import Estimate
@@ -80,12 +81,12 @@ class Live:
 
     def block_ended(self, estimate: Estimate) -> None:
         """Shows the new estimates."""
-        from guestmark.report.terminal import result_table
+        from guestmark.report.render.terminal import live
 
         self._estimate, self._estimated_at = estimate, time.monotonic()
         if estimate.analysis.trials:
             # Laid out once a block, not once a second beside a measurement.
-            table = result_table(estimate.analysis, width=self._console.width, details=False)
+            table = live(estimate.analysis, self._console.width)
             lines = self._console.render_lines(table, pad=False)
             room = max(self._console.height - 3, 1)  # the status below must stay in sight
             shown = lines if len(lines) <= room else [*lines[: room - 1], [Segment("…")]]
@@ -94,7 +95,7 @@ class Live:
 
     def note(self, text: str) -> None:
         """Prints a remark that stays on the screen."""
-        self._console.print(Text(f"guestmark: {text}"), soft_wrap=True)
+        self._console.print(Text(f"guestmark: {inert(text, lines=True)}"), soft_wrap=True)
 
     def _draw(self) -> RenderableType:
         return Group(self._table, self._status()) if self._table else self._status()
@@ -110,7 +111,7 @@ class Live:
             text.append(f", {self._in_block} of {len(self._plan.cells)} cells done")
         if self._cell:
             text.append(" · ")
-            text.append(self._cell, style="cyan")
+            text.append(inert(self._cell), style="cyan")
             text.append(f" {self._phase} ({format_duration(time.monotonic() - self._since)})")
         if self._estimate and self._estimate.left_s:
             left = max(self._estimate.left_s - (time.monotonic() - self._estimated_at), 0.0)

@@ -34,6 +34,7 @@ class Measuring:
     json: options.Json = None
     csv: options.Csv = None
     markdown: options.Markdown = None
+    html: options.Html = None
     ledger: options.Ledger = None
     quiet: options.Quiet = False
 
@@ -55,7 +56,7 @@ class Measuring:
             "seed": self.seed,
         }
 
-    def outputs(self, *, then: bool = False) -> Outputs:
+    def outputs(self, *, published: bool = False) -> Outputs:
         """Where the result goes."""
         from guestmark.cli.session import Outputs
 
@@ -64,7 +65,8 @@ class Measuring:
             csv=self.csv,
             markdown=self.markdown,
             quiet=self.quiet,
-            then=then,
+            html=self.html,
+            published=published,
             keep=self.keep,
         )
 

@@ -125,6 +125,10 @@ Json = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="Write the result document there (- for standard output)."),
 ]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Write a page with charts there, for a browser."),
+]
 Csv = Annotated[
     str | None, typer.Option("--csv", metavar="FILE", help="Write one line per measurement there.")
 ]
@@ -186,13 +190,16 @@ Keep = Annotated[
     ),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random order.")]
-Then = Annotated[bool, typer.Option("--then", help="Show the published figures beside the measured ones.")]
+Published = Annotated[
+    bool,
+    typer.Option("--published", "--then", help="Show the published figures beside the measured ones."),
+]
 
 
 def check_published(plan: Plan) -> None:
-    """Raises `UsageError` when `--then` has nothing to show."""
+    """Raises `UsageError` when `--published` has nothing to show."""
     if not plan.published:
         raise UsageError(
-            f"--then: plan {plan.name} has no published figures",
+            f"--published: plan {plan.name} has no published figures",
             hint="docs/plans.md says how a plan carries them",
         )

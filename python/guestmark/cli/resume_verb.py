@@ -14,11 +14,12 @@ def command(
     json: options.Json = None,
     csv: options.Csv = None,
     markdown: options.Markdown = None,
+    html: options.Html = None,
     ledger: options.Ledger = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Continue a run exactly where it stopped."""
     from guestmark.cli import session
 
-    outputs = session.Outputs(json=json, csv=csv, markdown=markdown, quiet=quiet, keep=keep)
+    outputs = session.Outputs(json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, keep=keep)
     raise typer.Exit(session.resume(run, ledger, outputs))

@@ -46,7 +46,7 @@ def command(
         bool,
         typer.Option("--list", help="Show the cells that would run and the time they take; run nothing."),
     ] = False,
-    then: options.Then = False,
+    published: options.Published = False,
     given: Measuring,
 ) -> None:
     """Run a plan: workloads, platforms and factors from a TOML file.
@@ -69,12 +69,12 @@ def command(
     factor = options.value("--scale", parse_scale, scale)
     outline = load(*library.find(plan), scale=1.0 if factor is None else factor)
     made = assemble(override(outline, wanted), asdict(Caller.current()))
-    if then:
+    if published:
         options.check_published(made)
     if list_:
         _list(made, given.ledger)
         return
-    raise typer.Exit(session.execute(made, given.ledger, given.outputs(then=then)))
+    raise typer.Exit(session.execute(made, given.ledger, given.outputs(published=published)))
 
 
 def _list(plan: Plan, ledger_path: str | None) -> None:

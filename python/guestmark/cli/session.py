@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,15 +10,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from guestmark.core.errors import ExitStatus, LedgerError, UsageError
+from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
 from guestmark.core.model import LeftOut, Plan, RunState, TrialStatus
 from guestmark.ledger.model import StoredRun
+from guestmark.page.text import inert
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from guestmark.experiment.progress import Observer
     from guestmark.ledger.store import Ledger
+    from guestmark.page.nodes import Page
     from guestmark.platforms.base import Platform, Unusable, Usable
     from guestmark.platforms.probe import Startable
 
@@ -29,15 +30,18 @@ class Outputs:
     json: str | None = None
     csv: str | None = None
     markdown: str | None = None
+    html: str | None = None
     quiet: bool = False
-    then: bool = False  # published figures beside the measured ones
+    published: bool = False  # published figures beside the measured ones
     keep: bool = False  # disk images of trials that fail or are interrupted
     environment: bool = False  # what it was measured on
-    page: Callable[[StoredRun, int], RenderableType] | None = None  # instead of the report; columns given
+    page: Callable[[StoredRun], Page] | None = (
+        None  # on the terminal instead of the report, in files before it
+    )
 
     def files(self) -> list[tuple[str, str]]:
         """Format and destination of each output that was asked for."""
-        asked = (("json", self.json), ("csv", self.csv), ("markdown", self.markdown))
+        asked = (("json", self.json), ("csv", self.csv), ("markdown", self.markdown), ("html", self.html))
         return [(name, path) for name, path in asked if path is not None]
 
     @property
@@ -149,28 +153,57 @@ def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> i
 def show(stored: StoredRun, outputs: Outputs) -> None:
     """Prints the report and writes the documents that were asked for."""
     from guestmark.report import export_format, formats
-    from guestmark.report.terminal import print_page, print_report
+    from guestmark.report.render.terminal import print_page, print_report
     from guestmark.stats.analysis import analyse
 
     analysis = analyse(stored.plan, stored.trials, stored.unusable)
+    page = None if outputs.page is None else outputs.page(stored)
+    first = () if page is None else page.sections
     for name, path in outputs.files():
-        write(formats.render(stored, export_format.Format(name), analysis), path)
+        write(formats.render(stored, export_format.Format(name), analysis, first=first), path)
     if not outputs.stdout_taken:
         from rich.console import Console
 
         console = Console(highlight=False)
-        if outputs.page is not None:
-            print_page(outputs.page(stored, console.width), console)
-            return
-        print_report(stored, console, then=outputs.then, environment=outputs.environment)
+        with writing_to_stdout():
+            if page is not None:
+                print_page(page, console)
+                return
+            print_report(
+                stored,
+                console,
+                analysis=analysis,
+                published=outputs.published,
+                environment=outputs.environment,
+            )
+
+
+@contextmanager
+def writing_to_stdout() -> Iterator[None]:
+    """What cannot be written is said in one line. A reader that has gone is no error, see `faults`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno in {errno.EPIPE, errno.EIO}:
+            raise
+        # What is left in the buffer would fail once more when the interpreter ends.
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())
+        os.close(sink)
+        raise GuestmarkError(
+            f"standard output cannot be written: {error.strerror or error}",
+            hint="the run is in the ledger all the same: guestmark show last prints it again",
+        ) from error
 
 
 def write(data: bytes, path: str) -> None:
     """Writes a document to a file, or for `-` to standard output. Raises `GuestmarkError` when it cannot."""
     if path == "-":
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        with writing_to_stdout():
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
         return
     from pathlib import Path
 
@@ -232,5 +265,5 @@ def _observer(outputs: Outputs) -> AbstractContextManager[Observer]:
 def _say(text: str, outputs: Outputs, *, loud: bool = False) -> None:
     """A line on standard error; without `loud` only when progress is wanted."""
     if loud or not outputs.quiet:
-        sys.stderr.write(f"guestmark: {text}\n")
+        sys.stderr.write(f"guestmark: {inert(text, lines=True)}\n")
         sys.stderr.flush()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guestmark.cli import options
 
+if TYPE_CHECKING:
+    from guestmark.ledger.model import StoredRun
+
 
 def command(
     run: options.Run,
+    *,
     console_of: Annotated[
         str | None,
         typer.Option(
@@ -20,27 +24,48 @@ def command(
             help="Show what this cell's machine printed in its last failed trial.",
         ),
     ] = None,
-    then: options.Then = False,
+    environment: Annotated[
+        bool,
+        typer.Option("--environment", help="Show all that is known of the host and the guests, too."),
+    ] = False,
+    published: options.Published = False,
+    json: options.Json = None,
+    csv: options.Csv = None,
+    markdown: options.Markdown = None,
+    html: options.Html = None,
     ledger: options.Ledger = None,
 ) -> None:
     """Show the result of a run."""
     from guestmark.cli.session import Outputs, show
     from guestmark.ledger import open_ledger
 
+    outputs = Outputs(
+        json=json, csv=csv, markdown=markdown, html=html, published=published, environment=environment
+    )
+    outputs.check()
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
-    if console_of is None:
-        if then:
-            options.check_published(stored.plan)
-        show(stored, Outputs(then=then, environment=True))
+    if console_of is not None:
+        _console(stored, console_of)
         return
+    if published:
+        options.check_published(stored.plan)
+    show(stored, outputs)
+
+
+def _console(stored: StoredRun, wanted: str) -> None:
+    """The console, with everything spelled out that the terminal would obey."""
+    from guestmark.cli.session import writing_to_stdout
     from guestmark.core.model import TrialStatus
     from guestmark.core.nearest import unknown
+    from guestmark.page.text import inert
 
     ids = [cell.id for cell in stored.plan.cells]
-    if console_of not in ids:
-        raise unknown("cell", console_of, ids)
-    mine = [trial for trial in stored.trials if trial.cell_id == console_of]
+    if wanted not in ids:
+        raise unknown("cell", wanted, ids)
+    mine = [trial for trial in stored.trials if trial.cell_id == wanted]
     failed = [trial for trial in mine if trial.status is TrialStatus.FAILED]
-    for trial in (failed or mine)[-1:]:
-        sys.stdout.write(trial.console if trial.console.endswith("\n") else f"{trial.console}\n")
+    with writing_to_stdout():
+        for trial in (failed or mine)[-1:]:
+            lines = inert(trial.console.replace("\r\n", "\n"), lines=True)
+            sys.stdout.write(lines if lines.endswith("\n") else f"{lines}\n")

@@ -11,11 +11,10 @@ from guestmark.cli import options
 from guestmark.core.errors import PlatformUnusableError, UsageError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from guestmark.core.model import Plan
     from guestmark.ledger.model import StoredRun
-    from guestmark.report.tour import Finding
+    from guestmark.page.nodes import Page
+    from guestmark.report.sections.tour import Finding
 
 PLAN = "tour"
 
@@ -29,6 +28,7 @@ def command(
     blocks: options.Blocks = None,
     json: options.Json = None,
     markdown: options.Markdown = None,
+    html: options.Html = None,
     ledger: options.Ledger = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -42,7 +42,7 @@ def command(
     interrupted (guestmark resume continues).
     """
     from guestmark.cli import session
-    from guestmark.report.tour import page
+    from guestmark.report.sections.tour import page
 
     findings = _findings(on, quiet)
     usable = [one.platform for one in findings if one.usable]
@@ -53,10 +53,10 @@ def command(
             f"no guest can be started here, so there is nothing to compare ({told})", hint="\n".join(hints)
         )
 
-    def tour_page(run: StoredRun, width: int) -> RenderableType:
-        return page(run, findings, width)
+    def tour_page(run: StoredRun) -> Page:
+        return page(run, findings)
 
-    outputs = session.Outputs(json=json, markdown=markdown, quiet=quiet, page=tour_page)
+    outputs = session.Outputs(json=json, markdown=markdown, html=html, quiet=quiet, page=tour_page)
     raise typer.Exit(session.execute(_plan(usable, blocks), ledger, outputs))
 
 
@@ -64,13 +64,13 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     """What can be used of the platforms that were asked for, or of all."""
     from typing import cast
 
-    from guestmark.core.platform_spec import parse_platform, parse_platforms
+    from guestmark.core.platform_spec import parse_platforms
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.platforms import registry
     from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import Startable, probe_all
-    from guestmark.report.tour import Finding
+    from guestmark.report.sections.tour import Finding
 
     wanted = parse_platforms(on) if on else load(*library.find(PLAN)).shape.platforms
     names = list(dict.fromkeys(["host", *(str(one) for one in wanted)]))
@@ -80,14 +80,8 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
         sys.stderr.write(f"guestmark: finding out which of {', '.join(names)} can be used here …\n")
         sys.stderr.flush()
     platforms = [registry.get(name) for name in names]
-    found: dict[str, Usable | Unusable] = {
-        platform.name: platform.probe()
-        for platform in platforms
-        if not parse_platform(platform.name).is_guest
-    }
-    found |= probe_all(
-        cast("list[Startable]", [platform for platform in platforms if platform.name not in found])
-    )
+    found: dict[str, Usable | Unusable] = {one.name: one.probe() for one in platforms if one.name == "host"}
+    found |= probe_all(cast("list[Startable]", [one for one in platforms if one.name != "host"]))
     return [
         Finding(name, usable=False, reason=result.reason, hint=result.hint)
         if isinstance(result := found[name], Unusable)

@@ -8,7 +8,9 @@ from typing import Any
 from guestmark.core.model import Metric, Trial, TrialStatus
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
-from guestmark.report import surroundings
+from guestmark.page.nodes import Page
+from guestmark.report.render import plain
+from guestmark.report.sections import environment, page
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 from guestmark.stats.summary import Summary
@@ -19,12 +21,15 @@ CONSOLE_LIMIT = (
 )
 
 
-def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[str, Any]:
+def result_document(
+    run: StoredRun, analysis: Analysis | None = None, made: Page | None = None
+) -> dict[str, Any]:
     """The document of a run: dicts, lists, strings, finite numbers, booleans and None, in a stable order.
 
     What is not a number (NaN, infinities) is null, bytes that are not UTF-8 become U+FFFD, and of the
     caller's environment variables only the names are told. `null_cells` are all copies of cells that show the noise;
-    those which were asked for (`--on host,host`) are among `cells` too.
+    those which were asked for (`--on host,host`) are among `cells` too. `report` is what every
+    other format shows, section by section: `made`, or the run's page.
     """
     found = analysis or analyse(run.plan, run.trials, run.unusable)
     owner = {result.cell.id: workload for workload in found.workloads for result in workload.cells}
@@ -61,7 +66,8 @@ def result_document(run: StoredRun, analysis: Analysis | None = None) -> dict[st
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
         "unusable": to_plain(run.unusable),
-        **surroundings.document(run),
+        **environment.document(run),
+        "report": plain.document(made or page(run, found)),
     }
     cleaned: dict[str, Any] = clean(document)
     return cleaned
@@ -95,8 +101,8 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         "status": result.status.value,
         "reason": result.reason,
         "trials": [_trial(trial) for trial in result.trials],
-        "summary": {name: _summary(one, metrics[name]) for name, one in result.summary.items()},
-        "vs_baseline": {name: _comparison(one) for name, one in result.comparison.items()},
+        "summary": {name: _summary(summary, metrics[name]) for name, summary in result.summary.items()},
+        "vs_baseline": {name: _comparison(comparison) for name, comparison in result.comparison.items()},
     }
 
 
@@ -105,9 +111,11 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "block": trial.block,
         "order": trial.order,
         "status": trial.status.value,
-        "measurements": {one.metric.name: one.value for one in trial.measurements},
+        "measurements": {measurement.metric.name: measurement.value for measurement in trial.measurements},
         "reason": trial.reason,
-        "iterations": {one.metric.name: list(one.iterations) for one in trial.measurements},
+        "iterations": {
+            measurement.metric.name: list(measurement.iterations) for measurement in trial.measurements
+        },
         "started_at": timestamp(trial.started_at),
         "duration_s": trial.duration_s,
         "phases": to_plain(trial.phases),
@@ -166,7 +174,7 @@ def clean(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     if isinstance(value, Mapping):
-        return {clean(key): clean(one) for key, one in value.items()}
+        return {clean(key): clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [clean(one) for one in value]
+        return [clean(item) for item in value]
     return value

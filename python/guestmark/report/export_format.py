@@ -11,3 +11,14 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
     PARQUET = "parquet"
     HTML = "html"
+
+
+SUFFIXES = {
+    ".json": Format.JSON,
+    ".csv": Format.CSV,
+    ".parquet": Format.PARQUET,
+    ".md": Format.MARKDOWN,
+    ".markdown": Format.MARKDOWN,
+    ".html": Format.HTML,
+    ".htm": Format.HTML,
+}

@@ -2,6 +2,7 @@
 are powers of ten.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -132,6 +133,18 @@ def bar(value: float, largest: float, width: int) -> str:
         return ""
     eighths = max(1, round(value / largest * width * 8))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def split(lengths: Sequence[float], largest: float, width: int) -> list[int]:
+    """How many of `width` characters each part of a bar gets, where a bar of `largest` takes all of them.
+
+    Ends are rounded, not lengths, so that bars are as long as they should be.
+    """
+    ends, at = [0], 0.0
+    for length in lengths:
+        at += length
+        ends.append(round(at / largest * width) if largest > 0 else 0)
+    return [end - start for start, end in itertools.pairwise(ends)]
 
 
 def _clamp(places: int) -> int:

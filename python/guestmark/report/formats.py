@@ -1,8 +1,8 @@
-"""Runs for other programs: JSON, CSV, Markdown, Parquet, HTML.
+"""Runs as files: JSON, CSV, Parquet, Markdown, HTML.
 
 JSON is the whole result document. CSV and Parquet are the raw figures in long form, one row for each trial
-and metric (failed trials have one row without a metric), as every data tool likes to read them. Markdown is
-the summary, to be pasted into an issue or a README.
+and metric (failed trials have one row without a metric), as every data tool likes to read them. Markdown and HTML are
+the report as people read it.
 """
 
 import csv
@@ -10,20 +10,17 @@ import io
 import json
 import os
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.model import CellStatus, Metric
 from guestmark.ledger.model import StoredRun
-from guestmark.report import figures, nested
-from guestmark.report.backends import backends
+from guestmark.page.nodes import Section
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
-from guestmark.report.terminal import durability
-from guestmark.report.then import Side, sides
-from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
-from guestmark.stats.compare import label
+from guestmark.stats.analysis import Analysis, analyse
 
 COLUMNS = (
     "run", "workload", "cell", "platform", "baseline", "null_of", "block", "order", "status", "reason",
@@ -32,21 +29,29 @@ COLUMNS = (
 FACTOR = "factor_"  # prefix of the columns of factors, which follow `platform`
 
 
-def render(run: StoredRun, form: Format, analysis: Analysis | None = None) -> bytes:
-    """The run in this format; text is UTF-8 and ends with a line feed."""
+def render(
+    run: StoredRun, form: Format, analysis: Analysis | None = None, *, first: Sequence[Section] = ()
+) -> bytes:
+    """The run in this format; text is UTF-8 and ends with a line feed. Pages begin with the sections `first`."""
     form = Format(form)
     if form is Format.CSV:
         return _csv(run).encode()
     if form is Format.PARQUET:
         return _parquet(run)
-    found = analysis or analyse(run.plan, run.trials, run.unusable)
-    if form is Format.MARKDOWN:
-        return _markdown(run, found).encode()
-    if form is Format.HTML:
-        from guestmark.report.html import page
+    from guestmark.report.sections import page
 
-        return page(run, found).encode()
-    document = result_document(run, found)
+    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    made = page(run, found)
+    made = replace(made, sections=(*first, *made.sections))
+    if form is Format.MARKDOWN:
+        from guestmark.report.render import markdown
+
+        return markdown.render(made).encode()
+    if form is Format.HTML:
+        from guestmark.report.render import html
+
+        return html.render(made).encode()
+    document = result_document(run, found, made)
     return (json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -115,13 +120,13 @@ def trial_rows(run: StoredRun) -> list[dict[str, Any]]:
         rows += [
             common
             | {
-                "metric": one.metric.name,
-                "unit": one.metric.unit,
-                "better": one.metric.better.value,
-                "value": one.value,
-                "iterations": len(one.iterations),
+                "metric": measurement.metric.name,
+                "unit": measurement.metric.unit,
+                "better": measurement.metric.better.value,
+                "value": measurement.value,
+                "iterations": len(measurement.iterations),
             }
-            for one in trial.measurements
+            for measurement in trial.measurements
         ]
     names = columns(run)
     return [{name: clean(row.get(name)) for name in names} for row in rows]
@@ -157,110 +162,3 @@ def _parquet(run: StoredRun) -> bytes:
     out = io.BytesIO()
     polars.DataFrame(trial_rows(run), schema=kinds).write_parquet(out)
     return out.getvalue()
-
-
-# --- Markdown -----------------------------------------------------------------------------------------------
-
-
-def _markdown(run: StoredRun, analysis: Analysis) -> str:
-    parts = []
-    for workload in analysis.workloads:
-        parts.append(f"`{_code(workload.title)}`")
-        if workload.metrics:
-            parts.append("\n".join(_markdown_table(workload)))
-        for side in sides(workload, run.plan):
-            parts += [
-                _escape(side.title),
-                "\n".join(_markdown_then(side)),
-                _escape(". ".join(side.small_print)),
-            ]
-        troubles = [result for result in workload.cells if result.status is not CellStatus.OK]
-        if troubles:
-            parts.append("\n".join(f"- {_escape(_trouble(result))}" for result in troubles))
-    if rows := nested.table(analysis):
-        table = [
-            _row(list(nested.HEADING)),
-            "| :-- | :-- | --: | --: | :-- |",
-            *(_row(list(row)) for row in rows),
-        ]
-        parts += [nested.TITLE, "\n".join(table)]
-    if lines := backends(analysis):
-        parts += [lines[0].plain, "\n".join(f"- {_escape(line.plain)}" for line in lines[1:])]
-    floors = [
-        f", noise floor {figures.percent(workload.noise_floors[workload.metrics[0].name])}"
-        for workload in analysis.workloads
-        if workload.metrics and workload.metrics[0].name in workload.noise_floors
-    ]
-    said = f"{analysis.blocks} blocks, {analysis.trials} trials ({analysis.failed} failed), seed {run.seed}"
-    floor = floors[0] if len(floors) == 1 else ""
-    parts.append(f"Run {run.id}: {said}{floor}. Means and ratios with 95 % intervals.")
-    return "\n\n".join(parts) + "\n"
-
-
-def _markdown_then(side: Side) -> list[str]:
-    lines = [_row(["cell", *(column[0] for column in side.numbers)])]
-    lines.append("| :-- |" + " --: |" * len(side.numbers))
-    for row, pair in enumerate(side.pairs, start=1):
-        lines.append(_row([pair.result.cell.id, *(column[row].strip() for column in side.numbers)]))
-    return lines
-
-
-def _trouble(result: CellResult) -> str:
-    return f"{result.cell.id}: {result.status.value} – {result.reason}"
-
-
-def _markdown_table(workload: WorkloadResult) -> list[str]:
-    units = {
-        metric.name: figures.table_unit(
-            metric.unit,
-            [result.summary[metric.name].mean for result in workload.shown if metric.name in result.summary],
-        )
-        for metric in workload.metrics
-    }
-    first, others = workload.metrics[0], workload.metrics[1:]
-    baseline = workload.baseline.cell.id if workload.baseline else ""
-    heads = ["cell", figures.heading(first, units[first.name]), f"vs {baseline}", "verdict"]
-    durable = [durability(result) for result in workload.shown]
-    heads += ["durable"] if any(durable) else []
-    heads += [figures.heading(metric, units[metric.name]) for metric in others]
-    lines = [_row(heads), "| :-- | --: | --: | :-- |" + " :-- |" * any(durable) + " --: |" * len(others)]
-    for result, reached in zip(workload.shown, durable, strict=True):
-        comparison = result.comparison.get(first.name)
-        against = ""
-        if comparison is not None and comparison.ratio is not None:
-            against = figures.ratio(comparison.ratio, comparison.ci)
-        verdict = "" if comparison is None else label(comparison.verdict, first)
-        cells = [
-            result.cell.id,
-            _estimate(result, first, units[first.name]),
-            "baseline" if result.cell.baseline else against,
-            verdict,
-            *([reached] if any(durable) else []),
-        ]
-        cells += [_estimate(result, metric, units[metric.name]) for metric in others]
-        lines.append(_row(cells))
-    return lines
-
-
-def _estimate(result: CellResult, metric: Metric, unit: figures.Unit) -> str:
-    summary = result.summary.get(metric.name)
-    if summary is None:
-        return result.status.value if result.status is not CellStatus.OK else "–"
-    mean, half = figures.estimate(summary.mean, summary.ci, unit)
-    return f"{mean} ± {half}" if half else mean
-
-
-def _row(cells: list[str]) -> str:
-    return "| " + " | ".join(_escape(cell) for cell in cells) + " |"
-
-
-def _escape(text: str) -> str:
-    """Text that cannot break out of a table or become markup."""
-    flat = " ".join(str(clean(text)).split())
-    for character in "\\|*`<":
-        flat = flat.replace(character, "\\" + character)
-    return flat
-
-
-def _code(text: str) -> str:
-    return " ".join(str(clean(text)).split()).replace("`", "'")

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.text import Text
 
-from guestmark.core.model import Metric, TrialStatus
+from guestmark.core.model import Metric
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.report import figures
+from guestmark.report.sections.results import by_block
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
 
 TITLE = "Nested over bare"
-HEADING = ("", "", "bare", "nested", "nested over bare")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Pair:
 
 def ratio(over: CellResult, under: CellResult, metric: str) -> Ratio | None:
     """`over` divided by `under`, paired by block; None when no block has both."""
-    first, second = _by_block(over, metric), _by_block(under, metric)
+    first, second = by_block(over.trials, metric), by_block(under.trials, metric)
     logs = np.array(
         [
             np.log(first[block] / second[block])
@@ -69,35 +69,27 @@ def pairs(analysis: Analysis) -> Iterator[Pair]:
                 yield Pair(workload, metric, bare, nested, ratio(nested, bare, metric.name))
 
 
-def table(analysis: Analysis) -> list[tuple[str, ...]]:
-    """Rows of the table under `HEADING`; none when no backend was measured both ways."""
-    return [
-        (
-            pair.workload.title,
-            f"{pair.bare.cell.platform} → {pair.nested.cell.platform}",
-            _mean(pair.bare, pair.metric),
-            _mean(pair.nested, pair.metric),
-            str(pair.ratio),
+def table(analysis: Analysis) -> list[Table]:
+    """The table of all pairs; none when no backend was measured both ways."""
+    rows = tuple(
+        Row(
+            RowName((pair.workload.title, f"{pair.bare.cell.platform} → {pair.nested.cell.platform}")),
+            (
+                figure(*_mean(pair.bare, pair.metric)),
+                figure(*_mean(pair.nested, pair.metric)),
+                figure(*str(pair.ratio).split(" ", 1)),
+            ),
         )
         for pair in pairs(analysis)
         if pair.ratio is not None
-    ]
-
-
-def nested_over_bare(analysis: Analysis) -> list[Text]:
-    """The table as lines; empty when it has no rows."""
-    rows = table(analysis)
-    if not rows:
-        return []
-    widths = [max(len(row[column]) for row in (HEADING, *rows)) for column in range(len(HEADING))]
-    lines = [Text(TITLE, style="bold")]
-    for row in (HEADING, *rows):
-        cells = [
-            f"{cell:>{width}}" if column in (2, 3) else f"{cell:<{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(Text("  ".join(cells).rstrip(), style="dim" if row is HEADING else "", overflow="fold"))
-    return lines
+    )
+    value = (Align.RIGHT, Align.LEFT)
+    columns = (
+        Column("bare", value),
+        Column("nested", value),
+        Column("nested over bare", (Align.POINT, Align.LEFT)),
+    )
+    return [Table(TITLE, ("workload", "backend"), columns, rows, heading=TITLE)] if rows else []
 
 
 def _bare(nested: CellResult, others: Sequence[CellResult]) -> CellResult | None:
@@ -113,21 +105,11 @@ def _bare(nested: CellResult, others: Sequence[CellResult]) -> CellResult | None
     return None
 
 
-def _by_block(result: CellResult, metric: str) -> dict[int, float]:
-    return {
-        trial.block: one.value
-        for trial in result.trials
-        if trial.status is TrialStatus.OK
-        for one in trial.measurements
-        if one.metric.name == metric
-    }
-
-
-def _mean(result: CellResult, metric: Metric) -> str:
-    """The mean with its unit; nanoseconds become what reads best."""
+def _mean(result: CellResult, metric: Metric) -> tuple[str, str]:
+    """The mean and its unit; nanoseconds become what reads best."""
     mean, unit = result.summary[metric.name].mean, metric.unit
     if unit == "ns":
         mean, unit = mean / 1e9, "s"
     shown = figures.fitting_unit(unit, [mean])
     value = mean / shown.size
-    return f"{figures.number(value, figures.decimals(None, value))} {shown.name}"
+    return figures.number(value, figures.decimals(None, value)), shown.name

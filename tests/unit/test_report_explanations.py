@@ -7,13 +7,16 @@ from typing import Any
 
 from report_runs import constructed
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console
 
 from guestmark.core.errors import MachineError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.experiment.counting import Counting
-from guestmark.report.why import why_parts
+from guestmark.page.nodes import Part, Section
+from guestmark.report.render.terminal import draw
+from guestmark.report.sections.by_workload import of_kind
+from guestmark.report.sections.explanations import counted
 from guestmark.stats.analysis import analyse
 
 MIX = WorkloadSpec("syscalls", {}, "system calls")
@@ -41,7 +44,10 @@ def said(width: int, workload: WorkloadSpec, facts: Mapping[str, Mapping[str, An
     trials = [dataclasses.replace(trial, attestation=facts[trial.cell_id]) for trial in run.trials]
     (result,) = analyse(run.plan, trials).workloads
     out = io.StringIO()
-    Console(file=out, width=width).print(Group(*why_parts(result, width)), highlight=False)
+    nodes = (*of_kind(result, run), *counted(result, run))
+    Console(file=out, width=width).print(
+        draw([Section(Part.WORKLOAD, "", nodes, titled=False)], width), highlight=False
+    )
     assert all(cell_len(line) <= width for line in out.getvalue().splitlines())
     return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
 
@@ -73,9 +79,8 @@ def test_other_workloads_have_a_sentence_for_each_guest() -> None:
     }
     assert said(120, command, counted).splitlines() == [
         "In each iteration:",
-        "uml: 1234 times that User-Mode Linux waited for a traced process to stop",
-        "tcg: 12 345 flushes of an emulated TLB, 5000 blocks of code that TCG translated",
-        "",
+        "  uml: 1234 times that User-Mode Linux waited for a traced process to stop",
+        "  tcg: 12 345 flushes of an emulated TLB, 5000 blocks of code that TCG translated",
     ]
     assert said(80, command, {"host": {}}) == ""
 

@@ -5,8 +5,14 @@ from dataclasses import replace
 from report_runs import host_uml_tcg
 
 from guestmark.report.document import result_document
-from guestmark.report.html import page
-from guestmark.report.surroundings import binaries, machines, rows
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
+from guestmark.report.sections.environment import binaries, machines, rows
+
+
+def page(run):
+    return render(run, Format.HTML).decode()
+
 
 ENVIRONMENT = {
     "processor": {"model": "Core <5>", "count": 2, "microcode": "0x1", "smt": "1"},

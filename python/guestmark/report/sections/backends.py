@@ -1,12 +1,13 @@
-"""What a comparison of backends says, in the words of the published one: who is faster nested, where start-up goes,
+"""What a comparison of backends says, in the words of the published result: who is faster nested, where start-up goes,
 and what an upload consists of (libguestfs 1.23.16, 2013)."""
 
-from rich.text import Text
-
 from guestmark.core.platform_spec import parse_platform
+from guestmark.page.nodes import Bullets
+from guestmark.page.text import Inline, Tone, line
 from guestmark.report import figures
-from guestmark.report.nested import ratio
-from guestmark.report.then import figure_for
+from guestmark.report.sections.durability import FLUSHES
+from guestmark.report.sections.nested import ratio
+from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.workloads.boot import metrics as boot_metrics
 
@@ -14,12 +15,11 @@ _BEFORE_KERNEL = (boot_metrics.VMM, boot_metrics.FIRMWARE)
 _KERNEL = (boot_metrics.ENTRY, boot_metrics.KERNEL)  # before its first line it unpacks itself
 _APPLIANCE = (*_KERNEL, boot_metrics.MODULES, boot_metrics.ROOT, boot_metrics.AGENT)
 _CALLS = ("guestfs-api", "syscalls")
-_FLUSHES = "flushes_reached_host"
 
 
-def backends(analysis: Analysis) -> list[Text]:
+def backends(analysis: Analysis) -> list[Bullets]:
     """The conclusions that the run's cells allow; empty when it compares no backends with each other."""
-    lines: list[Text] = []
+    lines: list[Inline] = []
     for workload in analysis.workloads:
         if workload.workload.name in _CALLS:
             lines += _who_is_faster(workload, analysis)
@@ -27,23 +27,25 @@ def backends(analysis: Analysis) -> list[Text]:
         if workload.workload.name == "boot":
             lines += _where_starting_goes(workload)
     lines += _channel_against_disk(analysis)
-    return [Text("What this says of the backends", style="bold"), *lines] if lines else []
+    return [Bullets(line("What this says of the backends", Tone.STRONG), tuple(lines))] if lines else []
 
 
 # --- who is faster, bare and nested -------------------------------------------------------------------------
 
 
-def _who_is_faster(workload: WorkloadResult, analysis: Analysis) -> list[Text]:
+def _who_is_faster(workload: WorkloadResult, analysis: Analysis) -> list[Inline]:
     if not workload.metrics:
         return []
     metric = workload.metrics[0].name
     lines = []
     for nested in (False, True):
         there = [
-            one for one in workload.shown if one.cell.platform.nested is nested and metric in one.summary
+            result
+            for result in workload.shown
+            if result.cell.platform.nested is nested and metric in result.summary
         ]
-        uml = next((one for one in there if _kind(one) == "uml"), None)
-        others = [one for one in there if one is not uml and one.cell.platform.is_guest]
+        uml = next((result for result in there if _kind(result) == "uml"), None)
+        others = [result for result in there if result is not uml and result.cell.platform.is_guest]
         if uml is None or not others:
             continue
         said = []
@@ -54,11 +56,11 @@ def _who_is_faster(workload: WorkloadResult, analysis: Analysis) -> list[Text]:
                 said.append(f"{found} the time of {other.cell.platform}{then}")
         where = "nested" if nested else "bare"
         if said:
-            best = min(there, key=lambda one: one.summary[metric].mean)
+            best = min(there, key=lambda result: result.summary[metric].mean)
             lines.append(
-                _line(
-                    f"{workload.title}, {where}: {uml.cell.platform} takes {'; '.join(said)}.",
-                    f" Fastest {where}: {best.cell.platform}.",
+                line(
+                    f"{workload.title}, {where}: {uml.cell.platform} takes {'; '.join(said)}."
+                    f" Fastest {where}: {best.cell.platform}."
                 )
             )
     return lines
@@ -75,22 +77,22 @@ def _then(uml: CellResult, other: CellResult, analysis: Analysis) -> str:
 # --- where start-up goes ------------------------------------------------------------------------------------
 
 
-def _where_starting_goes(workload: WorkloadResult) -> list[Text]:
+def _where_starting_goes(workload: WorkloadResult) -> list[Inline]:
     lines = []
-    for one in workload.shown:
-        ready = one.summary.get(boot_metrics.READY.name)
-        if ready is None or not ready.mean > 0 or boot_metrics.KERNEL.name not in one.summary:
+    for result in workload.shown:
+        ready = result.summary.get(boot_metrics.READY.name)
+        if ready is None or not ready.mean > 0 or boot_metrics.KERNEL.name not in result.summary:
             continue
         before, inside, kernel = (
-            sum(one.summary[metric.name].mean for metric in metrics if metric.name in one.summary)
+            sum(result.summary[metric.name].mean for metric in metrics if metric.name in result.summary)
             for metrics in (_BEFORE_KERNEL, _APPLIANCE, _KERNEL)
         )
         whole = before + inside  # a peer's phases are of a start that was traced, unlike `ready`
-        whose = "" if one.cell.workload.name == "boot" else f"{one.cell.workload.label} on "
+        whose = "" if result.cell.workload.name == "boot" else f"{result.cell.workload.label} on "
         lines.append(
-            _line(
-                f"Start-up of {whose}{one.cell.platform}: of {_seconds(ready.mean)}, hypervisor and firmware have "
-                f"{figures.percent(before / whole)} and the appliance {figures.percent(inside / whole)}",
+            line(
+                f"Start-up of {whose}{result.cell.platform}: of {_seconds(ready.mean)}, hypervisor and firmware have "
+                f"{figures.percent(before / whole)} and the appliance {figures.percent(inside / whole)}"
                 f" (its kernel alone {figures.percent(kernel / whole)}).",
             )
         )
@@ -100,7 +102,7 @@ def _where_starting_goes(workload: WorkloadResult) -> list[Text]:
 # --- channel against disk -----------------------------------------------------------------------------------
 
 
-def _channel_against_disk(analysis: Analysis) -> list[Text]:
+def _channel_against_disk(analysis: Analysis) -> list[Inline]:
     parts: dict[str, dict[str, CellResult]] = {}
     for result in analysis.cells:
         workload = result.cell.workload
@@ -118,36 +120,36 @@ def _channel_against_disk(analysis: Analysis) -> list[Text]:
         whole = halves.get("full")
         of = f" (the whole upload {_mean(whole)})" if whole else ""
         lines.append(
-            _line(
+            line(
                 f"Upload on {name}: the channel takes {_mean(channel)}, the disk {_mean(disk)}{of}: "
-                f"channel over disk {found}.",
-                _durable(disk),
+                f"channel over disk {found}."
+                f"{_durable(disk)}"
             )
         )
     return [*lines, *_slow_channel({name: halves["channel"] for name, halves in complete.items()})]
 
 
-def _slow_channel(channels: dict[str, CellResult]) -> list[Text]:
+def _slow_channel(channels: dict[str, CellResult]) -> list[Inline]:
     """How many times the quickest channel the others are, bare and nested apart."""
     lines = []
     for nested in (False, True):
-        there = [one for name, one in channels.items() if parse_platform(name).nested is nested]
+        there = [result for name, result in channels.items() if parse_platform(name).nested is nested]
         if len(there) < 2:
             continue
-        best = min(there, key=lambda one: one.summary["wall_s"].mean)
+        best = min(there, key=lambda result: result.summary["wall_s"].mean)
         said = [
-            f"{one.cell.platform}'s is {found} as slow"
-            for one in there
-            if one is not best and (found := ratio(one, best, "wall_s")) is not None
+            f"{result.cell.platform}'s is {found} as slow"
+            for result in there
+            if result is not best and (found := ratio(result, best, "wall_s")) is not None
         ]
         if said:
             where = "nested" if nested else "bare"
-            lines.append(_line(f"Quickest channel {where}: {best.cell.platform}'s; {'; '.join(said)}.", ""))
+            lines.append(line(f"Quickest channel {where}: {best.cell.platform}'s; {'; '.join(said)}."))
     return lines
 
 
 def _durable(disk: CellResult) -> str:
-    said = {str(trial.attestation[_FLUSHES]) for trial in disk.trials if _FLUSHES in trial.attestation}
+    said = {str(trial.attestation[FLUSHES]) for trial in disk.trials if FLUSHES in trial.attestation}
     whose = "the outer guest's" if disk.cell.platform.nested else "the host's"
     if said == {"no"}:
         return f" Its flushes do not reach {whose} disk, which is why it looks fast."
@@ -169,9 +171,3 @@ def _mean(result: CellResult) -> str:
 
 def _seconds(value: float) -> str:
     return f"{figures.number(value, figures.decimals(None, value))} s"
-
-
-def _line(said: str, more: str) -> Text:
-    line = Text(said, overflow="fold")
-    line.append(more)
-    return line

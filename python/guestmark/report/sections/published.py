@@ -1,18 +1,17 @@
-"""Then and now: published figures beside the measured ones, each with its ratio to its own baseline."""
+"""Published figures beside the measured ones, each with its ratio to its own baseline."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from guestmark.core.model import Better, Metric, Plan, Published, PublishedFigure
+from guestmark.page.nodes import Bullets, Node
+from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
+from guestmark.page.text import line
 from guestmark.plan.pattern import level_of
 from guestmark.plan.published_units import size_of
 from guestmark.report import figures
-from guestmark.report.document import clean
-from guestmark.report.rows import Names, plain_table, taken
+from guestmark.report.sections.names import row_names
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 
 _MEANING = {
@@ -30,7 +29,7 @@ class Pair:
 
 
 def figure_for(cell: CellResult, published: Published) -> PublishedFigure | None:
-    """The figure about this cell: all that it names agrees; of several the one that names most."""
+    """The most specific figure whose every key matches this cell."""
     fitting = [figure for figure in published.figures if _is_about(figure.cell, cell)]
     return max(fitting, key=lambda figure: len(figure.cell), default=None)
 
@@ -61,44 +60,48 @@ def signed_percent(ratio: float) -> str:
     return f"{sign}{text} %"
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One publication beside one table: a row for each pair, the columns of figures with their headings first."""
-
-    title: str
-    pairs: tuple[Pair, ...]
-    numbers: tuple[list[str], ...]
-    small_print: tuple[str, ...]
-
-
-def sides(workload: WorkloadResult, plan: Plan) -> list[Side]:
-    """Then and now, for each publication that says something about this table's cells."""
+def sections(workload: WorkloadResult, plan: Plan) -> Sequence[Node]:
+    """A table for each publication that says something about this workload's cells."""
     found = []
     for published in plan.published:
         cells = [result for result in workload.cells if result.cell.null_of is None]
-        pairs = tuple(Pair(result, figure_for(result, published)) for result in cells)
+        pairs = [Pair(result, figure_for(result, published)) for result in cells]
         if any(pair.figure for pair in pairs):
-            found.append(_side(pairs, published, plan))
+            found.append(_table(workload, pairs, published, plan))
     return found
 
 
-def _side(pairs: tuple[Pair, ...], published: Published, plan: Plan) -> Side:
+def _table(workload: WorkloadResult, pairs: Sequence[Pair], published: Published, plan: Plan) -> Table:
     metric = next(
         (metric for metric in plan.metrics if metric.name == published.metric),
         Metric(published.metric, published.unit),
     )
     unit = figures.Unit(size_of(published.unit, metric.unit), published.unit)
-    then = [_then(pair.figure) for pair in pairs]
     now_ratios = [_now_ratio(pair.result, metric) for pair in pairs]
     then_ratios = [_then_ratio(pair.figure) for pair in pairs]
     of = published.percent_of
-    numbers = (
-        [f"now, {unit.name}", *figures.aligned([_now(pair.result, metric, unit) for pair in pairs])],
-        ["×base", *_ratio_texts(now_ratios)],
-        [of, *_percents(now_ratios, of, metric)],
-        [f"then, {unit.name}", *figures.aligned(then)],
-        ["×base", *_ratio_texts(then_ratios)],
-        [of, *_percents(then_ratios, of, metric)],
+    columns = (
+        Column(f"now, {unit.name}", (Align.POINT,)),
+        Column("×base", (Align.POINT,)),
+        Column(of, (Align.RIGHT,)),
+        Column(f"then, {unit.name}", (Align.POINT,)),
+        Column("×base", (Align.POINT,)),
+        Column(of, (Align.RIGHT,)),
+    )
+    headings, names = row_names(workload, [pair.result for pair in pairs])
+    rows = tuple(
+        Row(
+            name,
+            (
+                _now(pair.result, metric, unit),
+                _ratio(now_ratio),
+                _percent(now_ratio, of, metric),
+                _then(pair.figure),
+                _ratio(then_ratio),
+                _percent(then_ratio, of, metric),
+            ),
+        )
+        for name, pair, now_ratio, then_ratio in zip(names, pairs, now_ratios, then_ratios, strict=True)
     )
     small = [f"then: {published.source}", *([published.conditions] if published.conditions else [])]
     small.append(f"×base: {published.metric} against the baseline's; then: against the publication's own")
@@ -109,23 +112,7 @@ def _side(pairs: tuple[Pair, ...], published: Published, plan: Plan) -> Side:
         small.append(f"now is at scale {scale:g}, then at full size: ratios can be compared, seconds cannot")
     called = f" ({published.name})" if published.name else ""
     title = f"Then and now: {figures.heading(metric, unit)}{called}"
-    return Side(str(clean(title)), pairs, numbers, tuple(str(clean(line)) for line in small))
-
-
-def then_parts(workload: WorkloadResult, plan: Plan, names: Names) -> list[RenderableType]:
-    """The tables of then and now, for the terminal."""
-    parts: list[RenderableType] = []
-    for side in sides(workload, plan):
-        room = names.width - taken(side.numbers)
-        columns = [*names.columns([pair.result for pair in side.pairs], room), *side.numbers]
-        table = plain_table()
-        for column in columns:
-            table.add_column(column[0], no_wrap=True, overflow="ellipsis")
-        for row in range(1, len(side.pairs) + 1):
-            table.add_row(*(Text(column[row]) for column in columns))
-        lines = [Text(line, style="dim", overflow="fold") for line in side.small_print]
-        parts += [Text(side.title, style="bold"), table, *lines, Text()]
-    return parts
+    return Table(title, headings, columns, rows, legend=tuple(map(line, small)), heading=title)
 
 
 def _other_baseline(pairs: Sequence[Pair], published: Published) -> str:
@@ -137,15 +124,19 @@ def _other_baseline(pairs: Sequence[Pair], published: Published) -> str:
     return f"the baselines differ, now {ours.cell.id}, then {theirs}: the ratios are not about the same"
 
 
-def _now(result: CellResult, metric: Metric, unit: figures.Unit) -> str:
+def _now(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
-        return result.status.value if result.status.value != "ok" else "–"
-    return figures.estimate(summary.mean, summary.ci, unit)[0]
+        return words(result.status.value if result.status.value != "ok" else "–")
+    return figure(figures.estimate(summary.mean, summary.ci, unit)[0])
 
 
-def _then(figure: PublishedFigure | None) -> str:
-    return "–" if figure is None else figures.number(figure.value, _places(figure.value))
+def _then(published: PublishedFigure | None) -> Cell:
+    return (
+        figure("–")
+        if published is None
+        else figure(figures.number(published.value, _places(published.value)))
+    )
 
 
 def _now_ratio(result: CellResult, metric: Metric) -> float | None:
@@ -155,12 +146,12 @@ def _now_ratio(result: CellResult, metric: Metric) -> float | None:
     return None if comparison is None else comparison.ratio
 
 
-def _then_ratio(figure: PublishedFigure | None) -> float | None:
-    return None if figure is None or not figure.baseline else figure.value / figure.baseline
+def _then_ratio(published: PublishedFigure | None) -> float | None:
+    return None if published is None or not published.baseline else published.value / published.baseline
 
 
-def _ratio_texts(ratios: Sequence[float | None]) -> list[str]:
-    return figures.aligned(["–" if ratio is None else f"×{_short(ratio)}" for ratio in ratios])
+def _ratio(ratio: float | None) -> Cell:
+    return figure("–") if ratio is None else figure(f"×{_short(ratio)}")
 
 
 def _short(ratio: float) -> str:
@@ -170,13 +161,10 @@ def _short(ratio: float) -> str:
     return figures.number(ratio, 2 if ratio >= 0.095 or ratio <= 0 else figures.decimals(None, ratio) - 1)
 
 
-def _percents(ratios: Sequence[float | None], of: str, metric: Metric) -> list[str]:
-    texts = [
-        "–" if ratio is None or ratio <= 0 else signed_percent(percent_ratio(ratio, of, metric.better))
-        for ratio in ratios
-    ]
-    room = max(map(len, texts), default=0)
-    return [f"{text:>{room}}" for text in texts]
+def _percent(ratio: float | None, of: str, metric: Metric) -> Cell:
+    if ratio is None or ratio <= 0:
+        return figure("–")
+    return figure(signed_percent(percent_ratio(ratio, of, metric.better)))
 
 
 def _places(value: float) -> int:
@@ -184,18 +172,19 @@ def _places(value: float) -> int:
     return len(f"{value:.6f}".rstrip("0").partition(".")[2])
 
 
-def not_measured(analysis: Analysis) -> list[RenderableType]:
+def not_measured(analysis: Analysis) -> list[Bullets]:
     """The published figures about cells this run does not have, so that none is hidden."""
-    lines: list[RenderableType] = []
+    parts = []
     for published in analysis.plan.published:
         used = [figure_for(result, published) for result in analysis.cells]
-        rest = [figure for figure in published.figures if not any(figure is one for one in used)]
+        rest = [each for each in published.figures if not any(each is other for other in used)]
         if not rest:
             continue
         where = f" ({published.name})" if published.name else ""
-        lines.append(Text(f"Published{where}, not measured in this run:", style="dim"))
-        for figure in rest:
-            cell = " ".join(f"{name}={level}" for name, level in figure.cell.items())
-            value = figures.number(figure.value, _places(figure.value))
-            lines.append(Text(f"  {cell}: {value} {published.unit}", style="dim", overflow="fold"))
-    return [*lines, Text()] if lines else []
+        items = []
+        for each in rest:
+            cell = " ".join(f"{name}={level}" for name, level in each.cell.items())
+            value = figures.number(each.value, _places(each.value))
+            items.append(line(f"{cell}: {value} {published.unit}"))
+        parts.append(Bullets(line(f"Published{where}, not measured in this run:"), tuple(items)))
+    return parts

@@ -13,6 +13,7 @@ from typing import Any
 
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
+from guestmark.page.nodes import Definitions
 
 _DIGEST = "binary_sha256"
 _HERE = "this host"
@@ -97,25 +98,44 @@ def rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
     return [(name, value) for name, value in said if value]
 
 
+def section(run: StoredRun) -> Definitions | None:
+    """Everything, in full; None when nothing is known."""
+    found = rows(run, whole=True)
+    return Definitions("What it was measured on", tuple(found)) if found else None
+
+
+def summary(run: StoredRun) -> str:
+    """The host in one line; empty when nothing is known."""
+    known = dict(_host_rows(run.environment))
+    processor = run.environment.get("processor", {})
+    return _joined(
+        processor.get("model"),
+        _counted(processor.get("count"), "processor"),
+        known.get("memory", "").partition(",")[0],
+        _said("kernel", run.environment.get("kernel", {}).get("release")),
+        "itself a guest" if known.get("virtualization") else "",
+    )
+
+
 def document(run: StoredRun) -> dict[str, Any]:
     """For the result document: `programs` and `machines`."""
     return {
         "programs": [
             {
-                "path": one.path,
-                "same": one.same,
-                "trials": one.trials,
-                "sha256": {side: list(digests) for side, digests in one.digests.items()},
+                "path": binary.path,
+                "same": binary.same,
+                "trials": binary.trials,
+                "sha256": {side: list(digests) for side, digests in binary.digests.items()},
             }
-            for one in binaries(run)
+            for binary in binaries(run)
         ],
         "machines": [
             {
-                "platform": one.platform,
-                "command_line": list(one.command_line),
-                "cpu_flags_missing": None if one.flags_missing is None else list(one.flags_missing),
+                "platform": machine.platform,
+                "command_line": list(machine.command_line),
+                "cpu_flags_missing": None if machine.flags_missing is None else list(machine.flags_missing),
             }
-            for one in machines(run)
+            for machine in machines(run)
         ],
     }
 

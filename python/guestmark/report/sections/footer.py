@@ -2,12 +2,13 @@
 
 from collections import Counter
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from guestmark.core.model import RunState, Trial
 from guestmark.core.units import format_duration
+from guestmark.ledger.model import StoredRun
+from guestmark.page.nodes import Command, Node, Note, NoteKind
+from guestmark.page.text import Span, Tone, line, spans
 from guestmark.report import figures
+from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.workloads.boot.metrics import TOTAL
@@ -26,33 +27,30 @@ _CAUSES = {  # by name in `stats.THRESHOLDS`
 }
 
 
-def footer(analysis: Analysis, *, run_id: str = "", state: RunState | None = None) -> RenderableType:
-    """The small print, for the terminal."""
-    return Group(*lines(analysis, run_id=run_id, state=state))
-
-
-def lines(analysis: Analysis, *, run_id: str = "", state: RunState | None = None) -> list[Text]:
-    """Lines of small print; warnings first, since they limit what was said above."""
-    said: list[Text] = []
+def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
+    """Notes and the command that shows or continues the run; warnings first, since they limit what was said above."""
+    nodes: list[Node] = []
     for workload in analysis.workloads:
-        said += _null_lines(workload, many=len(analysis.workloads) > 1)
-    said += _warnings(analysis)
+        nodes += _nulls(workload, many=len(analysis.workloads) > 1)
+    nodes += _warnings(analysis, run)
     if not any(result.summary for result in analysis.cells):
-        said.append(Text("Nothing was measured", style="bold red"))
+        nodes.append(Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR))
     policy = analysis.plan.policy
     counted = f"{analysis.blocks} blocks, {analysis.trials} trials"
     if analysis.failed:
         counted += f" ({analysis.failed} failed)"
-    said.append(_dim(f"{counted}, seed {policy.seed}, 95 % intervals over fresh machines"))
+    nodes.append(_small(f"{counted}, seed {policy.seed}, 95 % intervals over fresh machines"))
     spent = time_spent(tuple(trial for result in analysis.cells for trial in result.trials))
     if spent:
-        said.append(_dim(spent))
-    if run_id:
-        going_on = state not in {None, RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
-        said.append(_dim(f"Run {run_id}, {state.value}" if state is not None else f"Run {run_id}"))
-        command = f"guestmark resume {run_id}" if going_on else f"guestmark show {run_id}"
-        said.append(Text(f"{'Continue' if going_on else 'See again'}: {command}", style="dim", no_wrap=True))
-    return said
+        nodes.append(_small(spent))
+    if here := summary(run):
+        nodes.append(_small(f"Measured on {here}"))
+    if run.id:
+        going_on = run.state not in {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
+        nodes.append(_small(f"Run {run.id}, {run.state.value}"))
+        command = f"guestmark resume {run.id}" if going_on else f"guestmark show {run.id}"
+        nodes.append(Command("Continue" if going_on else "See again", command))
+    return nodes
 
 
 def time_spent(trials: tuple[Trial, ...]) -> str:
@@ -62,7 +60,10 @@ def time_spent(trials: tuple[Trial, ...]) -> str:
         return ""
     starting = sum(_start_s(trial) for trial in trials)
     measuring = sum(
-        sum(one.iterations) for trial in trials for one in trial.measurements if one.metric.name in _MEASURED
+        sum(measurement.iterations)
+        for trial in trials
+        for measurement in trial.measurements
+        if measurement.metric.name in _MEASURED
     )
     shares = [("starting", starting), ("measuring", measuring)]
     rest = max(0.0, total - starting - measuring)
@@ -76,16 +77,16 @@ def _start_s(trial: Trial) -> float:
 
     Where the start itself was measured it counts as that.
     """
-    if not trial.phases or any(one.metric == TOTAL for one in trial.measurements):
+    if not trial.phases or any(measurement.metric == TOTAL for measurement in trial.measurements):
         return 0.0
     return float(trial.phases.get("ready", max(trial.phases.values())))
 
 
-def _null_lines(workload: WorkloadResult, *, many: bool) -> list[Text]:
+def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
     if not workload.metrics:
         return []
     primary = workload.metrics[0].name
-    lines = []
+    nodes: list[Node] = []
     for result in workload.null_cells:
         comparison = result.comparison.get(primary)
         if comparison is None or comparison.ratio is None:
@@ -93,45 +94,53 @@ def _null_lines(workload: WorkloadResult, *, many: bool) -> list[Text]:
         ratio = figures.ratio(comparison.ratio, comparison.ci)
         shown = f"{result.cell.id} to {result.cell.null_of}: {ratio}"
         if primary in result.null_differs:
-            line = Text("Null comparison differs: ", style="bold red")
-            line.append(f"{shown}. Equal cells look different on this host: no verdict is given.", "default")
+            said = spans(
+                Span("Null comparison differs: ", Tone.ERROR),
+                f"{shown}. Equal cells look different on this host: no verdict is given.",
+            )
+            nodes.append(Note(said, NoteKind.ERROR))
         elif comparison.n < MIN_BLOCKS:
-            line = _dim(f"Null comparison {shown}, too few blocks to tell")
+            nodes.append(_small(f"Null comparison {shown}, too few blocks to tell"))
         else:
-            line = _dim(f"Null comparison {shown}, no difference, as it should be")
-        lines.append(line)
+            nodes.append(_small(f"Null comparison {shown}, no difference, as it should be"))
     floor = workload.noise_floors.get(primary)
     if floor is not None:
         where = f" ({workload.title})" if many else ""
-        lines.append(
-            _dim(f"Noise floor {figures.percent(floor)}{where}: smaller differences are not claimed")
+        nodes.append(
+            _small(f"Noise floor {figures.percent(floor)}{where}: smaller differences are not claimed")
         )
-    return lines
+    return nodes
 
 
-def _warnings(analysis: Analysis) -> list[Text]:
-    lines = []
+def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
+    said = [
+        f"{binary.path} is NOT the same on all sides; the environment section has the digests"
+        for binary in binaries(run)
+        if not binary.same
+    ]
     counts = Counter(
         warning
         for result in analysis.cells
         for trial in result.trials
         for warning in dict.fromkeys(trial.warnings)
     )
-    for warning, count in counts.most_common(5):
-        line = Text("Warning: ", style="yellow")
-        line.append(f"{warning} ({count} trial{'s' if count != 1 else ''})", style="default")
-        lines.append(line)
+    said += [
+        f"{warning} ({count} trial{'s' if count != 1 else ''})" for warning, count in counts.most_common(5)
+    ]
+    nodes: list[Node] = [_warning(text) for text in said]
     if len(counts) > 5:
-        lines.append(_dim(f"… and {len(counts) - 5} other warnings; guestmark export has them all"))
+        nodes.append(_small(f"… and {len(counts) - 5} other warnings; guestmark export has them all"))
     if analysis.flagged_blocks:
         count = len(analysis.flagged_blocks)
         where = f"all {count}" if count == analysis.blocks and count > 1 else f"{count} of {analysis.blocks}"
         causes = ", ".join(_CAUSES.get(name, name) for name in analysis.disturbances)
-        line = Text("Warning: ", style="yellow")
-        line.append(f"the host was disturbed in {where} blocks ({causes}); all are kept", style="default")
-        lines.append(line)
-    return lines
+        nodes.append(_warning(f"the host was disturbed in {where} blocks ({causes}); all are kept"))
+    return nodes
 
 
-def _dim(text: str) -> Text:
-    return Text(text, style="dim")
+def _warning(text: str) -> Note:
+    return Note(spans(Span("Warning: ", Tone.WARNING), text), NoteKind.WARNING)
+
+
+def _small(text: str) -> Note:
+    return Note(line(text))

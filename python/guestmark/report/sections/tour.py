@@ -7,15 +7,13 @@ the rounds do not settle is called unclear.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from guestmark.core.model import Better, CellStatus, Metric, RunState
 from guestmark.core.platform_spec import parse_platform
 from guestmark.ledger.model import StoredRun
+from guestmark.page.nodes import Bullets, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
+from guestmark.page.tables import Cell, Column, Row, RowName, Table, words
+from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report import figures
-from guestmark.report.document import clean
-from guestmark.report.rows import plain_table
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 
@@ -98,50 +96,44 @@ class Cost:
         return f"{_short(max(ratio, 1 / ratio))} times {self._word}"
 
 
-def page(run: StoredRun, findings: Sequence[Finding], width: int = 80) -> RenderableType:
-    """The screen, for `width` columns. `findings` are of the platforms in the order they are listed."""
-    found = analyse(run.plan, run.trials, run.unusable)
-    used = [one.platform for one in findings if one.usable]
-    parts: list[RenderableType] = [
-        Text("What virtualization costs here", style="bold"),
-        _costs(found, used),
-        *_troubles(found),
-        *_in_words(found),
-        Text(),
-        Text("What can be used here", style="bold"),
-        *_usable(findings),
-        Text(),
-        Text("What to run next", style="bold"),
-        _commands(next_commands(run, found, findings)),
-        Text(),
-        Text(_caution(run, found), style="dim"),
-    ]
-    return Group(*parts)
+def page(run: StoredRun, findings: Sequence[Finding], analysis: Analysis | None = None) -> Page:
+    """The screen. `findings` are of the platforms in the order they are listed."""
+    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    used = [finding.platform for finding in findings if finding.usable]
+    costs: list[Node] = [_costs(found, used), *_troubles(found), *_in_words(found)]
+    commands = [Command(what, command) for command, what in next_commands(run, found, findings)]
+    return Page(
+        "What virtualization costs here",
+        run.id,
+        (
+            Section(Part.CONCLUSION, "What virtualization costs here", tuple(costs)),
+            Section(Part.CONCLUSION, "What can be used here", _usable(findings)),
+            Section(Part.CONCLUSION, "What to run next", (*commands, Note(line(_caution(run, found))))),
+        ),
+    )
 
 
-def _costs(found: Analysis, used: Sequence[str]) -> RenderableType:
-    table = plain_table()
-    table.add_column("", no_wrap=True)
-    for platform in used:
-        table.add_column(platform, no_wrap=True)
+def _costs(found: Analysis, used: Sequence[str]) -> Table:
+    rows = []
     for workload in found.workloads:
-        cells = {str(one.cell.platform): one for one in workload.shown}
-        texts = [_cell(cells.get(platform), workload) for platform in used]
-        table.add_row(clean(workload.title), *texts)
-    return table
+        cells = {str(result.cell.platform): result for result in workload.shown}
+        name = RowName((workload.title,), workload.title)
+        rows.append(Row(name, tuple(_cell(cells.get(platform), workload) for platform in used)))
+    columns = tuple(Column(platform) for platform in used)
+    return Table("What virtualization costs here", ("",), columns, tuple(rows))
 
 
-def _cell(result: CellResult | None, workload: WorkloadResult) -> Text:
+def _cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
     if result is None:
-        return Text("–", style="dim")
+        return words("–", Tone.SOFT)
     if not workload.metrics or workload.metrics[0].name not in result.summary:
-        return Text("failed" if result.status is CellStatus.FAILED else "not yet", style="red")
+        return words("failed" if result.status is CellStatus.FAILED else "not yet", Tone.ERROR)
     metric = workload.metrics[0]
     cost = _cost(result, workload)
     if cost is None:
-        return Text(_value(result.summary[metric.name].mean, metric), style="bold")
-    style = "yellow" if not cost.clear else "green" if cost.ratio < SAME else "red" if cost.ratio > 3 else ""
-    return Text(cost.said(), style=style)
+        return words(_value(result.summary[metric.name].mean, metric), Tone.STRONG)
+    tone = Tone.UNCLEAR if not cost.clear else Tone.FASTER if cost.ratio < SAME else Tone.PLAIN
+    return words(cost.said(), Tone.SLOWER if cost.clear and cost.ratio > 3 else tone)
 
 
 def _cost(result: CellResult, workload: WorkloadResult) -> Cost | None:
@@ -170,34 +162,33 @@ def _short(value: float) -> str:
     return f"{value:.2g}" if value >= 1 else f"{value:.1g}" if value >= 0.1 else f"{value:.2f}"
 
 
-def _troubles(found: Analysis) -> list[Text]:
+def _troubles(found: Analysis) -> list[Note]:
     return [
-        Text(
-            f"{clean(workload.title)}, {one.cell.platform}: {clean(one.reason)}", style="red", overflow="fold"
+        Note(
+            spans(Span(f"{workload.title}, {result.cell.platform}: {result.reason}", Tone.ERROR)),
+            NoteKind.ERROR,
         )
         for workload in found.workloads
-        for one in workload.shown
-        if one.status in {CellStatus.FAILED, CellStatus.PARTIAL}
+        for result in workload.shown
+        if result.status in {CellStatus.FAILED, CellStatus.PARTIAL}
     ]
 
 
-def _in_words(found: Analysis) -> list[Text]:
+def _in_words(found: Analysis) -> list[Paragraph]:
     """A sentence for each guest: where it costs least and most, of what is clear."""
     costs: dict[str, list[tuple[Cost, str]]] = {}
     for workload in found.workloads:
-        for one in workload.shown:
-            cost = _cost(one, workload)
+        for result in workload.shown:
+            cost = _cost(result, workload)
             if cost is not None and cost.clear:
-                costs.setdefault(str(one.cell.platform), []).append((cost, str(clean(workload.title))))
+                costs.setdefault(str(result.cell.platform), []).append((cost, workload.title))
     lines = []
     for platform, known in costs.items():
-        least, most = min(known, key=lambda one: one[0].ratio), max(known, key=lambda one: one[0].ratio)
+        least, most = min(known, key=lambda pair: pair[0].ratio), max(known, key=lambda pair: pair[0].ratio)
         if least is most:
             continue
-        line = Text("In ", overflow="fold")
-        line.append(platform, style="bold")
-        line.append(f" {least[1]} suffers least ({least[0].said()}), {most[1]} most ({most[0].said()}).")
-        lines.append(line)
+        said = f" {least[1]} suffers least ({least[0].said()}), {most[1]} most ({most[0].said()})."
+        lines.append(Paragraph(spans("In ", Span(platform, Tone.STRONG), said)))
     return lines
 
 
@@ -206,27 +197,26 @@ def _what(platform: str) -> str:
     return "" if spec.nested else spec.inner.described.help
 
 
-def _usable(findings: Sequence[Finding]) -> list[Text]:
-    lines = []
-    for one in findings:
-        line = Text(f"{one.platform:<5}", style="bold")
-        if one.usable:
-            line.append("yes  ", style="green")
-            line.append(_what(one.platform), style="not bold default")
-        else:
-            line.append("no   ", style="red")
-            line.append(f"{_what(one.platform)}: {one.reason}", style="not bold default")
-            if one.hint:
-                line.append(f"\n          {one.hint}", style="not bold dim")
-        lines.append(line)
-    return lines
+def _usable(findings: Sequence[Finding]) -> tuple[Node, ...]:
+    items: list[Inline] = []
+    for finding in findings:
+        name = Span(f"{finding.platform:<5}", Tone.STRONG)
+        what = _what(finding.platform)
+        if finding.usable:
+            items.append(spans(name, Span("yes  ", Tone.FASTER), what))
+            continue
+        hint = Span(f" ({finding.hint})" if finding.hint else "", Tone.SOFT)
+        items.append(spans(name, Span("no   ", Tone.SLOWER), f"{what}: {finding.reason}", hint))
+    return (Bullets((), tuple(items)),)
 
 
 def next_commands(run: StoredRun, found: Analysis, findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Commands worth running now, the most useful first, and what each is for."""
-    used = ",".join(one.platform for one in findings if one.usable)
+    used = ",".join(finding.platform for finding in findings if finding.usable)
     guests = ",".join(
-        one.platform for one in findings if one.usable and parse_platform(one.platform).is_guest
+        finding.platform
+        for finding in findings
+        if finding.usable and parse_platform(finding.platform).is_guest
     )
     commands = [(f"guestmark exec --on {used} -- COMMAND", "a command of your own")]
     for key in _worth_a_look(found):
@@ -243,22 +233,12 @@ def _worth_a_look(found: Analysis) -> list[str]:
     """Keys of the two workloads in which guests differ most from the host, then how files get into guests."""
     worst: Mapping[str, float] = {
         workload.workload.key: max(
-            (cost.ratio for one in workload.shown if (cost := _cost(one, workload))), default=0.0
+            (cost.ratio for result in workload.shown if (cost := _cost(result, workload))), default=0.0
         )
         for workload in found.workloads
     }
     ranked = sorted((key for key in worst if worst[key] > 0), key=lambda key: -worst[key])
     return [key for key in [*ranked[:2], "upload"] if key in DEEPER]
-
-
-def _commands(commands: Sequence[tuple[str, str]]) -> Text:
-    room = max(len(what) for _, what in commands)
-    text = Text(overflow="fold")
-    for command, what in commands:
-        text.append(f"{what:<{room}}  ", style="default")
-        text.append(f"{command}\n", style="cyan")
-    text.rstrip()
-    return text
 
 
 def _caution(run: StoredRun, found: Analysis) -> str:

@@ -1,0 +1,92 @@
+"""What charts show, as data: no colours, no coordinates. Every figure in them is in a table beside, too."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from guestmark.page.text import Tone
+
+
+@dataclass(frozen=True, slots=True)
+class RatioRow:
+    """One cell against its baseline: the ratio of each block by its number, from 1, and the mean with its interval."""
+
+    label: str
+    tone: Tone
+    blocks: tuple[tuple[int, float], ...]
+    ratio: float
+    said: str  # the ratio and its interval as text
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Ratios on a logarithmic axis around 1, and how far from 1 differences mean nothing here."""
+
+    rows: tuple[RatioRow, ...]
+    noise_floor: float | None
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadRow:
+    """The values of one cell, one for each trial, in the unit of the axis."""
+
+    label: str
+    said: str  # the median as text
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How the trials of each cell lie: each of them, and where their middle half is."""
+
+    rows: tuple[SpreadRow, ...]
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRow:
+    """The values of one cell by block, numbered from 1."""
+
+    label: str
+    said: str  # lowest and highest value as text
+    points: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values over blocks, and the blocks in which the host was disturbed."""
+
+    rows: tuple[SeriesRow, ...]
+    disturbed: tuple[int, ...]
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackRow:
+    """One bar: the length of each part, 0 for those that it does not have, and their sum as text."""
+
+    label: str
+    parts: tuple[float, ...]
+    total: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Bars of parts in a fixed order; `letters` stand for them where there are no colours."""
+
+    rows: tuple[StackRow, ...]
+    parts: tuple[str, ...]
+    letters: str
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawing that is made elsewhere, as SVG; made only for formats that can show it."""
+
+    name: str
+    svg: Callable[[], str] = field(compare=False)
+
+
+Drawing = Ratios | Spread | Series | Stack | Picture

@@ -1,0 +1,133 @@
+"""What sections consist of."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from guestmark.page.charts import Drawing
+from guestmark.page.tables import Table
+from guestmark.page.text import Inline, Tone
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading inside a section."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Sentences."""
+
+    text: Inline
+
+
+class NoteKind(StrEnum):
+    """What a note is about."""
+
+    SMALL = "small"  # small print
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A remark of one line beside the result; warnings and errors limit what it says."""
+
+    text: Inline
+    kind: NoteKind = NoteKind.SMALL
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    """A line and what belongs to it, item by item; `lead` may be empty."""
+
+    lead: Inline
+    items: tuple[Inline, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command to copy and what it is for."""
+
+    purpose: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """Names and what they stand for."""
+
+    caption: str
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixCell:
+    """A figure of a matrix; `heat` from -1 (best) over 0 (like the baseline) to 1 (worst), None where it is unknown."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+    heat: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Two factors against each other: a heat map where there are colours. Rows and columns are levels."""
+
+    caption: str
+    row_factor: str
+    column_factor: str
+    row_levels: tuple[str, ...]
+    column_levels: tuple[str, ...]
+    cells: tuple[tuple[MatrixCell, ...], ...]  # by row
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing with its title, what it shows (`caption`), and what is to be seen in it in words (`alternative`).
+
+    Formats without pictures draw it with characters where they can; its figures are in a table beside in any case.
+    """
+
+    title: str
+    caption: str
+    alternative: str
+    drawing: Drawing
+
+
+Node = Heading | Paragraph | Note | Bullets | Command | Definitions | Matrix | Chart | Table
+
+
+class Part(StrEnum):
+    """Which part of a report a section is."""
+
+    WORKLOAD = "workload"
+    PUBLISHED = "published"
+    CONCLUSION = "conclusion"
+    ENVIRONMENT = "environment"
+    FOOTER = "footer"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Nodes that belong together. `key` explains the numbers that rows get where their names leave no room.
+
+    One that is not `titled` needs its title only where pages have headings.
+    """
+
+    part: Part
+    title: str
+    nodes: tuple[Node, ...]
+    subtitle: str = ""
+    key: Table | None = None
+    titled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A whole report."""
+
+    title: str
+    run_id: str
+    sections: tuple[Section, ...]

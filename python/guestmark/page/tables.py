@@ -1,0 +1,91 @@
+"""Tables: rows with names, and columns of figures whose pieces stand under each other."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from guestmark.page.text import Inline, Span, Tone
+
+
+class Align(StrEnum):
+    """How one piece of a column's cells is aligned."""
+
+    LEFT = "left"
+    RIGHT = "right"
+    POINT = "point"  # decimal points under each other
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column beside the names: `heading` includes the unit; `pieces` says how each piece of its cells is aligned."""
+
+    heading: str
+    pieces: tuple[Align, ...] = (Align.LEFT,)
+    bar: bool = False  # its cells are bars without text, the first to go where there is no room
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell's pieces, e.g. `1.24`, `±`, `0.04`; `words` instead of figures are not aligned with those of other rows.
+
+    `note` is a remark that is shown where there is room. `bar` is a length from 0 to 1.
+    """
+
+    pieces: Inline = ()
+    words: bool = False
+    note: str = ""
+    bar: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The pieces as one text, with nothing but single spaces between them."""
+        return " ".join(span.text for span in self.pieces if span.text)
+
+
+@dataclass(frozen=True, slots=True)
+class RowName:
+    """How a row is called: its `parts`, one for each of the table's `names`; where they leave no room for figures, its
+    `number` among the rows of the whole section and a `short` name.
+    """
+
+    parts: tuple[str, ...]
+    short: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row; the baseline's is `strong`, one without figures `soft`."""
+
+    name: RowName
+    cells: tuple[Cell, ...]
+    strong: bool = False
+    soft: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table. `names` are the headings of the parts of its rows' names.
+
+    A table that is `divisible` may be drawn as several below each other, each with some of the columns.
+    """
+
+    caption: str  # what it shows, for those who hear the page
+    names: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    divisible: bool = False
+    legend: tuple[Inline, ...] = ()  # what signs and headings mean
+    heading: str = ""  # shown above it
+
+
+def words(text: str, tone: Tone = Tone.PLAIN, note: str = "") -> Cell:
+    """A cell of words."""
+    return Cell((Span(text, tone),) if text else (), words=True, note=note)
+
+
+def figure(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None) -> Cell:
+    """A cell of figures, piece by piece; `last` is the tone of the last one."""
+    tones = [tone] * len(pieces)
+    if last is not None:
+        tones[-1] = last
+    return Cell(tuple(Span(piece, each) for piece, each in zip(pieces, tones, strict=True)))

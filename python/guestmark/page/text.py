@@ -1,0 +1,75 @@
+"""Inline text: spans with a tone, and the one place that makes text from outside harmless."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Tone(StrEnum):
+    """What a piece of text is; each renderer decides how that looks."""
+
+    PLAIN = "plain"
+    STRONG = "strong"
+    SOFT = "soft"  # small print
+    CODE = "code"  # to be typed or copied
+    NAME = "name"  # of a cell
+    FASTER = "faster"  # better than the baseline
+    SLOWER = "slower"  # worse than the baseline
+    SAME = "same"
+    UNCLEAR = "unclear"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of plain text with one tone."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+Inline = tuple[Span, ...]
+
+# What a terminal or a browser would obey rather than show: C0 and C1 controls, line and paragraph separators, signs
+# that turn the direction of text or take no room, tags, and halves of surrogate pairs.
+_ACTIVE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f\ud800-\udfff]"
+)
+
+
+def inert(text: str, *, lines: bool = False) -> str:
+    r"""The text with everything active spelled out, as `\x1b` or `\u202e`; white space becomes single spaces.
+
+    With `lines`, line feeds and tabs stay: for consoles. Halves of surrogate pairs, which stand for bytes that are no
+    UTF-8, become U+FFFD.
+    """
+    if not lines and any(space in text for space in "\t\n\v\f\r"):
+        text = re.sub(r"[\t\n\v\f\r ]+", " ", text).strip()
+    return _ACTIVE.sub(lambda found: _spelled(found[0], lines=lines), text)
+
+
+def _spelled(character: str, *, lines: bool) -> str:
+    if lines and character in "\n\t":
+        return character
+    code = ord(character)
+    if 0xD800 <= code <= 0xDFFF:
+        return "\ufffd"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def line(text: str, tone: Tone = Tone.PLAIN) -> Inline:
+    """Inline text of one span."""
+    return (Span(text, tone),)
+
+
+def spans(*parts: str | Span) -> Inline:
+    """Inline text of several parts; strings are plain."""
+    return tuple(Span(part) if isinstance(part, str) else part for part in parts)
+
+
+def text_of(inline: Iterable[Span]) -> str:
+    """The text alone."""
+    return "".join(span.text for span in inline)

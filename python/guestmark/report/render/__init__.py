@@ -1,0 +1,1 @@
+"""Renderers: each draws every node of a page in one format."""

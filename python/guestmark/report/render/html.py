@@ -1,0 +1,105 @@
+"""A page as HTML that needs nothing else: no script, no font, no address.
+
+The markup is in `templates`, where Jinja2 escapes every value; what is active in text is spelled out before that.
+"""
+
+import functools
+from typing import TYPE_CHECKING
+
+from guestmark.page.charts import Stack
+from guestmark.page.nodes import Chart, Node, Page, Part, Section
+from guestmark.page.tables import Align, Cell, Column, Table
+from guestmark.page.text import inert
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_ORDER = (Part.CONCLUSION, Part.WORKLOAD, Part.PUBLISHED, Part.ENVIRONMENT)
+
+
+def render(page: Page) -> str:
+    """The whole page: what it comes to first, then the results."""
+    ordered = sorted(
+        (section for section in page.sections if section.part is not Part.FOOTER),
+        key=lambda section: _ORDER.index(section.part),
+    )
+    footers = [section for section in page.sections if section.part is Part.FOOTER]
+    template = _environment().get_template("page.html.j2")
+    return template.render(page=page, sections=ordered, footers=footers) + "\n"
+
+
+@functools.cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    from guestmark.report.render.charts import svg
+
+    environment = Environment(
+        loader=PackageLoader("guestmark.report.render"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_inert,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        runs=_runs, kind=_kind, svg=svg, padding=_padding, is_figure=_is_figure, stacked=_stacked
+    )
+    return environment
+
+
+def _inert(value: object) -> object:
+    """Every value that a template shows; markup, which only charts are, has been made of such text."""
+    return inert(value) if type(value) is str else value
+
+
+def _kind(node: Node) -> str:
+    return type(node).__name__.lower()
+
+
+def _runs(section: Section) -> list[tuple[str, list[Node]]]:
+    """The nodes in groups of neighbours that are laid out together: charts, and notes with commands."""
+    groups: list[tuple[str, list[Node]]] = []
+    for node in section.nodes:
+        kind = _kind(node)
+        kind = {"command": "note", "chart": "chart"}.get(kind, kind)
+        if groups and groups[-1][0] == kind and kind in {"note", "chart"}:
+            groups[-1][1].append(node)
+        else:
+            groups.append((kind, [node]))
+    return groups
+
+
+def _is_figure(column: Column) -> bool:
+    return column.pieces[0] is not Align.LEFT
+
+
+def _padding(table: Table, position: int, cell: Cell, number: int) -> int:
+    """Half digits to leave free behind a piece, so that decimal points stand under each other."""
+    column = table.columns[position]
+    if cell.words or number >= len(column.pieces) or column.pieces[number] is not Align.POINT:
+        return 0
+    fractions = [
+        _fraction(row.cells[position].pieces[number].text)
+        for row in table.rows
+        if not row.cells[position].words and number < len(row.cells[position].pieces)
+    ]
+    return min(max(fractions) - _fraction(cell.pieces[number].text), 19)
+
+
+def _fraction(text: str) -> int:
+    """How wide what stands behind the whole digits is, in half digits; a point is half as wide as a digit."""
+    _, point, digits = text.partition(".")
+    return 2 * len(digits) + len(point)
+
+
+def _stacked(chart: Chart) -> list[tuple[int, str, str]]:
+    """Number, letter and name of the parts that bars of this chart have; none for other charts."""
+    drawing = chart.drawing
+    if not isinstance(drawing, Stack):
+        return []
+    return [
+        (number, drawing.letters[number], name)
+        for number, name in enumerate(drawing.parts)
+        if any(row.parts[number] for row in drawing.rows)
+    ]

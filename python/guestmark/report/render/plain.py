@@ -1,0 +1,77 @@
+"""A page as plain values, for JSON: the same sections, tables and sentences, and the data of charts."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from guestmark.page.charts import Picture
+from guestmark.page.nodes import Bullets, Chart, Matrix, Node, Note, Page, Paragraph, Section
+from guestmark.page.tables import Table
+from guestmark.page.text import text_of
+
+
+def document(page: Page) -> dict[str, Any]:
+    """The page: `title` and `sections`, each with its `part`, `title`, `subtitle` and `nodes`."""
+    return {"title": page.title, "sections": [_section(section) for section in page.sections]}
+
+
+def _section(section: Section) -> dict[str, Any]:
+    return {
+        "part": section.part.value,
+        "title": section.title,
+        "subtitle": section.subtitle,
+        "nodes": [_node(node) for node in section.nodes],
+    }
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return {"kind": type(node).__name__.lower(), **_content(node)}
+
+
+def _content(node: Node) -> Mapping[str, Any]:
+    made: Mapping[str, Any]
+    match node:
+        case Paragraph(text):
+            made = {"text": text_of(text)}
+        case Note(text, about):
+            made = {"note": about.value, "text": text_of(text)}
+        case Bullets(lead, items):
+            made = {"lead": text_of(lead), "items": [text_of(item) for item in items]}
+        case Table():
+            made = _table(node)
+        case Matrix():
+            made = {**_values(node), "cells": [[cell.text for cell in row] for row in node.cells]}
+        case Chart(drawing=Picture(name)):
+            made = {
+                "title": node.title,
+                "caption": node.caption,
+                "alternative": node.alternative,
+                "picture": name,
+            }
+        case Chart(drawing=drawing):
+            kind = type(drawing).__name__.lower()
+            shown = {"title": node.title, "caption": node.caption, "alternative": node.alternative}
+            made = {**shown, "drawing": {"kind": kind, **_values(drawing)}}
+        case _:
+            made = _values(node)
+    return made
+
+
+def _table(table: Table) -> dict[str, Any]:
+    wanted = [position for position, column in enumerate(table.columns) if not column.bar]
+    return {
+        "heading": table.heading,
+        "caption": table.caption,
+        "columns": [*table.names, *(table.columns[position].heading for position in wanted)],
+        "rows": [[*row.name.parts, *(row.cells[position].text for position in wanted)] for row in table.rows],
+        "notes": [note for row in table.rows for cell in row.cells if (note := cell.note)],
+        "legend": [text_of(line) for line in table.legend],
+    }
+
+
+def _values(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _values(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [_values(item) for item in value]
+    return value

@@ -1,0 +1,251 @@
+"""A page on the terminal: what hyperfine would show, with blocks, intervals and verdicts."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from guestmark.ledger.model import StoredRun
+from guestmark.page.charts import Stack
+from guestmark.page.nodes import (
+    Bullets,
+    Chart,
+    Command,
+    Definitions,
+    Heading,
+    Matrix,
+    Node,
+    Note,
+    NoteKind,
+    Page,
+    Paragraph,
+    Section,
+)
+from guestmark.page.tables import Align, Column, Row, RowName, Table, words
+from guestmark.page.text import Inline, Tone, inert
+from guestmark.report import figures
+from guestmark.report.render.terminal_table import fitted, is_numbered, key_lines, lines, styled
+from guestmark.stats.analysis import Analysis, analyse
+
+_ASCII = str.maketrans(
+    {"×": "x", "±": "+-", "–": "-", "−": "-", "µ": "u", "…": "...", "→": "->", "·": ".", "’": "'", "─": "-"}
+    | dict.fromkeys("▉▊▋▌▍▎▏█", "#")
+    | dict(zip("▁▂▃▄▅▆▇", "_.-=+*%", strict=True))
+)
+_COLOURS = (
+    "blue",
+    "cyan",
+    "magenta",
+    "green",
+    "yellow",
+    "red",
+    "bright_blue",
+    "white",
+    "bright_magenta",
+    "bright_black",
+)
+_SHORTEST_STACK = 16
+_NARROW = 50  # columns below which names stand above their values, not beside
+
+
+def print_report(
+    run: StoredRun,
+    console: Console | None = None,
+    *,
+    analysis: Analysis | None = None,
+    published: bool = False,
+    environment: bool = False,
+) -> None:
+    """Prints everything about a run as wide as the console is."""
+    from guestmark.report.sections import page
+
+    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    print_page(page(run, found, published=published, environment=environment), console)
+
+
+def print_page(page: Page, console: Console | None = None) -> None:
+    """Prints it, without colour when the console is not a terminal.
+
+    Terminals that do not speak UTF-8 get ASCII for the signs they lack, never an error.
+    """
+    out = console or Console(highlight=False)
+    with out.capture() as capture:
+        out.print(draw(page.sections, out.width), highlight=False)
+    text = capture.get()
+    if not out.encoding.lower().startswith("utf"):
+        text = text.translate(_ASCII)
+    # Other signs than those may be missing in the terminal's encoding.
+    out.file.write(text.encode(out.encoding, "replace").decode(out.encoding))
+    out.file.flush()
+
+
+def live(analysis: Analysis, width: int) -> RenderableType:
+    """The results so far, for the screen of a run that is going on."""
+    from guestmark.report.sections import live as live_section
+
+    return draw([live_section(workload) for workload in analysis.workloads], width)
+
+
+def draw(sections: Iterable[Section], width: int = 80) -> RenderableType:
+    """The sections for this many columns, a blank line between two of them."""
+    drawn: list[Text] = []
+    for section in sections:
+        drawn += [Text()] if drawn else []
+        drawn += _section(section, width)
+    return Group(*drawn)
+
+
+def _section(section: Section, width: int) -> list[Text]:
+    drawn: list[Text] = []
+    if section.titled:
+        drawn.append(Text(inert(section.title), style="bold", overflow="fold"))
+    if section.subtitle:
+        drawn.append(Text(inert(section.subtitle), style="dim", overflow="fold"))
+    lead = next((node for node in section.nodes if isinstance(node, Table)), None)
+    numbered = is_numbered(section.key, lead, width)
+    if numbered and section.key is not None and lead is not None:
+        drawn += [*key_lines(section.key, width), Text()]
+    before: Node | None = None
+    for nodes in _grouped(section.nodes):
+        made = (
+            _commands(nodes) if isinstance(nodes[0], Command) else _node(nodes[0], width, numbered=numbered)
+        )
+        if not made:
+            continue
+        if before is not None and _apart(before, nodes[0]):
+            drawn.append(Text())
+        drawn += made
+        before = nodes[-1]
+    return drawn
+
+
+def _grouped(nodes: Sequence[Node]) -> Iterable[list[Node]]:
+    """Commands that follow each other together, any other node by itself."""
+    for is_command, group in itertools.groupby(nodes, key=lambda node: isinstance(node, Command)):
+        members = list(group)
+        yield from [members] if is_command else [[member] for member in members]
+
+
+def _apart(before: Node, node: Node) -> bool:
+    """Whether a blank line stands between the two: around everything that has several lines."""
+    if isinstance(node, Note) and node.kind is NoteKind.SMALL and isinstance(before, Table | Chart):
+        return False  # small print of what is above it
+    blocks = (Table, Chart, Matrix, Definitions)
+    if isinstance(before, blocks) or isinstance(node, blocks):
+        return True
+    heads = isinstance(node, Heading) or (isinstance(node, Paragraph) and _is_strong(node.text))
+    return heads or (isinstance(node, Bullets) and _is_strong(node.lead))
+
+
+def _is_strong(text: Inline) -> bool:
+    return bool(text) and all(span.tone is Tone.STRONG for span in text)
+
+
+def _node(node: Node, width: int, *, numbered: bool) -> list[Text]:
+    made: list[Text]
+    match node:
+        case Heading(text):
+            made = [Text(inert(text), style="bold", overflow="fold")]
+        case Paragraph(text):
+            made = [_inline(text)]
+        case Note(text, kind):
+            made = [_inline(text, "dim" if kind is NoteKind.SMALL else "")]
+        case Bullets(lead, items):
+            indent = "  " if lead else ""
+            made = [_inline(lead)] if lead else []
+            made += [Text(indent, overflow="fold").append_text(_inline(item)) for item in items]
+        case Definitions(_, rows):
+            made = _definitions(rows, width)
+        case Table():
+            made = _table(node, width, numbered=numbered)
+        case Matrix():
+            made = _table(_as_table(node), width, numbered=False)
+        case Chart(title, caption, _, Stack() as stack):
+            made = _stack(title, caption, stack, width)
+        case _:  # its figures are in a table beside
+            made = []
+    return made
+
+
+def _inline(text: Inline, style: str = "") -> Text:
+    line = Text(style=style, overflow="fold")
+    for span in text:
+        line.append_text(styled(span))
+    return line
+
+
+def _table(table: Table, width: int, *, numbered: bool) -> list[Text]:
+    drawn = [Text(inert(table.heading), style="bold", overflow="fold")] if table.heading else []
+    for number, part in enumerate(lines(table, width, numbered=numbered)):
+        drawn += [Text(), *part] if number else part
+    return drawn + [_inline(line, "dim") for line in table.legend]
+
+
+def _as_table(matrix: Matrix) -> Table:
+    columns = tuple(
+        Column(f"{matrix.column_factor} {level}" if not number else level, (Align.POINT,))
+        for number, level in enumerate(matrix.column_levels)
+    )
+    rows = tuple(
+        Row(RowName((level,)), tuple(words(cell.text, cell.tone) for cell in cells))
+        for level, cells in zip(matrix.row_levels, matrix.cells, strict=True)
+    )
+    return Table(matrix.caption, (matrix.row_factor,), columns, rows, divisible=True, heading=matrix.caption)
+
+
+def _definitions(rows: Sequence[tuple[str, str]], width: int) -> list[Text]:
+    room = max((cell_len(inert(name)) for name, _ in rows), default=0)
+    drawn = []
+    for name, value in rows:
+        if width < _NARROW or room > width // 2:
+            drawn += [
+                Text(inert(name), style="dim", overflow="fold"),
+                Text(f"  {inert(value)}", overflow="fold"),
+            ]
+            continue
+        folded = Text(inert(value), overflow="fold").wrap(Console(width=width), width - room - 2)
+        for number, part in enumerate(folded):
+            head = inert(name) if number == 0 else ""
+            line = Text(f"{head:<{room}}  ", style="dim")
+            drawn.append(line.append_text(Text.assemble((part.plain, "not dim"))))
+    return drawn
+
+
+def _commands(nodes: Sequence[Node]) -> list[Text]:
+    commands = [node for node in nodes if isinstance(node, Command)]
+    if len(commands) == 1:
+        text = Text(f"{commands[0].purpose}: ", style="dim", overflow="fold")
+        return [text.append(inert(commands[0].command))]
+    room = max(cell_len(command.purpose) for command in commands)
+    return [
+        Text(f"{command.purpose:<{room}}  ", overflow="fold").append(inert(command.command), style="cyan")
+        for command in commands
+    ]
+
+
+def _stack(title: str, caption: str, stack: Stack, width: int) -> list[Text]:
+    labels = ["", *(inert(row.label) for row in stack.rows)]
+    totals = figures.aligned([row.total for row in stack.rows])
+    (labels,) = fitted([labels], width // 2)
+    taken = max(map(cell_len, labels)) + max(map(cell_len, totals)) + 4
+    room = max(_SHORTEST_STACK, width - taken)
+    largest = max(sum(row.parts) for row in stack.rows)
+    drawn = [Text(title, style="bold", overflow="fold")]
+    for row, label, total in zip(stack.rows, labels[1:], totals, strict=True):
+        line = Text(overflow="fold")
+        if taken + room > width:  # no room beside: the bar stands below
+            drawn.append(Text(f"{label}  {total.strip()}", overflow="fold"))
+        else:
+            line.append(f"{label:<{max(map(cell_len, labels))}}  {total}  ")
+        counts = figures.split(row.parts, largest, min(room, width))
+        for letter, colour, count in zip(stack.letters, _COLOURS, counts, strict=True):
+            line.append(letter * count, style=f"black on {colour}")
+        drawn.append(line)
+    legend = Text(style="dim", overflow="fold")
+    for number, (letter, part) in enumerate(zip(stack.letters, stack.parts, strict=True)):
+        if any(row.parts[number] for row in stack.rows):
+            legend.append(f"{letter}\N{NO-BREAK SPACE}{part}  ")
+    legend.rstrip()
+    return [*drawn, legend, Text(inert(caption), style="dim", overflow="fold")]

@@ -1,0 +1,52 @@
+"""The sections of a report, each made once; a page is made here and drawn by `report.render`."""
+
+from guestmark.ledger.model import StoredRun
+from guestmark.page.nodes import Node, Page, Part, Section
+from guestmark.stats.analysis import Analysis, WorkloadResult
+
+
+def page(run: StoredRun, analysis: Analysis, *, published: bool = True, environment: bool = True) -> Page:
+    """Everything about a run: the results of each workload, published figures, conclusion, environment, small print.
+
+    Terminals leave out the published figures and the environment unless they are asked for.
+    """
+    from guestmark.report.sections import published as publications
+    from guestmark.report.sections.conclusion import conclusion
+    from guestmark.report.sections.environment import section as surroundings
+    from guestmark.report.sections.footer import footer
+
+    sections = [_workload(workload, run, published=published) for workload in analysis.workloads]
+    if published and (nodes := publications.not_measured(analysis)):
+        sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
+    if said := conclusion(analysis):
+        sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
+    if environment and (found := surroundings(run)) is not None:
+        sections.append(Section(Part.ENVIRONMENT, "Measured on", (found,)))
+    sections.append(Section(Part.FOOTER, "About this run", tuple(footer(analysis, run)), titled=False))
+    only = analysis.workloads[0].title if len(analysis.workloads) == 1 else run.plan.name
+    return Page(run.plan.title or only, run.id, tuple(sections))
+
+
+def live(workload: WorkloadResult) -> Section:
+    """A workload's result without details, for the screen of a run that is going on."""
+    from guestmark.report.sections import results, troubles
+    from guestmark.report.sections.names import everywhere, key
+
+    table: list[Node] = [results.table(workload), *results.units(workload)] if workload.metrics else []
+    nodes = (*table, *troubles.lines(workload))
+    return Section(Part.WORKLOAD, workload.title, nodes, everywhere(workload), key(workload))
+
+
+def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool) -> Section:
+    from guestmark.report.sections import explanations, metrics, results, trials, troubles
+    from guestmark.report.sections import published as publications
+    from guestmark.report.sections.by_workload import of_kind
+    from guestmark.report.sections.names import everywhere, key
+
+    nodes: list[Node] = [*results.sections(workload, run), *of_kind(workload, run)]
+    if published:
+        nodes += publications.sections(workload, run.plan)
+    nodes += troubles.lines(workload)
+    for sections in (metrics.sections, trials.sections, explanations.counted):
+        nodes += sections(workload, run)
+    return Section(Part.WORKLOAD, workload.title, tuple(nodes), everywhere(workload), key(workload))

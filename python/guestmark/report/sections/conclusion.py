@@ -1,0 +1,93 @@
+"""The closing sentences of a report: what can be said, in words, and what cannot."""
+
+from collections.abc import Sequence
+
+from guestmark.core.model import Metric
+from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
+from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.report import figures
+from guestmark.report.sections import nested
+from guestmark.report.sections.backends import backends
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.compare import Comparison, Verdict, label
+
+_OPPOSITE = {
+    "faster": "slower",
+    "slower": "faster",
+    "less": "more",
+    "more": "less",
+    "better": "worse",
+    "worse": "better",
+}
+
+
+def conclusion(analysis: Analysis) -> list[Node]:
+    """How the baselines did, what nesting costs, and what that says of backends. Empty when nothing was compared."""
+    return [*by_workload(analysis), *nested.table(analysis), *backends(analysis)]
+
+
+def by_workload(analysis: Analysis) -> list[Node]:
+    """For each workload, how the baseline did against every cell in its primary metric."""
+    nodes: list[Node] = []
+    for workload in analysis.workloads:
+        said = _sentences(workload)
+        if said and len(analysis.workloads) > 1:
+            nodes.append(Paragraph(line(workload.title, Tone.STRONG)))
+        nodes += said
+    return nodes
+
+
+def _sentences(workload: WorkloadResult) -> list[Node]:
+    if not workload.metrics or workload.baseline is None:
+        return []
+    metric = workload.metrics[0]
+    compared = [
+        (result, result.comparison[metric.name])
+        for result in workload.shown
+        if metric.name in result.comparison
+    ]
+    nodes: list[Node] = []
+    differing = [pair for pair in compared if pair[1].verdict in {Verdict.FASTER, Verdict.SLOWER}]
+    if differing:
+        nodes.append(_factors(workload.baseline, differing, metric))
+    same = [result.cell.id for result, comparison in compared if comparison.verdict is Verdict.NO_DIFFERENCE]
+    if same:
+        nodes.append(Paragraph(line(f"No difference from {workload.baseline.cell.id}: {', '.join(same)}")))
+    undecided: dict[str, list[str]] = {}
+    for result, comparison in compared:
+        if comparison.verdict is Verdict.INCONCLUSIVE:
+            undecided.setdefault(comparison.reason, []).append(result.cell.id)
+    nodes += [
+        Note(spans(Span("Inconclusive: ", Tone.UNCLEAR), f"{', '.join(cells)} – {reason}"), NoteKind.WARNING)
+        for reason, cells in undecided.items()
+    ]
+    return nodes
+
+
+def _factors(
+    baseline: CellResult, differing: Sequence[tuple[CellResult, Comparison]], metric: Metric
+) -> Bullets:
+    facts = [(result, *_factor(comparison, metric)) for result, comparison in differing]
+    room = max(len(factor) for _, factor, _ in facts)
+    items: list[Inline] = []
+    for result, factor, word in sorted(facts, key=lambda fact: _size(fact[0], metric)):
+        tone = Tone.FASTER if word in {"faster", "less", "better"} else Tone.SLOWER
+        padded = f"{factor:>{room}}"  # stands under the others where every sign is as wide
+        items.append(spans(Span(padded, tone), f" times {word} than ", Span(result.cell.id, Tone.NAME)))
+    verb = " ran" if label(Verdict.FASTER, metric) == "faster" else f" ({metric.name}) was"
+    return Bullets(spans(Span(baseline.cell.id, Tone.NAME), verb), tuple(items))
+
+
+def _factor(comparison: Comparison, metric: Metric) -> tuple[str, str]:
+    """How many times the baseline is … than the cell, as `1.05 ± 0.01`, and the word for it."""
+    ratio, ci = comparison.ratio or 1.0, comparison.ci
+    if ratio < 1:  # say it the way round that gives a number above 1
+        ratio, ci = 1 / ratio, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
+    places = figures.ratio_decimals(ratio, ci)
+    half = "" if ci is None else f" ± {figures.number((ci[1] - ci[0]) / 2, places)}"
+    return f"{figures.number(ratio, places)}{half}", _OPPOSITE[label(comparison.verdict, metric)]
+
+
+def _size(result: CellResult, metric: Metric) -> float:
+    ratio = result.comparison[metric.name].ratio or 1.0
+    return max(ratio, 1 / ratio)

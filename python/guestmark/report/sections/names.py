@@ -1,0 +1,105 @@
+"""What rows of tables are called: a column for all that varies, a number and a short name for narrow places."""
+
+from collections.abc import Sequence
+
+from guestmark.core.model import Cell
+from guestmark.page.tables import Row, RowName, Table
+from guestmark.stats.analysis import CellResult, WorkloadResult
+
+
+def row_names(
+    workload: WorkloadResult, results: Sequence[CellResult]
+) -> tuple[tuple[str, ...], list[RowName]]:
+    """Headings and names for a table of these results: workload, platform and factors, those that vary; the platform
+    when nothing does.
+    """
+    columns = _columns(results)
+    numbers = {result.cell.id: number for number, result in enumerate(workload.cells, start=1)}
+    names = [
+        RowName(
+            tuple(texts[position] for _, texts in columns),
+            _short(result, workload),
+            numbers.get(result.cell.id, 0),
+        )
+        for position, result in enumerate(results)
+    ]
+    return tuple(heading for heading, _ in columns), names
+
+
+def key(workload: WorkloadResult) -> Table | None:
+    """The names of all rows of a workload's tables; None where nothing can be mixed up."""
+    if len(workload.shown) < 3:
+        return None
+    headings, names = row_names(workload, workload.shown)
+    rows = tuple(
+        Row(name, (), strong=result.cell.baseline) for name, result in zip(names, workload.shown, strict=True)
+    )
+    return Table("what the numbers mean", headings, (), rows)
+
+
+def everywhere(workload: WorkloadResult) -> str:
+    """The factors that a plan's table has no column for: `everywhere: smp=1 format=raw`."""
+    cells = [result.cell for result in workload.shown]
+    if len(cells) < 2 or not all(cell.group for cell in cells):
+        return ""
+    common = set.intersection(*(set(cell.factors.items()) for cell in cells))
+    named = [f"{name}={level}" for name, level in cells[0].factors.items() if (name, level) in common]
+    return f"everywhere: {' '.join(named)}" if named else ""
+
+
+def platform(cell: Cell) -> str:
+    """The platform, of a null cell with the number of the copy: `host#2`."""
+    if cell.null_of is None:
+        return str(cell.platform)
+    copy = cell.id.removeprefix(cell.null_of)
+    return f"{cell.platform}{copy if copy.startswith('#') else '#2'}"
+
+
+def varying(results: Sequence[CellResult]) -> list[str]:
+    """The factors that differ among the cells."""
+    factors = dict.fromkeys(name for result in results for name in result.cell.factors)
+    return [name for name in factors if len({result.cell.factors.get(name) for result in results}) > 1]
+
+
+def label(result: CellResult) -> str:
+    """What the cell's workload is called."""
+    return result.cell.workload.label or result.cell.workload.name
+
+
+def _columns(results: Sequence[CellResult]) -> list[tuple[str, list[str]]]:
+    columns = [
+        (name, [result.cell.factors.get(name, "–") for result in results]) for name in varying(results)
+    ]
+    labels = [label(result) for result in results]
+    platforms = [platform(result.cell) for result in results]
+    grouped = all(result.cell.group for result in results)  # a plan's table may be that of one platform
+    if len(set(platforms)) > 1 or not (grouped and (columns or len(set(labels)) > 1)):
+        columns.insert(0, ("platform", platforms))
+    if len(set(labels)) > 1:
+        columns.insert(0, ("workload", labels))
+    return columns
+
+
+def _short(result: CellResult, workload: WorkloadResult) -> str:
+    """The workload and the levels in which a cell departs from the baseline: `dd full sync`."""
+    shown = workload.shown
+    usual = (workload.baseline or shown[0]).cell
+    words = []
+    if len({each.cell.workload.key for each in shown}) > 1:
+        words.append(result.cell.workload.key or result.cell.workload.name)
+    if len({platform(each.cell) for each in shown}) > 1:
+        words.append(platform(result.cell))
+    words += [
+        level
+        for name in varying(shown)
+        if (level := result.cell.factors.get(name, "")) and level != _usual(name, level, usual, shown)
+    ]
+    return " ".join(words) or result.cell.id
+
+
+def _usual(name: str, level: str, usual: Cell, shown: Sequence[CellResult]) -> str:
+    """The level that goes without saying: the usual cell's, and where it has no such factor the only one there is."""
+    if name in usual.factors:
+        return usual.factors[name]
+    levels = {result.cell.factors[name] for result in shown if name in result.cell.factors}
+    return level if len(levels) == 1 else ""

@@ -1,0 +1,94 @@
+"""Where the time of starts goes: for each cell a bar of its phases, and the slowest of its kernel's initcalls."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from guestmark.ledger.model import StoredRun
+from guestmark.page.charts import Stack, StackRow
+from guestmark.page.nodes import Chart, Node, Note
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
+from guestmark.page.text import line
+from guestmark.report import figures
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.boot.metrics import AGENT, PHASES, TOTAL
+
+INITCALLS = "initcalls"  # a fact of trials whose kernel was made to say how long each took
+LETTERS = "VFEKMRAWPX"  # of the phases in their order
+_MOST_CALLS = 10
+
+
+def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """A stacked bar for each cell; the slowest initcalls. Nothing for workloads that measure no phases."""
+    shown = _with_phases(workload)
+    if not shown:
+        return []
+    sums = [sum(phases(result)) for result in shown]
+    unit = figures.table_unit("s", sums)
+    rows, said = [], []
+    for result, total in zip(shown, sums, strict=True):
+        value = total / unit.size
+        text = f"{figures.number(value, figures.decimals(None, value))} {unit.name}"
+        parts = tuple(seconds / unit.size for seconds in phases(result))
+        rows.append(StackRow(result.cell.id, parts, text))
+        most = max(range(len(parts)), key=parts.__getitem__)
+        said.append(f"{result.cell.id} {text}, most of it {_name(most)}")
+    chart = Chart(
+        "Phases of start and end",
+        "Means over the trials; each phase's figures stand among the further metrics.",
+        f"From the hypervisor's start to its end: {'; '.join(said)}.",
+        Stack(tuple(rows), tuple(map(_name, range(len(PHASES)))), LETTERS, f"sum, {unit.name}"),
+    )
+    return [chart, *_unlike_total(shown), *_initcalls(shown)]
+
+
+def phases(result: CellResult) -> list[float]:
+    """Mean seconds of each of `PHASES` in a cell; 0 for those it does not have. All 0 where there are none."""
+    return [result.summary[metric.name].mean if metric.name in result.summary else 0.0 for metric in PHASES]
+
+
+def slowest(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """Initcalls with their mean seconds, slowest first; one that a trial does not name was not slow there: it is 0."""
+    sums: dict[str, float] = {}
+    for told in found:
+        for call in told["slowest"]:
+            sums[call["name"]] = sums.get(call["name"], 0.0) + call["seconds"]
+    return sorted(((name, total / len(found)) for name, total in sums.items()), key=lambda call: -call[1])
+
+
+def _name(position: int) -> str:
+    return PHASES[position].name.removesuffix("_s")
+
+
+def _with_phases(workload: WorkloadResult) -> list[CellResult]:
+    """The cells whose starts were told apart: a peer's may not be."""
+    return [result for result in workload.shown if AGENT.name in result.summary and any(phases(result))]
+
+
+def _unlike_total(shown: Sequence[CellResult]) -> list[Note]:
+    """Cells whose phases are those of another start than their total."""
+    found = [
+        result.cell.id
+        for result in shown
+        if TOTAL.name in result.summary
+        and abs(sum(phases(result)) / result.summary[TOTAL.name].mean - 1) > 0.02
+    ]
+    said = f"phases of {', '.join(found)} are those of a second start, which was traced"
+    return [Note(line(said))] if found else []
+
+
+def _initcalls(shown: Sequence[CellResult]) -> list[Node]:
+    """The slowest initcalls of every cell that has them, means over its trials."""
+    parts: list[Node] = []
+    for result in shown:
+        found = [trial.attestation[INITCALLS] for trial in result.trials if INITCALLS in trial.attestation]
+        if not found:
+            continue
+        count, seconds = (fmean(told[what] for told in found) for what in ("count", "seconds"))
+        title = f"Slowest initcalls of {result.cell.id} ({count:.0f}, {seconds:.3g} s in all)"
+        rows = tuple(
+            Row(RowName((name,)), (figure(f"{1e3 * mean:.1f}"),))
+            for name, mean in slowest(found)[:_MOST_CALLS]
+        )
+        parts.append(Table(title, ("initcall",), (Column("ms", (Align.POINT,)),), rows, heading=title))
+    return parts

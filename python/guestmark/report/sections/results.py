@@ -1,0 +1,157 @@
+"""The result itself: each cell's primary metric, its ratio to the baseline, and the verdict."""
+
+import math
+from collections.abc import Sequence
+
+from guestmark.core.model import CellStatus, Metric, Trial, TrialStatus
+from guestmark.ledger.model import StoredRun
+from guestmark.page.charts import RatioRow, Ratios
+from guestmark.page.nodes import Chart, Node, Note
+from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
+from guestmark.page.text import line
+from guestmark.report import figures
+from guestmark.report.sections.durability import MEANING, durability
+from guestmark.report.sections.names import row_names
+from guestmark.report.sections.verdicts import TONES
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.stats.compare import Comparison, label
+
+ESTIMATE = (Align.POINT, Align.LEFT, Align.POINT)  # 1.24 ± 0.04
+RATIO = (Align.POINT, Align.LEFT)  # ×1.05 [1.04, 1.06]
+
+
+def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """The table of the primary metric, and the ratios as a chart."""
+    if not workload.metrics:
+        return []
+    return [table(workload), *units(workload), *_chart(workload)]
+
+
+def table(workload: WorkloadResult) -> Table:
+    """The table of the primary metric, of all cells whose platform can be used."""
+    metric = workload.metrics[0]
+    shown = [result for result in workload.shown if result.status is not CellStatus.UNUSABLE]
+    summaries = [result.summary.get(metric.name) for result in shown]
+    unit = figures.table_unit(metric.unit, [summary.mean for summary in summaries if summary])
+    largest = max((summary.mean for summary in summaries if summary), default=0.0)
+    durable = [durability(result) for result in shown]
+    headings, names = row_names(workload, shown)
+    columns = [Column(figures.heading(metric, unit), ESTIMATE), Column(_versus(workload), RATIO)]
+    columns += [Column("durable")] if any(durable) else []
+    columns += [Column("", bar=True), Column("verdict")]
+    rows = []
+    for result, name, summary, reached in zip(shown, names, summaries, durable, strict=True):
+        comparison = result.comparison.get(metric.name)
+        cells = [_estimate(result, metric, unit), _ratio(result, comparison)]
+        cells += [words(reached)] if any(durable) else []
+        share = summary.mean / largest if summary and largest > 0 else None
+        cells += [Cell(bar=share), _verdict(comparison, metric)]
+        rows.append(Row(name, tuple(cells), strong=result.cell.baseline, soft=summary is None))
+    return Table(
+        f"{figures.heading(metric, unit)} of {workload.title}, with ratios to the baseline",
+        headings,
+        tuple(columns),
+        tuple(rows),
+    )
+
+
+def _versus(workload: WorkloadResult) -> str:
+    if workload.baseline is None:
+        return ""
+    return f"vs {workload.baseline.cell.id}" if len(workload.baseline.cell.id) <= 20 else "vs baseline"
+
+
+def _estimate(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+    summary = result.summary.get(metric.name)
+    if summary is None:
+        return words(result.status.value)
+    mean, half = figures.estimate(summary.mean, summary.ci, unit)
+    return figure(mean, "±", half) if half else figure(mean)
+
+
+def _ratio(result: CellResult, comparison: Comparison | None) -> Cell:
+    if result.cell.baseline:
+        return words("baseline")
+    if comparison is None or comparison.ratio is None:
+        return Cell()
+    value, _, interval = figures.ratio(comparison.ratio, comparison.ci).partition(" ")
+    return figure(value, interval) if interval else figure(value)
+
+
+def _verdict(comparison: Comparison | None, metric: Metric) -> Cell:
+    if comparison is None:
+        return Cell()
+    return words(label(comparison.verdict, metric), TONES[comparison.verdict], comparison.reason)
+
+
+def units(workload: WorkloadResult) -> list[Note]:
+    """What a unit means where people differ about it."""
+    said = ["1 MB = 10^6 bytes"] if any(metric.unit == "B/s" for metric in workload.metrics) else []
+    if any(durability(result) for result in workload.shown):
+        said.append(MEANING)
+    return [Note(line("; ".join(said)))] if said else []
+
+
+# --- the chart: for every cell the ratio of each block, and the interval of their mean --------------------------------
+
+
+def _chart(workload: WorkloadResult) -> list[Chart]:
+    metric = workload.metrics[0]
+    rows = [result for result in workload.cells if _comparable(result, metric.name)]
+    by_id = {result.cell.id: result for result in workload.cells}
+    baseline = workload.baseline
+    if not rows or baseline is None:
+        return []
+    drawn, said = [], []
+    for result in rows:
+        comparison = result.comparison[metric.name]
+        reference = by_id.get(result.cell.null_of or "", baseline)
+        ratios = block_ratios(reference.trials, result.trials, metric.name)
+        ratio = comparison.ratio or 1.0
+        drawn.append(
+            RatioRow(
+                result.cell.id,
+                TONES[comparison.verdict],
+                tuple((block + 1, value) for block, value in ratios.items()),
+                ratio,
+                figures.ratio(ratio, comparison.ci),
+                comparison.ci,
+            )
+        )
+        said.append(f"{result.cell.id} {figures.ratio(ratio, comparison.ci)}")
+    floor = workload.noise_floors.get(metric.name)
+    name = figures.heading(metric, figures.Unit(1.0, ""))
+    nulls = " Null cells stand against the cells they copy." if workload.null_cells else ""
+    band = " The band is the noise floor." if floor is not None else ""
+    caption = f"A dot for each block, a bar for the 95 % interval of the mean.{band}{nulls}"
+    return [
+        Chart(
+            f"{name} against {baseline.cell.id}",
+            caption,
+            f"Ratios to {baseline.cell.id}: {'; '.join(said)}.",
+            Ratios(tuple(drawn), floor, f"{name}, ratio to {baseline.cell.id}"),
+        )
+    ]
+
+
+def _comparable(result: CellResult, metric: str) -> bool:
+    return metric in result.comparison and result.comparison[metric].ratio is not None
+
+
+def block_ratios(reference: Sequence[Trial], trials: Sequence[Trial], metric: str) -> dict[int, float]:
+    """Ratio of `trials` to `reference` in every block that has both, by block; values not above zero are left out."""
+    base, cell = by_block(reference, metric), by_block(trials, metric)
+    return {
+        block: cell[block] / base[block] for block in sorted(cell) if base.get(block, 0) > 0 < cell[block]
+    }
+
+
+def by_block(trials: Sequence[Trial], metric: str) -> dict[int, float]:
+    """The finite values of a metric in the good trials, by block."""
+    return {
+        trial.block: measurement.value
+        for trial in trials
+        if trial.status is TrialStatus.OK
+        for measurement in trial.measurements
+        if measurement.metric.name == metric and math.isfinite(measurement.value)
+    }
