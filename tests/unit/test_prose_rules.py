@@ -20,12 +20,12 @@ TICKET = "issue " + "42"
     ("path", "line", "said"),
     [
         ("tools/x", f"fetch http://{HOST}/simple", f"names the host {HOST}"),
-        ("docs/x.md", f"taken from {HOST}, as ever", f"names the host {HOST}"),
+        ("x.md", f"taken from {HOST}, as ever", f"names the host {HOST}"),
         ("x.py", f"# see {TICKET}", f"refers to {TICKET}"),
         ("x.py", f"# {'PR'} 17 explains it", "refers to"),
-        ("docs/x.md", "as in " + "#12", "refers to #12"),
+        ("x.md", "as in " + "#12", "refers to #12"),
         ("x.toml", f'path = "{ROOT}/target"', "a path of this machine"),
-        ("docs/x.md", "it is in `/builds/me/checkout`", "no usual directory"),
+        ("x.md", "it is in `/builds/me/checkout`", "no usual directory"),
     ],
 )
 def test_a_broken_rule_is_said(path: str, line: str, said: str) -> None:
@@ -38,8 +38,8 @@ def test_a_broken_rule_is_said(path: str, line: str, said: str) -> None:
         ("x.py", 'xmlns="http://www.w3.org/2000/svg"'),
         ("x.py", "color: #123456; host#2; http://10.0.0.1/file"),
         ("x.py", "import workloads.io"),
-        ("docs/x.md", "in `/usr/lib`, `~/.cache/x`, read/write, and `$TMPDIR/guestmark`"),
-        ("docs/x.md", "host#2 is a copy of host"),
+        ("x.md", "in `/usr/lib`, `~/.cache/x`, read/write, and `$TMPDIR/guestmark`"),
+        ("x.md", "host#2 is a copy of host"),
     ],
 )
 def test_what_is_meant_passes(path: str, line: str) -> None:
