@@ -24,6 +24,7 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["guestmark.css"]
 templates_path = ["_templates"]
+smartquotes = False  # "--option" stays what it is
 html_copy_source = False
 html_show_sphinx = False
 html_use_index = False
