@@ -27,10 +27,10 @@ from statistics import median
 from bench.sidebyside import Contender, measure, ratio, table
 
 from guestmark.appliance.kernel import find_kernel
-from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
-from guestmark.workloads import libguestfs
-from guestmark.workloads.libguestfs import Mark
+from guestmark.workloads.guestfs import libguestfs
+from guestmark.workloads.guestfs.libguestfs import Mark
 
 _READY = "virtme-ng-is-ready"
 _LIMIT_S = 300.0

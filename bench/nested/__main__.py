@@ -14,9 +14,9 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
-from guestmark.platforms.nested_outer import OUTERS
+from guestmark.platforms.nested.outer import OUTERS
 
 AIM_READY_S, AIM_OVERHEAD_S = 8.0, 2.0
 

@@ -24,11 +24,11 @@ from bench.sidebyside import measure, ratio, table
 
 from guestmark.appliance.cpio import Archive
 from guestmark.appliance.kernel import find_kernel
-from guestmark.plan.model import Cell, WorkloadSpec
-from guestmark.platforms.qemu import BOOT_ARGS, QEMU, QemuPlatform
-from guestmark.platforms.qemu import DEFAULTS as QEMU_DEFAULTS
-from guestmark.platforms.uml import UML, UmlPlatform
-from guestmark.workloads import libguestfs
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.platforms.qemu.platform import BOOT_ARGS, QEMU, QemuPlatform
+from guestmark.platforms.qemu.platform import DEFAULTS as QEMU_DEFAULTS
+from guestmark.platforms.uml.platform import UML, UmlPlatform
+from guestmark.workloads.guestfs import libguestfs
 
 _MARK = b"bare-boot-reached-userspace"
 _INIT = f"""

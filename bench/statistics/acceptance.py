@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scenarios import Scenario
 
-from guestmark.plan.model import Better
+from guestmark.core.model import Better
 from guestmark.stats import (
     Verdict,
     adjust,

@@ -32,12 +32,12 @@ from typing import Any
 
 from bench.sidebyside import measure, ratio, table
 
+from guestmark.core import workload_kind as workload_kinds
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.units import parse_size
 from guestmark.disks.image import images
 from guestmark.disks.spec import DiskSpec, Role, disks_of
 from guestmark.disks.store import store
-from guestmark.plan import workload_kinds
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.plan.units import parse_size
 from guestmark.platforms import registry
 from guestmark.workloads import base as workloads
 

@@ -5,12 +5,12 @@ import os
 
 import pytest
 
-from guestmark.databases.kinds import KINDS
-from guestmark.errors import PlatformUnusableError
-from guestmark.plan import workload_kinds
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core import workload_kind as workload_kinds
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.platforms import registry
-from guestmark.workloads.oltp import OltpWorkload
+from guestmark.workloads.oltp.databases.kinds import KINDS
+from guestmark.workloads.oltp.workload import OltpWorkload
 
 SMALL = {"tables": 1, "rows": 200, "time": "1", "log": "8M", "buffer": "16M"}
 

@@ -2,9 +2,9 @@
 
 import contextlib
 
-from guestmark.netboot import metrics
-from guestmark.netboot.workload import NetbootWorkload
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.workloads.netboot import metrics
+from guestmark.workloads.netboot.workload import NetbootWorkload
 from processes import wait_until
 
 

@@ -11,10 +11,10 @@ from disk_files import flip_bit, small_mount
 
 from guestmark.agent.bulk import Pattern
 from guestmark.agent.results import CallError
+from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.disks import preflight
 from guestmark.disks.store import store
-from guestmark.errors import AttestationError, GuestmarkError, MachineError, UsageError
-from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.platforms import drives, registry
 from processes import gone, others
 

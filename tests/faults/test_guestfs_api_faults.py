@@ -6,13 +6,14 @@ import shutil
 import pytest
 from command_line import CommandLine
 
+from guestmark.core.model import Cell, CellStatus, Plan, Policy, WorkloadSpec
 from guestmark.experiment import preflight
 from guestmark.ledger.model import UnusablePlatform
-from guestmark.plan.model import Cell, CellStatus, Plan, Policy, WorkloadSpec
 from guestmark.platforms import registry
-from guestmark.report.analysis import analyse
-from guestmark.workloads import guestfs_api, guestfs_session
+from guestmark.stats.analysis import analyse
 from guestmark.workloads.base import create, start_machine
+from guestmark.workloads.guestfs import api as guestfs_api
+from guestmark.workloads.guestfs import session as guestfs_session
 
 PLAN = """name = "api"
 title = "api"

@@ -18,9 +18,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from guestmark.errors import LedgerError
+from guestmark.core.errors import LedgerError
+from guestmark.core.model import Cell, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.ledger import RunState, open_ledger
-from guestmark.plan.model import Cell, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 
 WALL = Metric("wall_s", "s")
 PLAN = Plan(

@@ -9,10 +9,10 @@ import pytest
 from command_line import CommandLine
 from test_guest_faults import hypervisors, leftovers
 
-from guestmark.errors import MachineError
-from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.core.errors import MachineError
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
-from guestmark.platforms.nested_outer import OUTERS
+from guestmark.platforms.nested.outer import OUTERS
 from processes import kill, wait_until
 
 LEFT = "find /run/guestmark -mindepth 1 -maxdepth 1 -type d; pgrep linux"

@@ -15,10 +15,10 @@ import pytest
 from command_line import CHECKOUT, CommandLine
 from netboot_trial import growing, prepared, workload
 
-from guestmark.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
-from guestmark.netboot import machine as machines
-from guestmark.netboot import network
-from guestmark.netboot import workload as workloads
+from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
+from guestmark.workloads.netboot import machine as machines
+from guestmark.workloads.netboot import network
+from guestmark.workloads.netboot import workload as workloads
 from processes import gone, wait_until
 
 ROMS = Path("/usr/lib/ipxe/qemu")
@@ -216,7 +216,7 @@ def test_neither_tap_nor_namespaces(monkeypatch, tmp_path):
 
 def test_a_tap_that_the_kernel_refuses(monkeypatch):
     # What the kernel says comes back as the reason.
-    monkeypatch.setattr("guestmark.netboot.tap.SERVER", "256.0.0.1")
+    monkeypatch.setattr("guestmark.workloads.netboot.tap.SERVER", "256.0.0.1")
     with pytest.raises(PlatformUnusableError, match="cannot be used here"), network.opened("tap", 0):
         pytest.fail("there is a tap")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from database_trials import SERVERS, started
 
-from guestmark.databases.base import Account
-from guestmark.databases.kinds import KINDS
-from guestmark.errors import GuestmarkError, MachineError, WorkloadError
+from guestmark.core.errors import GuestmarkError, MachineError, WorkloadError
+from guestmark.workloads.oltp.databases.base import Account
+from guestmark.workloads.oltp.databases.kinds import KINDS
 from processes import gone, others
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from command_line import CommandLine
 
+from guestmark.core import workload_kind as workload_kinds
+from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, WorkloadError
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.disks import loop
-from guestmark.errors import AttestationError, GuestmarkError, MachineError, WorkloadError
 from guestmark.experiment import preflight
-from guestmark.plan import workload_kinds
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.platforms import registry
 from guestmark.workloads import base
 from processes import wait_until

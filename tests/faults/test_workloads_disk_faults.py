@@ -11,14 +11,15 @@ import pytest
 from command_line import CommandLine
 from disk_files import small_mount
 
-from guestmark.errors import GuestmarkError, MachineError, UsageError, WorkloadError
+from guestmark.core import workload_kind as workload_kinds
+from guestmark.core.errors import GuestmarkError, MachineError, UsageError, WorkloadError
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.experiment import preflight
-from guestmark.plan import workload_kinds
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.platforms import registry
-from guestmark.workloads import base, libguestfs
-from guestmark.workloads.libguestfs import Mark
-from guestmark.workloads.upload import pieces
+from guestmark.workloads import base
+from guestmark.workloads.disk.upload import pieces
+from guestmark.workloads.guestfs import libguestfs
+from guestmark.workloads.guestfs.libguestfs import Mark
 from processes import others, wait_until
 
 

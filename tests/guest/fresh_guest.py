@@ -1,6 +1,6 @@
 """A guest without an experiment around it, for tests."""
 
-from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
 
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from fresh_guest import start
 
-from guestmark.errors import AttestationError, MachineError
+from guestmark.core.errors import AttestationError, MachineError
 
 
 @pytest.mark.parametrize(

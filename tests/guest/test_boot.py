@@ -4,10 +4,12 @@ import shutil
 
 import pytest
 
-from guestmark.plan import boot_kind, boot_metrics
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.platforms import registry
-from guestmark.workloads import base, initcalls
+from guestmark.workloads import base
+from guestmark.workloads.boot import initcalls
+from guestmark.workloads.boot import kind as boot_kind
+from guestmark.workloads.boot import metrics as boot_metrics
 
 CALLER = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
 

@@ -3,10 +3,10 @@
 import pytest
 
 from guestmark.agent.bulk import Pattern
-from guestmark.disks.below import Below
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.disks.spec import Role
-from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
+from guestmark.workloads.common.durability import Below
 
 MB = 1 << 20
 NEEDS = {

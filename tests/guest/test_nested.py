@@ -6,11 +6,12 @@ import pytest
 from command_line import CommandLine
 
 from guestmark.agent import syscalls
-from guestmark.errors import MachineError, PlatformUnusableError, UsageError
-from guestmark.plan import workload_kinds
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.platforms import nested_images, registry
-from guestmark.platforms.nested_outer import OUTERS, outer_memory
+from guestmark.core import workload_kind as workload_kinds
+from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.platforms import registry
+from guestmark.platforms.nested import images as nested_images
+from guestmark.platforms.nested.outer import OUTERS, outer_memory
 from guestmark.workloads import base
 
 FACTORS = {"memory": "256M", "size": "64M", "filesystem": "ext2"}

@@ -11,12 +11,12 @@ import pytest
 from netboot_trial import prepared, workload
 
 from guestmark.capture.binary import analyse_file
-from guestmark.errors import MachineError, PlatformUnusableError, WorkloadError
-from guestmark.netboot import content as contents
-from guestmark.netboot import memory, metrics, tap, tap_setup
-from guestmark.netboot import workload as workloads
-from guestmark.plan.model import Plan, Policy
+from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadError
+from guestmark.core.model import Plan, Policy
 from guestmark.platforms import registry
+from guestmark.workloads.netboot import content as contents
+from guestmark.workloads.netboot import memory, metrics, tap, tap_setup
+from guestmark.workloads.netboot import workload as workloads
 from processes import gone
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from database_trials import SERVERS, started
 
-from guestmark.errors import MachineError, WorkloadError
+from guestmark.core.errors import MachineError, WorkloadError
 
 
 def values_of(platform, factors=None, **given):

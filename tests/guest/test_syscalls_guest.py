@@ -8,10 +8,10 @@ from command_line import CommandLine
 from fresh_guest import start
 
 from guestmark.agent import syscalls
-from guestmark.errors import MachineError
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.errors import MachineError
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.platforms import counters
-from guestmark.platforms.qmp import UnknownCommandError
+from guestmark.platforms.qemu.qmp import UnknownCommandError
 from guestmark.workloads.base import create
 
 CALLS = ["null", "signal", "pipe", "exec"]

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from fresh_guest import start
 
-from guestmark.platforms.virtiofs import DAEMONS
+from guestmark.platforms.qemu.virtiofs import DAEMONS
 
 pytestmark = pytest.mark.long
 

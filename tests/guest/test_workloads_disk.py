@@ -7,9 +7,9 @@ import shutil
 import pytest
 from disk_files import flip_bit
 
-from guestmark.errors import MachineError, UsageError, WorkloadError
-from guestmark.plan import workload_kinds
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core import workload_kind as workload_kinds
+from guestmark.core.errors import MachineError, UsageError, WorkloadError
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.platforms import registry
 from guestmark.workloads import base
 

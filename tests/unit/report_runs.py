@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from guestmark.core.model import Cell, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.ledger.model import RunState, StoredRun, UnusablePlatform
-from guestmark.plan.model import Cell, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 
 METRICS = (
     Metric("wall_s", "s"),

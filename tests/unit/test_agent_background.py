@@ -8,7 +8,7 @@ import pytest
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CommandError
-from guestmark.errors import AgentError
+from guestmark.core.errors import AgentError
 
 LIMIT = 30.0
 

@@ -17,7 +17,7 @@ import pytest
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent, CallError, CommandError, ExecResult
 from guestmark.agent.clocks import host_boot_id
-from guestmark.errors import AgentError, GuestmarkError
+from guestmark.core.errors import AgentError, GuestmarkError
 from processes import alive, gone, wait_until
 
 LIMIT = 30.0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from guestmark.agent import messages
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
-from guestmark.errors import AgentError
+from guestmark.core.errors import AgentError
 
 DEADLINE = 0.3
 SLACK = 5.0  # a busy machine may be late; a hang is not

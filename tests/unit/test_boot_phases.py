@@ -10,16 +10,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from guestmark.errors import MachineError, UsageError
-from guestmark.plan import boot_kind, boot_metrics
-from guestmark.plan.boot_plan import build
-from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.core.errors import MachineError, UsageError
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.plan.outline import Overrides
 from guestmark.platforms import phases as steps
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.report import phases as report
-from guestmark.workloads import guestfs_run, initcalls
-from guestmark.workloads.boot import BootWorkload, durations
+from guestmark.workloads.boot import initcalls
+from guestmark.workloads.boot import kind as boot_kind
+from guestmark.workloads.boot import metrics as boot_metrics
+from guestmark.workloads.boot.plan import build
+from guestmark.workloads.boot.workload import BootWorkload, durations
+from guestmark.workloads.guestfs import run as guestfs_run
 
 LOGS = Path(__file__).parent / "boot_logs"
 STARTING = [steps.HANDOVER, steps.KERNEL, steps.MODULES, steps.ROOT, steps.DOWN]

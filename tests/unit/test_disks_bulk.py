@@ -185,7 +185,7 @@ def test_the_channel_stays_watched_during_a_long_call(tmp_path):
     agent.hello()
     import threading
 
-    from guestmark.errors import AgentError
+    from guestmark.core.errors import AgentError
 
     caught = []
 

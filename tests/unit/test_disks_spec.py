@@ -2,13 +2,13 @@
 
 import pytest
 
+from guestmark.core import factors
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.disks import preflight
-from guestmark.disks.flushes import of_qemu
 from guestmark.disks.options import compare
 from guestmark.disks.spec import DiskSpec, Role, disks_of
-from guestmark.errors import UsageError
-from guestmark.plan import factors
-from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.workloads.common.flushes import of_qemu
 
 BOTH = {
     "disks": [

@@ -7,17 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.errors import PlatformUnusableError, WorkloadError
-from guestmark.experiment import iterations, preflight, stopping
+from guestmark.core import factors
+from guestmark.core.errors import PlatformUnusableError, WorkloadError
+from guestmark.core.model import Better, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.platform_spec import parse_platforms
+from guestmark.experiment import iterations, preflight
 from guestmark.experiment.blocks import GIVE_UP_AFTER, given_up, missing_trials, order_of
 from guestmark.experiment.trial import merge
 from guestmark.ledger.model import RunState
-from guestmark.plan import factors
 from guestmark.plan.matrix import Null, expand
-from guestmark.plan.model import Better, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
-from guestmark.plan.platform_spec import parse_platforms
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.report.analysis import analyse
+from guestmark.stats import stopping
+from guestmark.stats.analysis import analyse
 
 WALL = Metric("wall_s", "s")
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.errors import LedgerError
-from guestmark.ledger import RunState, codec, default_path, open_ledger
-from guestmark.plan.model import (
+from guestmark.core.errors import LedgerError
+from guestmark.core.model import (
     Better,
     Cell,
     Measurement,
@@ -24,6 +23,7 @@ from guestmark.plan.model import (
     TrialStatus,
     WorkloadSpec,
 )
+from guestmark.ledger import RunState, codec, default_path, open_ledger
 
 WALL = Metric("wall_s", "s")
 SPEED = Metric("speed", "events/s", Better.HIGHER)

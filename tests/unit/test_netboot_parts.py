@@ -5,10 +5,10 @@ import struct
 
 import pytest
 
-from guestmark.errors import UsageError
-from guestmark.netboot import bootlog, dhcp, rom, scripts, serve
-from guestmark.netboot.content import make_content
-from guestmark.netboot.nics import NICS
+from guestmark.core.errors import UsageError
+from guestmark.workloads.netboot import bootlog, dhcp, rom, scripts, serve
+from guestmark.workloads.netboot.content import make_content
+from guestmark.workloads.netboot.nics import NICS
 
 LEASE = dhcp.Lease("10.0.6.1", "10.0.6.2", 24, "http://10.0.6.1:80/boot.ipxe")
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.databases import base
-from guestmark.databases.base import Account
-from guestmark.databases.kinds import KINDS
-from guestmark.databases.server import telling
+from guestmark.core import workload_kind as workload_kinds
+from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.disks import sparse, template
 from guestmark.disks.spec import DiskSpec, Role
-from guestmark.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.experiment.preflight import impossible, without
-from guestmark.plan import workload_kinds
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.workloads.oltp import OltpWorkload
+from guestmark.workloads.oltp.databases import base
+from guestmark.workloads.oltp.databases.base import Account
+from guestmark.workloads.oltp.databases.kinds import KINDS
+from guestmark.workloads.oltp.databases.server import telling
+from guestmark.workloads.oltp.workload import OltpWorkload
 
 
 def params(**given):

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.errors import UsageError
-from guestmark.plan import factors
+from guestmark.core import factors
+from guestmark.core.errors import UsageError
+from guestmark.core.model import WorkloadSpec
+from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Null, expand
-from guestmark.plan.model import WorkloadSpec
-from guestmark.plan.platform_spec import parse_platforms
 
 WORKLOAD = WorkloadSpec("exec", {"argv": ["true"]}, "true")
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.errors import UsageError, WorkloadError
-from guestmark.plan.metric_spec import MetricSpec, parse_metric, parse_metrics
-from guestmark.plan.model import Better
+from guestmark.core.errors import UsageError, WorkloadError
+from guestmark.core.metric_spec import MetricSpec, parse_metric, parse_metrics
+from guestmark.core.model import Better
 
 SYSBENCH = "CPU speed:\n    events per second:   871.34\n\nGeneral statistics:\n    total time:  3.4420s\n"
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.errors import UsageError
-from guestmark.plan.platform_spec import KINDS, PlatformSpec, parse_platform, parse_platforms
+from guestmark.core.errors import UsageError
+from guestmark.core.platform_spec import KINDS, PlatformSpec, parse_platform, parse_platforms
 
 
 @pytest.mark.parametrize(

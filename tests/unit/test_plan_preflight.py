@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from guestmark.errors import GuestmarkError, UsageError
+from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.experiment import preflight
 from guestmark.experiment.estimate import estimate
 from guestmark.ledger import open_ledger
-from guestmark.plan.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.platforms.base import Unusable
 from guestmark.workloads import base
 

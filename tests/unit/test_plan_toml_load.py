@@ -2,7 +2,7 @@
 
 import pytest
 
-from guestmark.errors import UsageError
+from guestmark.core.errors import UsageError
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.matrix import Null
@@ -105,7 +105,7 @@ def test_ids_say_what_departs_from_the_usual_level():
 def test_a_workload_may_do_without_a_factor(monkeypatch):
     from dataclasses import replace
 
-    from guestmark.plan import workload_kinds
+    from guestmark.core import workload_kind as workload_kinds
 
     kind = workload_kinds.get("exec")
     picky = replace(kind, takes=lambda factor, platform: not (factor == "memory" and str(platform) == "uml"))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guestmark.core.units import format_size, parse_duration, parse_size
 from guestmark.plan.scale import parse_scale, scale_table, scaled
-from guestmark.plan.units import format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

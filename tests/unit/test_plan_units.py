@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.plan import units
+from guestmark.core import units
 
 
 @pytest.mark.parametrize(

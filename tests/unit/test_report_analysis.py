@@ -5,9 +5,9 @@ import math
 import pytest
 from report_runs import EXEC, MEMORY, constructed, host_uml_tcg, memory_sweep
 
-from guestmark.plan.model import Cell, CellStatus, TrialStatus
-from guestmark.report.analysis import analyse
+from guestmark.core.model import Cell, CellStatus, TrialStatus
 from guestmark.stats import Verdict
+from guestmark.stats.analysis import analyse
 
 
 def test_verdicts_of_a_plain_run() -> None:

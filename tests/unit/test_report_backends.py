@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from report_runs import constructed
 
-from guestmark.plan.model import Cell, WorkloadSpec
-from guestmark.report.analysis import analyse
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.report.backends import backends
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.nested import nested_over_bare, pairs
+from guestmark.stats.analysis import analyse
 
 CALLS = WorkloadSpec("syscalls", {}, "system calls")
 HALVES = {

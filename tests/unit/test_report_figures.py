@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.plan.model import Metric
+from guestmark.core.model import Metric
 from guestmark.report.figures import (
     aligned,
     bar,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from report_runs import host_uml_tcg, memory_sweep
 
-from guestmark.errors import GuestmarkError
+from guestmark.core.errors import GuestmarkError
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
-from guestmark.plan.model import Cell, WorkloadSpec
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import columns, render, trial_rows, write

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from report_runs import host_uml_tcg, memory_sweep
 from test_report_formats import renamed
 
-from guestmark.report.analysis import analyse
 from guestmark.report.html import block_ratios, page, ticks
+from guestmark.stats.analysis import analyse
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -7,9 +7,9 @@ import pytest
 from report_runs import constructed
 from rich.console import Console
 
-from guestmark.plan import boot_metrics
-from guestmark.plan.model import Cell, Measurement, Metric, WorkloadSpec
+from guestmark.core.model import Cell, Measurement, Metric, WorkloadSpec
 from guestmark.report import html, terminal
+from guestmark.workloads.boot import metrics as boot_metrics
 
 BOOT = WorkloadSpec("boot", {"watch": {"initcalls": False}}, "boot", "boot")
 PEER = WorkloadSpec("guestfs-run", {}, "guestfish run", "guestfish")

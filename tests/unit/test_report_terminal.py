@@ -9,8 +9,8 @@ from report_runs import EXEC, constructed, host_uml_tcg, memory_sweep
 from rich.cells import cell_len
 from rich.console import Console
 
+from guestmark.core.model import Cell
 from guestmark.ledger.model import RunState, StoredRun
-from guestmark.plan.model import Cell
 from guestmark.report.terminal import print_report
 
 GOLDEN = Path(__file__).parent / "golden"

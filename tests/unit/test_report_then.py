@@ -11,13 +11,13 @@ from report_runs import constructed
 from rich.cells import cell_len
 from rich.console import Console
 
-from guestmark.plan.model import Better, Cell, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.model import Better, Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.plan.published_units import check_unit, size_of
-from guestmark.report.analysis import analyse
 from guestmark.report.formats import Format, render
 from guestmark.report.html import page
 from guestmark.report.terminal import print_report
 from guestmark.report.then import figure_for, percent_ratio, signed_percent
+from guestmark.stats.analysis import analyse
 
 UPLOAD = WorkloadSpec("upload", {}, "upload from the host", "upload")
 DD = WorkloadSpec("dd", {}, "dd from a disk", "dd")
@@ -245,7 +245,7 @@ def test_time_and_throughput_are_each_others_inverse(ratio):
 
 
 def test_units():
-    from guestmark.errors import UsageError
+    from guestmark.core.errors import UsageError
 
     assert size_of("MB/s", "B/s") == 1e6
     assert size_of("MB/s", "MB/s") == 1

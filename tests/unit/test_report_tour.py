@@ -8,9 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from guestmark.cli.app import VERBS
-from guestmark.ledger.model import RunState, StoredRun
-from guestmark.plan import library
-from guestmark.plan.model import (
+from guestmark.core.model import (
     Better,
     Cell,
     Measurement,
@@ -21,8 +19,10 @@ from guestmark.plan.model import (
     TrialStatus,
     WorkloadSpec,
 )
-from guestmark.report.analysis import analyse
+from guestmark.ledger.model import RunState, StoredRun
+from guestmark.plan import library
 from guestmark.report.tour import DEEPER, Cost, Finding, next_commands, page
+from guestmark.stats.analysis import analyse
 
 TIME = Metric("wall_s", "s")
 RATE = Metric("throughput", "B/s", Better.HIGHER)

@@ -9,11 +9,11 @@ from report_runs import constructed
 from rich.cells import cell_len
 from rich.console import Console, Group
 
-from guestmark.errors import MachineError
+from guestmark.core.errors import MachineError
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.experiment.counting import Counting
-from guestmark.plan.model import Cell, WorkloadSpec
-from guestmark.report.analysis import analyse
 from guestmark.report.why import why_parts
+from guestmark.stats.analysis import analyse
 
 MIX = WorkloadSpec("syscalls", {}, "system calls")
 

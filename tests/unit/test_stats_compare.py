@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.plan.model import Better, Metric
+from guestmark.core.model import Better, Metric
 from guestmark.stats import (
     Comparison,
     Verdict,

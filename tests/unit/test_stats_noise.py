@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.plan.model import Better
+from guestmark.core.model import Better
 from guestmark.stats import (
     THRESHOLDS,
     blocks_needed,

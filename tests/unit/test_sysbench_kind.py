@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.errors import PlatformUnusableError, UsageError, WorkloadError
-from guestmark.plan import library, workload_kinds
+from guestmark.core import workload_kind as workload_kinds
+from guestmark.core.errors import PlatformUnusableError, UsageError, WorkloadError
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.workloads import fio_report
 from guestmark.workloads.base import preflight
-from guestmark.workloads.sysbench import options_of
+from guestmark.workloads.fio import output as fio_report
+from guestmark.workloads.sysbench.workload import options_of
 
 GOLDEN = Path(__file__).parent / "golden" / "fio"
 HEAD = 'schema = "guestmark-plan/1"\nname = "x"\ntitle = "x"\nplatforms = ["host", "uml", "tcg"]\n'

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.errors import WorkloadError
-from guestmark.workloads.sysbench_report import parse
+from guestmark.core.errors import WorkloadError
+from guestmark.workloads.sysbench.output import parse
 
 GOLDEN = Path(__file__).parent / "golden" / "sysbench"
 OUTPUTS = sorted(path for path in GOLDEN.glob("debian*/*.txt") if not path.name.startswith("fault-"))

@@ -18,17 +18,17 @@ from guestmark.agent import syscalls
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
+from guestmark.agent.syscall_names import CALLS, NOTHING
 from guestmark.agent.syscalls import Measured, Section
-from guestmark.errors import AttestationError, MachineError, UsageError, WorkloadError
+from guestmark.core.errors import AttestationError, MachineError, UsageError, WorkloadError
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.plan.load import load
-from guestmark.plan.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.plan.syscall_names import CALLS, NOTHING
 from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
-from guestmark.platforms.host import HostPlatform
-from guestmark.platforms.qmp import UnknownCommandError
+from guestmark.platforms.host.platform import HostPlatform
+from guestmark.platforms.qemu.qmp import UnknownCommandError
 from guestmark.workloads.base import create
-from guestmark.workloads.syscalls import SyscallsWorkload, per_operation
+from guestmark.workloads.syscalls.workload import SyscallsWorkload, per_operation
 
 LIMIT = 60.0
 PARAMS: Mapping[str, Any] = {"operations": 20, "time": "2ms", "calls": list(CALLS)}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from guestmark.agent.frames import Transport
-from guestmark.errors import GuestmarkError
+from guestmark.core.errors import GuestmarkError
 
 NAME = "guestmark-agent"
 PROGRAM = "/proc/self/exe"  # in a child of the agent that executes it: the agent itself, wherever its file is

@@ -16,7 +16,7 @@ from guestmark.agent.clocks import Ping
 from guestmark.agent.frames import Link, LinkError, Transport
 from guestmark.agent.messages import MAX_CHUNK, PROTOCOL, Hello
 from guestmark.agent.results import CallError, CommandError, refusal
-from guestmark.errors import AgentError
+from guestmark.core.errors import AgentError
 
 T = TypeVar("T")
 _PINGS = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from guestmark.errors import AgentError, WorkloadError
+from guestmark.core.errors import AgentError, WorkloadError
 
 
 class CallError(AgentError):

@@ -11,8 +11,8 @@ import msgspec
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
-from guestmark.errors import AgentError, WorkloadError
-from guestmark.plan.syscall_names import NOTHING
+from guestmark.agent.syscall_names import NOTHING
+from guestmark.core.errors import AgentError, WorkloadError
 
 _HEADER = 4
 _LONGEST_FRAME = 4096

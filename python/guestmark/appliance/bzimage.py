@@ -13,8 +13,8 @@ import subprocess
 import zlib
 from pathlib import Path
 
-from guestmark.appliance.kept import Kept
-from guestmark.errors import GuestmarkError
+from guestmark.appliance.remembered import Kept
+from guestmark.core.errors import GuestmarkError
 
 _XEN_ELFNOTE_PHYS32_ENTRY = 18
 _PT_NOTE = 4

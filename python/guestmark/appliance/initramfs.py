@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.appliance.cpio import Archive
-from guestmark.appliance.kept import identity
 from guestmark.appliance.modules import ModuleTree
 from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.remembered import identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from guestmark.appliance import bzimage
 from guestmark.appliance.paths import cache_directory
-from guestmark.errors import GuestmarkError
+from guestmark.core.errors import GuestmarkError
 
 Notify = Callable[[str], None]
 

@@ -9,8 +9,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.appliance.kept import Kept
-from guestmark.errors import GuestmarkError
+from guestmark.appliance.remembered import Kept
+from guestmark.core.errors import GuestmarkError
 
 _SIGNATURE_MARK = b"~Module signature appended~\n"
 _SUFFIXES = (".ko", ".ko.xz", ".ko.gz", ".ko.zst", ".ko.bz2")

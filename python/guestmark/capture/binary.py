@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from guestmark.capture.model import SCHEMA, Document, Trace
-from guestmark.errors import GuestmarkError, UsageError
+from guestmark.core.errors import GuestmarkError, UsageError
 
 NAME = "guestmark-capture"
 BUILD = "build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_CAPTURE"

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from guestmark.capture.binary import Selection, stream
-from guestmark.errors import GuestmarkError
+from guestmark.core.errors import GuestmarkError
 
 
 def write(selection: Selection, by: str, output: Path, options: list[str]) -> int:

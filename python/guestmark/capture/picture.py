@@ -12,7 +12,7 @@ from pathlib import Path
 
 from guestmark.capture.model import Document, Endpoint, SequencePoint, Trace
 from guestmark.capture.table import divided, duration, host_port, percent, said_shares, size
-from guestmark.errors import GuestmarkError
+from guestmark.core.errors import GuestmarkError
 
 WIDTH, LEFT, RIGHT = 960, 190, 24
 ROW, BINS = 64, 160

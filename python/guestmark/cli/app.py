@@ -54,7 +54,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Finds the verb. Raises `UsageError` with the nearest one for a word that is none."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from guestmark.plan.nearest import unknown
+            from guestmark.core.nearest import unknown
 
             raise unknown("verb", args[0], VERBS)
         return super().resolve_command(ctx, args)

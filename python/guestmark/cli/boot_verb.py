@@ -50,9 +50,9 @@ def command(
     from dataclasses import asdict
 
     from guestmark.cli import session
-    from guestmark.plan.boot_plan import build
     from guestmark.plan.outline import Overrides
     from guestmark.platforms.base import Caller
+    from guestmark.workloads.boot.plan import build
 
     wanted = Overrides(on=on or ("tcg", "uml"), **given.overrides())
     plan = build(

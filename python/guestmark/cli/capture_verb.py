@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guestmark.errors import GuestmarkError, UsageError
+from guestmark.core.errors import GuestmarkError, UsageError
 
 if TYPE_CHECKING:
     from guestmark.capture.binary import Selection

@@ -55,8 +55,8 @@ def command(
     from dataclasses import asdict
 
     from guestmark.cli import session
-    from guestmark.plan.exec_plan import ExecOptions, build
     from guestmark.platforms.base import Caller
+    from guestmark.workloads.exec.plan import ExecOptions, build
 
     wanted = ExecOptions(
         on=on or ("host",),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.errors import UsageError
+from guestmark.core.errors import UsageError
 from guestmark.report.export_format import Format
 
 _SUFFIXES = {".json": Format.JSON, ".csv": Format.CSV, ".parquet": Format.PARQUET, ".md": Format.MARKDOWN,

@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 
-from guestmark.errors import ExitStatus, GuestmarkError
+from guestmark.core.errors import ExitStatus, GuestmarkError
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
 

@@ -6,12 +6,12 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from guestmark.plan.model import Cell, Plan, Trial, TrialStatus
-from guestmark.plan.units import format_duration
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+from guestmark.core.units import format_duration
 
 if TYPE_CHECKING:
     from guestmark.experiment.progress import Estimate
-    from guestmark.report.analysis import CellResult
+    from guestmark.stats.analysis import CellResult
 
 
 class Lines:

@@ -11,8 +11,8 @@ from rich.live import Live as RichLive
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from guestmark.plan.model import Cell, Plan, Trial, TrialStatus
-from guestmark.plan.units import format_duration
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+from guestmark.core.units import format_duration
 
 if TYPE_CHECKING:
     from guestmark.experiment.progress import Estimate

@@ -39,7 +39,7 @@ class Measuring:
 
     def overrides(self) -> dict[str, Any]:
         """The fields of `plan.outline.Overrides` by name, parsed. Raises `UsageError` naming the option."""
-        from guestmark.plan.units import parse_fraction
+        from guestmark.core.units import parse_fraction
 
         return {
             "baseline": self.baseline,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from guestmark.errors import UsageError
-from guestmark.plan import units
+from guestmark.core import units
+from guestmark.core.errors import UsageError
 from guestmark.plan.matrix import Null
 
 if TYPE_CHECKING:
+    from guestmark.core.model import Plan
     from guestmark.ledger.store import Ledger as OpenLedger
-    from guestmark.plan.model import Plan
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ def on(text: str, metavar: str = "PLATFORM,...") -> Any:
 
 def complete_setting(incomplete: str) -> list[str]:
     """`FACTOR=` and, behind it, the usual levels."""
-    from guestmark.plan.factors import known
+    from guestmark.core.factors import known
 
     factors = known()
     name, equals, levels = incomplete.partition("=")
@@ -73,7 +73,7 @@ def complete_setting(incomplete: str) -> list[str]:
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:
     """Ids of the runs in the ledger, newest first, with what they measured."""
-    from guestmark.errors import GuestmarkError
+    from guestmark.core.errors import GuestmarkError
     from guestmark.ledger import open_ledger
 
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.errors import UsageError
+from guestmark.core.errors import UsageError
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -53,12 +53,12 @@ def _list(ledger: Ledger | None) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from guestmark.errors import GuestmarkError
+    from guestmark.core.errors import GuestmarkError
+    from guestmark.core.units import format_duration
     from guestmark.experiment.estimate import estimate
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.plan.outline import assemble
-    from guestmark.plan.units import format_duration
 
     console = Console(highlight=False)
     if not console.is_terminal:

@@ -11,7 +11,7 @@ from guestmark.cli import options
 from guestmark.cli.measuring import Measuring, measuring
 
 if TYPE_CHECKING:
-    from guestmark.plan.model import Plan
+    from guestmark.core.model import Plan
 
 
 @measuring
@@ -79,8 +79,8 @@ def command(
 
 def _list(plan: Plan, ledger_path: str | None) -> None:
     """The cells, a line each, on standard output; what is said about them on standard error."""
+    from guestmark.core.units import format_duration
     from guestmark.experiment.estimate import estimate
-    from guestmark.plan.units import format_duration
 
     for cell in plan.cells:
         marks = ["baseline"] if cell.baseline else []

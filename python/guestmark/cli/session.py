@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from guestmark.errors import ExitStatus, LedgerError, PlatformUnusableError, UsageError
+from guestmark.core.errors import ExitStatus, LedgerError, PlatformUnusableError, UsageError
+from guestmark.core.model import Plan, TrialStatus
 from guestmark.ledger.model import RunState, StoredRun
-from guestmark.plan.model import Plan, TrialStatus
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -157,8 +157,8 @@ def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> i
 def show(stored: StoredRun, outputs: Outputs) -> None:
     """Prints the report and writes the documents that were asked for."""
     from guestmark.report import export_format, formats
-    from guestmark.report.analysis import analyse
     from guestmark.report.terminal import print_page, print_report
+    from guestmark.stats.analysis import analyse
 
     analysis = analyse(stored.plan, stored.trials, stored.unusable)
     for name, path in outputs.files():

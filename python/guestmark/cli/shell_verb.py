@@ -41,11 +41,11 @@ def command(
     It is booted as for a trial, in the current directory with the current environment and user; what is written to its
     disk is gone at the end.
     """
-    from guestmark.errors import MachineError, UsageError
-    from guestmark.plan import factors
+    from guestmark.core import factors
+    from guestmark.core.errors import MachineError, UsageError
+    from guestmark.core.model import WorkloadSpec
+    from guestmark.core.platform_spec import parse_platforms
     from guestmark.plan.matrix import Null, expand
-    from guestmark.plan.model import WorkloadSpec
-    from guestmark.plan.platform_spec import parse_platforms
     from guestmark.platforms import registry
     from guestmark.platforms.base import Caller
 

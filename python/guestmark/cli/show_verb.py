@@ -34,8 +34,8 @@ def command(
             options.check_published(stored.plan)
         show(stored, Outputs(then=then, environment=True))
         return
-    from guestmark.plan.model import TrialStatus
-    from guestmark.plan.nearest import unknown
+    from guestmark.core.model import TrialStatus
+    from guestmark.core.nearest import unknown
 
     ids = [cell.id for cell in stored.plan.cells]
     if console_of not in ids:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.errors import PlatformUnusableError, UsageError
+from guestmark.core.errors import PlatformUnusableError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from guestmark.core.model import Plan
     from guestmark.ledger.model import StoredRun
-    from guestmark.plan.model import Plan
     from guestmark.report.tour import Finding
 
 PLAN = "tour"
@@ -64,9 +64,9 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     """What can be used of the platforms that were asked for, or of all."""
     from typing import cast
 
+    from guestmark.core.platform_spec import parse_platforms
     from guestmark.plan import library
     from guestmark.plan.load import load
-    from guestmark.plan.platform_spec import parse_platforms
     from guestmark.platforms import registry
     from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import Startable, probe_all

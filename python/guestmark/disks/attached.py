@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.results import CallError, CommandError
+from guestmark.core.errors import AttestationError, MachineError
 from guestmark.disks import loop, options
 from guestmark.disks.spec import DiskSpec
-from guestmark.errors import AttestationError, MachineError
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent

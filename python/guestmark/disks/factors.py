@@ -3,8 +3,8 @@
 import os
 import shlex
 
-from guestmark.plan.factors import Factor, one_of, register
-from guestmark.plan.units import format_size, parse_size
+from guestmark.core.factors import Factor, one_of, register
+from guestmark.core.units import format_size, parse_size
 
 _QEMU = frozenset({"kvm", "tcg"})
 _GUESTS = _QEMU | {"uml"}

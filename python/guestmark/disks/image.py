@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.core.errors import AttestationError, MachineError
 from guestmark.disks import programs, reading, sparse
 from guestmark.disks.spec import DiskSpec, Role
 from guestmark.disks.store import store
 from guestmark.disks.template import template
-from guestmark.errors import AttestationError, MachineError
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum

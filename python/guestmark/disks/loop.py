@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from guestmark.errors import AttestationError, MachineError
+from guestmark.core.errors import AttestationError, MachineError
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guestmark.agent.results import CallError
-from guestmark.errors import MachineError
+from guestmark.core.errors import MachineError
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent

@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.core.model import Cell
 from guestmark.disks import loop, programs
-from guestmark.disks.below import in_memory
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
-from guestmark.errors import PlatformUnusableError, UsageError
-from guestmark.plan.model import Cell
+from guestmark.workloads.common.durability import in_memory
 
 _DIRECT = ("none", "directsync")
 _QCOW2_TABLES = 1.01  # a qcow2 image that is full needs that much more than its content

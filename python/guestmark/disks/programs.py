@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from guestmark.errors import MachineError, PlatformUnusableError
+from guestmark.core.errors import MachineError, PlatformUnusableError
 
 _DEADLINE_S = 300.0
 PACKAGES = {

@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.core.errors import WorkloadError
 from guestmark.disks import programs
 from guestmark.disks.store import store
-from guestmark.errors import WorkloadError
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum

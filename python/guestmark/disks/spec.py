@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from guestmark.errors import UsageError
-from guestmark.plan.model import Cell
-from guestmark.plan.platform_spec import parse_platform
-from guestmark.plan.units import format_size, parse_size
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Cell
+from guestmark.core.platform_spec import parse_platform
+from guestmark.core.units import format_size, parse_size
 
 SHARED_MEMORY = "/dev/shm"
 NO_FILESYSTEM = "none"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
-from guestmark.errors import MachineError
+from guestmark.core.errors import MachineError
 
 _STOP_S = 5.0
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from guestmark.appliance.paths import cache_directory
+from guestmark.core.errors import AttestationError, MachineError
 from guestmark.disks import programs, trees
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec
-from guestmark.errors import AttestationError, MachineError
 
 _KEPT = 16
 

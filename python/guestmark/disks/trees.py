@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from guestmark.core.errors import MachineError
+from guestmark.core.units import format_size
 from guestmark.disks import sparse
 from guestmark.disks.spec import DiskSpec
-from guestmark.errors import MachineError
-from guestmark.plan.units import format_size
 
 _BLOCK = 1024  # the smallest of ext2 to ext4
 _ZERO = bytes(_BLOCK)

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from guestmark.plan.model import Cell, Trial, TrialStatus
+from guestmark.core.model import Cell, Trial, TrialStatus
 
 GIVE_UP_AFTER = 3  # failures of a cell that never succeeded
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from guestmark.errors import GuestmarkError
+from guestmark.core.errors import GuestmarkError
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine

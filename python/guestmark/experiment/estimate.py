@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guestmark.plan.model import Plan, TrialStatus
-from guestmark.plan.platform_spec import parse_platform
+from guestmark.core.model import Plan, TrialStatus
+from guestmark.core.platform_spec import parse_platform
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger

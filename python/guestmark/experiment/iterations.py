@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from guestmark.plan.model import Trial, TrialStatus
+from guestmark.core.model import Trial, TrialStatus
 
 MAX_ITERATIONS = 10
 _BOOT_S = 1.0  # what another boot costs, about

@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
+from guestmark.core.model import Cell, Plan
 from guestmark.disks import preflight as disks
-from guestmark.errors import GuestmarkError, PlatformUnusableError, UsageError
-from guestmark.plan.model import Cell, Plan
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.workloads import base as workloads
@@ -49,7 +49,7 @@ def too_large(plan: Plan) -> dict[str, Unusable]:
             by_name.setdefault(cell.platform, []).append(cell)
     if not by_name:
         return {}
-    from guestmark.platforms.nested_outer import shortage
+    from guestmark.platforms.nested.outer import shortage
 
     short = {name: shortage(cells) for name, cells in by_name.items()}
     return {name: Unusable(error.message, error.hint) for name, error in short.items() if error is not None}
@@ -58,7 +58,7 @@ def too_large(plan: Plan) -> dict[str, Unusable]:
 def check_nested(cells: Iterable[Cell]) -> None:
     """Checks that the disks of nested cells can be made. Raises `UsageError`, `PlatformUnusableError`."""
     for cell in cells:
-        from guestmark.platforms import nested_images
+        from guestmark.platforms.nested import images as nested_images
 
         nested_images.check(cell)
 

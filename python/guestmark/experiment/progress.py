@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from guestmark.plan.model import Cell, Plan, Trial
+from guestmark.core.model import Cell, Plan, Trial
 
 if TYPE_CHECKING:
-    from guestmark.report.analysis import Analysis
+    from guestmark.stats.analysis import Analysis
 
 
 @dataclass(frozen=True, slots=True)

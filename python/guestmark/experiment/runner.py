@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from guestmark.experiment import stopping
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.experiment.blocks import GIVE_UP_AFTER, given_up, missing_trials
 from guestmark.experiment.interrupt import Interrupted, Interruption
 from guestmark.experiment.iterations import chosen_before
 from guestmark.experiment.progress import Estimate, Observer
 from guestmark.experiment.trial import Slot, run_trial
 from guestmark.ledger.model import RunState
-from guestmark.plan.model import Cell, Plan, Trial, TrialStatus
 from guestmark.platforms import registry
+from guestmark.stats import stopping
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
     if not nested:
         yield
         return
-    from guestmark.platforms.nested_outer import OUTERS
+    from guestmark.platforms.nested.outer import OUTERS
 
     with OUTERS.block(nested):
         yield
@@ -124,7 +124,7 @@ class _Loop:
         if self._plan.policy.blocks is not None and not self._estimate_due():
             left = self._plan.policy.blocks - blocks
             return stopping.Decision(RunState.COMPLETE if left <= 0 else None, self._plan.policy.blocks, None)
-        from guestmark.report.analysis import analyse
+        from guestmark.stats.analysis import analyse
 
         begin = time.monotonic()
         stored = [trial for trial in self._trials if trial.block < blocks]

@@ -6,18 +6,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from guestmark.errors import (
+from guestmark.core.errors import (
     AgentError,
     GuestmarkError,
     MachineError,
     PlatformUnusableError,
     WorkloadError,
 )
+from guestmark.core.model import Better, Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.experiment import iterations
 from guestmark.experiment.counting import Counting
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
-from guestmark.plan.model import Better, Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.platforms.base import Nests
 from guestmark.workloads import base as workloads
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from guestmark.errors import LedgerError
-from guestmark.plan.model import Trial
+from guestmark.core.errors import LedgerError
+from guestmark.core.model import Trial
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, create_engine, event, insert, inspect, select
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from guestmark.errors import LedgerError
+from guestmark.core.errors import LedgerError
 from guestmark.ledger import default_path
 from guestmark.ledger.faults import OTHER, explained, not_a_database
 from guestmark.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, metadata, schema

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from guestmark.errors import LedgerError
+from guestmark.core.errors import LedgerError
 
 OTHER = "Or give another ledger with --ledger FILE."
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from guestmark.plan.model import Plan, Trial
+from guestmark.core.model import Plan, Trial
 
 
 class RunState(StrEnum):

@@ -17,13 +17,13 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
-from guestmark.errors import LedgerError
+from guestmark.core.errors import LedgerError
+from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.ledger import claim as claims
 from guestmark.ledger import codec, schema
 from guestmark.ledger.connect import WRITING, Store
 from guestmark.ledger.faults import explained
 from guestmark.ledger.model import RunOverview, RunState, StoredRun, UnusablePlatform
-from guestmark.plan.model import Plan, Trial, TrialStatus
 
 _LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: nothing to mistake for something else
 

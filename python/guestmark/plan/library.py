@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from guestmark.errors import UsageError
-from guestmark.plan.nearest import unknown
+from guestmark.core.errors import UsageError
+from guestmark.core.nearest import unknown
 
 _BUILTIN = Path(__file__).parent / "builtin"
 _LIMIT = 1024 * 1024  # bytes; nobody writes a larger plan

@@ -7,17 +7,19 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from guestmark.errors import UsageError
-from guestmark.plan import factors, pattern, schema, workload_kinds
+from guestmark.core import factors
+from guestmark.core import workload_kind as workload_kinds
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Metric, Policy, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.nearest import unknown
+from guestmark.core.platform_spec import KINDS, PlatformSpec, parse_platform
+from guestmark.core.units import parse_duration, parse_fraction
+from guestmark.plan import pattern, schema
 from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
-from guestmark.plan.model import Metric, Policy, Published, PublishedFigure, WorkloadSpec
-from guestmark.plan.nearest import unknown
 from guestmark.plan.outline import Outline
-from guestmark.plan.platform_spec import KINDS, PlatformSpec, parse_platform
 from guestmark.plan.problems import Problems
 from guestmark.plan.published_units import check_unit
 from guestmark.plan.scale import scale_table
-from guestmark.plan.units import parse_duration, parse_fraction
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

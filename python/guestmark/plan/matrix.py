@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from guestmark.errors import UsageError
-from guestmark.plan import factors, pattern
-from guestmark.plan.model import Cell, WorkloadSpec
-from guestmark.plan.nearest import unknown
+from guestmark.core import factors
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.nearest import unknown
+from guestmark.core.platform_spec import PlatformSpec, parse_platform
+from guestmark.plan import pattern
 from guestmark.plan.pattern import PLATFORM, WORKLOAD, Pattern
-from guestmark.plan.platform_spec import PlatformSpec, parse_platform
 
 Levels = Mapping[str, tuple[str, ...]]
 

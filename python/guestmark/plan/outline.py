@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from guestmark.errors import UsageError
-from guestmark.plan import factors
+from guestmark.core import factors
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Metric, Plan, Policy, Published
+from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
-from guestmark.plan.model import Metric, Plan, Policy, Published
-from guestmark.plan.platform_spec import parse_platforms
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from guestmark.errors import UsageError
-from guestmark.plan import factors
-from guestmark.plan.model import Cell
-from guestmark.plan.nearest import unknown
-from guestmark.plan.platform_spec import parse_platform
+from guestmark.core import factors
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Cell
+from guestmark.core.nearest import unknown
+from guestmark.core.platform_spec import parse_platform
 
 WORKLOAD, PLATFORM = "workload", "platform"
 _HINT = "e.g. 'platform=tcg and filesystem=ext2,ext4', or the id of one cell from --list"

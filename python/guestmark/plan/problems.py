@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
-from guestmark.errors import UsageError
+from guestmark.core.errors import UsageError
 from guestmark.plan import toml_lines
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from guestmark.errors import UsageError
-from guestmark.plan.units import format_size, parse_duration, parse_size
+from guestmark.core.errors import UsageError
+from guestmark.core.units import format_size, parse_duration, parse_size
 
 _MIB = 1024**2
 _SECTOR = 4096

@@ -41,7 +41,7 @@ class Workload(Strict):
 
 
 class Repetition(Strict):
-    """`[repetition]`: how often, as `guestmark.plan.model.Policy`."""
+    """`[repetition]`: how often, as `guestmark.core.model.Policy`."""
 
     blocks: Annotated[int, Field(ge=1)] | None = None
     min_blocks: Annotated[int, Field(ge=1)] | None = None

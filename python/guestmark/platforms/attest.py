@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from guestmark.plan.units import parse_size
+from guestmark.core.units import parse_size
 from guestmark.platforms.guest import Guest, mismatch
 
 # Of the memory asked for, what a kernel may keep for itself (its image, page structures, reserved ranges).

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
+    from guestmark.core.model import Cell
     from guestmark.disks.attached import AttachedDisk
-    from guestmark.plan.model import Cell
     from guestmark.platforms.place import Place
 
 

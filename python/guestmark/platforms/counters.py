@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from guestmark.core.errors import MachineError
 from guestmark.disks import processes
-from guestmark.errors import MachineError
 from guestmark.platforms.place import HERE, Place
-from guestmark.platforms.qmp import UnknownCommandError
+from guestmark.platforms.qemu.qmp import UnknownCommandError
 
 Query = Callable[..., Any]
 _CPUCLOCK_SCHED = 2  # Linux, include/linux/posix-timers.h: the processor time of a whole process

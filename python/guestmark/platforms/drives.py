@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.appliance.initramfs import ModuleList
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk, find_device
 from guestmark.disks.image import Image, images
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
-from guestmark.errors import UsageError
-from guestmark.plan.model import Cell
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent

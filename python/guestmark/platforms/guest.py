@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from guestmark.agent.client import Agent, CallError
+from guestmark.core.errors import AgentError, AttestationError, MachineError
+from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
-from guestmark.errors import AgentError, AttestationError, MachineError
-from guestmark.plan.model import Cell
 from guestmark.platforms import counters
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import LATE

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from guestmark.plan.model import Cell
+    from guestmark.core.model import Cell
     from guestmark.platforms.place import Process
     from guestmark.platforms.process import Console
 

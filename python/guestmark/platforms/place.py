@@ -17,8 +17,8 @@ from guestmark.platforms import drives
 from guestmark.platforms.process import Console, SupervisedProcess
 
 if TYPE_CHECKING:
+    from guestmark.core.model import Cell
     from guestmark.disks.image import Image
-    from guestmark.plan.model import Cell
 
 _CHANNEL_BUFFER = 4 << 20
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from guestmark.agent.binary import agent_binary
 from guestmark.appliance.paths import cache_directory
-from guestmark.errors import GuestmarkError
-from guestmark.plan.model import Cell, WorkloadSpec
+from guestmark.core.errors import GuestmarkError
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms.base import LATE, Unusable, Usable
 
 if TYPE_CHECKING:

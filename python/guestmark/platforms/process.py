@@ -20,7 +20,7 @@ from pathlib import Path
 
 from guestmark.agent.binary import supervised
 from guestmark.appliance.paths import scratch_parent
-from guestmark.errors import MachineError
+from guestmark.core.errors import MachineError
 
 _CONSOLE_LIMIT = 1 << 20
 _STOP_DEADLINE_S = 5.0

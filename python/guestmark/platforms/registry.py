@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from guestmark.errors import UsageError
-from guestmark.plan.platform_spec import PlatformSpec, parse_platform
+from guestmark.core.errors import UsageError
+from guestmark.core.platform_spec import PlatformSpec, parse_platform
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Platform
@@ -15,25 +15,25 @@ Factory = Callable[[PlatformSpec], "Platform"]
 
 
 def _host(_spec: PlatformSpec) -> Platform:
-    from guestmark.platforms.host import HostPlatform
+    from guestmark.platforms.host.platform import HostPlatform
 
     return HostPlatform()
 
 
 def _qemu(spec: PlatformSpec) -> Platform:
-    from guestmark.platforms.qemu import QemuPlatform
+    from guestmark.platforms.qemu.platform import QemuPlatform
 
     return QemuPlatform(spec.inner.kind, spec.inner.arch or "")
 
 
 def _uml(_spec: PlatformSpec) -> Platform:
-    from guestmark.platforms.uml import UmlPlatform
+    from guestmark.platforms.uml.platform import UmlPlatform
 
     return UmlPlatform()
 
 
 def _nested(spec: PlatformSpec) -> Platform:
-    from guestmark.platforms.nested import NestedPlatform
+    from guestmark.platforms.nested.platform import NestedPlatform
 
     return NestedPlatform(spec)
 

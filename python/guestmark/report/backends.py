@@ -3,12 +3,12 @@ and what an upload consists of (libguestfs 1.23.16, 2013)."""
 
 from rich.text import Text
 
-from guestmark.plan import boot_metrics
-from guestmark.plan.platform_spec import parse_platform
+from guestmark.core.platform_spec import parse_platform
 from guestmark.report import figures
-from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.report.nested import ratio
 from guestmark.report.then import figure_for
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.workloads.boot import metrics as boot_metrics
 
 _BEFORE_KERNEL = (boot_metrics.VMM, boot_metrics.FIRMWARE)
 _KERNEL = (boot_metrics.ENTRY, boot_metrics.KERNEL)  # before its first line it unpacks itself

@@ -2,12 +2,12 @@
 
 from rich.text import Text
 
-from guestmark.plan.model import Metric
+from guestmark.core.model import Metric
 from guestmark.report import figures
-from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.report.backends import backends
 from guestmark.report.nested import nested_over_bare
 from guestmark.report.shares import where_time_goes
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Verdict, label
 
 _OPPOSITE = {

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from guestmark.core.model import Metric, Trial, TrialStatus
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
-from guestmark.plan.model import Metric, Trial, TrialStatus
 from guestmark.report import surroundings
-from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 from guestmark.stats.summary import Summary
 

@@ -5,13 +5,13 @@ from collections import Counter
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from guestmark.core.model import Trial
+from guestmark.core.units import format_duration
 from guestmark.ledger.model import RunState
-from guestmark.plan.boot_metrics import TOTAL
-from guestmark.plan.model import Trial
-from guestmark.plan.units import format_duration
 from guestmark.report import figures
-from guestmark.report.analysis import Analysis, WorkloadResult
+from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS
+from guestmark.workloads.boot.metrics import TOTAL
 
 WALL = "wall_s"
 _MEASURED = {WALL, TOTAL.name}  # what iterations took; of starts, the whole life of a machine

@@ -13,16 +13,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from guestmark.errors import GuestmarkError
+from guestmark.core.errors import GuestmarkError
+from guestmark.core.model import CellStatus, Metric
 from guestmark.ledger.model import StoredRun
-from guestmark.plan.model import CellStatus, Metric
 from guestmark.report import figures, nested
-from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.report.backends import backends
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
 from guestmark.report.terminal import durability
 from guestmark.report.then import Side, sides
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import label
 
 COLUMNS = (

@@ -6,10 +6,9 @@ from html import escape
 
 from rich.text import Text
 
+from guestmark.core.model import CellStatus, Metric, Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
-from guestmark.plan.model import CellStatus, Metric, Trial, TrialStatus
 from guestmark.report import figures, nested, surroundings
-from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.report.backends import backends
 from guestmark.report.conclusion import by_workload
 from guestmark.report.document import clean
@@ -18,6 +17,7 @@ from guestmark.report.latency import latencies
 from guestmark.report.phases import drawn
 from guestmark.report.terminal import durability
 from guestmark.report.then import Side, sides
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Verdict, label
 
 _STYLE = """

@@ -4,7 +4,7 @@ import msgspec
 
 from guestmark.capture.excerpt import PICTURE, read
 from guestmark.capture.model import Trace
-from guestmark.report.analysis import CellResult, WorkloadResult
+from guestmark.stats.analysis import CellResult, WorkloadResult
 
 _STYLE = """<style>.captures{--ink:#1b1f24;--soft:#6a737d;--line:#d8dee4;--client:#c2410c;
 --server:#1d4ed8;--bad:#be123c}

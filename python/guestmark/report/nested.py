@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from rich.text import Text
 
-from guestmark.plan.model import Metric, TrialStatus
+from guestmark.core.model import Metric, TrialStatus
 from guestmark.report import figures
-from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
 
 TITLE = "Nested over bare"

@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from guestmark.plan.boot_metrics import AGENT, PHASES, TOTAL
 from guestmark.report import figures
-from guestmark.report.analysis import CellResult, WorkloadResult
 from guestmark.report.rows import Names, plain_table, taken
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.boot.metrics import AGENT, PHASES, TOTAL
 
 INITCALLS = "initcalls"  # a fact of trials whose kernel was made to say how long each took
 _LETTERS = "VFEKMRAWPX"  # of the phases in their order

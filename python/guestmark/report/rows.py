@@ -8,9 +8,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from guestmark.plan.model import Cell
-from guestmark.report.analysis import CellResult, WorkloadResult
+from guestmark.core.model import Cell
 from guestmark.report.document import clean
+from guestmark.stats.analysis import CellResult, WorkloadResult
 
 _NARROWEST = 8  # columns a name keeps when room is short
 

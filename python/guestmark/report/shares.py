@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from guestmark.report.analysis import CellResult, WorkloadResult
+from guestmark.stats.analysis import CellResult, WorkloadResult
 
 CLIENT, SERVER, REPEATED = "client_share", "server_share", "retransmitted_bytes"
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
-from guestmark.plan.model import Trial, TrialStatus
 
 _DIGEST = "binary_sha256"
 _HERE = "this host"

@@ -6,10 +6,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from guestmark.core.model import CellStatus, Metric
 from guestmark.ledger.model import StoredRun
-from guestmark.plan.model import CellStatus, Metric
 from guestmark.report import figures, surroundings
-from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.report.conclusion import conclusion
 from guestmark.report.document import clean
 from guestmark.report.footer import footer
@@ -17,6 +16,7 @@ from guestmark.report.phases import stacked
 from guestmark.report.rows import Names, everywhere, plain_table, taken
 from guestmark.report.then import not_measured, then_parts
 from guestmark.report.why import why_parts
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison, Verdict, label
 from guestmark.stats.summary import Summary
 

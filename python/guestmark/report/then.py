@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from rich.console import RenderableType
 from rich.text import Text
 
-from guestmark.plan.model import Better, Metric, Plan, Published, PublishedFigure
+from guestmark.core.model import Better, Metric, Plan, Published, PublishedFigure
 from guestmark.plan.pattern import level_of
 from guestmark.plan.published_units import size_of
 from guestmark.report import figures
-from guestmark.report.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.report.document import clean
 from guestmark.report.rows import Names, plain_table, taken
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 
 _MEANING = {
     "time": "time: of the baseline's time, so +6 % takes 6 % longer, −50 % half as long",

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from guestmark.core.model import Better, CellStatus, Metric
 from guestmark.ledger.model import RunState, StoredRun
-from guestmark.plan.model import Better, CellStatus, Metric
 from guestmark.report import figures
-from guestmark.report.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.report.document import clean
 from guestmark.report.rows import plain_table
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 
 SAME = 1.1  # ratios closer to 1 than this are about the same to somebody who has just arrived

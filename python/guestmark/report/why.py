@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from guestmark.report import figures
-from guestmark.report.analysis import CellResult, WorkloadResult
 from guestmark.report.rows import plain_table, taken
+from guestmark.stats.analysis import CellResult, WorkloadResult
 
 COUNTED = "counted"  # of all workloads' trials: what was counted in an iteration, on average
 FACT = "syscalls"  # of the workload's trials: by call, how it was measured and what was counted

@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.plan.model import Better, Metric
+from guestmark.core.model import Better, Metric
 from guestmark.stats.multiple import Method, adjust, blocks_to_claim
 from guestmark.stats.noise import noise_floor
 from guestmark.stats.paired import equivalence_p, log_ratios, median_interval, sign_flip_p, t_interval

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.plan.model import Better
+from guestmark.core.model import Better
 from guestmark.stats.paired import t_interval
 
 Array = NDArray[np.float64]

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from guestmark.plan.nearest import unknown
+from guestmark.core.nearest import unknown
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from guestmark.plan.model import Cell, Measurement, Plan
+    from guestmark.core.model import Cell, Measurement, Plan
     from guestmark.platforms.base import Machine, Platform
 
 
@@ -72,24 +72,24 @@ class KnowsLimits(Protocol):
 
 
 _builtin = {
-    "exec": "guestmark.workloads.exec:ExecWorkload",
-    "upload": "guestmark.workloads.upload:UploadWorkload",
-    "dd": "guestmark.workloads.dd:DdWorkload",
-    "direct": "guestmark.workloads.direct:DirectWorkload",
-    "share": "guestmark.workloads.share:ShareWorkload",
-    "tar": "guestmark.workloads.tar:TarWorkload",
-    "fill": "guestmark.workloads.fill:FillWorkload",
-    "filewrite": "guestmark.workloads.filewrite:FilewriteWorkload",
-    "fileread": "guestmark.workloads.fileread:FilereadWorkload",
-    "guestfish": "guestmark.workloads.guestfish:GuestfishWorkload",
-    "netboot": "guestmark.netboot.workload:NetbootWorkload",
-    "syscalls": "guestmark.workloads.syscalls:SyscallsWorkload",
-    "guestfs-api": "guestmark.workloads.guestfs_api:GuestfsApiWorkload",
-    "boot": "guestmark.workloads.boot:BootWorkload",
-    "guestfs-run": "guestmark.workloads.guestfs_run:GuestfsRunWorkload",
-    "sysbench": "guestmark.workloads.sysbench:SysbenchWorkload",
-    "fio": "guestmark.workloads.fio:FioWorkload",
-    "oltp": "guestmark.workloads.oltp:OltpWorkload",
+    "exec": "guestmark.workloads.exec.workload:ExecWorkload",
+    "upload": "guestmark.workloads.disk.upload:UploadWorkload",
+    "dd": "guestmark.workloads.disk.dd:DdWorkload",
+    "direct": "guestmark.workloads.disk.direct:DirectWorkload",
+    "share": "guestmark.workloads.disk.share:ShareWorkload",
+    "tar": "guestmark.workloads.disk.tar:TarWorkload",
+    "fill": "guestmark.workloads.disk.fill:FillWorkload",
+    "filewrite": "guestmark.workloads.disk.filewrite:FilewriteWorkload",
+    "fileread": "guestmark.workloads.disk.fileread:FilereadWorkload",
+    "guestfish": "guestmark.workloads.guestfs.upload:GuestfishWorkload",
+    "netboot": "guestmark.workloads.netboot.workload:NetbootWorkload",
+    "syscalls": "guestmark.workloads.syscalls.workload:SyscallsWorkload",
+    "guestfs-api": "guestmark.workloads.guestfs.api:GuestfsApiWorkload",
+    "boot": "guestmark.workloads.boot.workload:BootWorkload",
+    "guestfs-run": "guestmark.workloads.guestfs.run:GuestfsRunWorkload",
+    "sysbench": "guestmark.workloads.sysbench.workload:SysbenchWorkload",
+    "fio": "guestmark.workloads.fio.workload:FioWorkload",
+    "oltp": "guestmark.workloads.oltp.workload:OltpWorkload",
 }
 _PEERS = {"guestfish"}  # other people's programs that start a machine of their own
 _registry: dict[str, Factory] = {}

@@ -1,0 +1,105 @@
+"""Metrics that are read from a program's output: `NAME[:UNIT[:higher|lower]]=REGEX`."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from guestmark.core.errors import UsageError, WorkloadError
+from guestmark.core.model import Better, Metric
+from guestmark.core.units import parse_number
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_FORM = "write NAME[:UNIT[:higher|lower]]=REGEX, e.g. 'speed:events/s:higher=events per second: *([0-9.]+)'"
+
+WALL = Metric("wall_s", "s")
+GUEST_WALL = Metric("guest_wall_s", "s")
+USER = Metric("user_s", "s")
+SYSTEM = Metric("system_s", "s")
+MAX_RSS = Metric("max_rss_bytes", "B")
+DEFAULT_METRICS = (WALL, GUEST_WALL, USER, SYSTEM, MAX_RSS)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """A metric with the expression that finds it: its group `value`, else its only group, else the whole match."""
+
+    metric: Metric
+    pattern: str
+
+    def extract(self, *texts: str) -> float:
+        """The value in the first of `texts` that has the metric; of several matches the last one counts.
+
+        Programs print interim figures first and the final one last. Raises `WorkloadError` when nothing matches or
+        what matches is not a finite number.
+        """
+        expression = re.compile(self.pattern, re.MULTILINE)
+        group: int | str = "value" if "value" in expression.groupindex else min(expression.groups, 1)
+        for text in texts:
+            matches = list(expression.finditer(text))
+            if not matches:
+                continue
+            found = matches[-1].group(group)
+            try:
+                return parse_number(found or "")
+            except ValueError as error:
+                raise WorkloadError(f"metric {self.metric.name}: {error}") from error
+        raise WorkloadError(f"metric {self.metric.name}: nothing in the output matches {self.pattern!r}")
+
+    def to_params(self) -> dict[str, Any]:
+        """As it is kept in a workload's parameters."""
+        metric = self.metric
+        return {
+            "name": metric.name,
+            "unit": metric.unit,
+            "better": metric.better.value,
+            "pattern": self.pattern,
+        }
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> "MetricSpec":
+        """Reads `to_params` back."""
+        return cls(Metric(params["name"], params["unit"], Better(params["better"])), params["pattern"])
+
+
+def parse_metric(text: str) -> MetricSpec:
+    """Parses one `--metric` value. Raises `UsageError` that shows the place of a mistake in the expression."""
+    head, equals, pattern = text.partition("=")
+    if not equals or not pattern:
+        raise UsageError(f"--metric {text!r}: the regular expression is missing", hint=_FORM)
+    name, *rest = (part.strip() for part in head.split(":"))
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--metric {text!r}: {name!r} cannot be a metric's name", hint=_FORM)
+    if any(name == metric.name for metric in DEFAULT_METRICS):
+        raise UsageError(f"--metric {text!r}: {name} is always measured", hint="choose another name")
+    if len(rest) > 2:
+        raise UsageError(f"--metric {text!r}: too many colons before the =", hint=_FORM)
+    unit = rest[0] if rest else ""
+    direction = rest[1] if len(rest) == 2 else "lower"
+    if direction not in {"higher", "lower"}:
+        raise UsageError(f"--metric {text!r}: {direction!r} is neither higher nor lower", hint=_FORM)
+    try:
+        expression = re.compile(pattern, re.MULTILINE)
+    except re.error as error:
+        pointer = f"{pattern}\n  {' ' * (error.pos or 0)}^"
+        raise UsageError(
+            f"--metric {name}: {error.msg} in the regular expression:\n  {pointer}", hint=_FORM
+        ) from error
+    except (OverflowError, RecursionError) as error:
+        raise UsageError(f"--metric {name}: the regular expression is too large", hint=_FORM) from error
+    if expression.groups > 1 and "value" not in expression.groupindex:
+        raise UsageError(
+            f"--metric {name}: the regular expression has {expression.groups} groups",
+            hint="name the one that holds the number (?P<value>…) or make the others (?:…)",
+        )
+    return MetricSpec(Metric(name, unit, Better(direction)), pattern)
+
+
+def parse_metrics(texts: Iterable[str]) -> tuple[MetricSpec, ...]:
+    """All `--metric` values in order. Raises `UsageError` when a name comes twice."""
+    specs = tuple(parse_metric(text) for text in texts)
+    names = [spec.metric.name for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--metric {name} is given twice", hint="give each metric its own name")
+    return specs

@@ -1,0 +1,129 @@
+"""The host itself: the same agent as in guests, as a child over a socket, so both are timed by the same code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from guestmark.agent.binary import agent_binary, start_host_agent
+from guestmark.agent.client import Agent
+from guestmark.core import factors
+from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
+from guestmark.core.model import Cell
+from guestmark.disks import loop
+from guestmark.disks.attached import AttachedDisk, directories
+from guestmark.disks.spec import DEFAULTS as DISK_FACTORS
+from guestmark.disks.spec import DiskSpec, disks_of
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.place import HERE, Place
+
+READY_DEADLINE_S = 10.0
+_STOP_DEADLINE_S = 2.0
+
+
+@dataclass(slots=True)
+class Host:
+    """The host as a machine; what is started and stopped is only the agent."""
+
+    agent: Agent
+    command_line: tuple[str, ...]
+    phases: dict[str, float] = field(default_factory=dict)
+    vmm_pid: int | None = None
+    disks: tuple[AttachedDisk, ...] = ()
+    query: None = None
+    place: Place = HERE
+
+    def attest(self) -> Mapping[str, Any]:
+        """The host's kernel as the agent sees it. Raises `AttestationError` when it is not this process's own."""
+        hello = self.agent.hello()
+        here = os.uname()
+        if (hello.kernel, hello.arch) != (here.release, here.machine):
+            raise AttestationError(
+                f"the agent does not run on this host: asked {here.release} {here.machine}, "
+                f"found {hello.kernel} {hello.arch}"
+            )
+        return {
+            "kernel": hello.kernel,
+            "arch": hello.arch,
+            "boot_id": hello.boot_id,
+            "processors": os.cpu_count(),
+        }
+
+    def console(self) -> str:
+        """Nothing: a host has no console."""
+        return ""
+
+    def vmm_stats(self) -> Mapping[str, float]:
+        """Nothing: there is no hypervisor."""
+        return {}
+
+    def counters(self) -> Mapping[str, float]:
+        """Nothing: there is no hypervisor."""
+        return {}
+
+
+class HostPlatform:
+    """`host`: no machine is booted; every trial gets an agent, and a process tree, of its own."""
+
+    name = "host"
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell) -> Iterator[Host]:
+        """Starts an agent for `cell`; leaving the context ends it with everything it runs.
+
+        Raises `UsageError` for factors, which a host cannot be given, and `MachineError` when the agent does not
+        answer in time.
+        """
+        disks = disks_of(cell)
+        _check_factors(cell, disks)
+        within = loop.PRIVATE_MOUNTS if any(disk.loop for disk in disks) else ()
+        if within:
+            loop.check()
+        begin = time.monotonic()
+        command = (*within, str(agent_binary()), "serve")
+        try:
+            process, transport = start_host_agent(within)
+        except OSError as error:
+            raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
+        with contextlib.ExitStack() as stack:
+            stack.callback(_stop, process)
+            agent = Agent(transport)
+            stack.callback(agent.close)
+            agent.hello(timeout_s=READY_DEADLINE_S)
+            host = Host(agent, command, {"ready": time.monotonic() - begin})
+            host.disks = stack.enter_context(directories(disks))
+            yield host
+
+    def probe(self) -> Usable | Unusable:
+        """Starts an agent and asks it for its name."""
+        from guestmark.core.model import WorkloadSpec
+
+        try:
+            with self.start(Cell("probe", WorkloadSpec("probe"), self.name)) as host:
+                host.attest()
+                return Usable(host.phases["ready"])
+        except GuestmarkError as error:
+            return Unusable(error.message, error.hint)
+
+
+def _check_factors(cell: Cell, disks: Sequence[DiskSpec]) -> None:
+    on_loop = DISK_FACTORS.keys() if any(disk.loop for disk in disks) else frozenset()
+    others = [name for name in cell.factors if name not in on_loop and "host" not in factors.get(name).kinds]
+    if others:
+        raise UsageError(
+            f"the host cannot be given {', '.join(sorted(others))}", hint="factors are for guests"
+        )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """The end of its channel ends the agent and what it runs; if not, a signal does."""
+    try:
+        process.wait(_STOP_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,194 @@
+"""Disk images of an inner guest: they lie in the outer guest's shared memory, which is that of its machine.
+
+Formatted images are made on this host, as for any guest, and unpacked in the outer one; all that a workload asks of an
+image (flush, check, read again) is done there by the same programs as here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.agent.bulk import Checksum, Pattern
+from guestmark.agent.results import CallError
+from guestmark.core.errors import MachineError, UsageError, WorkloadError
+from guestmark.disks.image import Image
+from guestmark.disks.programs import MAKERS, find
+from guestmark.disks.spec import NO_FILESYSTEM, SHARED_MEMORY, DiskSpec, Role, disks_of
+from guestmark.disks.template import template
+
+if TYPE_CHECKING:
+    from guestmark.core.model import Cell
+    from guestmark.platforms.nested.place import OuterPlace
+
+_PROGRAM_S = 600.0
+_DIRECT = ("none", "directsync")
+
+
+@contextlib.contextmanager
+def images_in(place: OuterPlace, cell: Cell) -> Iterator[tuple[Image, ...]]:
+    """Fresh images of the cell's disks in an outer guest; leaving the context removes them."""
+    specs = disks_of(cell)
+    if not specs:
+        yield ()
+        return
+    directory = f"{SHARED_MEMORY}/guestmark-{os.urandom(4).hex()}"
+    with place.calling() as agent:
+        agent.mkdir(directory)
+    try:
+        yield tuple(
+            _source(place, spec) if spec.role is Role.SOURCE else _target(place, spec, directory)
+            for spec in specs
+        )
+    finally:
+        with contextlib.suppress(Exception), place.calling() as agent:  # it may have gone, with all of them
+            agent.remove(directory, recursive=True)
+
+
+def images_bytes(cell: Cell) -> int:
+    """Bytes of memory that the cell's images may take in the outer guest: when they are full."""
+    return sum(spec.size for spec in disks_of(cell))
+
+
+def check(cell: Cell) -> None:
+    """Raises `UsageError` for disks that an inner guest cannot be given, `PlatformUnusableError` for a program that
+    is missing.
+    """
+    for spec in disks_of(cell):
+        find("qemu-img")
+        if spec.filesystem != NO_FILESYSTEM:
+            find(MAKERS[spec.filesystem])
+        if spec.cache in _DIRECT:
+            raise UsageError(
+                f"{cell.id}: cache={spec.cache} needs O_DIRECT, which the outer guest's memory, where images of "
+                "inner guests lie, does not do",
+                hint="choose cache=writeback, or measure nested and other platforms apart",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class InnerImage(Image):
+    """An image in the outer guest `place`; `path` is its path there."""
+
+    place: OuterPlace | None = None
+
+    def flush(self) -> float:
+        """See `Image`: the outer guest's disk is its memory, so this says only that it was asked."""
+        with self._calling() as place, place.calling() as agent:
+            done = agent.flush(str(self.path))
+        return (done.fsync_ns + done.syncfs_ns) / 1e9
+
+    def allocated_bytes(self) -> int:
+        """See `Image`."""
+        with self._calling() as place:
+            return int(_run(place, "stat", "-c", "%b", str(self.path))) * 512
+
+    def checksum(self) -> Checksum:
+        """See `Image`."""
+        with self._calling() as place, place.calling() as agent:
+            return agent.checksum(str(self.path), timeout_s=_PROGRAM_S)
+
+    def read_again(self, name: str) -> Checksum:
+        """See `Image`."""
+        with self._calling() as place, place.calling() as agent:
+            fifo = f"{self.path}.{name}"
+            _run(place, "mkfifo", fifo)
+            words = " ".join(map(shlex.quote, (find("debugfs"), "-R", f"cat {name}", str(self.path))))
+            reading = agent.background(["sh", "-c", f"exec {words} > {shlex.quote(fifo)}"])
+            found = agent.checksum(fifo, timeout_s=_PROGRAM_S)
+            reading.wait(10.0)
+            agent.remove(fifo)
+        complaints = [
+            line for line in reading.text().splitlines() if line and not line.startswith("debugfs ")
+        ]
+        if complaints:
+            raise WorkloadError(f"the data cannot be read back: debugfs: {complaints[0]}")
+        return found
+
+    def program(self, program: str, *arguments: str) -> None:
+        """See `Image`: run in the outer guest."""
+        with self._calling() as place:
+            _run(place, find(program), *arguments)
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[OuterPlace]:
+        assert self.place is not None
+        try:
+            yield self.place
+        except CallError as error:
+            raise MachineError(f"inside the outer guest: {error.message}") from error
+
+
+def _target(place: OuterPlace, spec: DiskSpec, directory: str) -> Image:
+    begin = time.monotonic()
+    original, was_there = template(spec)
+    path = Path(directory, f"{spec.name}.{spec.format}")
+    _run(place, "tar", "-xSf", str(_packed(original)), "-C", directory)
+    _run(place, "mv", f"{directory}/{original.name}", str(path))
+    if spec.preallocation in ("falloc", "full"):
+        # In memory, giving a file its place and writing zeroes into it are the same.
+        _run(place, "fallocate", "-l", _run(place, "stat", "-c", "%s", str(path)), str(path))
+    return InnerImage(spec, path, time.monotonic() - begin, was_there, place=place)
+
+
+def _packed(original: Path) -> Path:
+    """The template as a sparse archive beside it: reading holes through the shared root would take seconds."""
+    packed = original.with_name(f"{original.name}.tar")
+    if not packed.exists() or packed.stat().st_mtime_ns < original.stat().st_mtime_ns:
+        part = packed.with_name(f"{packed.name}.{os.getpid()}.part")
+        try:
+            subprocess.run(
+                ["tar", "-cSf", str(part), "-C", str(original.parent), original.name],
+                check=True, capture_output=True, timeout=_PROGRAM_S,
+            )  # fmt: skip
+            part.rename(packed)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise MachineError(f"{original.name} cannot be packed for an outer guest: {error}") from error
+        finally:
+            part.unlink(missing_ok=True)
+    return packed
+
+
+def _source(place: OuterPlace, spec: DiskSpec) -> Image:
+    """Sources are read-only, so one file serves all inner guests of an outer one."""
+    key = (spec.content, spec.size)
+    begin = time.monotonic()
+    was_there = key in place.sources
+    if not was_there:
+        path = Path(SHARED_MEMORY, f"guestmark-source-{len(place.sources)}.raw")
+        kind, _, name = spec.content.partition(":")
+        with place.calling() as agent:
+            try:
+                if kind == "file":
+                    agent.copy(
+                        name,
+                        str(path),
+                        length=spec.size,
+                        preallocate=False,
+                        flush=False,
+                        timeout_s=_PROGRAM_S,
+                    )
+                else:
+                    agent.fill(str(path), spec.size, Pattern(kind), flush=False, timeout_s=_PROGRAM_S)
+            except CallError as error:
+                raise MachineError(f"the source disk cannot be made: {error.message}") from error
+        place.sources[key] = path
+    return InnerImage(spec, place.sources[key], time.monotonic() - begin, was_there, place=place)
+
+
+def _run(place: OuterPlace, *command: str) -> str:
+    """Runs a program in the outer guest and returns its output. Raises `MachineError` with its last words."""
+    with place.calling() as agent:
+        done = agent.exec(command, timeout_s=_PROGRAM_S)
+    if done.status != 0:
+        said = (done.stderr + b"\n" + done.stdout).decode(errors="replace").split("\n")
+        what = "; ".join(line.strip() for line in said if line.strip())[:300]
+        raise MachineError(f"inside the outer guest: {command[0]} failed: {what or done.status}")
+    return done.stdout.decode(errors="replace").strip()

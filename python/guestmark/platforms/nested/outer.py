@@ -1,0 +1,281 @@
+"""Outer guests: started, shared by the trials of a block, paused between them, and stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import GuestmarkError, PlatformUnusableError
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec, parse_platform
+from guestmark.core.units import format_size, parse_size
+from guestmark.platforms.nested.images import images_bytes
+from guestmark.platforms.nested.place import PORTS, OuterPlace
+from guestmark.platforms.qemu.platform import DEFAULTS, TCG_CPU, Extras, QemuPlatform
+
+if TYPE_CHECKING:
+    from guestmark.platforms.guest import Guest
+
+HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
+PER_BLOCK, PER_TRIAL = "block", "trial"  # levels of the factor `outer`
+_CPU = {"tcg": f"{TCG_CPU},svm=on", "kvm": "host"}
+_NEEDS = 640 << 20  # for an outer kernel, the inner hypervisor itself and the files it reads
+_ROUND = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class OuterSpec:
+    """What an outer guest is like; `ports` are the sets of ports for the guests inside it, one for each layer."""
+
+    kind: str
+    cpu: str
+    smp: str
+    kernel: str
+    memory: int
+    ports: int
+
+    @classmethod
+    def of(cls, cell: Cell) -> OuterSpec:
+        """The outermost guest of a nested cell: as many processors as the inner one, memory for all that is inside."""
+        layers = parse_platform(cell.platform).layers
+        kind = layers[0].kind
+        return cls(
+            kind,
+            cell.factors.get("outer_cpu", _CPU.get(kind, "")),
+            cell.factors.get("outer_smp", cell.factors.get("smp", DEFAULTS["smp"])),
+            cell.factors.get("kernel", "") if layers[-1].kind != "uml" else "",
+            outer_memory(cell),
+            len(layers) - 1,
+        )
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Cells of which this is equal can share an outer guest."""
+        return (self.kind, self.cpu, self.smp, self.kernel)
+
+    def cell(self) -> Cell:
+        """As a cell of its own, to be started."""
+        factors = {"memory": format_size(self.memory), "cpu": self.cpu, "smp": self.smp}
+        if self.kernel:
+            factors["kernel"] = self.kernel
+        return Cell("outer", WorkloadSpec("outer"), self.kind, factors)
+
+
+def outer_memory(cell: Cell, layer: int = 0) -> int:
+    """Bytes of memory of the outer guest number `layer` (0: the outermost) of a cell: what is inside, and its own."""
+    outers = len(parse_platform(cell.platform).layers) - 1 - layer
+    inner = parse_size(cell.factors.get("memory", DEFAULTS["memory"]))
+    needed = inner + images_bytes(cell) + outers * _NEEDS
+    return -(-needed // _ROUND) * _ROUND
+
+
+def shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
+    """Says that these nested cells need more memory than this host has free; None when it suffices."""
+    available = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemAvailable:")
+    )
+    for cell in cells:
+        needed = outer_memory(cell)
+        if needed > available:
+            inner = cell.factors.get("memory", DEFAULTS["memory"])
+            images = images_bytes(cell)
+            layers = len(parse_platform(cell.platform).layers) - 1
+            parts = f"{inner} for the inner guest, " + (
+                f"{format_size(images)} for its disks, " if images else ""
+            )
+            return PlatformUnusableError(
+                f"{cell.platform} needs {format_size(needed)} ({parts}{format_size(_NEEDS)} for "
+                f"{'the outer one' if layers == 1 else 'each of the outer ones'}), "
+                f"this host has {format_size(available >> 20 << 20)} free",
+                hint="give the inner guest less: --set memory=256M" + (" --set size=256M" if images else ""),
+            )
+    return None
+
+
+@dataclass(slots=True)
+class Held:
+    """A running outer guest. `facts` is what it is; `trials` how many inner guests it has held."""
+
+    spec: OuterSpec
+    place: OuterPlace
+    facts: dict[str, Any]
+    phases: Mapping[str, float]
+    stack: contextlib.ExitStack = field(repr=False)
+    trials: int = 0
+    paused: bool = False
+
+    def pause(self) -> None:
+        """It takes no processor time until it is resumed, and its clocks stand still."""
+        query = self.place.guest.query
+        assert query is not None
+        query("stop")
+        self.paused = True
+
+    def resume(self) -> None:
+        """Goes on where it was paused."""
+        query = self.place.guest.query
+        assert query is not None
+        if self.paused:
+            query("cont")
+            self.paused = False
+
+
+class Outers:
+    """The outer guests of this process.
+
+    Inside `block` every nested trial with `outer=block` (the default) finds the outer guest that an earlier one
+    started, if it is still well; otherwise each trial has its own.
+    """
+
+    def __init__(self) -> None:
+        self._sharing = False
+        self._held: dict[tuple[str, ...], Held] = {}
+        self._cells: list[OuterSpec] = []
+
+    @contextlib.contextmanager
+    def block(self, cells: Iterable[Cell]) -> Iterator[None]:
+        """One block of `cells`: outer guests are large enough for all of them, and gone at its end."""
+        self._sharing = True
+        self._cells = [OuterSpec.of(cell) for cell in cells if _shares(cell)]
+        try:
+            yield
+        finally:
+            self._sharing = False
+            for held in list(self._held.values()):
+                self._drop(held)
+
+    @contextlib.contextmanager
+    def take(self, cell: Cell, deadline: float) -> Iterator[Held]:
+        """The outer guest for a trial of `cell`, started or resumed; `deadline` is `time.monotonic`'s."""
+        spec = OuterSpec.of(cell)
+        if not (self._sharing and _shares(cell)):
+            with contextlib.ExitStack() as stack:
+                yield _start(spec, stack, deadline, PER_TRIAL)
+            return
+        held = self._well(spec) or self._start_shared(spec, deadline)
+        try:
+            yield held
+        finally:
+            try:
+                held.pause()
+            except GuestmarkError:
+                self._drop(held)
+
+    def _well(self, spec: OuterSpec) -> Held | None:
+        held = self._held.get(spec.key)
+        if held is None:
+            return None
+        try:
+            held.resume()
+            if held.place.alive() and held.spec.memory >= spec.memory and held.spec.ports >= spec.ports:
+                return held
+        except GuestmarkError:
+            pass
+        self._drop(held)
+        return None
+
+    def _start_shared(self, spec: OuterSpec, deadline: float) -> Held:
+        others = [one for one in self._cells if one.key == spec.key] or [spec]
+        large = OuterSpec(
+            spec.kind, spec.cpu, spec.smp, spec.kernel,
+            max(spec.memory, *(one.memory for one in others)), max(spec.ports, *(one.ports for one in others)),
+        )  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            held = _start(large, stack, deadline, PER_BLOCK)
+            held.stack = stack.pop_all()
+        self._held[spec.key] = held
+        return held
+
+    def _drop(self, held: Held) -> None:
+        self._held.pop(held.spec.key, None)
+        held.stack.close()
+
+
+OUTERS = Outers()
+
+
+def _shares(cell: Cell) -> bool:
+    spec: PlatformSpec = parse_platform(cell.platform)
+    return spec.nested and spec.outer.kind in _CPU and cell.factors.get("outer", PER_BLOCK) == PER_BLOCK
+
+
+def _start(spec: OuterSpec, stack: contextlib.ExitStack, deadline: float, started_for: str) -> Held:
+    names = [_port_name(layer, name) for layer in range(spec.ports) for name in PORTS]
+    arguments = [
+        word
+        for name in names
+        for word in (
+            "-chardev", f"socket,id={name},path={name},server=on,wait=off",
+            "-device", f"virtserialport,chardev={name},name={name}",
+        )
+    ]  # fmt: skip
+    guest = stack.enter_context(
+        QemuPlatform(spec.kind).start(
+            spec.cell(),
+            max(1.0, deadline - time.monotonic()),
+            Extras(tuple(arguments), modules=HYPERVISOR_MODULES, ports=len(names) + 1),
+        )
+    )
+    place = OuterPlace(guest, lambda name: _connected(guest, f"inner-{name}"))
+    place.set_up()
+    facts = {**guest.attest(), "started_for_each": started_for}
+    return Held(spec, place, facts, dict(guest.phases), stack)
+
+
+def lodge(
+    stack: contextlib.ExitStack, place: OuterPlace, cell: Cell, layer: int, left_s: float
+) -> OuterPlace:
+    """An outer guest inside `place`, that holds others in turn; `layer` counts from the outermost, which is 0."""
+    layers = parse_platform(cell.platform).layers
+    kind, sets = layers[layer].kind, len(layers) - 1 - layer
+    names = [
+        (_port_name(index, name), _port_name(index + 1, name)) for index in range(sets) for name in PORTS
+    ]
+    lines = {name: place.line(above.removeprefix("inner-")) for name, above in names}
+    arguments = [
+        word
+        for name, line in lines.items()
+        for word in ("-chardev", line.chardev(name), "-device", f"virtserialport,chardev={name},name={name}")
+    ]
+    factors = {
+        "memory": format_size(outer_memory(cell, layer)),
+        "cpu": _CPU[kind],
+        "smp": cell.factors.get("smp", DEFAULTS["smp"]),
+    }
+    guest = stack.enter_context(
+        QemuPlatform(kind).start(
+            Cell("outer", WorkloadSpec("outer"), kind, factors),
+            left_s,
+            Extras(tuple(arguments), modules=HYPERVISOR_MODULES, ports=len(names) + 1),
+            place,
+        )
+    )
+    inside = OuterPlace(guest, lambda name: lines[f"inner-{name}"].socket())
+    inside.set_up()
+    return inside
+
+
+def _port_name(layer: int, name: str) -> str:
+    return f"inner-{name}" if layer == 0 else f"inner-{layer}-{name}"
+
+
+def _connected(guest: Guest, name: str) -> socket.socket:
+    """A connection to a socket in the scratch directory, whose path may be longer than sockets' may be."""
+    directory = os.open(guest.process.scratch, os.O_PATH | os.O_DIRECTORY)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(f"/proc/self/fd/{directory}/{name}")
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        os.close(directory)
+    return connection

@@ -1,0 +1,378 @@
+"""An outer guest as the place where an inner guest's hypervisor runs.
+
+Nothing more of guestmark has to be started there: the outer guest's agent runs the inner hypervisor beside its other
+calls, and three ports of the outer guest are the inner one's channel, monitor and console, which its hypervisor opens
+as files. So starting an inner guest costs what its hypervisor and its boot cost, and this host's control plane talks
+to the inner agent itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.agent.frames import Transport
+from guestmark.agent.results import CallError
+from guestmark.core.errors import AgentError, MachineError
+from guestmark.platforms.nested.images import images_in
+from guestmark.platforms.place import Beside, Line, Process
+from guestmark.platforms.process import Console
+
+if TYPE_CHECKING:
+    from guestmark.agent.background import Background
+    from guestmark.agent.client import Agent
+    from guestmark.core.model import Cell
+    from guestmark.disks.image import Image
+    from guestmark.platforms.guest import Guest
+
+PORTS = ("agent", "monitor", "console")
+_DIRECTORY = "/run/guestmark"
+_GO = b"G"  # what the outer guest hears on the inner agent's port when all of its ports are connected
+_TICK_S = 0.05
+_MOMENT_S = 0.0005
+_LAST_WORDS_S = 0.3  # how much later than the news of its end a hypervisor's last output may arrive
+_STOP_S = 10.0
+_SETUP = """
+mount -o remount,size=95% /dev/shm
+mkdir -p {directory}
+for port in /sys/class/virtio-ports/*; do
+    read -r name < "$port/name" && ln -sf "/dev/${{port##*/}}" "{directory}/$name"
+done
+[ ! -e /dev/kvm ] || echo kvm
+"""
+# The inner hypervisor opens the ports itself (a port can be opened only once, and says "end of file" while nobody is
+# connected to it on the host): first wait for the sign that all are connected.
+_QEMU = """
+cd {scratch} && echo $$ > pid
+until [ "$(head -c1 < {agent})" = G ]; do sleep 0.02; done
+exec "$@" < /dev/null > {console} 2>&1
+"""
+# UML wants pipes; the copying processes become the agent's, so that UML has no children that it did not start.
+_UML = """
+cd {scratch} && echo $$ > pid && mkfifo in out
+exec 3<> {agent}
+until [ "$(head -c1 <&3)" = G ]; do sleep 0.02; done
+(cat <&3 > in &)
+(cat < out >&3 &)
+exec "$@" 3<&- < in 4> out > {console} 2>&1
+"""
+
+
+class OuterPlace:
+    """A started outer guest that holds one inner guest at a time.
+
+    `connect` gives our end of one of its ports, by name. Calls of its agent are made inside `calling()`: while an inner
+    hypervisor runs a thread listens for the news of its end.
+    """
+
+    def __init__(self, guest: Guest, connect: Callable[[str], socket.socket]) -> None:
+        self.guest = guest
+        self.has_kvm = False
+        self.sources: dict[tuple[str, int], Path] = {}  # by content and size: sources serve all inner guests
+        self.templates: dict[str, Path] = {}
+        self._connect = connect
+        self._lock = threading.RLock()
+        self._count = 0
+        self._channel: socket.socket | None = None
+
+    def set_up(self) -> None:
+        """Makes room for images and inner guests' memory, and names for the ports."""
+        with self.calling() as agent:
+            done = agent.exec(["sh", "-c", _SETUP.format(directory=_DIRECTORY)], timeout_s=60)
+        if done.status != 0:
+            said = done.stderr.decode(errors="replace").strip()
+            raise MachineError(f"the outer guest cannot hold others: {said}", console=self.guest.console())
+        self.has_kvm = b"kvm" in done.stdout
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[Agent]:
+        """The outer guest's agent, for calls by one thread."""
+        with self._lock:
+            yield self.guest.agent
+
+    def alive(self) -> bool:
+        """Whether the outer guest still answers."""
+        if not self.guest.process.running() or self.guest.agent.closed:
+            return False
+        try:
+            with self.calling() as agent:
+                agent.clock(timeout_s=5.0)
+        except AgentError:
+            return False
+        return True
+
+    # --- the contract of a place
+
+    def process(self, name: str) -> Process:
+        """See `Place`."""
+        self._count += 1
+        return InnerProcess(self, Path(_DIRECTORY, f"{name}-{self._count}"))
+
+    def line(self, name: str) -> Line:
+        """See `Place`."""
+        end = self.connect(name)
+        if name == "agent":
+            self._channel = end
+        return _Port(end, self.port(name))
+
+    def serial_line(self) -> Line:
+        """See `Place`."""
+        return self.line("agent")
+
+    def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
+        """See `Place`."""
+        return images_in(self, cell)
+
+    def link(self, image: Path, scratch: Path, name: str) -> str:
+        """See `Place`: we name images ourselves, so it is good as it is."""
+        return str(image)
+
+    def read(self, path: str) -> str:
+        """See `Place`."""
+        try:
+            with self.calling() as agent:
+                return agent.read_file(path).decode(errors="replace")
+        except CallError as error:
+            raise OSError(error.errno or errno.EIO, error.message) from error
+        except AgentError as error:
+            raise OSError(errno.EIO, error.message) from error
+
+    def links(self, directory: str) -> list[str]:
+        """See `Place`."""
+        with self.calling() as agent:
+            done = agent.exec(["find", directory, "-type", "l", "-printf", "%l\\n"], timeout_s=60)
+        return done.stdout.decode(errors="replace").splitlines()
+
+    def descendants(self, pid: int) -> list[int]:
+        """See `Place`."""
+        found: list[int] = []
+        with contextlib.suppress(OSError):
+            for child in self.read(f"/proc/{pid}/task/{pid}/children").split():
+                found += [int(child), *self.descendants(int(child))]
+        return found
+
+    def beside(self, command: Sequence[str]) -> Beside:
+        """See `Place`."""
+        with self.calling() as agent:
+            return _Job(self, agent.background(command))
+
+    # --- for the parts
+
+    def connect(self, name: str) -> socket.socket:
+        """Our end of a port. Raises `MachineError` when the outer guest has gone."""
+        try:
+            return self._connect(name)
+        except OSError as error:
+            raise MachineError(
+                f"the outer guest's port {name} cannot be reached: {error.strerror}",
+                console=self.guest.console(),
+            ) from error
+
+    def port(self, name: str) -> str:
+        """Path of a port in the outer guest."""
+        return f"{_DIRECTORY}/inner-{name}"
+
+    def take_channel(self) -> socket.socket:
+        """Our end of the line that was made last for an agent."""
+        channel, self._channel = self._channel, None
+        assert channel is not None, "an inner guest needs a line for its agent"
+        return channel
+
+    def listen(self, background: Background) -> bool:
+        """Hears what the outer agent has to say for a moment; whether `background` still runs.
+
+        Raises `AgentError` when the outer guest has gone.
+        """
+        agent = self.guest.agent
+        if agent.closed or not self.guest.process.running():
+            raise AgentError("the outer guest has gone")
+        select.select([agent.fileno()], [], [], _TICK_S)
+        if self._lock.acquire(timeout=_TICK_S):
+            try:
+                while background.running and agent.receive_background(time.monotonic() + _MOMENT_S):
+                    pass
+            finally:
+                self._lock.release()
+        return background.running
+
+
+class InnerProcess:
+    """An inner guest's hypervisor, run by the outer guest's agent; like `SupervisedProcess`.
+
+    Times are this host's; the process id and the scratch directory are the outer guest's.
+    """
+
+    def __init__(self, place: OuterPlace, scratch: Path) -> None:
+        self.scratch = scratch
+        self.command: tuple[str, ...] = ()
+        self.started_at = 0.0
+        self._place = place
+        self._console: Console | None = None
+        self._console_socket: socket.socket | None = None
+        self._channel: socket.socket | None = None
+        self._background: Background | None = None
+        self._ended = threading.Event()
+        self._ended_at = 0.0
+        self._stopping = False
+        self._pid: int | None = None
+        with place.calling() as agent:
+            agent.mkdir(str(scratch), parents=True)
+
+    def start(self, command: Sequence[str], pass_fds: Sequence[int] = ()) -> None:
+        """Starts it. Raises `MachineError` when the outer guest refuses."""
+        assert not pass_fds, "descriptors do not reach into another machine"
+        self.command = tuple(command)
+        place = self._place
+        self._console_socket = place.connect("console")
+        self._console = Console(os.dup(self._console_socket.fileno()))
+        self._channel = place.take_channel()
+        script = (_UML if any("ssl0=" in word for word in command) else _QEMU).format(
+            scratch=shlex.quote(str(self.scratch)), agent=place.port("agent"), console=place.port("console")
+        )
+        self.started_at = time.monotonic()
+        with place.calling() as agent:
+            self._background = agent.background(
+                ["sh", "-c", script, "guestmark", *command], env=_environment()
+            )
+        self._channel.send(_GO)
+        threading.Thread(target=self._watch, name="inner guest", daemon=True).start()
+
+    @property
+    def console(self) -> Console:
+        """The collected output."""
+        assert self._console is not None, "not started"
+        return self._console
+
+    def running(self) -> bool:
+        """Whether the hypervisor is still there, as far as is known."""
+        return self._background is not None and not self._ended.is_set()
+
+    def pid(self) -> int | None:
+        """Process id of the hypervisor in the outer guest."""
+        if self._pid is None and self.running():
+            with contextlib.suppress(OSError, ValueError):
+                self._pid = int(self._place.read(f"{self.scratch}/pid"))
+        return self._pid if self.running() else None
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Exit status (128 + signal), None when it is still running at the end of `timeout_s`."""
+        assert self._background is not None, "not started"
+        if not self._ended.wait(timeout_s):
+            return None
+        ended = self._background.ended
+        if ended is None:
+            return 125
+        return 128 + ended.signal if ended.signal is not None else ended.status
+
+    def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
+        """When `order` was given and when the hypervisor had ended, as was heard here."""
+        ordered = time.monotonic()
+        order()
+        return ordered, self._ended_at if self._ended.wait(timeout_s) else None
+
+    def stop(self) -> None:
+        """Ends the hypervisor and removes its scratch directory in the outer guest. May be called twice."""
+        self._stopping = True
+        place = self._place
+        with contextlib.suppress(AgentError):
+            if self._background is not None and not self._ended.is_set():
+                with place.calling() as agent:
+                    self._background.signal(9)
+                if not self._ended.wait(_STOP_S):
+                    agent.close()  # the outer guest does not do what it is told: nobody is to ask it again
+            if not place.guest.agent.closed:
+                with place.calling() as agent:
+                    agent.remove(str(self.scratch), recursive=True)
+        for end in (self._console_socket, self._channel):
+            if end is not None:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+        self._console_socket = self._channel = None
+        if self._console is not None:
+            self._console.join()
+
+    def _watch(self) -> None:
+        assert self._background is not None
+        with contextlib.suppress(AgentError):
+            while self._place.listen(self._background):
+                pass
+        self._ended_at = time.monotonic()
+        self._ended.set()
+        if not self._stopping:
+            time.sleep(_LAST_WORDS_S)
+            # The port stays open on this side when nobody has it open on the other: end what waits for an answer.
+            for end in (self._channel, self._console_socket):
+                if end is not None:
+                    with contextlib.suppress(OSError):
+                        end.shutdown(socket.SHUT_RDWR)
+
+
+def _environment() -> dict[str, str]:
+    """What inner hypervisors are to have of this process's environment: above all they are to be the same programs."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+
+
+class _Job:
+    """A helper program in the outer guest; see `Beside`."""
+
+    def __init__(self, place: OuterPlace, background: Background) -> None:
+        self._place = place
+        self._background = background
+
+    def running(self) -> bool:
+        """See `Beside`."""
+        with self._place.calling():
+            self._background.wait(_MOMENT_S)
+        return self._background.running
+
+    def end(self, number: int, timeout_s: float) -> str:
+        """See `Beside`."""
+        with self._place.calling():
+            self._background.signal(number)
+            if not self._background.wait(timeout_s):
+                self._background.signal(9)
+                self._background.wait(timeout_s)
+        return self._background.text()
+
+
+class _Port:
+    """A line over a port of the outer guest."""
+
+    def __init__(self, end: socket.socket, path: str) -> None:
+        self._socket = end
+        self._path = path
+        self.fds: tuple[int, ...] = ()
+
+    def chardev(self, name: str) -> str:
+        """See `Line`: QEMU opens a path that is neither two pipes nor one as a file for both directions."""
+        return f"pipe,id={name},path={self._path}"
+
+    def serial(self) -> str:
+        """See `Line`; the descriptors are those that the starting script makes."""
+        return "fd:0,fd:4"
+
+    def socket(self) -> socket.socket:
+        """See `Line`."""
+        return self._socket
+
+    def transport(self) -> Transport:
+        """See `Line`."""
+        return Transport.of_socket(self._socket)
+
+    def handed(self) -> None:
+        """See `Line`: nothing was inherited."""
+
+    def close(self) -> None:
+        """See `Line`."""
+        self._socket.close()

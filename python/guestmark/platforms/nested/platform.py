@@ -1,0 +1,227 @@
+"""`OUTER/INNER`: a guest inside a guest, to any depth that memory allows.
+
+The outer guest shares the host's root, so the inner hypervisor is the same program with the same files. It is started
+there by the same code as here (`nested_place`), and the control plane on this host talks to the inner agent itself, so
+clocks, limits and results are the same as for any other machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from guestmark.agent.clocks import Ping
+from guestmark.agent.results import CallError
+from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.guest import DYING_S, Guest
+from guestmark.platforms.nested.images import check as check_images
+from guestmark.platforms.nested.outer import OUTERS, Held, lodge, shortage
+from guestmark.platforms.probe import probe_by_start
+from guestmark.platforms.qemu.platform import QEMU, QemuPlatform, missing_program
+from guestmark.platforms.uml.platform import UML, UmlPlatform
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+    from guestmark.disks.attached import AttachedDisk
+    from guestmark.platforms.nested.place import OuterPlace
+    from guestmark.platforms.place import Place, Process
+
+READY_DEADLINE_S = 300.0
+_QEMU_PACKAGE = "qemu-system-x86"
+_PROBE_MEMORY = "256M"
+_CLOCK_TOLERANCE = 0.01
+
+
+class NestedPlatform:
+    """`tcg/kvm`, `tcg/uml`, `kvm/kvm`, `tcg/tcg/uml` …; inner layers are started afresh for every trial."""
+
+    def __init__(self, spec: PlatformSpec) -> None:
+        for layer in spec.layers[:-1]:
+            if layer.kind not in ("tcg", "kvm"):
+                raise PlatformUnusableError(
+                    f"{spec}: {layer.kind} cannot hold another guest", hint="nest in tcg or kvm"
+                )
+        self.name = str(spec)
+        self._spec = spec
+        for layer in spec.layers:
+            if layer.kind != "uml":
+                QemuPlatform(layer.kind, layer.arch or "")  # refuses other architectures
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[NestedGuest]:
+        """Boots the inner guest in an outer one, which may be running already, and yields it; see `Platform.start`."""
+        deadline = time.monotonic() + (deadline_s or READY_DEADLINE_S)
+        check_images(cell)
+        self._check_program()
+        if short := shortage([cell]):
+            raise short
+        with OUTERS.take(cell, deadline) as held, self._faults(held), contextlib.ExitStack() as stack:
+            held.trials += 1
+            place = held.place
+            with place.calling() as agent:
+                before = agent.ping()
+            for layer in range(1, len(self._spec.layers) - 1):
+                place = lodge(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
+            self._check_virtualization(place, held)
+            inner = stack.enter_context(self._start_inner(cell, place, deadline))
+            yield NestedGuest(inner, held, place, before)
+
+    @contextlib.contextmanager
+    def outer(self, cell: Cell, deadline_s: float) -> Iterator[Guest]:
+        """The outer guest alone, able to run hypervisors, for workloads that start what is inside themselves.
+
+        Like `start`'s it may be one that other trials of the block share.
+        """
+        if short := shortage([cell]):
+            raise short
+        with OUTERS.take(cell, time.monotonic() + deadline_s) as held:
+            yield held.place.guest
+
+    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+        """Boots all layers and attests them; what fails is the reason. Takes longer than a probe of one layer may."""
+        cell = Cell("probe", WorkloadSpec("probe"), self.name, {"memory": _PROBE_MEMORY})
+        return probe_by_start(self, deadline_s or READY_DEADLINE_S, cell)
+
+    def _start_inner(
+        self, cell: Cell, place: Place, deadline: float
+    ) -> contextlib.AbstractContextManager[Guest]:
+        left_s = max(1.0, deadline - time.monotonic())
+        kind = self._spec.inner.kind
+        factors = {name: level for name, level in cell.factors.items() if not name.startswith("outer")}
+        inner = replace(cell, factors=factors)
+        if kind == "uml":
+            return UmlPlatform().start(inner, left_s, place=place)
+        return QemuPlatform(kind).start(inner, left_s, place=place)
+
+    def _check_program(self) -> None:
+        """The outer guest has this host's root: what is missing there is missing here."""
+        kind = self._spec.inner.kind
+        missing = (
+            missing_program(UML, "user-mode-linux") if kind == "uml" else missing_program(QEMU, _QEMU_PACKAGE)
+        )
+        if missing:
+            raise PlatformUnusableError(f"inside {self._spec.outer}: {missing.reason}", hint=missing.hint)
+
+    def _check_virtualization(self, place: OuterPlace, held: Held) -> None:
+        if self._spec.inner.kind == "kvm" and not place.has_kvm:
+            raise PlatformUnusableError(
+                f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) has no nested "
+                "virtualization, there is no /dev/kvm in it",
+                hint=r"use --set outer_cpu=max\,svm=on, or an outer platform that has it",
+            )
+
+    @contextlib.contextmanager
+    def _faults(self, held: Held) -> Iterator[None]:
+        """Says of an error in which layer it is, and shows both consoles."""
+        outer = held.place.guest
+        try:
+            yield
+        except CallError:
+            raise
+        except MachineError as error:
+            # A hypervisor that was killed closes its sockets well before it is gone: its memory is large.
+            gone = not held.place.alive() and outer.process.wait(DYING_S) is not None
+            where = f"the outer guest ({self._spec.outer}) ended" if gone else f"inside {self._spec.outer}"
+            told = AttestationError if isinstance(error, AttestationError) else MachineError
+            raise told(
+                f"{where}: {error.message}",
+                hint=error.hint,
+                console=f"{error.console}\n--- outer guest ---\n{outer.console()}",
+                phases=error.phases,
+            ) from error
+
+
+class NestedGuest:
+    """The innermost guest, with what is known of the layers around it.
+
+    Process ids are this host's, of the outer hypervisor; `inner` is the guest as the outer one sees it. Phases are the
+    inner guest's, from the start of its hypervisor; those of an outer guest that was started for it are `outer_…`.
+    """
+
+    def __init__(self, inner: Guest, held: Held, place: OuterPlace, before: Ping) -> None:
+        self.inner = inner
+        self.cell = inner.cell
+        self._held = held
+        self._before = before
+        self.place: Place = place
+        if held.trials == 1:
+            inner.phases |= {f"outer_{name}": value for name, value in held.phases.items()}
+
+    @property
+    def agent(self) -> Agent:
+        """The inner agent."""
+        return self.inner.agent
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """See the class."""
+        return self.inner.phases
+
+    @property
+    def process(self) -> Process:
+        """The inner hypervisor."""
+        return self.inner.process
+
+    @property
+    def disks(self) -> tuple[AttachedDisk, ...]:
+        """The inner guest's disks, whose images lie in the outer guest."""
+        return self.inner.disks
+
+    @property
+    def query(self) -> Callable[[str], Any] | None:
+        """Asks the inner hypervisor's monitor."""
+        return self.inner.query
+
+    @property
+    def command_line(self) -> tuple[str, ...]:
+        """The outer hypervisor's command line, then the inner one's behind a `/`."""
+        return (*self._held.place.guest.command_line, "/", *self.inner.command_line)
+
+    @property
+    def vmm_pid(self) -> int | None:
+        """Process id of the outer hypervisor, the one this host sees."""
+        return self._held.place.guest.vmm_pid
+
+    def attest(self) -> Mapping[str, Any]:
+        """Both layers: the outer one as this host sees it, the inner one as it is seen in the outer guest."""
+        outer = {**self._held.facts, "inner_guest": self._held.trials}
+        return {"outer": outer, "inner": self.inner.attest()}
+
+    def switch_off(self, timeout_s: float) -> None:
+        """Switches the inner guest off; see `Guest.switch_off`."""
+        self.inner.switch_off(timeout_s)
+
+    def console(self) -> str:
+        """What the inner guest printed, and the outer one."""
+        return f"{self.inner.console()}\n--- outer guest ---\n{self._held.place.guest.console()}"
+
+    def vmm_stats(self) -> Mapping[str, float]:
+        """Of the outer hypervisor."""
+        return self._held.place.guest.vmm_stats()
+
+    def counters(self) -> Mapping[str, float]:
+        """Of the inner hypervisor, whose monitor and process are asked through the outer guest."""
+        return self.inner.counters()
+
+    def remarks(self) -> list[str]:
+        """Says when the outer guest's clock and this host's have run at different speeds since the start."""
+        try:
+            with self._held.place.calling() as agent:
+                after = agent.ping()
+        except GuestmarkError:
+            return []
+        here = after.host_ns - self._before.host_ns
+        there = after.guest_ns - self._before.guest_ns
+        error = (after.round_trip_ns + self._before.round_trip_ns) / 2
+        if abs(there - here) <= _CLOCK_TOLERANCE * here + error:
+            return []
+        return [
+            f"the clocks of the layers disagree: {here / 1e9:.4g} s on the host's, {there / 1e9:.4g} s on the outer "
+            f"guest's ({there / here - 1:+.1%})"
+        ]

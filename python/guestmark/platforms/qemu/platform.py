@@ -1,0 +1,250 @@
+"""QEMU guests with KVM or TCG: the distribution's kernel, the host's root filesystem shared read-only."""
+
+import contextlib
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from guestmark.agent.binary import agent_binary, tsc_khz
+from guestmark.agent.client import Agent
+from guestmark.appliance.initramfs import ModuleList, build_initramfs
+from guestmark.appliance.kernel import Kernel, Notify, find_kernel
+from guestmark.appliance.modules import ModuleTree
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.model import Cell
+from guestmark.platforms import drives
+from guestmark.platforms.attest import attest_qemu
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.guest import Guest, await_ready, stopping
+from guestmark.platforms.phases import Watch
+from guestmark.platforms.place import HERE, Line, Place
+from guestmark.platforms.probe import probe_by_start
+from guestmark.platforms.qemu import virtiofs
+from guestmark.platforms.qemu.qmp import Monitor
+
+QEMU = "qemu-system-x86_64"
+DEFAULTS = {"memory": "1G", "smp": "1", "machine": "q35"}
+# Kernels copy and clear memory byte by byte, with string instructions, where the processor calls that fast (ERMS,
+# FSRM). Emulated, each byte is a turn of a loop. Without the claim they take eight bytes a turn, and moving data
+# through a guest is twice as fast.
+TCG_CPU = "max,erms=off,fsrm=off"
+_DEFAULT_CPU = {"kvm": "host", "tcg": TCG_CPU}
+_READY_DEADLINE_S = {"kvm": 45.0, "tcg": 90.0}
+_SHARE_TAG = "guestmark-root"
+_PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
+# All devices are on the first PCI bus, or behind bridges that are found from it. Kernels look for others on 256 buses,
+# and on processors of AMD's early families twice for AGP bridges on each of their 65536 places: every look is an exit.
+_NO_PCI_SEARCH = "pci=noearly,lastbus=0"
+# Shorter boots under emulation, nothing in the steady state: no rewriting of lock prefixes in the kernel's text, no
+# watching of the clock, no self-tests of ciphers.
+BOOT_ARGS = {
+    "kvm": f"tsc=reliable no_timer_check cryptomgr.notests=1 {_NO_PCI_SEARCH}",
+    "tcg": f"tsc=reliable no_timer_check cryptomgr.notests=1 {_NO_PCI_SEARCH} noreplace-smp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a start needs beyond the cell's factors: arguments, modules that may be missing."""
+
+    arguments: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    ports: int = 1  # of the channel's device, the agent's included
+
+
+NO_EXTRAS = Extras()
+
+
+class QemuPlatform:
+    """`kvm` or `tcg` on the host's own architecture. `notify` is told what takes long (fetching a kernel)."""
+
+    def __init__(self, accelerator: str, arch: str = "", notify: Notify = lambda _: None) -> None:
+        if arch not in ("", platform.machine()):
+            raise PlatformUnusableError(
+                f"{accelerator}@{arch}: guests of another architecture are not supported by this version",
+                hint=f"this host can run {accelerator}",
+            )
+        self.name = accelerator
+        self.accelerator = accelerator
+        self._notify = notify
+
+    @contextlib.contextmanager
+    def start(
+        self,
+        cell: Cell,
+        deadline_s: float | None = None,
+        extras: Extras = NO_EXTRAS,
+        place: Place = HERE,
+    ) -> Iterator[Guest]:
+        """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`.
+
+        `place` is where its hypervisor runs: this host, or an outer guest.
+        """
+        factors = {**DEFAULTS, "cpu": _DEFAULT_CPU[self.accelerator], **cell.factors}
+        kernel = find_kernel(factors.get("kernel", ""), self._notify)
+        bus = "device" if factors["machine"].startswith("microvm") else "pci"
+        share = _share_of(kernel)
+        initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(share, bus, extras, cell))
+        watch = Watch.of(cell)
+        process = place.process(self.name)
+        line, monitor_line = place.line("agent"), place.line("monitor")
+        monitor = Monitor(monitor_line.socket())
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
+            made = stack.enter_context(place.disks(cell))
+            command = [
+                *_base(self.accelerator, factors),
+                *_console(watch),
+                *(stack.enter_context(virtiofs.server(process.scratch, _SHARE_TAG, bus, factors["memory"]))
+                  if share == "virtiofs" else _plan9(bus)),
+                *_channel(line, bus, max(_PORTS, extras.ports)),
+                *_monitor(monitor_line),
+                *drives.qemu_arguments(made, factors["machine"]),
+                *extras.arguments,
+                *_kernel(kernel, initramfs, self._kernel_args(share, factors, watch)),
+            ]  # fmt: skip
+            process.start(command, pass_fds=(*line.fds, *monitor_line.fds))
+            line.handed()
+            monitor_line.handed()
+            agent = Agent(line.transport())
+            guest = Guest(
+                cell,
+                process,
+                agent,
+                lambda: facts_of_vmm(monitor),
+                lambda g: attest_qemu(g, factors, kernel.release),
+                place=place,
+            )
+            await_ready(agent, process, deadline_s or _READY_DEADLINE_S[self.accelerator], guest.phases)
+            stack.callback(agent.close)
+            guest.query = monitor.execute
+            guest.disks = drives.attached(made, agent)
+            yield guest
+
+    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+        """Boots a guest and attests it; what fails is the reason."""
+        missing = missing_program(QEMU, "qemu-system-x86")
+        return missing or probe_by_start(self, deadline_s or _READY_DEADLINE_S[self.accelerator])
+
+    def _kernel_args(self, share: str, factors: Mapping[str, str], watch: Watch | None) -> str:
+        options = "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == "9p" else ""
+        return " ".join(
+            [
+                *(watch.qemu_kernel_arguments() if watch else []),
+                "console=ttyS0 quiet panic=-1",
+                BOOT_ARGS[self.accelerator],
+                f"guestmark.channel=virtio:guestmark guestmark.root={share}:{_SHARE_TAG}",
+                *([f"guestmark.rootopts={options}"] if options else []),
+                *self._told_clock(),
+                factors.get("kernel_args", ""),
+            ]
+        ).strip()
+
+    def _told_clock(self) -> list[str]:
+        """Under TCG the time-stamp counter is the host's, whose rate is known.
+
+        Measuring it, as kernels do, fails where the machine has no timer for it (microvm), and on a busy host gives
+        clocks that run several times too fast.
+        """
+        khz = tsc_khz() if self.accelerator == "tcg" else None
+        return [f"tsc_early_khz={khz}"] if khz else []
+
+
+def missing_program(program: str, package: str) -> Unusable | None:
+    """`Unusable` when `program` is not on the PATH, naming the package that brings it."""
+    if shutil.which(program):
+        return None
+    return Unusable(f"{program} is not installed", f"install the package {package}")
+
+
+def facts_of_vmm(monitor: Monitor) -> dict[str, Any]:
+    """What QEMU says it is running: version, accelerator, processors and their model, memory in bytes."""
+    kvm = monitor.execute("query-kvm")
+    processors = monitor.execute("query-cpus-fast")
+    model = monitor.execute("qom-get", {"path": processors[0]["qom-path"], "property": "type"})
+    version = monitor.execute("query-version")["qemu"]
+    return {
+        "accelerator": "kvm" if kvm["enabled"] else "tcg",
+        "kvm_present": kvm["present"],
+        "processors": len(processors),
+        "cpu": str(model).removesuffix("-x86_64-cpu"),
+        "memory_bytes": monitor.execute("query-memory-size-summary")["base-memory"],
+        "qemu": f"{version['major']}.{version['minor']}.{version['micro']}",
+    }
+
+
+def _share_of(kernel: Kernel) -> str:
+    """9p where the kernel can; else virtiofs. A kernel without modules is taken to have 9p built in."""
+    if kernel.modules is None:
+        return "9p"
+    tree = ModuleTree.read(kernel.modules)
+    if tree.has("9pnet_virtio"):
+        return "9p"
+    if not tree.has("virtiofs"):
+        raise PlatformUnusableError(
+            f"the kernel {kernel.release} has neither 9p nor virtiofs, so the host's root cannot be shared with it",
+            hint="give another kernel with --set kernel=FILE",
+        )
+    return "virtiofs"
+
+
+def _modules(share: str, bus: str, extras: Extras, cell: Cell) -> ModuleList:
+    transport = "virtio_mmio" if bus == "device" else "virtio_pci"
+    shared = ("9p", "9pnet_virtio") if share == "9p" else ("virtiofs",)
+    for_disks, filesystems = drives.qemu_modules(cell)
+    required = (transport, "virtio_console", *shared, "overlay", *for_disks)
+    return ModuleList(required, (*filesystems, *extras.modules))
+
+
+def _base(accelerator: str, factors: Mapping[str, str]) -> list[str]:
+    threads = ",thread=multi" if accelerator == "tcg" and int(factors["smp"]) > 1 else ""
+    return [
+        QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+        "-machine", factors["machine"], "-accel", accelerator + threads, "-cpu", _enforced(factors["cpu"]),
+        "-smp", factors["smp"], "-m", factors["memory"],
+    ]  # fmt: skip
+
+
+def _console(watch: Watch | None) -> list[str]:
+    shared = ",mux=on" if watch else ""
+    return [
+        "-chardev", f"stdio,id=console,signal=off{shared}", "-serial", "chardev:console",
+        *(watch.qemu_arguments() if watch else []),
+    ]  # fmt: skip
+
+
+def _enforced(cpu: str) -> str:
+    """QEMU only warns of features it cannot give, and goes on without; this makes it refuse, unless told otherwise."""
+    return cpu if "enforce" in cpu else f"{cpu},enforce=on"
+
+
+def _plan9(bus: str) -> list[str]:
+    return [
+        "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+        "-device", f"virtio-9p-{bus},fsdev=root,mount_tag={_SHARE_TAG}{_modern(bus)}",
+    ]  # fmt: skip
+
+
+def _channel(line: Line, bus: str, ports: int) -> list[str]:
+    # An interrupt for each queue of a few ports: by default the 64 queues of 31 ports share one, and the guest looks
+    # through all of them each time.
+    vectors = f",vectors={2 * ports + 4}" if bus == "pci" else ""
+    return [
+        "-device", f"virtio-serial-{bus}{_modern(bus)},max_ports={ports}{vectors}",
+        "-chardev", line.chardev("agent"),
+        "-device", "virtserialport,chardev=agent,name=guestmark",
+    ]  # fmt: skip
+
+
+def _monitor(line: Line) -> list[str]:
+    return ["-chardev", line.chardev("monitor"), "-mon", "chardev=monitor,mode=control"]
+
+
+def _kernel(kernel: Kernel, initramfs: object, arguments: str) -> list[str]:
+    return ["-kernel", str(kernel.elf or kernel.image), "-initrd", str(initramfs), "-append", arguments]
+
+
+def _modern(bus: str) -> str:
+    return ",disable-legacy=on" if bus == "pci" else ""

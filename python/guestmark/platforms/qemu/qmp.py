@@ -1,0 +1,69 @@
+"""QEMU's monitor, asked synchronously. A thin shell around `qemu.qmp`, which speaks asyncio."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from guestmark.core.errors import MachineError
+
+_DEADLINE_S = 10.0
+
+
+class UnknownCommandError(MachineError):
+    """This QEMU does not have that command."""
+
+
+class Monitor:
+    """One QMP connection over a socket whose other end QEMU has inherited; nothing appears in the filesystem."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._runner: asyncio.Runner | None = None
+        self._client: Any = None
+
+    def execute(
+        self, command: str, arguments: Mapping[str, Any] | None = None, timeout_s: float = _DEADLINE_S
+    ) -> Any:
+        """Runs one command and returns what it answers. Raises `MachineError` when QEMU refuses, is gone or silent,
+        `UnknownCommandError` when it does not have the command."""
+        from qemu.qmp import QMPError
+        from qemu.qmp.qmp_client import ExecuteError
+
+        try:
+            if self._client is None:
+                self._connect(timeout_s)
+            return self._run(self._client.execute(command, dict(arguments or {})), timeout_s)
+        except TimeoutError:
+            raise MachineError(f"QEMU's monitor did not answer {command} within {timeout_s:g} s") from None
+        except (QMPError, OSError, EOFError) as error:
+            if isinstance(error, ExecuteError) and error.error_class == "CommandNotFound":
+                raise UnknownCommandError(f"this QEMU has no command {command}") from error
+            raise MachineError(f"QEMU's monitor failed at {command}: {error}") from error
+
+    def close(self) -> None:
+        """Ends the connection; QEMU goes on. May be called twice."""
+        if self._runner is not None:
+            with contextlib.suppress(Exception):  # a QEMU that has gone already is no fault here
+                self._run(self._client.disconnect(), 1.0)
+            self._runner.close()
+            self._runner = None
+        self._client = None
+        self._socket.close()
+
+    def _connect(self, timeout_s: float) -> None:
+        from qemu.qmp import QMPClient
+
+        self._runner = asyncio.Runner()
+        self._client = QMPClient("guestmark")
+        self._client.logger.setLevel("CRITICAL")
+        self._run(self._client.connect(self._socket), timeout_s)
+
+    def _run(self, awaitable: Any, timeout_s: float) -> Any:
+        assert self._runner is not None
+
+        async def bounded() -> Any:
+            return await asyncio.wait_for(awaitable, timeout_s)
+
+        return self._runner.run(bounded())

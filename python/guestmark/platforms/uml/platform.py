@@ -1,0 +1,99 @@
+"""User-Mode Linux: the guest kernel is a process of the host; `hostfs` shares the host's root filesystem."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from guestmark.agent.binary import agent_binary
+from guestmark.agent.client import Agent
+from guestmark.appliance.bzimage import release_of
+from guestmark.appliance.initramfs import build_initramfs
+from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.model import Cell
+from guestmark.platforms import drives
+from guestmark.platforms.attest import attest_uml
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.guest import Guest, await_ready, stopping
+from guestmark.platforms.phases import Watch
+from guestmark.platforms.place import HERE, Place
+from guestmark.platforms.probe import probe_by_start
+from guestmark.platforms.qemu.platform import missing_program
+from guestmark.platforms.uml.refusals import explained
+
+UML = "linux.uml"
+DEFAULTS = {"memory": "1G"}
+_READY_DEADLINE_S = 30.0
+_MODULE_TREES = Path("/usr/lib/uml/modules")
+
+
+class UmlPlatform:
+    """`uml`: one processor, no monitor; what it is must be read from inside."""
+
+    name = "uml"
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell, deadline_s: float | None = None, *, place: Place = HERE) -> Iterator[Guest]:
+        """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`.
+
+        `place` is where its hypervisor runs: this host, or an outer guest.
+        """
+        factors = {**DEFAULTS, **cell.factors}
+        program = factors.get("kernel") or UML
+        release = release_of(Path(shutil.which(program) or program))
+        initramfs = build_initramfs(agent_binary(), _modules_of(program, release), drives.uml_modules(cell))
+        watch = Watch.of(cell)
+        process = place.process(self.name)
+        line = place.serial_line()
+        with stopping(process, line.close), place.disks(cell) as made:
+            command = command_line(program, initramfs, factors, line.serial(), process.scratch)
+            command += watch.uml_arguments() if watch else ["quiet"]
+            process.start(drives.uml_command(command, made, process.scratch, place), pass_fds=line.fds)
+            line.handed()
+            agent = Agent(line.transport())
+            guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors, release), place=place)
+            try:
+                await_ready(agent, process, deadline_s or _READY_DEADLINE_S, guest.phases)
+            except MachineError as error:
+                raise explained(error) from error
+            try:
+                guest.disks = drives.attached(made, agent)
+                yield guest
+            finally:
+                agent.close()
+
+    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+        """Boots a guest and attests it; what fails is the reason."""
+        missing = missing_program(UML, "user-mode-linux")
+        return missing or probe_by_start(self, deadline_s or _READY_DEADLINE_S)
+
+
+def command_line(
+    program: str, initramfs: Path, factors: Mapping[str, str], serial: str, scratch: Path
+) -> list[str]:
+    """The command that starts the guest.
+
+    The serial line is the agent's channel (`serial`, as UML names it); the console goes to the output.
+    """
+    return [
+        program,
+        f"mem={factors['memory']}",
+        f"initrd={initramfs}",
+        f"umid={scratch.name}", f"uml_dir={scratch}",
+        "con=null", "con0=null,fd:1", f"ssl0={serial}", "ssl=null",
+        "panic=-1",
+        "guestmark.channel=/dev/ttyS0", "guestmark.root=hostfs:/",
+        *factors.get("kernel_args", "").split(),
+    ]  # fmt: skip
+
+
+def _modules_of(program: str, release: str) -> Path | None:
+    """The module tree of a UML kernel, by its release; None for one of the user's own that has none."""
+    tree = _MODULE_TREES / release
+    if (tree / "modules.builtin").exists():
+        return tree
+    if program == UML:
+        raise PlatformUnusableError(
+            f"the modules of {program} are not in {tree}", hint="install the package user-mode-linux anew"
+        )
+    return None

@@ -1,0 +1,28 @@
+"""What a host may refuse User-Mode Linux, read from its last words."""
+
+import re
+
+from guestmark.core.errors import MachineError
+
+# Linux, arch/um/os-Linux/start_up.c: the checks that its kernel makes of the host before anything else.
+_PTRACE = re.compile(
+    r"^.*(?:check_ptrace|check_sysemu|start_ptraced_child|PTRACE_\w+|ptrace: ).*$", re.MULTILINE
+)
+_EXEC = re.compile(r"^.*(?:/dev/shm must be not mounted noexec|must not be mounted noexec).*$", re.MULTILINE)
+
+
+def explained(error: MachineError) -> MachineError:
+    """The error of a guest that did not start, saying what the host refuses where that is the reason."""
+    if found := _PTRACE.search(error.console):
+        what = "this host does not let User-Mode Linux trace its guest's processes"
+        hint = (
+            "in a container: --cap-add=SYS_PTRACE, or --security-opt seccomp=unconfined; "
+            "else see kernel.yama.ptrace_scope; not under a debugger; or use tcg"
+        )
+    elif found := _EXEC.search(error.console):
+        what = "User-Mode Linux cannot execute code in its memory file"
+        hint = "point TMPDIR at a directory that is not mounted noexec"
+    else:
+        return error
+    said = found.group().strip()[:200]
+    return MachineError(f"{what} ({said})", hint=hint, console=error.console, phases=error.phases)

@@ -1,0 +1,277 @@
+"""What the trials of a run say, computed in one place for the live table, the final report and every
+export.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guestmark.core.model import Cell, CellStatus, Metric, Plan, Trial, TrialStatus, WorkloadSpec
+from guestmark.ledger.model import UnusablePlatform
+from guestmark.stats.compare import Comparison, Verdict, compare_table, downgraded, null_differs
+from guestmark.stats.noise import THRESHOLDS, flag_blocks, noise_floor
+from guestmark.stats.summary import Summary, summarise
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """One cell: how it went, and by metric name its summary and its comparison.
+
+    A null cell is compared with the cell it copies, every other cell with its workload's baseline; the
+    baseline itself has no comparisons.
+    """
+
+    cell: Cell
+    status: CellStatus
+    reason: str  # one line; empty when every trial is ok
+    trials: tuple[Trial, ...]  # in block order
+    summary: Mapping[str, Summary]
+    comparison: Mapping[str, Comparison]
+
+    @property
+    def null_differs(self) -> tuple[str, ...]:
+        """Names of the metrics in which this null cell differs from the cell it copies, which it
+        should not.
+        """
+        if self.cell.null_of is None:
+            return ()
+        return tuple(name for name, comparison in self.comparison.items() if null_differs(comparison))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadResult:
+    """The cells that are compared with each other, in plan order, and what is common to their comparisons.
+
+    Mostly they run one workload, the first one's: `workload`. A plan may also compare across workloads.
+    """
+
+    workload: WorkloadSpec
+    metrics: tuple[Metric, ...]  # in table order, the primary one first; only those that were measured
+    cells: tuple[CellResult, ...]
+    noise_floors: Mapping[str, float]  # by metric name, |ratio - 1|; absent when unknown
+    downgraded: tuple[str, ...]  # metrics whose verdicts were taken back because a null cell differs
+
+    @property
+    def title(self) -> str:
+        """What stands above its table: the group's name, else what the workload is called."""
+        group = self.cells[0].cell.group if self.cells else ""
+        return group or self.workload.label or self.workload.name
+
+    @property
+    def baseline(self) -> CellResult | None:
+        """The cell the others are compared with."""
+        return next((result for result in self.cells if result.cell.baseline), None)
+
+    @property
+    def shown(self) -> tuple[CellResult, ...]:
+        """The cells that a table shows: all but the null cells, or all when there is nothing else to compare."""
+        others = tuple(result for result in self.cells if result.cell.null_of is None)
+        return others if len(others) > 1 else self.cells
+
+    @property
+    def null_cells(self) -> tuple[CellResult, ...]:
+        """The null cells."""
+        return tuple(result for result in self.cells if result.cell.null_of is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A whole run, workload by workload in plan order."""
+
+    plan: Plan
+    workloads: tuple[WorkloadResult, ...]
+    blocks: int  # that hold at least one trial
+    trials: int
+    failed: int
+    flagged_blocks: tuple[int, ...]  # disturbed by the host; kept in every estimate, and said
+    disturbances: Mapping[str, int]  # for each rule of `stats.THRESHOLDS` that flagged: in how many blocks
+
+    @property
+    def cells(self) -> tuple[CellResult, ...]:
+        """All cells, in plan order."""
+        order = {cell.id: position for position, cell in enumerate(self.plan.cells)}
+        results = [result for workload in self.workloads for result in workload.cells]
+        return tuple(sorted(results, key=lambda result: order[result.cell.id]))
+
+
+def analyse(
+    plan: Plan,
+    trials: Iterable[Trial],
+    unusable: Iterable[UnusablePlatform] = (),
+    *,
+    metrics: Collection[str] | None = None,
+) -> Analysis:
+    """Summaries and comparisons of every cell, paired by block within each workload.
+
+    Only trials that are ok give values; a missing or failed trial takes its block out of the comparisons it
+    belongs to and of nothing else. `metrics` limits the work to these names, and to its primary metric where a
+    workload has none of them. Raises nothing for any trials that refer to cells of the plan; trials of unknown cells
+    are ignored.
+    """
+    kept = list(trials)
+    blocks = sorted({trial.block for trial in kept})
+    by_cell: dict[str, list[Trial]] = {cell.id: [] for cell in plan.cells}
+    for trial in sorted(kept, key=lambda one: one.block):
+        if trial.cell_id in by_cell:
+            by_cell[trial.cell_id].append(trial)
+    reasons = {platform.platform: platform for platform in unusable}
+    groups: list[list[Cell]] = []
+    for cell in plan.cells:
+        for cells in groups:
+            if cells[0].compares_with(cell):
+                cells.append(cell)
+                break
+        else:
+            groups.append([cell])
+    flagged, disturbances = _flagged(kept, blocks)
+    return Analysis(
+        plan=plan,
+        workloads=tuple(
+            _workload(plan, cells, by_cell, blocks=blocks, unusable=reasons, wanted=metrics)
+            for cells in groups
+        ),
+        blocks=len(blocks),
+        trials=len(kept),
+        failed=sum(trial.status is not TrialStatus.OK for trial in kept),
+        flagged_blocks=flagged,
+        disturbances=disturbances,
+    )
+
+
+def _workload(
+    plan: Plan,
+    cells: Sequence[Cell],
+    by_cell: Mapping[str, Sequence[Trial]],
+    *,
+    blocks: Sequence[int],
+    unusable: Mapping[str, UnusablePlatform],
+    wanted: Collection[str] | None,
+) -> WorkloadResult:
+    measured = _measured(plan, (trial for cell in cells for trial in by_cell[cell.id]))
+    metrics = [metric for metric in measured if wanted is None or metric.name in wanted] or measured[:1]
+    row = {block: position for position, block in enumerate(blocks)}
+    summaries: dict[str, dict[str, Summary]] = {cell.id: {} for cell in cells}
+    comparisons: dict[str, dict[str, Comparison]] = {cell.id: {} for cell in cells}
+    floors: dict[str, float] = {}
+    taken_back: list[str] = []
+    for metric in metrics:
+        values = {cell.id: _values(metric.name, by_cell[cell.id], row) for cell in cells}
+        for name, array in values.items():
+            summary = summarise(array)
+            if summary.n:
+                summaries[name][metric.name] = summary
+        nulls = [cell for cell in cells if cell.null_of in values]
+        pairs = [(values[cell.id], values[cell.null_of]) for cell in nulls if cell.null_of is not None]
+        floor = noise_floor(pairs, len(blocks))
+        if floor is not None:
+            floors[metric.name] = floor
+        found = _compare(metric, plan, cells, values, pairs)
+        suspicious = False
+        for cell in nulls:
+            if cell.null_of is None or not summaries[cell.id].get(metric.name):
+                continue
+            pair = {cell.null_of: values[cell.null_of], cell.id: values[cell.id]}
+            null = compare_table(pair, cell.null_of, better=metric.better, margin=plan.policy.margin)[cell.id]
+            comparisons[cell.id][metric.name] = _null_verdict(null)
+            suspicious |= null_differs(null)
+        if suspicious:
+            taken_back.append(metric.name)
+        for name, comparison in found.items():
+            comparisons[name][metric.name] = downgraded(comparison) if suspicious else comparison
+    results = tuple(
+        CellResult(
+            cell,
+            *_status(cell, by_cell[cell.id], unusable),
+            tuple(by_cell[cell.id]),
+            summaries[cell.id],
+            comparisons[cell.id],
+        )
+        for cell in cells
+    )
+    return WorkloadResult(cells[0].workload, tuple(metrics), results, floors, tuple(taken_back))
+
+
+def _null_verdict(null: Comparison) -> Comparison:
+    """A null comparison is never faster or slower: it is the same thing twice."""
+    if null.verdict not in {Verdict.FASTER, Verdict.SLOWER}:
+        return null
+    return downgraded(null, "equal cells differ" if null_differs(null) else "equal cells, within chance")
+
+
+def _compare(
+    metric: Metric,
+    plan: Plan,
+    cells: Sequence[Cell],
+    values: Mapping[str, Array],
+    null_pairs: Sequence[tuple[Array, Array]],
+) -> dict[str, Comparison]:
+    """Comparisons of the workload's cells that have this metric, null cells left out, with its baseline."""
+    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    if baseline is None or np.isnan(values[baseline]).all():
+        return {}
+    table = {
+        cell.id: values[cell.id]
+        for cell in cells
+        if cell.null_of is None and (cell.baseline or not np.isnan(values[cell.id]).all())
+    }
+    return compare_table(
+        table, baseline, better=metric.better, margin=plan.policy.margin, null_pairs=null_pairs
+    )
+
+
+def _measured(plan: Plan, trials: Iterable[Trial]) -> list[Metric]:
+    """The metrics that the trials hold: the plan's first and in its order, then others as they appear."""
+    seen: dict[str, Metric] = {}
+    for trial in trials:
+        for measurement in trial.measurements:
+            seen.setdefault(measurement.metric.name, measurement.metric)
+    ordered = [metric.name for metric in plan.metrics if metric.name in seen]
+    return [seen[name] for name in dict.fromkeys([*ordered, *seen])]
+
+
+def _values(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array:
+    """Values of a metric, shape (K,), one per block; NaN where there is none that is finite."""
+    values = np.full(len(row), np.nan)
+    for trial in trials:
+        if trial.status is TrialStatus.OK:
+            for measurement in trial.measurements:
+                if measurement.metric.name == name and math.isfinite(measurement.value):
+                    values[row[trial.block]] = measurement.value
+    return values
+
+
+def _status(
+    cell: Cell, trials: Sequence[Trial], unusable: Mapping[str, UnusablePlatform]
+) -> tuple[CellStatus, str]:
+    if not trials:
+        if (name := cell.named_in(unusable)) is not None:
+            return CellStatus.UNUSABLE, unusable[name].reason
+        return CellStatus.PENDING, "no trial has ended yet"
+    failures = [trial.reason or "failed" for trial in trials if trial.status is not TrialStatus.OK]
+    if not failures:
+        return CellStatus.OK, ""
+    reason, _ = Counter(failures).most_common(1)[0]
+    others = "" if len(set(failures)) == 1 else f" (and {len(set(failures)) - 1} other reasons)"
+    said = f"{len(failures)} of {len(trials)} trials failed: {reason}{others}"
+    return (CellStatus.FAILED if len(failures) == len(trials) else CellStatus.PARTIAL), said
+
+
+def _flagged(trials: Sequence[Trial], blocks: Sequence[int]) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Blocks in which the host was disturbed, by the thresholds fixed beforehand, and how often by which."""
+    row = {block: position for position, block in enumerate(blocks)}
+    worst = {name: [math.nan] * len(blocks) for name in THRESHOLDS}
+    for trial in trials:
+        for name in trial.noise.keys() & worst.keys():
+            value, series, at = trial.noise[name], worst[name], row[trial.block]
+            if isinstance(value, int | float) and not value <= series[at]:  # also when nothing is known yet
+                series[at] = value
+    noise = {name: np.array(series) for name, series in worst.items()}
+    flagged = tuple(block for block, flag in zip(blocks, flag_blocks(noise), strict=True) if flag)
+    counts = {name: int(flag_blocks({name: series}).sum()) for name, series in noise.items()}
+    return flagged, {name: count for name, count in counts.items() if count}

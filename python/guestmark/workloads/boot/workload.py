@@ -1,0 +1,152 @@
+"""The workload `boot`: a guest starts and is switched off, and each phase of that is a measurement."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from guestmark.core.errors import MachineError, UsageError, WorkloadError
+from guestmark.core.model import Cell, Measurement, Metric, Plan, WorkloadSpec
+from guestmark.platforms import phases as steps
+from guestmark.platforms.base import Machine
+from guestmark.workloads.boot import initcalls, metrics
+from guestmark.workloads.exec.workload import ExecWorkload
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Platform
+    from guestmark.platforms.probe import Startable
+
+_START_S = {"kvm": 45.0, "tcg": 90.0, "uml": 30.0}  # at most, as long as the limit of a trial may be
+_END_S = 30.0
+_LOG_LIMIT = 16 << 20
+# Each phase with the end of it. What a platform does not have is in the phase that follows.
+_ENDS = (
+    (metrics.VMM, steps.FIRMWARE), (metrics.FIRMWARE, steps.HANDOVER), (metrics.ENTRY, steps.FIRST_LINE),
+    (metrics.KERNEL, steps.KERNEL), (metrics.MODULES, steps.MODULES), (metrics.ROOT, steps.ROOT),
+    (metrics.AGENT, steps.READY), (metrics.WORK, steps.ORDERED), (metrics.POWEROFF, steps.DOWN),
+    (metrics.EXIT, steps.GONE),
+)  # fmt: skip
+_UML_ENDS = ((metrics.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
+_CLOCKS_APART = (0.1, 0.1)  # a share and seconds that host and guest may disagree by between PID 1 and ready
+
+
+class _Ends(Machine, Protocol):
+    """A machine that is a guest."""
+
+    def switch_off(self, timeout_s: float) -> None:
+        """Orders it to switch off and waits for the end of its hypervisor. Raises `MachineError`."""
+
+
+class BootWorkload:
+    """One start and one orderly end. A machine is good for one of them."""
+
+    ONCE = True
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._plan = plan
+        self._cell = cell
+        self._watch = steps.Watch.of(cell) or steps.Watch()
+        self._work: ExecWorkload | None = None
+        if command := cell.workload.params.get("command"):
+            self._work = ExecWorkload(plan, replace(cell, workload=WorkloadSpec("exec", {"argv": command})))
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """What cannot be booted is said before anything is. Raises `UsageError`."""
+        for cell in cells:
+            if cell.platform == "host":
+                raise UsageError("the host is not booted", hint="measure guests: --on tcg,uml,kvm,tcg/kvm")
+        remarks = []
+        if (plan.policy.iterations or 1) > 1 or plan.policy.warmup > 1:
+            remarks.append("a machine starts once: each trial of boot is one iteration without warm-up")
+        if any(cell.workload.params["watch"]["initcalls"] for cell in cells):
+            remarks.append("initcalls are traced, which makes kernels start more slowly")
+        return remarks
+
+    @contextlib.contextmanager
+    def machine(self, platform: Platform) -> Iterator[Machine]:
+        """The platform's guest, started within the trial's limit if that is short."""
+        limit_s = self._plan.policy.trial_limit_s
+        startable = cast("Startable", platform)
+        with startable.start(self._cell, min(limit_s, _START_S.get(self._cell.platform, limit_s))) as machine:
+            yield machine
+
+    def prepare(self, machine: Machine) -> None:
+        """Finds the command, if there is one."""
+        if self._work:
+            self._work.prepare(machine)
+            self.facts |= self._work.facts
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """What is left of the machine's life: the command, the kernel's log when it is asked for, the power-off."""
+        guest = cast("_Ends", machine)
+        if self._work:
+            self._work.run(guest)
+            self.warnings += self._work.warnings
+        if self._watch.initcalls:
+            self.facts[initcalls.FACT] = initcalls.slowest(self._kernel_log(guest))
+        guest.switch_off(_END_S)
+        return self._measured(guest.phases)
+
+    def cleanup(self, machine: Machine) -> None:
+        """Nothing is left to clean."""
+
+    def _kernel_log(self, guest: _Ends) -> str:
+        done = guest.agent.exec(["dmesg"], timeout_s=60.0, output_limit=_LOG_LIMIT)
+        if not done.ok:
+            raise WorkloadError(
+                "the kernel's log cannot be read with dmesg", hint="it comes with the package util-linux"
+            )
+        return done.stdout.decode(errors="replace")
+
+    def _measured(self, phases: Mapping[str, float]) -> list[Measurement]:
+        ends = _UML_ENDS if self._cell.platform.endswith("uml") else _ENDS
+        values, missing = durations(phases, ends)
+        if missing:
+            said = ", ".join(metric.name for metric in missing)
+            self.warnings.append(f"the console does not show the end of {said}; it is in the phase after it")
+        self._compare_clocks(phases)
+        return [Measurement(metric, value, (value,)) for metric, value in values.items()]
+
+    def _compare_clocks(self, phases: Mapping[str, float]) -> None:
+        """Between PID 1 and the agent's last step both clocks were read."""
+        first, last = f"guest_{steps.KERNEL}", "guest_channel"
+        if not {first, last, steps.KERNEL} <= phases.keys():
+            return
+        host, inside = phases[steps.READY] - phases[steps.KERNEL], phases[last] - phases[first]
+        share, seconds = _CLOCKS_APART
+        if abs(host - inside) > seconds + share * host:
+            self.warnings.append(
+                f"from PID 1 to ready it is {host:.3f} s on the host's clock and {inside:.3f} s on the guest's"
+            )
+
+
+def durations(
+    phases: Mapping[str, float], ends: Sequence[tuple[Metric, str]] = _ENDS
+) -> tuple[dict[Metric, float], list[Metric]]:
+    """Seconds of every phase, of the start and of the whole, by metric; and the phases whose end is not known.
+
+    `phases` are seconds since the start. The known phases add up to the total exactly; one whose end is not known is
+    part of the next. Raises `MachineError` when the machine was never ready or never gone.
+    """
+    for needed in (steps.READY, steps.GONE):
+        if needed not in phases:
+            raise MachineError(f"it is not known when the guest was {needed}")
+    found = {metrics.READY: phases[steps.READY], metrics.TOTAL: phases[steps.GONE]}
+    missing, before = [], 0.0
+    for metric, end in ends:
+        if end not in phases:
+            missing.append(metric)
+            continue
+        # A line that arrived after what followed it came late, not to a negative phase.
+        at = min(max(phases[end], before), phases[steps.READY] if metric in _STARTING else phases[steps.GONE])
+        found[metric] = max(0.0, at - before)
+        before = max(at, before)
+    return found, missing
+
+
+_STARTING = frozenset(metrics.PHASES[: metrics.PHASES.index(metrics.AGENT) + 1])

@@ -1,0 +1,225 @@
+"""What happened below a disk workload: counters of the hypervisor and of the guest's kernel, before and after.
+
+Sources: QMP `query-blockstats` and `query-block` (QEMU's block/accounting.c), `/proc/PID/io` of the hypervisor's
+processes, the guest's `/sys/block/*/stat` (kernel's Documentation/block/stat.rst) and `/proc/stat`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guestmark.agent.results import CallError
+from guestmark.core.model import Measurement, Metric
+from guestmark.disks import metrics
+from guestmark.disks.spec import Role
+from guestmark.workloads.common import flushes
+
+if TYPE_CHECKING:
+    from guestmark.disks.attached import AttachedDisk
+    from guestmark.platforms.base import Machine
+
+_SECTOR = 512
+_USER_HZ = 100  # fixed by the kernel's interface
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since the machine's start; None where they cannot be known. Guest counts are of its own disks."""
+
+    host_written: int | None = None
+    host_writes: int | None = None
+    host_read: int | None = None
+    host_flushes: int | None = None
+    guest_written: int | None = None
+    guest_flushes: int | None = None
+    guest_cpu_s: float | None = None
+    vmm_cpu_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one stretch of time changed: differences of counters, and facts for the trial's attestation.
+
+    `facts["flushes_reached_host"]` is `yes`, `no` or `unknown`, `facts["flushes_why"]` the evidence.
+    """
+
+    counters: Counters
+    allocated_bytes: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def measurements(self, amount: int) -> list[Measurement]:
+        """What is known, as measurements; `amount` is the bytes of content that were moved."""
+        counted = self.counters
+        megabytes = amount / 1e6
+        values: list[tuple[Metric, float | None]] = [
+            (metrics.HOST_WRITTEN, counted.host_written),
+            (metrics.HOST_WRITES, counted.host_writes),
+            (metrics.WRITES_PER_MB, _ratio(counted.host_writes, megabytes)),
+            (metrics.WRITE_AMPLIFICATION, _ratio(counted.host_written, amount)),
+            (metrics.HOST_READ, counted.host_read),
+            (metrics.GUEST_FLUSHES, counted.guest_flushes),
+            (metrics.HOST_FLUSHES, counted.host_flushes),
+            (metrics.FLUSHES_PER_MB, _ratio(counted.guest_flushes, megabytes)),
+            (metrics.ALLOCATED, self.allocated_bytes),
+            (metrics.GUEST_CPU, counted.guest_cpu_s),
+            (metrics.VMM_CPU, counted.vmm_cpu_s),
+        ]
+        return [
+            Measurement(metric, float(value), (float(value),))
+            for metric, value in values
+            if value is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """The counters of a machine at one moment."""
+
+    machine: Machine
+    counters: Counters
+
+    @classmethod
+    def before(cls, machine: Machine) -> Below:
+        """Reads them; nothing of it is inside the timing."""
+        from guestmark.platforms.base import innermost
+
+        machine = innermost(machine)
+        return cls(machine, _read(machine))
+
+    def after(self) -> Changes:
+        """What has changed since, with the image flushed already."""
+        now = _read(self.machine)
+        changed = {
+            name: None if getattr(now, name) is None or start is None else getattr(now, name) - start
+            for name, start in ((name, getattr(self.counters, name)) for name in Counters.__slots__)
+        }
+        counters = Counters(**changed)
+        target = next((disk for disk in self.machine.disks if disk.spec.role is Role.TARGET), None)
+        facts: dict[str, Any] = {}
+        if target is not None:
+            verdict = flushes.judge(self.machine, target, counters.guest_flushes, counters.host_flushes)
+            facts = {
+                "flushes_reached_host": verdict.reached,
+                "flushes_why": verdict.why,
+                "location_in_memory": in_memory(
+                    target.spec.location, self.machine.place.read("/proc/self/mounts")
+                ),
+            }
+        return Changes(counters, target.image.allocated_bytes() if target else None, facts)
+
+
+def in_memory(directory: str, mounts: str | None = None) -> bool:
+    """Whether files in the directory are lost with the host's power, flushed or not; `mounts`: this host's."""
+    best, kind = "", ""
+    for line in (Path("/proc/self/mounts").read_text() if mounts is None else mounts).splitlines():
+        _, where, filesystem, *_ = line.split(" ")
+        if os.path.commonpath([where, directory]) == where and len(where) >= len(best):
+            best, kind = where, filesystem
+    return kind in ("tmpfs", "ramfs", "devtmpfs")
+
+
+def _ratio(value: float | None, of: float) -> float | None:
+    return None if value is None or not of else value / of
+
+
+def _read(machine: Machine) -> Counters:
+    if (
+        machine.vmm_pid is None
+    ):  # the host itself: what is below it is not ours to count, but for loop devices
+        on_loop = any(disk.spec.loop for disk in machine.disks)
+        written, flushed = _of_guest(machine) if on_loop else (None, None)
+        return Counters(guest_written=written, guest_flushes=flushed)
+    stats = machine.vmm_stats()
+    vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] if "vmm_user_s" in stats else None
+    guest_written, guest_flushes = _of_guest(machine)
+    host = _of_qemu(machine.query) if machine.query else _of_processes(machine, machine.vmm_pid)
+    if any(disk.spec.bus == "nvme" for disk in machine.disks):
+        host["host_flushes"] = None  # QEMU's nvme device does not count them
+    return Counters(
+        **host,
+        guest_written=guest_written,
+        guest_flushes=guest_flushes,
+        guest_cpu_s=_guest_cpu(machine),
+        vmm_cpu_s=vmm_cpu_s,
+    )
+
+
+def _of_qemu(query: Any) -> dict[str, int | None]:
+    """Sums over our drives, as QEMU counts what it did for the guest's requests."""
+    unsafe = {
+        entry["device"]
+        for entry in query("query-block")
+        if entry.get("inserted", {}).get("cache", {}).get("no-flush")
+    }
+    drives = [
+        entry for entry in query("query-blockstats") if entry.get("device") in {str(role) for role in Role}
+    ]
+    stats = [entry["stats"] for entry in drives]
+    return {
+        "host_written": sum(one["wr_bytes"] for one in stats),
+        "host_writes": sum(one["wr_operations"] for one in stats),
+        "host_read": sum(one["rd_bytes"] for one in stats),
+        "host_flushes": sum(
+            one["stats"]["flush_operations"] for one in drives if one["device"] not in unsafe
+        ),
+    }
+
+
+def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
+    """What the hypervisor's processes gave the host's kernel, a few kilobytes of console and channel included."""
+    total = {"wchar": 0, "syscw": 0, "rchar": 0}
+    for one in (pid, *machine.place.descendants(pid)):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            try:
+                lines = machine.place.read(f"/proc/{one}/io").splitlines()
+            except PermissionError:
+                return {"host_written": None, "host_writes": None, "host_read": None}
+            for line in lines:
+                name, _, value = line.partition(": ")
+                if name in total:
+                    total[name] += int(value)
+    return {"host_written": total["wchar"], "host_writes": total["syscw"], "host_read": total["rchar"]}
+
+
+def _of_guest(machine: Machine) -> tuple[int | None, int | None]:
+    """Bytes written to and flush requests sent to the guest's own disks, as its block layer counts them."""
+    written, flushed = 0, 0
+    for disk in machine.disks:
+        fields = _stat(machine, disk)
+        if len(fields) < 17:  # a kernel before 5.5 does not count flushes
+            return None, None
+        written += fields[6] * _SECTOR
+        flushed += fields[15]
+    return written, flushed
+
+
+def _stat(machine: Machine, disk: AttachedDisk) -> list[int]:
+    name = disk.device.removeprefix("/dev/")
+    try:
+        return [int(word) for word in machine.agent.read_file(f"/sys/block/{name}/stat").split()]
+    except CallError:
+        return []
+
+
+def _guest_cpu(machine: Machine) -> float | None:
+    """Seconds that the guest's processors were busy, its interrupts included, steal not."""
+    try:
+        first = machine.agent.read_file("/proc/stat", limit=1 << 20).partition(b"\n")[0].split()
+    except CallError:
+        return None
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = (int(word) for word in first[1:])
+    return (user + nice + system + irq + softirq) / _USER_HZ
+
+
+def facts_of_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
+    """What QEMU says about each of our drives: format, cache switches, cluster size, node."""
+    return {
+        entry["device"]: entry["inserted"]
+        for entry in query("query-block")
+        if entry.get("device") in {str(role) for role in Role} and "inserted" in entry
+    }

@@ -1,0 +1,218 @@
+"""What the disk workloads share: mounting, syncing, timing that ends on the host's disk, and a second reading."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guestmark.agent.results import CallError
+from guestmark.core.errors import WorkloadError
+from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.core.units import parse_size
+from guestmark.disks.image import Image, images
+from guestmark.disks.spec import SHARED_MEMORY, DiskSpec, Role
+from guestmark.workloads.common import metrics
+from guestmark.workloads.common.clocks import disagreement
+from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.sources import check_sources
+from guestmark.workloads.common.verify import checked
+
+if TYPE_CHECKING:
+    from guestmark.agent.bulk import Checksum, Moved
+    from guestmark.agent.client import Agent
+    from guestmark.disks.attached import AttachedDisk
+    from guestmark.platforms.base import Machine
+
+FILE = "data"  # name of what is written on the target
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What was timed in the guest, flush included; seconds. `warning` is set when the clocks could not be joined."""
+
+    wall_s: float
+    wall_error_s: float
+    guest_wall_s: float
+    flush_s: float
+    warning: str = ""
+
+    @classmethod
+    def of(cls, moved: Moved) -> Timed:
+        """From the agent's answer to a bulk call."""
+        return cls(
+            moved.wall_s,
+            moved.wall_error_s,
+            moved.guest_wall_s,
+            moved.flush_s,
+            moved.clock_warning,
+        )
+
+
+class MovingWorkload(ABC):
+    """Bytes are moved, then flushed in the guest and on the host; then what arrived is read a second time.
+
+    A subclass says how bytes are moved (`move`) and what must have arrived (`expected`).
+    """
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self.params = cell.workload.params
+        self.amount = parse_size(self.params["amount"])
+        self.limit_s = plan.policy.trial_limit_s
+        self.block_size = parse_size(cell.factors["block_size"]) if "block_size" in cell.factors else None
+        self.location = cell.factors.get("location", SHARED_MEMORY)
+        self._stack = contextlib.ExitStack()
+        self._mounted = False
+
+    # --- what a workload says about itself
+
+    @abstractmethod
+    def move(self, machine: Machine, path: str) -> Timed:
+        """Moves the bytes into the file `path` and flushes it; timed by the agent."""
+
+    @abstractmethod
+    def expected(self, machine: Machine) -> Checksum:
+        """What a reading of `path` must give."""
+
+    def get_ready(self, machine: Machine) -> None:  # noqa: B027 - not every workload has more to do
+        """More to do before the first measurement."""
+
+    # --- the contract of a workload
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Sources that are too short raise `UsageError`."""
+        moving = [cell for cell in plan.cells if "amount" in cell.workload.params]
+        if moving[0].workload.name == cells[0].workload.name:  # once for the plan is enough
+            check_sources(moving)
+        return ()
+
+    def prepare(self, machine: Machine) -> None:
+        """Mounts the target and makes everything ready. Raises `MachineError`, `WorkloadError`."""
+        disk = target_of(machine)
+        self.facts["image_prepared_s"] = disk.image.prepared_s
+        self.facts["image_from_template"] = disk.image.from_template
+        with refusals(disk):
+            self._mount(machine, disk)
+            self._check_room(machine.agent, disk)
+            self.get_ready(machine)
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Moves the bytes once, and checks them. Raises `WorkloadError` when a byte is wrong."""
+        disk = target_of(machine)
+        with refusals(disk):
+            directory = self._mount(machine, disk)
+            path = f"{directory}/{FILE}"
+            with contextlib.suppress(CallError):
+                machine.agent.remove(path)
+            sync_everything(machine.agent)
+            below = Below.before(machine)
+            timed = self.move(machine, path)
+            host_flush_s = disk.image.flush()
+            changes = below.after()
+            self._note_clocks(timed)
+            expected = self.expected(machine)
+            self._mounted = False  # the check unmounts first
+            checked(machine, disk, FILE, expected)
+        wall_s = timed.wall_s + host_flush_s
+        values: list[tuple[Metric, float]] = [
+            (metrics.THROUGHPUT, self.amount / wall_s),
+            (metrics.WALL, wall_s),
+            (metrics.GUEST_WALL, timed.guest_wall_s),
+            (metrics.GUEST_FLUSH, timed.flush_s),
+            (metrics.HOST_FLUSH, host_flush_s),
+        ]
+        self.facts |= changes.facts
+        return [*measured(values), *changes.measurements(self.amount)]
+
+    def cleanup(self, machine: Machine) -> None:
+        """Unmounts, and removes what was made on the host."""
+        try:
+            if self._mounted:
+                self._mounted = False
+                target_of(machine).umount(machine.agent, drop_caches=False)
+        finally:
+            self._stack.close()
+
+    # --- for subclasses
+
+    def source(self) -> Image:
+        """A file on the host with the content that is moved; the run has only one."""
+        described = self.params["source"]
+        spec = DiskSpec(Role.SOURCE, self.amount, content=described["content"], location=self.location)
+        return self._stack.enter_context(images([spec]))[0]
+
+    def _mount(self, machine: Machine, disk: AttachedDisk) -> str:
+        if not self._mounted:
+            disk.mount(machine.agent)
+            self._mounted = True
+            self.facts |= {f"target_{name}": value for name, value in disk.facts.items()}
+        return disk.directory
+
+    def _check_room(self, agent: Agent, disk: AttachedDisk) -> None:
+        """Says that the disk is too small before minutes are spent on finding out."""
+        there = agent.statfs(disk.directory)
+        free = there.free * there.block_size
+        if free < self.amount:
+            raise WorkloadError(
+                f"{self.amount / 1e6:.0f} MB do not fit on the disk: {free / 1e6:.0f} MB are free on its "
+                f"{disk.spec.filesystem if disk.device else 'directory'}",
+                hint="take a larger disk (--set size=4G) or less data (--scale)",
+            )
+
+    def _note_clocks(self, timed: Timed) -> None:
+        differ = disagreement(timed.wall_s, timed.guest_wall_s, timed.wall_error_s)
+        self.warnings += [warning for warning in (timed.warning, differ) if warning]
+
+
+def measured(values: list[tuple[Metric, float]]) -> list[Measurement]:
+    """One measurement each."""
+    return [Measurement(metric, value, (value,)) for metric, value in values]
+
+
+def target_of(machine: Machine) -> AttachedDisk:
+    """The disk that is written. Raises `WorkloadError` when the machine has none."""
+    return _disk(machine, Role.TARGET)
+
+
+def source_of(machine: Machine) -> AttachedDisk:
+    """The disk that is read. Raises `WorkloadError` when the machine has none."""
+    return _disk(machine, Role.SOURCE)
+
+
+def _disk(machine: Machine, role: Role) -> AttachedDisk:
+    for disk in machine.disks:
+        if disk.spec.role is role:
+            return disk
+    raise WorkloadError(f"the machine has no {role} disk", hint="this platform cannot be given disks")
+
+
+def sync_everything(agent: Agent) -> None:
+    """Guest and host have nothing left to write when the timing begins."""
+    agent.sync()
+    os.sync()
+
+
+@contextlib.contextmanager
+def refusals(disk: AttachedDisk) -> Iterator[None]:
+    """Makes a failed system call in the guest a `WorkloadError` that says what to do."""
+    try:
+        yield
+    except CallError as error:
+        hint = ""
+        if error.errno == errno.ENOSPC:
+            hint = "the guest's disk is full: take a larger one (--set size=4G) or less data (--scale)"
+        elif error.errno in (errno.EINVAL, errno.EOPNOTSUPP) and "O_DIRECT" in error.message:
+            hint = (
+                f"{disk.spec.location} or the filesystem does not do direct I/O: choose another directory "
+                "(--set location=DIRECTORY)"
+            )
+        elif error.errno == errno.EIO:
+            hint = "the disk below failed; the console and the host's log say why"
+        raise WorkloadError(error.message, hint=hint) from error

@@ -1,0 +1,161 @@
+"""A program that is measured: the same file on every platform, and a word about how it ended."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import AttestationError, WorkloadError
+from guestmark.core.platform_spec import parse_platform
+from guestmark.core.units import format_duration, format_size
+from guestmark.workloads.common.clocks import disagreement
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent, ExecResult
+
+OUTPUT_LIMIT = 8 * 1024 * 1024  # bytes kept of each of stdout and stderr; more is counted and marked
+_TAIL = 400  # characters of output that a reason may quote
+_LARGE = 1 << 20  # bytes of a program, from which on it is not hashed for every trial by SHA-256
+_DIGEST_S = 120.0
+_known: dict[str, str] = {}  # SHA-256 by XXH3, as machines have told both of the same file
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A program on a machine. `facts` go into the attestation; `warning` is empty when it is the host's own file."""
+
+    path: str
+    facts: dict[str, Any]
+    warning: str = ""
+
+
+def shares_root(platform: str) -> bool:
+    """Whether the machines of a platform have the host's own files."""
+    layers = parse_platform(platform).layers
+    return all(layer.kind != "ssh" and layer.arch is None for layer in layers)
+
+
+def find_same(agent: Agent, name: str, *, path: str | None, cwd: str, same_root: bool) -> Found:
+    """Finds a command on the machine and compares its SHA-256 with the host's.
+
+    For a large program that takes an emulated machine seconds. There a machine tells SHA-256 and XXH3 (128 bits) once,
+    and the later ones are compared by XXH3; `binary_xxh3` among the facts says so.
+
+    Raises `CommandError` when it is not there, `AttestationError` when it is another file than on the host although the
+    machine has the host's files.
+    """
+    found = agent.which(name, path=path, cwd=cwd)
+    host = _on_host(name, os.defpath if path is None else path, cwd)
+    digest, xxh3 = _digest_there(agent, found, host)
+    facts = {
+        "binary": found,
+        "binary_sha256": digest,
+        "host_binary": host.path,
+        "host_binary_sha256": host.sha256,
+    } | ({"binary_xxh3": xxh3} if xxh3 else {})
+    if host.sha256 == digest:
+        return Found(found, facts)
+    if same_root:
+        raise AttestationError(
+            f"the workload is not the same program: {host.path} has SHA-256 {host.sha256} on the host, "
+            f"{found} has {digest} on the machine"
+        )
+    return Found(found, facts, f"{found} is another file than on this host (SHA-256 {digest[:12]}… there)")
+
+
+@dataclass(frozen=True, slots=True)
+class _OnHost:
+    """A command on this host; the digest is empty when it is not there or not readable."""
+
+    path: str = ""
+    sha256: str = ""
+    size: int = 0
+
+
+def _on_host(name: str, path: str, cwd: str) -> _OnHost:
+    if "/" in name:
+        found: str | None = os.path.join(cwd, name)  # noqa: PTH118
+    else:
+        # Entries that are relative or empty mean the working directory, which here is the caller's.
+        folders = [os.path.join(cwd, part) for part in path.split(os.pathsep)]  # noqa: PTH118
+        found = shutil.which(name, path=os.pathsep.join(folders))
+    if found is None:
+        return _OnHost()
+    try:
+        return _OnHost(found, sha256_here(found), os.stat(found).st_size)  # noqa: PTH116
+    except OSError:
+        return _OnHost(found)
+
+
+def _digest_there(agent: Agent, found: str, host: _OnHost) -> tuple[str, str]:
+    """SHA-256 of a file on the machine, and its XXH3 when the host's file is large."""
+    if host.size < _LARGE:
+        return agent.sha256(found).sha256, ""
+    xxh3 = agent.checksum(found, timeout_s=_DIGEST_S).xxh3
+    if _known.get(xxh3) != host.sha256:
+        _known[xxh3] = agent.sha256(found, timeout_s=_DIGEST_S).sha256
+    return _known[xxh3], xxh3
+
+
+def judge(result: ExecResult, warnings: list[str], limit_s: float, *, ignore_failure: bool = False) -> None:
+    """How a program ended: adds to the warnings, raises `WorkloadError` with a one-line reason for a failure."""
+    for name, discarded in (("stdout", result.stdout_discarded), ("stderr", result.stderr_discarded)):
+        if discarded:
+            warnings.append(f"{name} was longer than {format_size(OUTPUT_LIMIT)}; the rest was dropped")
+    clocks = disagreement(result.wall_s, result.guest_wall_s, result.wall_error_s)
+    warnings += [warning for warning in (result.clock_warning, clocks) if warning]
+    if result.leftovers:
+        warnings.append("the command left processes behind, which were killed")
+    if result.timed_out:
+        raise WorkloadError(f"the command ran past its limit of {format_duration(limit_s)}{tail(result)}")
+    if result.signal is not None:
+        raise WorkloadError(f"{_killed_by(result)}{tail(result)}")
+    if result.oom_killed:
+        raise WorkloadError(f"the machine ran out of memory and a process was killed{tail(result)}")
+    if result.status != 0:
+        text = f"the command failed with exit status {result.status}"
+        if not ignore_failure:
+            raise WorkloadError(text + tail(result))
+        warnings.append(text)
+
+
+def tail(result: ExecResult) -> str:
+    """The end of what the program said, as part of a one-line reason."""
+    return quote((result.stderr or result.stdout).decode(errors="replace"))
+
+
+def quote(output: str) -> str:
+    """The end of an output as part of a one-line reason."""
+    printable = "".join(character if character.isprintable() else " " for character in output[-4 * _TAIL :])
+    line = " ".join(printable.split())
+    if not line:
+        return ""
+    return f": {line}" if len(line) <= _TAIL else f": …{line[-_TAIL:]}"
+
+
+def sha256_here(path: str) -> str:
+    """SHA-256 of a file of this host, computed anew only when it has changed. Raises `OSError`."""
+    status = os.stat(path)  # noqa: PTH116
+    return _digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@functools.cache
+def _digest(path: str, _mtime_ns: int, _size: int, _inode: int) -> str:
+    with open(path, "rb") as stream:  # noqa: PTH123
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _killed_by(result: ExecResult) -> str:
+    number = result.signal or 0
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    if result.oom_killed:
+        return f"the machine ran out of memory and the command was killed ({name})"
+    return f"the command was killed by {name}"

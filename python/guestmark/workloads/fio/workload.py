@@ -1,0 +1,137 @@
+"""The distribution's own fio with a job file of the user's; its files are laid out before the timing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import PlatformUnusableError, WorkloadError
+from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
+from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.metrics import THROUGHPUT
+from guestmark.workloads.common.moving import measured, sync_everything, target_of
+from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote, shares_root
+from guestmark.workloads.fio import metrics
+from guestmark.workloads.fio import output as fio_report
+from guestmark.workloads.fio.kind import THREADS
+from guestmark.workloads.sysbench.metrics import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import ExecResult
+    from guestmark.platforms.base import Machine
+
+FIO = "fio"
+_JOB = "guestmark.fio"
+_NO_SPACE = "No space left on device"
+
+
+class FioWorkload:
+    """`fio`: its working directory is the disk under test."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        params = cell.workload.params
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._job: str = params["job"]
+        path = plan.context.get("env", {}).get("PATH") or os.defpath
+        threads = cell.factors.get("threads", "1")
+        self._env = {"PATH": path, "LC_ALL": "C", THREADS: threads, **params["values"]}
+        self._cwd = "/"
+        self._limit_s = plan.policy.trial_limit_s
+        self._same_root = shares_root(cell.platform)
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Raises `PlatformUnusableError` naming the package."""
+        path = plan.context.get("env", {}).get("PATH") or os.defpath
+        if any(shares_root(cell.platform) for cell in cells) and shutil.which(FIO, path=path) is None:
+            raise PlatformUnusableError("fio is not installed", hint="install the package fio")
+        return ()
+
+    def prepare(self, machine: Machine) -> None:
+        """Mounts the disk, lays the job's files out and empties the machine's caches."""
+        agent, disk = machine.agent, target_of(machine)
+        found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", same_root=self._same_root)
+        self.facts |= found.facts
+        self.warnings += [found.warning] if found.warning else []
+        self._cwd = disk.mount(agent)
+        self.facts |= {f"target_{name}": value for name, value in disk.facts.items()}
+        agent.write_file(f"{self._cwd}/{_JOB}", self._job.encode())
+        before = self._used(machine)
+        self._do(machine, "--create_only=1")
+        self._warn_of_memory(machine, self._used(machine) - before)
+        disk.image.flush()
+        self._cwd = disk.remount(agent, drop_caches=not disk.device)
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Runs the job file once. Raises `WorkloadError` when a job fails or the JSON is not as fio 3 has it."""
+        sync_everything(machine.agent)
+        below = Below.before(machine)
+        result = self._do(machine)
+        changes = below.after()
+        self.facts |= changes.facts
+        report = fio_report.parse(result.stdout.decode(errors="replace"))
+        self.facts["fio"] = report.version
+        self.warnings += [f"fio: {note}" for note in report.notes]
+        values: list[tuple[Metric, float | None]] = [
+            (THROUGHPUT, report.read.bytes_per_s + report.write.bytes_per_s),
+            (metrics.OPERATIONS, report.read.operations_per_s + report.write.operations_per_s),
+            (READ_THROUGHPUT, report.read.bytes_per_s or None),
+            (WRITE_THROUGHPUT, report.write.bytes_per_s or None),
+            (READS, report.read.operations_per_s or None),
+            (WRITES, report.write.operations_per_s or None),
+            (metrics.READ_LATENCY, report.read.latency_avg_s),
+            (metrics.READ_P99, report.read.latency_p99_s),
+            (metrics.WRITE_LATENCY, report.write.latency_avg_s),
+            (metrics.WRITE_P99, report.write.latency_p99_s),
+            (metrics.SYNC_LATENCY, report.sync_latency_avg_s),
+            (metrics.RUNTIME, report.runtime_s),
+            (WALL, result.wall_s),
+            (GUEST_WALL, result.guest_wall_s),
+            (USER, result.user_s),
+            (SYSTEM, result.system_s),
+        ]
+        known = [(metric, value) for metric, value in values if value is not None]
+        return [*measured(known), *(changes.measurements(report.bytes) if report.bytes else ())]
+
+    def cleanup(self, machine: Machine) -> None:
+        """A guest's disk goes with the guest, and a directory with the trial."""
+        disk = target_of(machine)
+        if disk.spec.loop and disk.device:
+            disk.umount(machine.agent, drop_caches=False)
+
+    def _do(self, machine: Machine, *more: str) -> ExecResult:
+        result = machine.agent.exec(
+            [FIO, "--output-format=json", *more, _JOB],
+            env=self._env,
+            cwd=self._cwd,
+            timeout_s=self._limit_s,
+            output_limit=OUTPUT_LIMIT,
+        )
+        said = result.stderr.decode(errors="replace")
+        if result.status not in (0, None) and _NO_SPACE in said + result.stdout.decode(errors="replace"):
+            raise WorkloadError(
+                f"the files of the fio job do not fit on the disk{quote(said)}",
+                hint="take a larger disk (--set size=8G), a smaller size in the job file, or --scale",
+            )
+        judge(result, self.warnings, self._limit_s)
+        return result
+
+    def _used(self, machine: Machine) -> int:
+        there = machine.agent.statfs(self._cwd)
+        return (there.blocks - there.free) * there.block_size
+
+    def _warn_of_memory(self, machine: Machine, size: int) -> None:
+        memory = machine.agent.facts().mem_total_kib * 1024
+        direct = any(
+            line.replace(" ", "").lower() in ("direct=1", "direct=true", "direct")
+            for line in self._job.splitlines()
+        )
+        if not direct and size < memory:
+            self.warnings.append(
+                f"the files ({size / 2**20:.0f}M) are smaller than the machine's memory ({memory / 2**20:.0f}M) and "
+                "the job has no direct=1: the page cache is measured, not the disk"
+            )

@@ -1,0 +1,280 @@
+"""Running the real guestfish on this host: its kernel, its appliance, and when each of its commands ended.
+
+libguestfs builds its appliance with supermin, which wants a kernel in /boot and its modules with an index in
+/lib/modules. Where a host has none (containers, small virtual machines), the kernel of our own guests serves: a private
+copy of its module tree gets the index, and the environment points there. Nothing is installed or changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.appliance.kernel import find_kernel
+from guestmark.appliance.paths import cache_directory
+from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
+from guestmark.core.units import parse_size
+from guestmark.platforms.process import Console, SupervisedProcess
+
+GUESTFISH = "guestfish"
+_SETTINGS = {"tcg": "force_tcg", "kvm": "force_kvm"}
+_VERBOSE = {"LIBGUESTFS_DEBUG": "1", "LIBGUESTFS_TRACE": "1"}
+_BUILD_S = 300.0
+_MIB = 1 << 20
+_EXIT_S = 60.0
+_PACKAGE_DATABASES = ("/var/lib/dpkg/status", "/var/lib/rpm", "/usr/lib/sysimage/rpm")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """In a script: note when this point is reached."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When guestfish was started and each mark reached, on the host's monotonic clock; and the QEMU it ran."""
+
+    started_at: float
+    marks: dict[str, float]
+    qemu: tuple[str, ...]
+    ended_at: float
+    console: Console  # what it said, with the times
+
+    def between(self, first: str, second: str) -> float:
+        """Seconds from one mark to another."""
+        return self.marks[second] - self.marks[first]
+
+
+def run(
+    accelerator: str, script: Sequence[str | Mark], timeout_s: float, *, verbose: bool = False
+) -> Timeline:
+    """Runs guestfish commands one after the other, with marks between them, in a guest with `accelerator`.
+
+    `verbose` has libguestfs and its guest say what they do, which takes time.
+
+    The first mark should follow the command `run`. Raises `WorkloadError` with what guestfish said when a command fails
+    or time is up, `PlatformUnusableError` when libguestfs cannot be used here, `AttestationError` when its QEMU runs
+    with another accelerator.
+    """
+    environment = {**prepare(accelerator), **(_VERBOSE if verbose else {})}
+    process = SupervisedProcess(GUESTFISH)
+    with contextlib.ExitStack() as stack:
+        stack.callback(process.stop)
+        commands, write_commands = (stack.enter_context(end) for end in _pipe())
+        read_marks, marks = (stack.enter_context(end) for end in _pipe())
+        lines = [
+            f"!echo {step.name} > /dev/fd/{marks.fileno()}" if isinstance(step, Mark) else step
+            for step in script
+        ]
+        process.start(
+            [
+                "env", *(f"{name}={value}" for name, value in environment.items()), f"TMPDIR={process.scratch}",
+                GUESTFISH, "-f", f"/dev/fd/{commands.fileno()}",
+            ],
+            pass_fds=(commands.fileno(), marks.fileno()),
+        )  # fmt: skip
+        commands.close()
+        marks.close()
+        write_commands.write(("\n".join(lines) + "\n").encode())
+        write_commands.close()
+        names = [step.name for step in script if isinstance(step, Mark)]
+        return _follow(process, read_marks, names, accelerator, timeout_s)
+
+
+def _follow(
+    process: SupervisedProcess, stream: io.FileIO, names: Sequence[str], accelerator: str, timeout_s: float
+) -> Timeline:
+    deadline = time.monotonic() + timeout_s
+    reached: dict[str, float] = {}
+    qemu: tuple[str, ...] = ()
+    while len(reached) < len(names):
+        readable, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+        now = time.monotonic()
+        said = stream.read(4096) if readable else None
+        if said is None:
+            raise WorkloadError(
+                f"guestfish did not get to {names[len(reached)]!r} within {timeout_s:.0f} s{_last_words(process)}"
+            )
+        if not said:
+            break
+        for name in said.decode().split():
+            reached[name] = now
+        if not qemu:
+            qemu = _attest(process, accelerator)
+    _, ended_at = process.end_after(lambda: None, _EXIT_S)
+    status = None if ended_at is None else process.wait(_EXIT_S)
+    process.console.join()
+    if ended_at is None or status != 0 or len(reached) < len(names):
+        ending = "did not end" if status is None else f"ended with status {status}"
+        raise WorkloadError(f"guestfish {ending}{_last_words(process)}")
+    return Timeline(process.started_at, reached, qemu, ended_at, process.console)
+
+
+def sized(factors: Mapping[str, str]) -> list[str]:
+    """The commands that give libguestfs's guest a cell's memory and processors."""
+    commands = []
+    if "memory" in factors:
+        commands.append(f"set-memsize {parse_size(factors['memory']) // _MIB}")
+    if "smp" in factors:
+        commands.append(f"set-smp {factors['smp']}")
+    return commands
+
+
+def prepare(accelerator: str) -> dict[str, str]:
+    """The environment in which libguestfs launches here on `accelerator`; builds its appliance where there is none.
+
+    Raises `PlatformUnusableError` when a program is missing, `MachineError` when the appliance cannot be built.
+    """
+    missing = [program for program in (GUESTFISH, "supermin", "depmod") if shutil.which(program) is None]
+    if missing:
+        raise PlatformUnusableError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
+            hint="install libguestfs and its tools (Debian: apt-get install guestfish kmod)",
+        )
+    home = cache_directory() / "libguestfs"
+    home.mkdir(exist_ok=True)
+    environment = {
+        "LIBGUESTFS_BACKEND": "direct",
+        "LIBGUESTFS_BACKEND_SETTINGS": _SETTINGS[accelerator],
+        "LIBGUESTFS_CACHEDIR": str(home),
+        **_kernel_environment(home),
+    }
+    _build_appliance(home, environment)
+    return environment
+
+
+def _kernel_environment(home: Path) -> dict[str, str]:
+    """Where supermin finds a kernel; empty when the host has one that it finds itself."""
+    for image in Path("/boot").glob("vmlinu*"):
+        release = image.name.partition("-")[2]
+        if os.access(image, os.R_OK) and Path("/lib/modules", release, "modules.dep").exists():
+            return {}
+    if not Path("/lib/modules").is_dir():  # whatever SUPERMIN_MODULES says, it looks there, too
+        raise PlatformUnusableError(
+            "libguestfs cannot make its appliance: supermin gives up where there is no /lib/modules",
+            hint="make an empty one: as root, mkdir /lib/modules",
+        )
+    kernel = find_kernel()
+    if kernel.modules is None:
+        raise PlatformUnusableError(
+            f"libguestfs needs the modules of its kernel, and {kernel.image} has none",
+            hint="install your distribution's kernel package",
+        )
+    tree = home / "lib" / "modules" / kernel.release
+    if not (tree / "modules.dep").exists() or tree.stat().st_mtime < kernel.modules.stat().st_mtime:
+        _index_modules(kernel.modules, home, kernel.release)
+    return {
+        "SUPERMIN_KERNEL": str(kernel.image),
+        "SUPERMIN_KERNEL_VERSION": kernel.release,
+        "SUPERMIN_MODULES": str(tree),
+    }
+
+
+def _index_modules(modules: Path, home: Path, release: str) -> None:
+    """A copy of the module tree (links where they can be made) with an index of its own."""
+    with tempfile.TemporaryDirectory(prefix="modules-", dir=home) as scratch:
+        staged = Path(scratch, "lib", "modules", release)
+        shutil.copytree(modules, staged, copy_function=_link)
+        _check(subprocess.run(["depmod", "-b", scratch, release], capture_output=True, check=False), "depmod")
+        index = (staged / "modules.dep").read_text()
+        if "t10-pi.ko" not in index:  # without it no SCSI disk appears in libguestfs's guest
+            raise PlatformUnusableError(
+                f"the kernel modules in {modules} are not all that libguestfs needs",
+                hint=f"remove {modules.parent}: it is fetched again when it is needed",
+            )
+        target = home / "lib" / "modules" / release
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        staged.rename(target)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
+    """Has libguestfs build its appliance where it is missing or older than the host's packages, so that no
+    measured launch does.
+    """
+    appliance = home / f".guestfs-{os.geteuid()}" / "appliance.d" / "root"
+    changed = max(
+        (path.stat().st_mtime for path in map(Path, _PACKAGE_DATABASES) if path.exists()), default=0.0
+    )
+    if appliance.exists() and appliance.stat().st_mtime >= changed:
+        return
+    done = subprocess.run(
+        [GUESTFISH, "-a", "/dev/null", "run"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        check=False,
+        timeout=_BUILD_S,
+        stdin=subprocess.DEVNULL,
+    )
+    _check(done, "libguestfs")
+    os.utime(appliance)
+
+
+def _check(done: subprocess.CompletedProcess[bytes], what: str) -> None:
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise MachineError(
+            f"{what} failed: {lines[0]}",
+            hint="`libguestfs-test-tool` says more; LIBGUESTFS_BACKEND=direct is what is used here",
+            console="\n".join(lines),
+        )
+
+
+def _attest(process: SupervisedProcess, accelerator: str) -> tuple[str, ...]:
+    """The command line of guestfish's QEMU. Raises `AttestationError` when it runs with another accelerator."""
+    root = process.pid()
+    for command, fds in _descendants(root) if root is not None else ():
+        if not command or "qemu" not in command[0]:
+            continue
+        has_kvm = any("kvm-vm" in fd for fd in fds)
+        found = "kvm" if has_kvm else "tcg"
+        if found != accelerator:
+            raise AttestationError(
+                f"libguestfs does not run as was asked: asked {accelerator}, found {found}"
+            )
+        return command
+    raise AttestationError("libguestfs runs no QEMU of its own, so nothing is known about its guest")
+
+
+def _descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """Command line and open files of `root` and all below it."""
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        base = Path("/proc", str(pid))
+        try:
+            waiting += [int(child) for child in (base / "task" / str(pid) / "children").read_text().split()]
+            command = tuple((base / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1])
+            fds = [str(entry.readlink()) for entry in (base / "fd").iterdir()]
+        except OSError:
+            continue
+        yield command, fds
+
+
+def _last_words(process: SupervisedProcess) -> str:
+    lines = [line.strip() for line in process.console.text().splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return f": {(errors or lines)[-1][:300]}" if lines else ""
+
+
+def _pipe() -> tuple[io.FileIO, io.FileIO]:
+    read_fd, write_fd = os.pipe()
+    return io.FileIO(read_fd, "r"), io.FileIO(write_fd, "w")

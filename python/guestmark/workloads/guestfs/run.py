@@ -1,0 +1,136 @@
+"""libguestfs as a peer of `boot`: the real `guestfish ... run`, from its start to its guest's end."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.model import Cell, Measurement, Plan
+from guestmark.core.platform_spec import parse_platform
+from guestmark.platforms import phases as steps
+from guestmark.workloads.boot import metrics
+from guestmark.workloads.boot.workload import durations
+from guestmark.workloads.guestfs import inside as guestfs_inside
+from guestmark.workloads.guestfs import libguestfs
+from guestmark.workloads.guestfs.api import unusable
+from guestmark.workloads.guestfs.libguestfs import Mark, Timeline
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine, Platform
+
+TRACED = "traced_ready_s"  # in a trial's attestation: the time to ready of the launch that the phases are of
+_LAUNCHED, _CLOSED = "launched", "closed"
+# What ends a phase in the messages of libguestfs, of its guest's kernel, and of its guest.
+_LINES = {
+    steps.FIRMWARE: rb"SeaBIOS \(version",
+    steps.HANDOVER: rb"Booting from ROM",
+    steps.FIRST_LINE: rb"Linux version ",
+    steps.KERNEL: rb"Run /init as init process",
+    steps.MODULES: rb"supermin: picked ",
+    steps.ROOT: rb"Starting /init script",
+}
+# Before the guest starts: the appliance is looked at, then what QEMU can do.
+_BEFORE = {
+    "appliance_s": rb"finished building supermin appliance",
+    "features_s": rb"finished testing qemu features",
+}
+_ENDING = (metrics.POWEROFF, metrics.EXIT)
+
+
+class GuestfsRunWorkload:
+    """A launch that says nothing, for the times of start and end; then one that says all, for the phases."""
+
+    ONCE = True
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._cell = cell
+        self._spec = parse_platform(cell.platform)
+        self._accelerator = self._spec.inner.kind
+        self._with_phases = bool(cell.workload.params.get("phases", True))
+        self._limit_s = plan.policy.trial_limit_s
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Checks that libguestfs can be used here at all. Raises `PlatformUnusableError` naming a package."""
+        for accelerator in {parse_platform(cell.platform).inner.kind for cell in cells}:
+            libguestfs.prepare(accelerator)
+        return ()
+
+    @classmethod
+    def impossible(cls, cell: Cell) -> str:
+        """See `KnowsLimits`: libguestfs has no guest of that kind."""
+        return unusable(cell.platform)
+
+    def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
+        """The host's agent, or the outer guest's: libguestfs starts its guest itself."""
+        return guestfs_inside.machine(platform, self._cell)
+
+    def prepare(self, machine: Machine) -> None:
+        """Has the appliance ready, so that no launch builds it."""
+        libguestfs.prepare(self._accelerator)
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Launch and close, and the phases of a second launch."""
+        values = durations(self._launch_inside(machine) if self._spec.nested else reached(self._launch()))[0]
+        kept = {metric: values[metric] for metric in (metrics.READY, metrics.TOTAL, *_ENDING)}
+        if self._with_phases and not self._spec.nested:
+            traced = self._launch(verbose=True)
+            values, missing = durations(reached(traced))
+            starting = metrics.PHASES[: metrics.PHASES.index(metrics.WORK)]
+            kept |= {metric: values[metric] for metric in starting if metric in values}
+            self.facts |= {TRACED: values[metrics.READY], **before_start(traced)}
+            if missing:
+                said = ", ".join(metric.name for metric in missing)
+                self.warnings.append(f"libguestfs's messages do not show the end of {said}")
+        return [Measurement(metric, value, (value,)) for metric, value in kept.items()]
+
+    def cleanup(self, machine: Machine) -> None:
+        """Nothing: libguestfs has cleaned up after itself."""
+
+    def _script(self) -> list[str | Mark]:
+        sized = libguestfs.sized(self._cell.factors)
+        return [*sized, "add /dev/null", "run", Mark(_LAUNCHED), "shutdown", Mark(_CLOSED)]
+
+    def _launch_inside(self, outer: Machine) -> dict[str, float]:
+        """The phases there are of a launch in an outer guest, whose lines arrive here when they do."""
+        session = guestfs_inside.run(outer, self._accelerator, self._script(), self._limit_s)
+        ended_at = time.monotonic()
+        launched, closed = (session.marks[name] for name in (_LAUNCHED, _CLOSED))
+        times = {steps.READY: launched, steps.ORDERED: launched, steps.DOWN: closed, steps.GONE: ended_at}
+        return {name: at - session.started_at for name, at in times.items()}
+
+    def _launch(self, *, verbose: bool = False) -> Timeline:
+        timeline = libguestfs.run(self._accelerator, self._script(), self._limit_s, verbose=verbose)
+        self.facts["libguestfs_qemu"] = list(timeline.qemu)
+        return timeline
+
+
+def reached(timeline: Timeline) -> dict[str, float]:
+    """The phases of a launch as those of a guest of ours are called; seconds since guestfish was started.
+
+    The order to end is the moment its guest was ready, and what its guest does then is not said.
+    """
+    times = {
+        name: at
+        for name, line in _LINES.items()
+        if (at := timeline.console.when(re.compile(line))) is not None
+    }
+    times[steps.READY] = times[steps.ORDERED] = timeline.marks[_LAUNCHED]
+    times[steps.DOWN], times[steps.GONE] = timeline.marks[_CLOSED], timeline.ended_at
+    return {name: at - timeline.started_at for name, at in times.items()}
+
+
+def before_start(timeline: Timeline) -> dict[str, float]:
+    """Seconds from guestfish's start until its appliance was known to be up to date, and then what QEMU can do."""
+    found = {}
+    before = timeline.started_at
+    for name, line in _BEFORE.items():
+        at = timeline.console.when(re.compile(line))
+        if at is not None:
+            found[name], before = at - before, at
+    return found

@@ -1,0 +1,159 @@
+"""libguestfs as a peer: the real guestfish moves the same bytes into the same kind of image, in its own guest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Cell, Measurement, Plan
+from guestmark.core.platform_spec import parse_platform
+from guestmark.core.units import parse_size
+from guestmark.disks import programs
+from guestmark.disks.image import Image, images
+from guestmark.disks.reading import read_on_host
+from guestmark.disks.spec import DiskSpec, Role, disks_of
+from guestmark.workloads.common import metrics
+from guestmark.workloads.common.moving import FILE, measured
+from guestmark.workloads.common.verify import READABLE, compare
+from guestmark.workloads.disk.archive import tar_gz
+from guestmark.workloads.guestfs import libguestfs
+from guestmark.workloads.guestfs.libguestfs import Mark
+
+if TYPE_CHECKING:
+    from guestmark.agent.bulk import Checksum
+    from guestmark.platforms.base import Machine
+
+_CHECK_S = 300.0
+
+
+class GuestfishWorkload:
+    """`guestfish`: upload, copy of a second disk, tgz-in or fill. Times hold the flush in its guest and on the host."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._cell = cell
+        self._accelerator = accelerator_of(cell)
+        self._params = cell.workload.params
+        self._amount = parse_size(self._params["amount"])
+        self._limit_s = plan.policy.trial_limit_s
+        self._target = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
+        self._stack = contextlib.ExitStack()
+        self._source: Image | None = None
+        self._content: Path | None = None
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Checks that what guestfish writes can be read again, and that libguestfs launches here at all."""
+        for cell in cells:
+            for spec in disks_of(cell):
+                if spec.role is Role.TARGET and spec.filesystem not in READABLE:
+                    raise UsageError(
+                        f"{cell.id}: what guestfish writes to {spec.filesystem} cannot be checked on the host",
+                        hint=f"take {', '.join(READABLE)}, or exclude the cell",
+                    )
+        for accelerator in {accelerator_of(cell) for cell in cells}:
+            libguestfs.prepare(accelerator)
+        return ()
+
+    def prepare(self, machine: Machine) -> None:
+        """Makes what is sent; the image is made anew for each iteration."""
+        self._source = self._stack.enter_context(images([self._source_spec()]))[0]
+        self._source.checksum()
+        method = self._params["method"]
+        if method == "tgz-in":
+            self._content = tar_gz(self._source, FILE)
+        elif method != "fill":
+            self._content = self._source.path
+        libguestfs.prepare(self._accelerator)
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """One launch of guestfish: launched, mounted, synced, then timed, then flushed."""
+        with images([self._target]) as (image,):
+            os.sync()
+            timeline = libguestfs.run(self._accelerator, self._script(image), self._limit_s)
+            host_flush_s = image.flush()
+            self.facts |= {"libguestfs_qemu": list(timeline.qemu)}
+            compare(self._read_back(image), self._expected(), "by debugfs on the host")
+            image.check()
+        launch_s = timeline.marks["launched"] - timeline.started_at
+        wall_s = timeline.between("begin", "flushed") + host_flush_s
+        with_launch_s = launch_s + wall_s
+        return measured(
+            [
+                (metrics.THROUGHPUT, self._amount / wall_s),
+                (metrics.WALL, wall_s),
+                (metrics.GUEST_FLUSH, timeline.between("moved", "flushed")),
+                (metrics.HOST_FLUSH, host_flush_s),
+                (metrics.LAUNCH, launch_s),
+                (metrics.THROUGHPUT_WITH_LAUNCH, self._amount / with_launch_s),
+                (metrics.WALL_WITH_LAUNCH, with_launch_s),
+            ]
+        )
+
+    def cleanup(self, machine: Machine) -> None:
+        """Forgets what was sent."""
+        self._stack.close()
+
+    def _source_spec(self) -> DiskSpec:
+        described = self._params["source"]
+        return DiskSpec(
+            Role.SOURCE, self._amount, content=described["content"], location=self._target.location
+        )
+
+    def _script(self, image: Image) -> list[str | Mark]:
+        factors, spec = self._cell.factors, image.spec
+        method = self._params["method"]
+        script: list[str | Mark] = [*libguestfs.sized(factors)]
+        script.append(f"add-drive {image.path} format:{spec.format}")
+        if method == "copy":
+            script.append(f"add-drive {self._content} readonly:true format:raw")
+        mount = f"mount-options {spec.mount_options} /dev/sda /" if spec.mount_options else "mount /dev/sda /"
+        return [
+            *script, "run", Mark("launched"), mount, "sync", Mark("begin"), self._command(method), Mark("moved"),
+            "sync", Mark("flushed"), "umount-all", "shutdown",
+        ]  # fmt: skip
+
+    def _command(self, method: str) -> str:
+        match method:
+            case "upload":
+                return f"upload {self._content} /{FILE}"
+            case "copy":
+                return f"copy-device-to-file /dev/sdb /{FILE} size:{self._amount}"
+            case "tgz-in":
+                return f"tgz-in {self._content} /"
+            case _:
+                value = {"zero": 0, "one": 1}[self._params["content"]]
+                return f"fill {value} {self._amount} /{FILE}"
+
+    def _expected(self) -> Checksum:
+        assert self._source is not None
+        return self._source.checksum()
+
+    def _read_back(self, image: Image) -> Checksum:
+        if image.spec.format == "raw":
+            return read_on_host(image.path, FILE)
+        raw = image.path.with_suffix(".check")
+        try:
+            programs.run(
+                "qemu-img", "convert", "-f", image.spec.format, "-O", "raw", str(image.path), str(raw)
+            )
+            return read_on_host(raw, FILE)
+        finally:
+            raw.unlink(missing_ok=True)
+
+
+def accelerator_of(cell: Cell) -> str:
+    """What guestfish's QEMU must run with. Raises `UsageError` on platforms libguestfs is not measured on."""
+    spec = parse_platform(cell.platform)
+    kind = spec.inner.kind
+    if len(spec.layers) != 1 or kind not in ("tcg", "kvm"):
+        raise UsageError(
+            f"{cell.id}: guestfish runs on tcg and kvm only",
+            hint='give the workload platforms = ["tcg", "kvm"]',
+        )
+    return kind

@@ -1,0 +1,110 @@
+"""The bytes that are fetched, in memory only, and the process that serves them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.core.errors import WorkloadError
+from guestmark.workloads.netboot import serve
+
+_READY_S = 20.0
+_PIECE = 1 << 20
+
+
+@dataclass(slots=True)
+class Content:
+    """Random bytes of one run's files; `fd` is a memory file that the server maps, too."""
+
+    fd: int
+    view: mmap.mmap
+    sha256: str
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def parts(self, number: int) -> tuple[slice, slice]:
+        """File `number` as two parts of the content, in order; the second may be empty."""
+        begin = serve.turned(len(self), number)
+        return slice(begin, len(self)), slice(0, begin)
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self.view.close()
+        os.close(self.fd)
+
+
+def make_content(size: int) -> Content:
+    """`size` random bytes. Raises `WorkloadError` when there is no memory for them."""
+    fd = os.memfd_create("guestmark-netboot")
+    try:
+        digest = hashlib.sha256()
+        for begin in range(0, size, _PIECE):
+            piece = os.urandom(min(_PIECE, size - begin))
+            digest.update(piece)
+            os.write(fd, piece)
+        return Content(fd, mmap.mmap(fd, size, prot=mmap.PROT_READ), digest.hexdigest())
+    except OSError as error:
+        os.close(fd)
+        raise WorkloadError(
+            f"there is no memory for a file of {size} bytes: {error.strerror}", hint="use --scale"
+        ) from error
+
+
+@contextlib.contextmanager
+def server(listening: socket.socket, content: Content) -> Iterator[subprocess.Popen[bytes]]:
+    """The serving process; it ends with this context, or with the controller."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", str(Path(serve.__file__)), str(listening.fileno()), str(content.fd)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=(listening.fileno(), content.fd),
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            raise WorkloadError(f"the HTTP server did not start (exit status {process.wait(_READY_S)})")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def measure_rate(connected: socket.socket, content: Content) -> float:
+    """Bytes a second at which the server gives file 0 to a client of the host's own; the bytes are checked.
+
+    Raises `WorkloadError` when the server does not give what it should.
+    """
+    digest = hashlib.sha256()
+    received = -1
+    with connected:
+        connected.settimeout(_READY_S)
+        try:
+            begin = time.monotonic()
+            connected.sendall(b"GET /0 HTTP/1.0\r\n\r\n")
+            stream = connected.makefile("rb", buffering=_PIECE)
+            while stream.readline() not in (b"\r\n", b""):
+                pass
+            pieces = list(iter(lambda: stream.read(_PIECE), b""))
+            duration = time.monotonic() - begin
+        except OSError as error:
+            raise WorkloadError(f"the HTTP server does not answer: {error}") from error
+    for piece in pieces:
+        digest.update(piece)
+    received = sum(map(len, pieces))
+    if digest.hexdigest() != content.sha256:
+        raise WorkloadError(f"the HTTP server gave {received} bytes that are not the file's {len(content)}")
+    return received / duration

@@ -1,0 +1,52 @@
+"""Runs inside an outer guest: a whole network boot there, whose findings go back as one line of JSON."""
+
+import fcntl
+import json
+import socket
+import struct
+import sys
+from typing import Any
+
+from guestmark.core.errors import GuestmarkError, MachineError
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.workloads.netboot import metrics
+from guestmark.workloads.netboot.workload import NetbootWorkload
+
+_SIOCSIFFLAGS, _UP_RUNNING = 0x8914, 0x41
+
+
+def main(order_text: str) -> None:
+    """Carries out `order_text` (JSON: platform, factors, params, limit_s) and prints what came of it."""
+    order: dict[str, Any] = json.loads(order_text)
+    _loopback_up()
+    spec = WorkloadSpec("netboot", order["params"])
+    cell = Cell("inner", spec, order["platform"], order["factors"], baseline=True)
+    plan = Plan("inner", (cell,), Policy(blocks=1, trial_limit_s=order["limit_s"]), metrics.ALL)
+    workload = NetbootWorkload(plan, cell)
+    try:
+        with workload.machine(_NONE) as machine:
+            attestation = dict(machine.attest())
+            phases = dict(machine.phases)
+            workload.prepare(machine)
+            values = {one.metric.name: one.value for one in workload.run(machine)}
+            answer = {
+                "values": values,
+                "attestation": attestation,
+                "phases": phases,
+                "facts": workload.facts,
+                "warnings": workload.warnings,
+                "command_line": list(machine.command_line),
+            }
+    except GuestmarkError as error:
+        console = error.console if isinstance(error, MachineError) else ""
+        answer = {"error": error.message, "hint": error.hint, "console": console}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+def _loopback_up() -> None:
+    """A guest without network has a loopback interface that is down."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _UP_RUNNING))
+
+
+_NONE: Any = None  # this workload's machine needs no platform

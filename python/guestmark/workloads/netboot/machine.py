@@ -1,0 +1,203 @@
+"""A QEMU machine without disk, kernel or agent: firmware, one network card, and iPXE in its ROM."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import AttestationError, MachineError
+from guestmark.core.model import Cell
+from guestmark.platforms import counters
+from guestmark.platforms.guest import stopping
+from guestmark.platforms.place import HERE, Place, channel
+from guestmark.platforms.process import SupervisedProcess, watchdog
+from guestmark.platforms.qemu.platform import facts_of_vmm
+from guestmark.platforms.qemu.qmp import Monitor
+from guestmark.workloads.netboot import scripts
+from guestmark.workloads.netboot.bootlog import what_happened
+from guestmark.workloads.netboot.control import Control, Request
+from guestmark.workloads.netboot.network import NETDEV, Link
+from guestmark.workloads.netboot.screen import screen_text
+from guestmark.workloads.netboot.settings import Settings
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+
+_BOOT_CAPTURE = "boot"
+_FULL_PACKETS = 65536
+
+
+@dataclass(slots=True)
+class NetbootMachine:
+    """A started machine whose iPXE has asked what to do; `waiting` is that question."""
+
+    cell: Cell
+    settings: Settings
+    process: SupervisedProcess
+    monitor: Monitor
+    link: Link
+    control: Control
+    waiting: Request
+    phases: dict[str, float] = field(default_factory=dict)
+    disks: tuple[()] = ()
+    place: Place = HERE
+
+    @property
+    def agent(self) -> Agent:
+        """There is none. Raises `MachineError`."""
+        raise MachineError("a machine that boots iPXE has no agent")
+
+    @property
+    def command_line(self) -> tuple[str, ...]:
+        """Full command line of QEMU."""
+        return self.process.command
+
+    @property
+    def query(self) -> Callable[[str], Any]:
+        """Asks QEMU's monitor by a command's name."""
+        return self.monitor.execute
+
+    @property
+    def vmm_pid(self) -> int | None:
+        """Process id of QEMU."""
+        return self.process.pid()
+
+    @property
+    def scratch(self) -> Path:
+        """A directory that goes with the machine."""
+        return self.process.scratch
+
+    def check(self) -> None:
+        """Raises `MachineError` when QEMU has ended."""
+        watchdog(self.process, "QEMU")()
+
+    def attest(self) -> Mapping[str, Any]:
+        """QEMU by its monitor, iPXE by what it said itself. Raises `AttestationError` with both values."""
+        settings = self.settings
+        vmm = facts_of_vmm(self.monitor)
+        nic = {
+            name: self.monitor.execute("qom-get", {"path": "/machine/peripheral/nic0", "property": name})
+            for name in ("type", "romfile", "mac")
+        }
+        inside = dict(self.waiting.values)
+        asked: list[tuple[str, object, object]] = [
+            ("the accelerator", settings.accelerator, vmm["accelerator"]),
+            ("the processor model", settings.cpu.partition(",")[0], vmm["cpu"]),
+            ("the number of processors", settings.smp, vmm["processors"]),
+            ("the memory", settings.memory, vmm["memory_bytes"]),
+            ("the network card (QEMU)", settings.nic.device, nic["type"]),
+            ("the card's ROM", settings.romfile, nic["romfile"] or ""),
+            ("the card's address (iPXE)", nic["mac"], inside.get("mac", "")),
+            ("the firmware (iPXE)", settings.ipxe_platform, inside.get("platform", "")),
+        ]
+        for what, wanted, found in asked:
+            if wanted != found:
+                raise AttestationError(
+                    f"{what} is not what was asked for: asked {wanted}, found {found}", console=self.console()
+                )
+        return {
+            "asked": dict(self.cell.factors),
+            "vmm": vmm,
+            "nic": nic,
+            "ipxe": inside,
+            "rom": str(settings.rom.path),
+            "rom_sha256": settings.rom.sha256,
+            "firmware": settings.firmware_file,
+        }
+
+    def console(self) -> str:
+        """What went to the serial line, then what stands on the screen."""
+        text = self.process.console.text()
+        if self.settings.console == "vga" and self.process.running():
+            with contextlib.suppress(MachineError):
+                text += f"\n--- screen ---\n{screen_text(self.monitor, self.scratch)}"
+        return text
+
+    def screenshot(self) -> str:
+        """The screen as PNG in base64; empty when there is no screen (any more)."""
+        if self.settings.console != "vga" or not self.process.running():
+            return ""
+        file = self.scratch / "screen.png"
+        with contextlib.suppress(MachineError, OSError):
+            self.monitor.execute("screendump", {"filename": str(file), "format": "png"})
+            return base64.b64encode(file.read_bytes()).decode()
+        return ""
+
+    def vmm_stats(self) -> Mapping[str, float]:
+        """Nothing beyond what the noise recorder finds."""
+        return {}
+
+    def counters(self) -> Mapping[str, float]:
+        """Why it takes its time, as QEMU counts it."""
+        return counters.of_guest(self.vmm_pid, self.query)
+
+    @contextlib.contextmanager
+    def capture(self, file: Path) -> Iterator[None]:
+        """Every packet of the card, whole, into `file`, from here to the end of the context."""
+        name = file.stem
+        self.monitor.execute("object-add", _dump(name, file))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(MachineError):
+                self.monitor.execute("object-del", {"id": name})
+
+
+def _dump(name: str, file: Path) -> dict[str, Any]:
+    return {
+        "qom-type": "filter-dump", "id": name, "netdev": NETDEV, "file": str(file), "maxlen": _FULL_PACKETS,
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> Iterator[NetbootMachine]:
+    """Boots a fresh machine and yields it once its iPXE has asked what to do.
+
+    Raises `MachineError` with what can be seen of it when that does not happen before the deadline.
+    """
+    process = SupervisedProcess("netboot")
+    ours, theirs = channel()
+    monitor = Monitor(ours)
+    control_url = link.url(link.control)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(stopping(process, monitor.close, theirs.close))
+        boot = process.scratch / f"{_BOOT_CAPTURE}.pcap"
+        command = [
+            *settings.arguments(process.scratch),
+            *link.arguments,
+            "-device", settings.device(NETDEV),
+            "-object", ",".join(["filter-dump", *(f"{key}={value}" for key, value in
+                                 _dump(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
+            "-chardev", f"socket,id=monitor,fd={theirs.fileno()}", "-mon", "chardev=monitor,mode=control",
+        ]  # fmt: skip
+        if not link.names_bootfile:
+            script = process.scratch / "first.ipxe"
+            script.write_text(scripts.first(control_url))
+            command += ["-initrd", str(script)]
+        control = stack.enter_context(Control(link.control, {scripts.BOOT: scripts.boot(control_url)}))
+        process.start(command, pass_fds=(theirs.fileno(), *link.pass_fds))
+        theirs.close()
+        ends = time.monotonic() + deadline_s
+        request = control.next(watchdog(process, "QEMU"), lambda: ends - time.monotonic())
+        machine = NetbootMachine(cell, settings, process, monitor, link, control, request or Request("", {}))
+        if request is None or request.kind != "hello":
+            reason = what_happened(boot, asked=bool(control.fetched))
+            raise NetbootError(f"iPXE did not ask what to do within {deadline_s:.0f} s: {reason}", machine)
+        machine.phases["ready"] = time.monotonic() - process.started_at
+        monitor.execute("object-del", {"id": _BOOT_CAPTURE})
+        yield machine
+
+
+class NetbootError(MachineError):
+    """A machine that hangs; its console and screen are taken when the error is made."""
+
+    def __init__(self, message: str, machine: NetbootMachine, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint, console=machine.console())
+        self.screenshot = machine.screenshot()
+        if self.screenshot:
+            self.console += f"\n--- screenshot, PNG in base64 ---\n{self.screenshot}\n"

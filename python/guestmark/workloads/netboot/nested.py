@@ -1,0 +1,97 @@
+"""A network boot inside an outer guest, as in `tcg/kvm`: everything happens there, only the findings come back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import MachineError, UsageError
+from guestmark.core.model import Cell, Measurement
+from guestmark.core.units import format_size
+from guestmark.platforms.nested.platform import NestedPlatform
+from guestmark.workloads.netboot import metrics
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine, Platform
+    from guestmark.platforms.guest import Guest
+
+_INNERS = {"kvm", "tcg"}
+_READY_S = 180.0
+_BOOT_S = 400.0  # for the boots inside, beyond the limit of the downloads
+_CAPTURES = 1.6  # times the files: captures lie in the outer guest's memory
+_KEPT_VARIABLES = (
+    "HOME",
+    "PATH",
+    "XDG_CACHE_HOME",
+    "GUESTMARK_AGENT",
+    "GUESTMARK_CAPTURE",
+    "GUESTMARK_ROMS",
+    "LANG",
+)
+
+
+def inner_of(platform: str) -> str:
+    """The innermost platform of a nested one. Raises `UsageError` where no firmware boots, or layers are too many."""
+    outer, _, inner = platform.partition("/")
+    if outer not in _INNERS or inner not in _INNERS:
+        raise UsageError(
+            f"a network boot cannot be measured on {platform}",
+            hint="use --on tcg, kvm or one inside the other",
+        )
+    return inner
+
+
+@contextlib.contextmanager
+def outer_guest(platform: Platform, cell: Cell, memory: int, moved: int) -> Iterator[Machine]:
+    """The outer guest; `memory` is the inner machine's, `moved` the bytes of all files."""
+    if not isinstance(platform, NestedPlatform):
+        raise UsageError(f"{cell.platform} is not a nested platform", hint="use e.g. tcg/kvm")
+    room = -(-int(memory + _CAPTURES * moved) // (64 << 20)) * (64 << 20)
+    sized = replace(cell, factors={"memory": format_size(room), "smp": cell.factors.get("smp", "1")})
+    with platform.outer(sized, _READY_S) as guest:
+        yield guest
+
+
+def run_inside(guest: Guest, cell: Cell, limit_s: float) -> tuple[list[Measurement], dict[str, Any]]:
+    """One boot with its downloads in the outer guest, and what else was found out.
+
+    Raises `MachineError` with the reason, and the console, from inside.
+    """
+    order = {
+        "platform": inner_of(cell.platform),
+        "factors": dict(cell.factors),
+        "params": dict(cell.workload.params),
+        "limit_s": limit_s,
+    }
+    source = str(Path(__file__).resolve().parents[3])
+    code = (
+        f"import sys; sys.path.insert(0, {source!r}); "
+        "from guestmark.workloads.netboot.inside import main; main(sys.argv[1])"
+    )
+    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    done = guest.agent.exec(
+        [sys.executable, "-I", "-c", code, json.dumps(order)], env=environment, timeout_s=limit_s + _BOOT_S
+    )
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        raise MachineError(
+            f"the boot inside the outer guest failed: {said[0]}", console=guest.console()
+        ) from None
+    if "error" in answer:
+        raise MachineError(
+            f"inside {cell.platform.partition('/')[0]}: {answer['error']}",
+            hint=answer["hint"],
+            console=answer["console"],
+        )
+    values: Mapping[str, float] = answer.pop("values")
+    return [
+        Measurement(metric, values[metric.name], (values[metric.name],)) for metric in metrics.ALL
+    ], answer

@@ -1,0 +1,167 @@
+"""What a boot ROM is, by its bytes: a PCI option ROM with BIOS and EFI images, or iPXE as a Linux kernel (`.lkrn`).
+
+Layout: PCI Firmware Specification 3.0, section 5.1 (expansion ROM header and PCI data structure); Linux,
+Documentation/arch/x86/boot.rst (`HdrS`).
+"""
+
+import hashlib
+import os
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from guestmark.core.errors import UsageError
+from guestmark.workloads.netboot.factors import DISTRIBUTION
+from guestmark.workloads.netboot.nics import Nic
+
+_DIRECTORIES = ("/usr/lib/ipxe/qemu", "/usr/share/ipxe/qemu", "/usr/share/qemu", "/usr/share/qemu-kvm")
+_KERNELS = ("/usr/lib/ipxe/ipxe.lkrn", "/boot/ipxe.lkrn", "/usr/share/ipxe/ipxe.lkrn")
+BUILDS = "GUESTMARK_ROMS"  # a directory with builds of the user's own
+_LARGEST = 16 << 20  # bytes; the BAR of a ROM has at most 16 MiB
+_BIOS_CODE, _EFI_CODE = 0, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One of the images in an option ROM."""
+
+    vendor: int
+    product: int
+    code: int  # 0: BIOS, 3: EFI
+    more: tuple[int, ...] = ()  # products of its device list: EFI reads it, SeaBIOS does not
+
+
+@dataclass(frozen=True, slots=True)
+class Rom:
+    """A boot ROM that has been looked at; `images` is empty for an iPXE that boots as a kernel."""
+
+    path: Path
+    sha256: str
+    images: tuple[Image, ...]
+    own: bool = True  # the user's; QEMU loads the distribution's itself and makes their identity fit the card
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is booted with `-kernel` instead of from the card."""
+        return not self.images
+
+    def check(self, nic: Nic, firmware: str) -> None:
+        """Raises `UsageError` when this card could not be booted with it under that firmware."""
+        if self.is_kernel:
+            if firmware != "bios":
+                raise UsageError(
+                    f"{self.path} boots under BIOS only",
+                    hint="take firmware=bios, or a .rom with an EFI image",
+                )
+            return
+        code = _BIOS_CODE if firmware == "bios" else _EFI_CODE
+        fitting = [image for image in self.images if image.code == code]
+        if not fitting:
+            has = "EFI" if firmware == "bios" else "BIOS"
+            raise UsageError(
+                f"{self.path} holds no image for {firmware.upper()}, only one for {has}",
+                hint="build iPXE for it (bin-x86_64-efi/….efirom, or bin/….rom), or change firmware",
+            )
+        if not self.own:
+            return
+        for image in fitting:
+            products = {image.product} if firmware == "bios" else {image.product, *image.more}
+            if image.vendor == nic.vendor and nic.product in products:
+                return
+        found = ", ".join(f"{image.vendor:04x}:{image.product:04x}" for image in fitting)
+        raise UsageError(
+            f"{self.path} is a ROM for {found}, but {nic.name} is {nic.vendor:04x}:{nic.product:04x}",
+            hint=f"build it as {nic.vendor:04x}{nic.product:04x}.rom: firmware runs only a card's own ROM",
+        )
+
+
+def find(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
+    """The ROM for a level of the factor `rom`. Raises `UsageError` when there is none or it is no ROM.
+
+    `as_kernel`: the network names no boot file, so it has to be an iPXE that is started with a script.
+    """
+    if level != DISTRIBUTION:
+        found = read(Path(level) if "/" in level else _named(level))
+        if as_kernel and not found.is_kernel:
+            raise UsageError(
+                f"{found.path} cannot be told what to fetch: passt's DHCP names no boot file",
+                hint="give an iPXE that boots as a kernel (.lkrn), or take network=user",
+            )
+        return found
+    if as_kernel:
+        for file in _KERNELS:
+            if Path(file).is_file():
+                return read(Path(file))
+        raise UsageError("network=passt needs iPXE as a kernel (ipxe.lkrn)", hint="install the package ipxe")
+    for directory in _DIRECTORIES:
+        path = Path(directory) / f"{nic.rom}.rom"
+        if path.is_file():
+            return replace(read(path), own=False)
+    raise UsageError(
+        f"there is no boot ROM for {nic.name}", hint="install the package ipxe-qemu, or give rom=FILE"
+    )
+
+
+def _named(name: str) -> Path:
+    directory = os.environ.get(BUILDS, "")
+    for ending in (".rom", ".efirom", ".lkrn"):
+        path = Path(directory) / f"{name}{ending}"
+        if directory and path.is_file():
+            return path
+    where = f"in {directory}" if directory else f"since {BUILDS} is not set"
+    raise UsageError(
+        f"there is no build of iPXE called {name!r} {where}",
+        hint=f"put {name}.rom (or .lkrn) into a directory and name that in {BUILDS}, or give rom=/PATH",
+    )
+
+
+def read(path: Path) -> Rom:
+    """Looks at a file. Raises `UsageError` when it cannot be read or is no boot ROM."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_LARGEST + 1)
+    except OSError as error:
+        raise UsageError(f"ROM {path} cannot be read: {error.strerror}", hint="give another rom") from error
+    if len(data) > _LARGEST:
+        raise UsageError(f"{path} is larger than any ROM may be (16 MiB)", hint="give another rom")
+    is_kernel = data[0x202:0x206] == b"HdrS"
+    images = () if is_kernel else _images(path, data)
+    return Rom(path, hashlib.sha256(data).hexdigest(), images)
+
+
+def _images(path: Path, data: bytes) -> tuple[Image, ...]:
+    images: list[Image] = []
+    start = 0
+    while start + 0x1A <= len(data):
+        if data[start : start + 2] != b"\x55\xaa":
+            break
+        at = start + struct.unpack_from("<H", data, start + 0x18)[0]
+        if data[at : at + 4] != b"PCIR" or at + 0x18 > len(data):
+            break
+        vendor, product, devices, _, revision = struct.unpack_from("<HHHHB", data, at + 4)
+        (blocks,) = struct.unpack_from("<H", data, at + 0x10)
+        code, indicator = data[at + 0x14], data[at + 0x15]
+        if not blocks or start + 512 * blocks > len(data):
+            raise UsageError(
+                f"{path} is cut short: an image of it should have {512 * blocks} bytes", hint="build it again"
+            )
+        more = _device_list(data, at + devices) if revision >= 3 and devices else ()
+        images.append(Image(vendor, product, code, more))
+        if indicator & 0x80:
+            break
+        start += 512 * blocks
+    if not images:
+        raise UsageError(
+            f"{path} is not a boot ROM (no PCI option ROM, no .lkrn)",
+            hint="build one with iPXE's makefile, or use rom=distribution",
+        )
+    return tuple(images)
+
+
+def _device_list(data: bytes, at: int) -> tuple[int, ...]:
+    """Products in the list at `at`, which ends with a 0."""
+    found: list[int] = []
+    while at + 2 <= len(data) and (product := struct.unpack_from("<H", data, at)[0]):
+        found.append(product)
+        at += 2
+    return tuple(found)

@@ -1,0 +1,138 @@
+"""What a cell's factors mean for QEMU."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.core.model import Cell
+from guestmark.core.units import format_size, parse_size
+from guestmark.platforms.qemu.platform import QEMU
+from guestmark.workloads.netboot import rom
+from guestmark.workloads.netboot.factors import DISTRIBUTION
+from guestmark.workloads.netboot.nested import inner_of
+from guestmark.workloads.netboot.nics import NICS, Nic
+
+_MIB = 1 << 20
+_OWN_MEMORY = 192 * _MIB  # for firmware and iPXE, beside the file that is fetched
+_STEP = 64 * _MIB
+_CPU = {"kvm": "host", "tcg": "max"}
+# Code and the template of its variables, as distributions install them.
+_OVMF = (
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
+    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
+    ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"),
+    ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A machine that boots from the network, ready to be started."""
+
+    accelerator: str
+    machine: str
+    cpu: str
+    smp: int
+    memory: int
+    nic: Nic
+    rom: rom.Rom
+    firmware: str
+    console: str
+    network: str
+    ovmf: tuple[str, str] | None
+
+    @classmethod
+    def of(cls, cell: Cell, file_size: int) -> Settings:
+        """From the cell's factors. Raises `UsageError` for what cannot boot, `PlatformUnusableError` for what lacks."""
+        accelerator = inner_of(cell.platform) if "/" in cell.platform else cell.platform
+        if accelerator not in _CPU:
+            raise UsageError(
+                f"a network boot cannot be measured on {cell.platform}", hint="use --on tcg, kvm or tcg/kvm"
+            )
+        factors = cell.factors
+        nic = NICS[factors.get("nic", "virtio-net")]
+        firmware = factors.get("firmware", "bios")
+        network = factors.get("network", "user")
+        boots = rom.find(factors.get("rom", DISTRIBUTION), nic, as_kernel=network == "passt")
+        boots.check(nic, firmware)
+        needed = file_size + _OWN_MEMORY
+        memory = parse_size(factors["memory"]) if "memory" in factors else -(-needed // _STEP) * _STEP
+        if memory < needed:
+            raise UsageError(
+                f"memory={factors['memory']} cannot hold a file of {format_size(file_size)}, firmware and iPXE",
+                hint=f"give at least {format_size(-(-needed // _MIB) * _MIB)}, or use --scale",
+            )
+        return cls(
+            accelerator=accelerator,
+            machine=factors.get("machine", "pc"),
+            cpu=factors.get("cpu", _CPU[accelerator]),
+            smp=int(factors.get("smp", "1")),
+            memory=memory,
+            nic=nic,
+            rom=boots,
+            firmware=firmware,
+            console=factors.get("console", "vga"),
+            network=network,
+            ovmf=None if firmware == "bios" else _find_ovmf(),
+        )
+
+    @property
+    def romfile(self) -> str:
+        """The card's ROM as QEMU knows it; none when iPXE is booted as a kernel."""
+        if self.rom.is_kernel:
+            return ""
+        return str(self.rom.path) if self.rom.own else self.rom.path.name
+
+    @property
+    def ipxe_platform(self) -> str:
+        """How iPXE calls the firmware it runs under."""
+        return "pcbios" if self.firmware == "bios" else "efi"
+
+    @property
+    def firmware_file(self) -> str:
+        """OVMF's code, empty for QEMU's own SeaBIOS."""
+        return self.ovmf[0] if self.ovmf else ""
+
+    def arguments(self, scratch: Path) -> list[str]:
+        """QEMU's command line but for network and monitor; files it changes are made in `scratch`."""
+        # Without graphics SeaBIOS prints what it would show on the screen to the serial line.
+        graphics = ",graphics=off" if self.console == "serial" else ""
+        command = [
+            QEMU, "-nodefaults", "-no-user-config", "-display", "none",
+            "-machine", self.machine + graphics, "-accel", self.accelerator, "-cpu", self.cpu,
+            "-smp", str(self.smp), "-m", f"{self.memory // _MIB}M", "-boot", "strict=on",
+        ]  # fmt: skip
+        if self.console == "vga":
+            command += ["-vga", "std"]
+        if self.console == "serial":
+            command += ["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]
+        if self.ovmf is not None:
+            code, template = self.ovmf
+            variables = scratch / "variables.fd"
+            shutil.copyfile(template, variables)
+            command += [
+                "-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={code}",
+                "-drive", f"if=pflash,unit=1,format=raw,file={variables}",
+            ]  # fmt: skip
+        if self.rom.is_kernel:
+            command += ["-kernel", str(self.rom.path)]
+        return command
+
+    def device(self, netdev: str) -> str:
+        """The network card as QEMU's `-device` takes it."""
+        # Without `romfile` QEMU loads the distribution's and changes the identity in it to the card's.
+        own = f",romfile={self.romfile}" if self.rom.own else ""
+        order = "" if self.rom.is_kernel else ",bootindex=0"
+        return f"{self.nic.device},id=nic0,netdev={netdev}{order}{own}"
+
+
+def _find_ovmf() -> tuple[str, str]:
+    for pair in _OVMF:
+        if all(Path(file).is_file() for file in pair):
+            return pair
+    raise PlatformUnusableError(
+        "firmware=uefi needs OVMF, which is not installed", hint="install the package ovmf"
+    )

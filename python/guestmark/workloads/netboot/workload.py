@@ -1,0 +1,202 @@
+"""The workload `netboot`: iPXE fetches files over HTTP, and the packets say who was slow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from guestmark.capture.excerpt import PICTURE, drawn
+from guestmark.core.errors import WorkloadError
+from guestmark.core.model import Cell, Measurement, Plan
+from guestmark.core.units import parse_size
+from guestmark.workloads.netboot import figures, memory, nested, network, scripts
+from guestmark.workloads.netboot.content import Content, make_content, measure_rate, server
+from guestmark.workloads.netboot.control import NOTHING, Request
+from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, started
+from guestmark.workloads.netboot.settings import Settings
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine, Platform
+    from guestmark.platforms.guest import Guest
+
+KEEP = "GUESTMARK_KEEP_CAPTURES"  # a directory that is given every trial's capture
+_BOOT_LIMIT_S = {"bios": 90.0, "uefi": 240.0}
+_SLACK_BYTES = 4 << 20  # a capture's room beside its files
+_OVERHEAD = 1.5  # headers, acknowledgements, and a good deal of repetition
+_EXPECTED = {"offload", "near_client", "near_server"}  # of a capture at the guest's card
+_FAST_ENOUGH = 2.0  # times the measured throughput that the server must be able to give
+
+
+class NetbootWorkload:
+    """One trial: a fresh machine of its own, then rounds of downloads."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        params = cell.workload.params
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._cell = cell
+        self._nested = "/" in cell.platform
+        self._size = parse_size(params["size"])
+        self._files = int(params["files"])
+        self._port = int(params.get("port", 0))
+        self._limit_s = plan.policy.trial_limit_s
+        self._capture_limit = int(self._size * self._files * _OVERHEAD) + _SLACK_BYTES
+        self._next = 1
+        self._content: Content | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._rate = 0.0
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """ROMs, firmware, the port, and room for captures: what would fail every trial is said before the first."""
+        for cell in cells:
+            workload = cls(plan, cell)
+            Settings.of(cell, workload._size)
+            if workload._port:
+                network.listen("127.0.0.1", workload._port).close()
+        return ()
+
+    @contextlib.contextmanager
+    def machine(self, platform: Platform) -> Iterator[Machine]:
+        """The machine this workload needs instead of the platform's own; see `BringsMachine`."""
+        settings = Settings.of(self._cell, self._size)
+        if self._nested:
+            with nested.outer_guest(platform, self._cell, settings.memory, self._size * self._files) as guest:
+                yield guest
+            return
+        with contextlib.ExitStack() as stack:
+            link = stack.enter_context(network.opened(settings.network, self._port))
+            self._content = make_content(self._size)
+            stack.callback(self._content.close)
+            self._server = stack.enter_context(server(link.data, self._content))
+            yield stack.enter_context(started(self._cell, settings, link, _BOOT_LIMIT_S[settings.firmware]))
+
+    def prepare(self, machine: Machine) -> None:
+        """Measures what the server alone can do, so that it is known not to be the limit."""
+        if self._nested:
+            return
+        mine = _own(machine)
+        assert self._content is not None
+        self._rate = measure_rate(mine.link.connect(), self._content)
+        self.facts |= {
+            "server_bytes_per_s": self._rate,
+            "file_sha256": self._content.sha256,
+            "files": self._files,
+            "file_bytes": self._size,
+        }
+        self._check_room(mine.scratch)
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """All files once, one after the other; nested, with a boot of their own."""
+        if self._nested:
+            measurements, found = nested.run_inside(cast("Guest", machine), self._cell, self._limit_s)
+            self.warnings += found.pop("warnings")
+            self.facts["inner"] = found
+            return measurements
+        mine = _own(machine)
+        numbers = range(self._next, self._next + self._files)
+        self._next += self._files
+        capture = mine.scratch / f"round{numbers.start}.pcap"
+        try:
+            with mine.capture(capture):
+                wall_s = self._download(mine, numbers, capture)
+            return self._analysed(mine, capture, wall_s)
+        finally:
+            self._keep(capture)
+            capture.unlink(missing_ok=True)
+
+    def cleanup(self, machine: Machine) -> None:
+        """Nothing: everything goes with the machine."""
+
+    def _download(self, machine: NetbootMachine, numbers: range, capture: Path) -> float:
+        """Seconds from iPXE's going on to its next message, summed over the files."""
+        assert self._content is not None
+        link, wall_s = machine.link, 0.0
+        ends = time.monotonic() + self._limit_s
+        script = scripts.fetch(link.url(link.control), link.url(link.data), numbers)
+        begin = time.monotonic()
+        machine.waiting.answer(script)
+        for number in numbers:
+            request = self._await(machine, "fetched", ends, capture)
+            wall_s += time.monotonic() - begin
+            if request.values.get("number") != str(number):
+                raise WorkloadError(f"iPXE says it has fetched {request.values}, not file {number}")
+            at = memory.check_fetched(machine, self._content, number)
+            self.facts["fetched_to"] = f"{at:#x}"
+            begin = time.monotonic()
+            request.answer(NOTHING)
+        machine.waiting = self._await(machine, "done", ends, capture)
+        return wall_s
+
+    def _await(self, machine: NetbootMachine, kind: str, ends: float, capture: Path) -> Request:
+        request = machine.control.next(lambda: self._check(machine, capture), lambda: ends - time.monotonic())
+        if request is None:
+            raise NetbootError(f"the downloads took longer than {self._limit_s:.0f} s", machine)
+        if request.kind == kind:
+            return request
+        self._check(machine, capture)
+        if request.kind == "failed":
+            code = request.values.get("errno", "?")
+            raise NetbootError(
+                f"iPXE could not fetch a file: error {code}", machine, hint=f"https://ipxe.org/{code[2:]}"
+            )
+        raise NetbootError(f"iPXE asked for {request.kind!r} instead of {kind!r}", machine)
+
+    def _check(self, machine: NetbootMachine, capture: Path) -> None:
+        machine.check()
+        assert self._server is not None
+        if (status := self._server.poll()) is not None:
+            how = f"died of signal {-status}" if status < 0 else f"ended with status {status}"
+            raise WorkloadError(f"the HTTP server {how} while files were fetched")
+        with contextlib.suppress(FileNotFoundError):
+            if capture.stat().st_size > self._capture_limit:
+                raise NetbootError(
+                    f"the capture has grown past its limit of {self._capture_limit / 1e6:.0f} MB for "
+                    f"{self._files * self._size / 1e6:.0f} MB of files",
+                    machine,
+                    hint="most packets are sent again and again; look at the console",
+                )
+
+    def _analysed(self, machine: NetbootMachine, capture: Path, wall_s: float) -> list[Measurement]:
+        from guestmark.capture.binary import analyse_file
+
+        trace = analyse_file(capture, filter_by=str(network.port_of(machine.link.data)), sequence=True)
+        self.facts[PICTURE] = drawn(trace)
+        connections = figures.check_connections(trace, self._files, self._size)
+        measurements = figures.measured(trace, connections, self._size, wall_s)
+        fastest = max(one.server.unique_bytes / one.duration_s for one in connections if one.duration_s)
+        if self._rate < _FAST_ENOUGH * fastest:
+            self.warnings.append(
+                f"the HTTP server alone gives {self._rate / 1e6:.0f} MB/s, which is little more than the "
+                f"{fastest / 1e6:.0f} MB/s measured: it may be the limit"
+            )
+        self.warnings += [
+            f"capture: {limit.count} {limit.text}" for limit in trace.limits if limit.kind not in _EXPECTED
+        ]
+        return measurements
+
+    def _check_room(self, directory: Path) -> None:
+        free = shutil.disk_usage(directory).free
+        if free < self._capture_limit:
+            raise WorkloadError(
+                f"{directory.parent} has {free / 1e6:.0f} MB free, a capture may need {self._capture_limit / 1e6:.0f}",
+                hint="use --scale, or set TMPDIR to a directory with more room",
+            )
+
+    def _keep(self, capture: Path) -> None:
+        if directory := os.environ.get(KEEP):
+            name = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self._cell.id)
+            with contextlib.suppress(OSError):
+                shutil.copyfile(capture, Path(directory) / f"{name}-{time.time_ns()}.pcap")
+
+
+def _own(machine: Machine) -> NetbootMachine:
+    if not isinstance(machine, NetbootMachine):
+        raise WorkloadError("netboot was given a machine that is not its own")
+    return machine

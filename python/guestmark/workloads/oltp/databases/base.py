@@ -1,0 +1,139 @@
+"""What differs between database servers, in one frozen description each."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from guestmark.core.errors import PlatformUnusableError
+
+if TYPE_CHECKING:
+    from guestmark.workloads.oltp.databases.link import Link
+
+SYSBENCH = "sysbench"
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_NOBODY = "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whom a server, and what talks to it, runs as: servers refuse to be root."""
+
+    uid: int
+    gid: int
+
+    @classmethod
+    def of(cls, uid: int, gid: int) -> Account:
+        """The caller's own account; for root, `nobody`."""
+        if uid != 0:
+            return cls(uid, gid)
+        try:
+            entry = pwd.getpwnam(_NOBODY)
+        except KeyError:
+            return cls(65534, 65534)
+        return cls(entry.pw_uid, entry.pw_gid)
+
+    def arguments(self, *, on_host: bool) -> dict[str, int | list[int]]:
+        """For `Agent.exec`; nothing where the agent is that account already, and may not change it."""
+        if on_host and os.geteuid() == self.uid:
+            return {}
+        return {"uid": self.uid, "gid": self.gid, "groups": [self.gid]}
+
+
+class Session(Protocol):
+    """A conversation with a running server, which stays connected; raises what `Database.session` raises."""
+
+    def flushes(self) -> int:
+        """How often the server has flushed its files since its start."""
+
+    def close(self) -> None:
+        """Says good-bye."""
+
+
+class Database(ABC):
+    """One kind of server. Programs are found on the host; guests have the same files."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    packages: ClassVar[Mapping[str, str]]  # by program
+    ready: ClassVar[bytes]  # what it logs when it takes connections
+    version: ClassVar[re.Pattern[str]]  # how it says at its start what it is
+    stopped: ClassVar[bytes]  # what it logs last, when it was shut down cleanly
+    stop_signal: ClassVar[int]
+    needed_bytes: ClassVar[int]  # of a data directory without tables, without its log
+    row_bytes: ClassVar[int]  # that a row of sysbench's takes at least, with its indexes
+    reserved: ClassVar[frozenset[str]]  # settings that are ours
+
+    def __init__(self) -> None:
+        self.programs = {program: self.find(program) for program in self.packages}
+
+    @property
+    @abstractmethod
+    def server(self) -> str:
+        """Path of the server's binary."""
+
+    @classmethod
+    def folders(cls) -> Sequence[str]:
+        """Where its programs may be besides the usual directories."""
+        return ()
+
+    @classmethod
+    def find(cls, program: str) -> str:
+        """Absolute path. Raises `PlatformUnusableError` naming the package."""
+        path = os.pathsep.join([*cls.folders(), ENVIRONMENT["PATH"]])
+        found = shutil.which(program, path=path)
+        if found is None:
+            raise PlatformUnusableError(
+                f"{program}, which the workload oltp needs for {cls.title}, is not installed",
+                hint=f"install the package {cls.packages[program]}",
+            )
+        return str(Path(found).resolve())
+
+    @abstractmethod
+    def settings(self, params: Mapping[str, object], threads: int) -> dict[str, str]:
+        """The server's settings, the user's included, by name."""
+
+    @abstractmethod
+    def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
+        """Commands that make the data directory `data` without tables."""
+
+    @abstractmethod
+    def command(self, data: str, settings: Mapping[str, str]) -> list[str]:
+        """The server in the foreground on the data directory; its log goes to its standard error."""
+
+    @abstractmethod
+    def connection(self, data: str) -> list[str]:
+        """sysbench's options for connecting over the local socket."""
+
+    @abstractmethod
+    def session(self, link: Link) -> Session:
+        """Talks to the running server over a connection to its socket. Raises `session_errors` and `OSError`."""
+
+    @abstractmethod
+    def session_errors(self) -> tuple[type[Exception], ...]:
+        """What the driver of its sessions raises."""
+
+    @abstractmethod
+    def socket(self, data: str) -> str:
+        """Path of the local socket."""
+
+
+def given_settings(params: Mapping[str, object]) -> dict[str, str]:
+    """The user's own settings among a workload's parameters."""
+    given = params.get("settings")
+    return {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
+
+
+def sysbench() -> str:
+    """Path of sysbench. Raises `PlatformUnusableError` naming the package."""
+    found = shutil.which(SYSBENCH, path=ENVIRONMENT["PATH"])
+    if found is None:
+        raise PlatformUnusableError("sysbench is not installed", hint="install the package sysbench")
+    return found

@@ -1,0 +1,142 @@
+"""PostgreSQL: the server's own programs in `/usr/lib/postgresql/VERSION/bin`, the newest version there is."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.core.units import parse_size
+from guestmark.workloads.oltp.databases.base import Database, Session, given_settings
+
+if TYPE_CHECKING:
+    from guestmark.workloads.oltp.databases.link import Link
+
+_VERSIONS = Path("/usr/lib/postgresql")  # Debian's place; elsewhere they are on the PATH
+_USER = "sysbench"
+_PORT = 5432
+_SMALLEST_LOG = 32 << 20  # two segments
+# Of the write-ahead log, which is what commits wait for. Version 18 counts them elsewhere, and a query may not name a
+# column that is not there.
+_FLUSHES = (
+    "SELECT (xpath('/row/n/text()', query_to_xml(CASE "
+    "WHEN current_setting('server_version_num')::int < 180000 THEN 'SELECT wal_sync AS n FROM pg_stat_wal' "
+    "ELSE 'SELECT sum(fsyncs) AS n FROM pg_stat_io WHERE object = $$wal$$' END, true, true, '')))[1]::text"
+)
+
+
+class PostgreSQL(Database):
+    """What is not set here or by the user is the server's default."""
+
+    name = "postgresql"
+    title = "PostgreSQL"
+    packages = {  # noqa: RUF012
+        "postgres": "postgresql",
+        "initdb": "postgresql",
+    }
+    ready = b"database system is ready to accept connections"
+    version = re.compile(r"starting (PostgreSQL \S+)")
+    stopped = b"database system is shut down"
+    stop_signal = signal.SIGINT  # "fast": ends connections, writes everything
+    needed_bytes = 40 << 20
+    row_bytes = 200
+    reserved = frozenset(
+        {"data_directory", "unix_socket_directories", "port", "logging_collector", "log_destination"}
+    )
+
+    @property
+    def server(self) -> str:
+        """See `Database`."""
+        return self.programs["postgres"]
+
+    @classmethod
+    def folders(cls) -> Sequence[str]:
+        """See `Database`."""
+
+        def version(folder: Path) -> tuple[int, ...]:
+            return tuple(int(number) for number in re.findall(r"\d+", folder.parent.name))
+
+        return [str(folder) for folder in sorted(_VERSIONS.glob("*/bin"), key=version, reverse=True)]
+
+    def settings(self, params: Mapping[str, object], threads: int) -> dict[str, str]:
+        """See `Database`."""
+        return {
+            "shared_buffers": f"{parse_size(str(params['buffer'])) >> 20}MB",
+            "max_wal_size": f"{max(_SMALLEST_LOG, parse_size(str(params['log']))) >> 20}MB",
+            "listen_addresses": "",
+            "max_connections": str(threads + 10),
+            **given_settings(params),
+        }
+
+    def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
+        """See `Database`."""
+        return [
+            [
+                self.programs["initdb"], "-D", data, "-U", _USER, "-A", "trust", "--locale=C", "-E", "UTF8",
+                "--no-sync",
+            ]
+        ]  # fmt: skip
+
+    def command(self, data: str, settings: Mapping[str, str]) -> list[str]:
+        """See `Database`."""
+        options = [f"-c{name}={value}" for name, value in settings.items()]
+        return [self.server, "-D", data, f"-cunix_socket_directories={data}", f"-cport={_PORT}", *options]
+
+    def connection(self, data: str) -> list[str]:
+        """See `Database`."""
+        return [
+            "--db-driver=pgsql",
+            f"--pgsql-host={data}",
+            f"--pgsql-port={_PORT}",
+            f"--pgsql-user={_USER}",
+            "--pgsql-db=postgres",
+        ]
+
+    def session(self, link: Link) -> Session:
+        """See `Database`."""
+        return _Session(link)
+
+    def session_errors(self) -> tuple[type[Exception], ...]:
+        """See `Database`."""
+        from pg8000 import native
+
+        return (native.Error,)
+
+    def socket(self, data: str) -> str:
+        """See `Database`."""
+        return f"{data}/.s.PGSQL.{_PORT}"
+
+
+class _Session:
+    """See `databases.base.Session`; pg8000 speaks."""
+
+    def __init__(self, link: Link) -> None:
+        from pg8000 import native
+
+        with _plain():
+            self._connection = native.Connection(_USER, database="postgres", sock=link, ssl_context=False)
+
+    def flushes(self) -> int:
+        """See `Session`."""
+        with _plain():
+            ((found,),) = self._connection.run(_FLUSHES)
+        return int(found)
+
+    def close(self) -> None:
+        """See `Session`."""
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def _plain() -> Iterator[None]:
+    """The server's complaint in its own words: pg8000's errors hold all fields of the protocol's message."""
+    from pg8000 import native
+
+    try:
+        yield
+    except native.DatabaseError as error:
+        fields = error.args[0] if error.args else ""
+        raise native.Error(fields.get("M", "") if isinstance(fields, dict) else str(fields)) from error

@@ -1,0 +1,121 @@
+"""Data directories with loaded tables, made once and kept in the cache: a trial's is a copy and not another loading."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.appliance.paths import cache_directory
+from guestmark.core.errors import MachineError
+from guestmark.disks import sparse
+from guestmark.disks.store import store
+from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
+from guestmark.workloads.oltp.databases.server import Server, telling
+
+DATA = "data"  # name of the data directory inside of the tree
+_BUILD = "/var/tmp"  # as persistent as a disk under test: servers treat files in shared memory differently
+_KEPT = 6
+_INSTALL_S = 300.0
+_LOAD_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """`tree` holds the data directory `data` and nothing else. `seconds` is how long making it took, or finding it."""
+
+    tree: Path
+    seconds: float
+    was_there: bool
+
+
+def prepared(
+    database: Database, settings: Mapping[str, str], *, tables: int, rows: int, account: Account
+) -> Prepared:
+    """The loaded data directory, from the cache or made now with the host's own server.
+
+    Raises `MachineError` with the server's log, or with what sysbench says.
+    """
+    begin = time.monotonic()
+    folder = cache_directory() / "databases"
+    folder.mkdir(exist_ok=True)
+    tree = folder / _key(database, settings, tables, rows, account)
+    if tree.exists():
+        os.utime(tree)
+        return Prepared(tree, time.monotonic() - begin, True)
+    parent = store().directory(_BUILD)
+    parent.chmod(0o711)  # the server's account is another one when this is root
+    work = Path(tempfile.mkdtemp(prefix="database-", dir=parent))
+    part = Path(tempfile.mkdtemp(prefix=f"{tree.name}.", suffix=".part", dir=folder))
+    try:
+        work.chmod(0o755)
+        _build(database, settings, work, tables=tables, rows=rows, account=account)
+        sparse.copy_tree(work, part)
+        with contextlib.suppress(OSError):  # another process may have been quicker
+            part.rename(tree)
+    except OSError as error:
+        raise MachineError(
+            f"the loaded database cannot be made: {error.strerror} ({error.filename})",
+            hint=f"{_BUILD} and {folder} need room for it",
+        ) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
+    _forget_old(folder)
+    return Prepared(tree, time.monotonic() - begin, False)
+
+
+def _key(database: Database, settings: Mapping[str, str], tables: int, rows: int, account: Account) -> str:
+    binaries = [
+        (path, Path(path).stat().st_size, Path(path).stat().st_mtime_ns)
+        for path in (database.server, sysbench())
+    ]
+    parts = (2, database.name, binaries, sorted(settings.items()), tables, rows, account.uid, account.gid)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+
+
+def _build(
+    database: Database, settings: Mapping[str, str], work: Path, *, tables: int, rows: int, account: Account
+) -> None:
+    agent = store().agent()
+    data = work / DATA
+    data.mkdir(mode=0o700)
+    if os.geteuid() != account.uid:
+        os.chown(data, account.uid, account.gid)
+    identity = account.arguments(on_host=True)
+    for command in database.install(str(data), settings):
+        done = agent.exec(command, env=ENVIRONMENT, cwd="/", timeout_s=_INSTALL_S, **identity)  # type: ignore[arg-type]
+        if not done.ok:
+            said = (done.stdout + done.stderr).decode(errors="replace")
+            raise MachineError(
+                f"{Path(command[0]).name} cannot make a data directory{telling(said)}", console=said
+            )
+    server = Server(agent, database, str(data), settings, account=account, on_host=True)
+    try:
+        server.start(_INSTALL_S)
+        load = [
+            sysbench(), "oltp_read_write", *database.connection(str(data)), f"--tables={tables}",
+            f"--table-size={rows}", "--rand-seed=1", "prepare",
+        ]  # fmt: skip
+        done = server.client(load, _LOAD_S)
+        if not done.ok:
+            said = " ".join((done.stdout + done.stderr).decode(errors="replace").split())
+            raise MachineError(f"sysbench cannot load the tables: {said[-400:]}", console=server.log)
+        server.stop()
+    finally:
+        server.kill()
+
+
+def _forget_old(folder: Path) -> None:
+    """The most recently used ones stay; what a killed process left goes after a day."""
+    by_use = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    kept = [path for path in by_use if path.suffix != ".part"]
+    stale = [path for path in by_use if path.suffix == ".part" and path.stat().st_mtime < time.time() - 86400]
+    for path in (*kept[_KEPT:], *stale):
+        shutil.rmtree(path, ignore_errors=True)

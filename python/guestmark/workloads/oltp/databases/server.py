@@ -1,0 +1,154 @@
+"""A database server that runs on a machine, from its start to the proof that it was shut down cleanly."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import MachineError, WorkloadError
+from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, Session
+from guestmark.workloads.oltp.databases.link import Link
+
+if TYPE_CHECKING:
+    from guestmark.agent.background import Background
+    from guestmark.agent.client import Agent, ExecResult
+
+_STOP_S = 120.0
+_KILLED_S = 10.0
+_TALE = 400  # characters of the log that a reason quotes
+_TELLING = ("[ERROR]", "FATAL", "PANIC", "ERROR:", "HINT:")
+
+
+class Server:
+    """One server; `log` is all it has printed so far."""
+
+    def __init__(
+        self, agent: Agent, database: Database, data: str, settings: Mapping[str, str], *, account: Account,
+        on_host: bool,
+    ) -> None:  # fmt: skip
+        self.database = database
+        self.data = data
+        self._agent = agent
+        self._settings = settings
+        self._as: dict[str, Any] = account.arguments(on_host=on_host)
+        self._process: Background | None = None
+        self._link: Link | None = None
+        self._session: Session | None = None
+        self._session_errors: tuple[type[Exception], ...] = (OSError, *database.session_errors())
+
+    @property
+    def log(self) -> str:
+        """What the server has said."""
+        return self._process.text() if self._process else ""
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and its end has not been heard of."""
+        return self._process is not None and self._process.running
+
+    @property
+    def version(self) -> str:
+        """What it said it is, when it started; empty when it has not."""
+        said = self.database.version.search(self.log)
+        return said[1] if said else ""
+
+    def start(self, timeout_s: float) -> float:
+        """Starts it; seconds until it took connections. Raises `MachineError` with its log when it does not."""
+        begin = time.monotonic()
+        command = self.database.command(self.data, self._settings)
+        self._process = self._agent.background(command, env=ENVIRONMENT, cwd="/", **self._as)
+        in_time = self._process.wait(timeout_s, lambda said: self.database.ready in said)
+        if not self.running:
+            raise self.fault("did not start")
+        if not in_time:
+            self.kill()
+            raise self.fault(f"was not ready after {timeout_s:g} s")
+        return time.monotonic() - begin
+
+    def client(self, argv: list[str], timeout_s: float, output_limit: int = 1 << 20) -> ExecResult:
+        """Runs a program that talks to it. Raises `MachineError` with the log when the server has ended meanwhile."""
+        assert self._process is not None
+        result = self._agent.exec(
+            argv, env=ENVIRONMENT, cwd="/", timeout_s=timeout_s, output_limit=output_limit, **self._as
+        )
+        if not (result.ok and self.running):
+            self._heard()
+        return result
+
+    def flushes(self) -> int:
+        """How often it has flushed its files since its start. Raises `WorkloadError` when it does not say.
+
+        One session is for all questions.
+        """
+        try:
+            if self._session is None:
+                self._link = Link(self._agent, self.database.socket(self.data), self._as)
+                self._session = self.database.session(self._link)
+            return self._session.flushes()
+        except self._session_errors as error:
+            self._heard()
+            raise WorkloadError(
+                f"{self.database.title} does not say how often it has flushed: {str(error)[-_TALE:]}"
+            ) from error
+
+    def _heard(self) -> None:
+        """Raises what is to say when it has ended, which may be heard of a moment after its clients' failures."""
+        assert self._process is not None
+        self._process.wait(1.0)
+        if not self.running:
+            raise self.fault("ended while it was used")
+
+    def stop(self) -> float:
+        """Shuts it down; seconds it took. Raises `MachineError` unless its log and its exit status say it was clean."""
+        begin = time.monotonic()
+        if self._process is None:  # it was never started
+            return 0.0
+        if self._session is not None:
+            with contextlib.suppress(*self._session_errors):
+                self._session.close()
+        self._process.signal(self.database.stop_signal)
+        if not self._process.wait(_STOP_S):
+            self.kill()
+            raise self.fault(f"did not shut down within {_STOP_S:g} s")
+        ended = self._process.ended
+        if ended is None or ended.status != 0 or self.database.stopped.decode() not in self.log:
+            raise self.fault("was not shut down cleanly")
+        return time.monotonic() - begin
+
+    def fault(self, what: str) -> MachineError:
+        """The error for what went wrong, with the log's most telling lines, and all of it as console."""
+        ended = self._process.ended if self._process else None
+        how = ""
+        if ended is not None:
+            if ended.oom_killed:
+                how = ": the machine ran out of memory"
+            elif ended.signal:
+                how = f": killed by {signal.Signals(ended.signal).name}"
+            else:
+                how = f" (exit status {ended.status})"
+        hint = "give the machine more memory (--set memory=1G) or the server a smaller buffer"
+        return MachineError(
+            f"{self.database.title} {what}{how}{telling(self.log)}",
+            hint=hint if ended is not None and ended.oom_killed else "",
+            console=f"--- log of {self.database.title} ---\n{self.log}",
+        )
+
+    def kill(self) -> None:
+        """Ends it at once if it runs, and what is connected to it."""
+        if self._link is not None:
+            self._link.close()
+            self._link.wait(_KILLED_S)
+        if self._process is not None and self._process.running:
+            self._process.signal(signal.SIGKILL)
+            self._process.wait(_KILLED_S)
+
+
+def telling(log: str) -> str:
+    """What of a log belongs into a one-line reason: its complaints, else its last line."""
+    lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
+    complaints = [line for line in lines if any(mark in line for mark in _TELLING)]
+    said = "; ".join(complaints[:3] or lines[-1:])
+    return f"; its log: {said[:_TALE]}" if said else "; it logged nothing"

@@ -1,0 +1,40 @@
+"""What `oltp` measures. Durations in seconds, rates a second, as sysbench says them; the rest is per transaction."""
+
+from guestmark.core.metric_spec import GUEST_WALL, WALL
+from guestmark.core.model import Better, Metric
+from guestmark.disks import metrics as disk
+from guestmark.workloads.sysbench import metrics as sysbench
+
+TRANSACTIONS = Metric("transactions_per_s", "1/s", Better.HIGHER)
+QUERIES = Metric("queries_per_s", "1/s", Better.HIGHER)
+IGNORED_ERRORS = Metric("ignored_errors", "1")  # transactions that were rolled back and tried again
+RECONNECTS = Metric("reconnects", "1")
+# For one transaction: what the server asked its kernel to flush, what the guest's kernel sent to its disk, and what the
+# hypervisor passed on to the host.
+SERVER_FLUSHES = Metric("server_flushes_per_transaction", "1")
+GUEST_FLUSHES = Metric("guest_flushes_per_transaction", "1")
+HOST_FLUSHES = Metric("host_flushes_per_transaction", "1")
+HOST_WRITTEN = Metric("host_written_bytes_per_transaction", "B")
+HOST_WRITES = Metric("host_writes_per_transaction", "1")
+
+BELOW = (disk.HOST_READ, disk.ALLOCATED, disk.GUEST_CPU, disk.VMM_CPU)
+ALL = (
+    TRANSACTIONS,
+    QUERIES,
+    sysbench.LATENCY_AVG,
+    sysbench.LATENCY_P95,
+    sysbench.LATENCY_MIN,
+    sysbench.LATENCY_MAX,
+    HOST_FLUSHES,
+    GUEST_FLUSHES,
+    SERVER_FLUSHES,
+    HOST_WRITTEN,
+    HOST_WRITES,
+    IGNORED_ERRORS,
+    RECONNECTS,
+    sysbench.EVENTS_STDDEV,
+    sysbench.TIME_STDDEV,
+    WALL,
+    GUEST_WALL,
+    *BELOW,
+)

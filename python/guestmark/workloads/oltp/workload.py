@@ -1,0 +1,241 @@
+"""Transactions on a real database server: started and shut down outside of the timing, its data on the disk under test.
+
+The tables are loaded once, on the host by the same server, and every trial gets a copy of the data directory: on the
+host in a directory, for a guest inside of a freshly formatted image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
+from guestmark.core.metric_spec import GUEST_WALL, WALL
+from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.workloads.common.durability import Below, Changes
+from guestmark.workloads.common.moving import measured, sync_everything, target_of
+from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, shares_root
+from guestmark.workloads.oltp import checks as oltp_checks
+from guestmark.workloads.oltp import metrics
+from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
+from guestmark.workloads.oltp.databases.kinds import KINDS
+from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
+from guestmark.workloads.oltp.databases.server import Server
+from guestmark.workloads.sysbench import output as sysbench_report
+from guestmark.workloads.sysbench.workload import spread
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import ExecResult
+    from guestmark.platforms.base import Machine, Platform
+    from guestmark.workloads.sysbench.output import Report
+
+
+_FULL_BYTES = 8 << 20  # servers extend their files by a few megabytes at a time
+
+
+class OltpWorkload:
+    """`oltp`: one server for all iterations of a trial; its clean shutdown is part of the trial."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._cell = cell
+        self._params = cell.workload.params
+        self._threads = int(cell.factors.get("threads", self._params["threads"]))
+        self._limit_s = plan.policy.trial_limit_s
+        self._on_host = cell.platform == "host"
+        self._same_root = shares_root(cell.platform)
+        self._account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
+        self._kind: Database = KINDS[self._params["server"]]()
+        self._settings = self._kind.settings(self._params, self._threads)
+        self._server: Server | None = None
+        self._mounted = False
+        self._failed = False
+        self._unclean: MachineError | None = None
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Raises `PlatformUnusableError` naming a package, `UsageError` for data that cannot fit on its disk."""
+        account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
+        return oltp_checks.check(cells, account)
+
+    @classmethod
+    def impossible(cls, cell: Cell) -> str:
+        """See `KnowsLimits`: the server is not installed."""
+        try:
+            KINDS[cell.workload.params["server"]]()
+        except PlatformUnusableError as error:
+            return f"{error.message} ({error.hint})"
+        return ""
+
+    @contextlib.contextmanager
+    def machine(self, platform: Platform) -> Iterator[Machine]:
+        """The platform's machine with the loaded tables on its disk; at its end, whether the server ended cleanly."""
+        made = self._prepared()
+        self.facts |= {"database_prepared_s": made.seconds, "database_from_cache": made.was_there}
+        disks = [{**disk, "tree": str(made.tree)} for disk in self._params["disks"]]
+        workload = replace(self._cell.workload, params={**self._params, "disks": disks})
+        with platform.start(replace(self._cell, workload=workload)) as machine:
+            yield machine
+            if self._unclean is not None:
+                raise self._unclean
+
+    def prepare(self, machine: Machine) -> None:
+        """Mounts the disk and starts the server. Raises `MachineError` with its log when it does not start."""
+        agent, disk = machine.agent, target_of(machine)
+        for name, program in (("server", self._kind.server), ("", sysbench())):
+            found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", same_root=self._same_root)
+            self.facts |= {f"{name}_{fact}" if name else fact: value for fact, value in found.facts.items()}
+            self.warnings += [found.warning] if found.warning else []
+        directory = disk.mount(agent)
+        self._mounted = True
+        self.facts |= {f"target_{name}": value for name, value in disk.facts.items()}
+        self._server = Server(
+            agent,
+            self._kind,
+            f"{directory}/{DATA}",
+            self._settings,
+            account=self._account,
+            on_host=self._on_host,
+        )
+        self.facts["server_command"] = " ".join(self._kind.command(self._server.data, self._settings))
+        self.facts["sysbench_command"] = " ".join(self._argv(self._server))
+        with self._told(machine):
+            self.facts["server_start_s"] = self._server.start(self._limit_s)
+        self.facts["server"] = self._server.version
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """One measurement. Raises `WorkloadError`, or `MachineError` with the log when the server has ended."""
+        server = self._server
+        assert server is not None
+        with self._told(machine):
+            sync_everything(machine.agent)
+            flushes = server.flushes()
+            below = Below.before(machine)
+            report, result = self._measure(server)
+            changes = below.after()
+            flushes = server.flushes() - flushes
+        self.facts |= changes.facts
+        return measured([*_of_sysbench(report, result), *_for_each(report, flushes, changes, self._on_host)])
+
+    def cleanup(self, machine: Machine) -> None:
+        """Shuts the server down and unmounts; what was not clean is raised when the machine is left."""
+        try:
+            if self._server is not None and not self._failed:
+                self.facts["server_stop_s"] = self._server.stop()
+        except MachineError as error:
+            if not machine.agent.closed:
+                self._unclean = error
+            self._keep_log()
+            raise WorkloadError(error.message, hint=error.hint) from error
+        finally:
+            if self._server is not None and not machine.agent.closed:
+                self._server.kill()
+            if self._mounted and not machine.agent.closed:
+                self._mounted = False
+                target_of(machine).umount(machine.agent, drop_caches=False)
+
+    def _prepared(self) -> Prepared:
+        return prepared(
+            self._kind,
+            self._settings,
+            tables=self._params["tables"],
+            rows=self._params["rows"],
+            account=self._account,
+        )
+
+    def _argv(self, server: Server) -> list[str]:
+        params = self._params
+        return [
+            sysbench(), f"oltp_{params['test']}", *self._kind.connection(server.data),
+            f"--tables={params['tables']}", f"--table-size={params['rows']}", f"--threads={self._threads}",
+            f"--time={params['time']}", f"--events={params['transactions']}", "--rand-seed=1", "run",
+        ]  # fmt: skip
+
+    def _measure(self, server: Server) -> tuple[Report, ExecResult]:
+        result = server.client(self._argv(server), self._limit_s, OUTPUT_LIMIT)
+        if result.status not in (0, None):
+            sysbench_report.check_faults(result.stdout.decode(errors="replace"))
+        judge(result, self.warnings, self._limit_s)
+        report = sysbench_report.parse(result.stdout.decode(errors="replace"))
+        self.facts["sysbench"] = report.version
+        self.warnings += [f"sysbench: {text}" for text in report.warnings]
+        return report, result
+
+    @contextlib.contextmanager
+    def _told(self, machine: Machine) -> Iterator[None]:
+        """What goes wrong inside keeps the server's log, beside the machine's console; that a disk is full, which
+        servers say in many ways or not at all, is added.
+        """
+        try:
+            yield
+        except (MachineError, WorkloadError) as error:
+            self._failed = True
+            self._keep_log()
+            if isinstance(error, MachineError) and error.console:
+                error.console = f"{machine.console()}\n{error.console}".lstrip()
+            if (free := self._free_bytes(machine)) < _FULL_BYTES:
+                error.message += f"; its disk has {free / 1e6:.1f} MB free"
+                error.hint = "take a larger disk (--set size=8G), fewer rows, or a shorter time"
+            raise
+
+    def _free_bytes(self, machine: Machine) -> float:
+        """What others than root can still write on the disk under test; infinite when that cannot be known."""
+        assert self._server is not None
+        try:
+            there = machine.agent.statfs(self._server.data)
+        except AgentError:
+            return math.inf
+        return there.available * there.block_size
+
+    def _keep_log(self) -> None:
+        if self._server is not None:
+            self.facts["server_log"] = self._server.log[-65536:]
+
+
+def _of_sysbench(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
+    sql = report.sql
+    if sql is None:
+        raise WorkloadError("sysbench has printed no SQL statistics")
+    if not sql.transactions:
+        raise WorkloadError(
+            "not one transaction was finished in time", hint="give it longer (params.time) or fewer rows"
+        )
+    return [
+        (metrics.TRANSACTIONS, sql.transactions_per_s),
+        (metrics.QUERIES, sql.queries_per_s),
+        *spread(report),
+        (metrics.IGNORED_ERRORS, float(sql.ignored_errors)),
+        (metrics.RECONNECTS, float(sql.reconnects)),
+        (WALL, result.wall_s),
+        (GUEST_WALL, result.guest_wall_s),
+    ]
+
+
+def _for_each(
+    report: Report, server_flushes: int, changes: Changes, on_host: bool
+) -> list[tuple[Metric, float]]:
+    """What happened below, for one transaction; what cannot be known is left out."""
+    assert report.sql is not None
+    transactions, counted = report.sql.transactions, changes.counters
+    reached: Mapping[str, int | None] = {"no": 0, "yes": counted.guest_flushes}
+    host_flushes = counted.host_flushes
+    if host_flushes is None:
+        verdict = changes.facts.get("flushes_reached_host", "unknown")
+        directly = on_host and counted.guest_flushes is None  # not through a loop device
+        host_flushes = server_flushes if directly and verdict == "yes" else reached.get(verdict)
+    shares: list[tuple[Metric, int | None]] = [
+        (metrics.SERVER_FLUSHES, server_flushes),
+        (metrics.GUEST_FLUSHES, counted.guest_flushes),
+        (metrics.HOST_FLUSHES, host_flushes),
+        (metrics.HOST_WRITTEN, counted.host_written),
+        (metrics.HOST_WRITES, counted.host_writes),
+    ]
+    known = {one.metric: one.value for one in changes.measurements(transactions)}
+    return [
+        *((metric, value / transactions) for metric, value in shares if value is not None),
+        *((metric, known[metric]) for metric in metrics.BELOW if metric in known),
+    ]

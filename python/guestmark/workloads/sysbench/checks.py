@@ -1,0 +1,98 @@
+"""What can be said of sysbench's cells before anything is measured: files that do not fit, figures that would lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Cell
+from guestmark.core.platform_spec import parse_platform
+from guestmark.core.units import format_size, parse_size
+from guestmark.disks.preflight import free_bytes
+from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
+
+_DEFAULT_MEMORY = "1G"  # of QEMU's and UML's guests
+
+
+def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
+    """Remarks for the user about cells with their options. Raises `UsageError` for files larger than their disk."""
+    remarks: dict[str, list[str]] = {}
+    for cell, options in cells:
+        found = [_threads(cell, options)]
+        if "file_total_size" in options:
+            disk = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
+            _check_size(cell, options, disk)
+            found += [
+                lies_of_memory(options, _memory_of(cell)),
+                _lies_of_host_cache(cell, options, disk),
+            ]
+        for remark in filter(None, found):
+            remarks.setdefault(remark, []).append(cell.id)
+    return [f"{_named(ids)}: {remark}" for remark, ids in remarks.items()]
+
+
+def lies_of_memory(options: Mapping[str, str], memory: int) -> str:
+    """Why the number would lie: the files fit into the machine's memory (bytes), and its cache is used. Else empty."""
+    size = parse_size(options["file_total_size"])
+    if size >= memory or "direct" in options["file_extra_flags"]:
+        return ""
+    return (
+        f"the files ({format_size(size)}) are smaller than the machine's memory ({memory / 2**20:.0f}M) and O_DIRECT "
+        "is not used: the page cache is measured, not the disk (larger file_total_size, or file_extra_flags=direct)"
+    )
+
+
+def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> str:
+    """A guest's O_DIRECT that ends in the host's page cache."""
+    on_host = parse_platform(cell.platform).inner.kind == "host"
+    if "direct" not in options["file_extra_flags"] or disk.cache in ("none", "directsync"):
+        return ""
+    if on_host and not disk.loop:
+        return ""
+    way = "UML has no other way" if disk.bus in {"ubd", "vhost-user"} else "cache=none goes past it"
+    return f"O_DIRECT ends in the host's page cache, as the image is read and written through it ({way})"
+
+
+def _threads(cell: Cell, options: Mapping[str, str]) -> str:
+    kind = parse_platform(cell.platform).inner.kind
+    processors = {"host": os.cpu_count() or 1, "uml": 1}.get(kind, int(cell.factors.get("smp", "1")))
+    threads = int(options["threads"])
+    if threads <= processors:
+        return ""
+    have = "1 processor" if processors == 1 else f"{processors} processors"
+    return f"{threads} threads share {have}"
+
+
+def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
+    size = parse_size(options["file_total_size"])
+    if disk.filesystem == NO_FILESYSTEM and cell.platform != "host":
+        raise UsageError(
+            f"{cell.id}: fileio makes files, so its disk needs a filesystem", hint="e.g. filesystem=ext4"
+        )
+    on_directory = parse_platform(cell.platform).inner.kind == "host" and not disk.loop
+    room = free_bytes(disk.location) if on_directory else disk.size
+    if size < room:
+        return
+    where = f"of which {disk.location} has {room / 1e9:.1f} GB free" if on_directory else (
+        f"but its disk has {format_size(room)}"
+    )  # fmt: skip
+    raise UsageError(
+        f"{cell.id}: the files need {format_size(size)}, {where}",
+        hint="take a larger disk (--set size=8G), another directory (--set location=DIRECTORY), or --scale",
+    )
+
+
+def _memory_of(cell: Cell) -> int:
+    if cell.platform != "host":
+        return parse_size(cell.factors.get("memory", _DEFAULT_MEMORY))
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _named(ids: Sequence[str]) -> str:
+    own = [one for one in ids if "#" not in one] or list(ids)
+    return own[0] if len(own) == 1 else f"{own[0]} and {len(own) - 1} more"

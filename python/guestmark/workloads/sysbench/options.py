@@ -1,0 +1,141 @@
+"""sysbench's own options, by its own names: each is a parameter of the workload and a factor of its cells.
+
+Levels are kept as text in the form sysbench takes them. Importing this module makes the factors known.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from guestmark.core.factors import Factor, one_of, register
+from guestmark.core.units import format_size, parse_duration, parse_size
+
+TESTS = ("cpu", "memory", "threads", "mutex", "fileio")
+MODES = ("seqwr", "seqrewr", "seqrd", "rndrd", "rndwr", "rndrw")
+_EVERYWHERE = frozenset({"host", "kvm", "tcg", "uml"})
+_ON = {"on": "on", "true": "on", "1": "on", "off": "off", "false": "off", "0": "off"}
+_FLAGS = ("sync", "dsync", "direct")
+NO_FLAGS = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: `test` whose it is, empty for all; `parse` gives the canonical text or raises `ValueError`."""
+
+    name: str
+    test: str
+    help: str
+    parse: Callable[[str], str]
+    levels: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """As on sysbench's command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+def count(text: str) -> str:
+    """A whole number that is not negative."""
+    if not re.fullmatch(r"[0-9]{1,12}", text.strip(), re.ASCII):
+        raise ValueError(f"{text!r} is not a whole number")
+    return str(int(text))
+
+
+def _positive(text: str) -> str:
+    if count(text) == "0":
+        raise ValueError(f"{text!r} must be at least 1")
+    return count(text)
+
+
+def _threads(text: str) -> str:
+    if not 1 <= int(count(text)) <= 1024:
+        raise ValueError(f"{text!r} is not between 1 and 1024")
+    return count(text)
+
+
+def _size(text: str) -> str:
+    return format_size(parse_size(text))
+
+
+def whole_seconds(text: str) -> str:
+    """sysbench counts its time in whole seconds: the nearest, at least one; 0 is no limit."""
+    seconds = parse_duration(text)
+    return str(max(1, round(seconds))) if seconds else "0"
+
+
+def _switch(text: str) -> str:
+    word = _ON.get(text.strip().lower())
+    if word is None:
+        raise ValueError(f"{text!r} is neither on nor off")
+    return word
+
+
+def _flags(text: str) -> str:
+    words = [word.strip().lower() for word in text.split(",")]
+    if words in ([NO_FLAGS], [""]):
+        return NO_FLAGS
+    for word in words:
+        if word not in _FLAGS:
+            raise ValueError(f"{text!r} is neither {NO_FLAGS} nor made of {', '.join(_FLAGS)}")
+    return ",".join(flag for flag in _FLAGS if flag in words)
+
+
+def _ratio(text: str) -> str:
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip(), re.ASCII) or float(text) <= 0:
+        raise ValueError(f"{text!r} is not a ratio above 0")
+    return text.strip()
+
+
+OPTIONS = {
+    option.name: option
+    for option in (
+        Option("threads", "", "number of threads of the benchmark", _threads, ("1", "2", "4")),
+        Option("events", "", "events after which the test ends; 0: no limit", count),
+        Option("time", "", "duration after which the test ends, whole seconds; 0: no limit", whole_seconds),
+        Option("rand_seed", "", "seed of the random numbers; 0: another one each time", count),
+        Option("cpu_max_prime", "cpu", "upper limit of the prime numbers", _positive, ("10000", "20000")),
+        Option("memory_block_size", "memory", "size of the memory block, e.g. 1K", _size, ("1K", "1M")),
+        Option("memory_total_size", "memory", "bytes to transfer in total, e.g. 10G", _size),
+        Option("memory_scope", "memory", "whose the block is", one_of("global", "local"), ("global", "local")),
+        Option("memory_oper", "memory", "what is done", one_of("read", "write", "none"), ("read", "write")),
+        Option("memory_access_mode", "memory", "in which order", one_of("seq", "rnd"), ("seq", "rnd")),
+        Option("thread_yields", "threads", "yields in each event", _positive),
+        Option("thread_locks", "threads", "mutexes the threads compete for", _positive),
+        Option("mutex_num", "mutex", "size of the array of mutexes", _positive),
+        Option("mutex_locks", "mutex", "locks each thread takes", _positive),
+        Option("mutex_loops", "mutex", "empty loops outside of the lock", count),
+        Option("file_num", "fileio", "number of files", _positive),
+        Option("file_total_size", "fileio", "size of all files together, e.g. 6G", _size),
+        Option("file_block_size", "fileio", "bytes of one request, e.g. 16K", _size, ("4K", "16K")),
+        Option("file_test_mode", "fileio", "kind of requests", one_of(*MODES), MODES),
+        Option("file_io_mode", "fileio", "how requests are made", one_of("sync", "async", "mmap"),
+               ("sync", "async", "mmap")),
+        Option("file_extra_flags", "fileio", r"flags of open(2): none, or sync, dsync, direct joined by \,", _flags,
+               (NO_FLAGS, "direct", "sync")),
+        Option("file_fsync_freq", "fileio", "requests between two fsync calls; 0: none", count, ("0", "100")),
+        Option("file_fsync_all", "fileio", "fsync after every write", _switch, ("off", "on")),
+        Option("file_fsync_end", "fileio", "fsync at the end", _switch, ("on", "off")),
+        Option("file_fsync_mode", "fileio", "how it is synced", one_of("fsync", "fdatasync"),
+               ("fsync", "fdatasync")),
+        Option("file_merged_requests", "fileio", "requests merged into one at most; 0: none", count),
+        Option("file_rw_ratio", "fileio", "reads for each write of rndrw", _ratio),
+    )
+}  # fmt: skip
+# Those that other benchmarks have as well.
+_SHARED = {"threads": frozenset({"sysbench", "oltp", "fio"})}
+# Limits and seeds say how long it is measured, not what.
+_NO_FACTORS = {"events", "time", "rand_seed"}
+FACTORS = {
+    option.name: register(
+        Factor(
+            option.name,
+            option.help if option.test == "" else f"sysbench {option.test}: {option.help}",
+            option.parse,
+            _EVERYWHERE,
+            option.levels,
+            _SHARED.get(option.name, frozenset({"sysbench"})),
+        )
+    )
+    for option in OPTIONS.values()
+    if option.name not in _NO_FACTORS
+}

@@ -1,0 +1,240 @@
+"""The distribution's own sysbench: cpu, memory, threads, mutex, fileio; what it prints is read by a strict grammar."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import PlatformUnusableError, WorkloadError
+from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
+from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.core.units import format_size, parse_size
+from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.metrics import THROUGHPUT
+from guestmark.workloads.common.moving import measured, sync_everything, target_of
+from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, shares_root
+from guestmark.workloads.sysbench import metrics
+from guestmark.workloads.sysbench import output as sysbench_report
+from guestmark.workloads.sysbench.checks import check_cells, lies_of_memory
+from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import ExecResult
+    from guestmark.platforms.base import Machine
+    from guestmark.workloads.sysbench.output import Report
+
+SYSBENCH = "sysbench"
+PACKAGE = "sysbench"
+# What sysbench says of tests that end by themselves.
+_NO_LIMIT = "Both event and time limits are disabled, running an endless test"
+_MIB = 1 << 20
+
+
+def options_of(cell: Cell) -> dict[str, str]:
+    """sysbench's options in a cell: those of the workload, over which levels of factors go."""
+    given: dict[str, str] = dict(cell.workload.params["options"])
+    given |= {name: level for name, level in cell.factors.items() if name in OPTIONS}
+    if "file_total_size" in given:
+        # Whole requests in every file: a scaled size may leave a part of one, which O_DIRECT refuses.
+        step = int(given["file_num"]) * parse_size(given["file_block_size"])
+        given["file_total_size"] = format_size(
+            max(1, round(parse_size(given["file_total_size"]) / step)) * step
+        )
+    return given
+
+
+class SysbenchWorkload:
+    """`sysbench`: for fileio the files are made before and removed after the timing, on the disk under test."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._test: str = cell.workload.params["test"]
+        self._options = options_of(cell)
+        self._limit_s = plan.policy.trial_limit_s
+        self._env = {"PATH": plan.context.get("env", {}).get("PATH") or os.defpath, "LC_ALL": "C"}
+        self._cwd = "/"
+        self._same_root = shares_root(cell.platform)
+        self._in_guest = cell.platform != "host"
+        self._mounted = self._remounted = self._made = False
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Raises `PlatformUnusableError` naming the package, `UsageError` for files that do not fit on their disk."""
+        path = plan.context.get("env", {}).get("PATH") or os.defpath
+        if any(shares_root(cell.platform) for cell in cells) and shutil.which(SYSBENCH, path=path) is None:
+            raise PlatformUnusableError("sysbench is not installed", hint=f"install the package {PACKAGE}")
+        return check_cells([(cell, options_of(cell)) for cell in cells])
+
+    def prepare(self, machine: Machine) -> None:
+        """Finds sysbench; for fileio mounts the disk and makes the files, then empties the machine's caches."""
+        found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", same_root=self._same_root)
+        self.facts |= {**found.facts, "sysbench_command": " ".join(self._argv("run"))}
+        self.warnings += [found.warning] if found.warning else []
+        if self._test != "fileio":
+            return
+        disk = target_of(machine)
+        self._cwd = disk.mount(machine.agent)
+        self._mounted, self._remounted = True, bool(disk.device)
+        self.facts |= {f"target_{name}": value for name, value in disk.facts.items()}
+        self._check_room(machine)
+        memory = machine.agent.facts().mem_total_kib * 1024
+        lie = lies_of_memory(self._options, memory)
+        self.warnings += [lie] if lie else []
+        if self._options["file_test_mode"] != "seqwr":  # which makes its files itself
+            self.facts["sysbench_prepare_s"] = self._do(machine, "prepare").wall_s
+            self._made = True
+            self.facts["prepare_flush_s"] = disk.image.flush()
+            if disk.device or self._through_cache():
+                self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Runs the test once. Raises `WorkloadError` when it fails, or prints what the grammar does not know."""
+        if self._test != "fileio":
+            report, result = self._measure(machine)
+            return measured([*_common(report, result), *_of_memory(report)])
+        sync_everything(machine.agent)
+        below = Below.before(machine)
+        report, result = self._measure(machine)
+        changes = below.after()
+        self.facts |= changes.facts
+        files = _of_files(report, self._options)
+        if not self._made:
+            self._remove(machine)
+        moved = round(files[THROUGHPUT] * report.total_time_s)
+        values = [*_common(report, result), *((metric, value) for metric, value in files.items() if value)]
+        return [*measured(values), *(changes.measurements(moved) if moved else ())]
+
+    def cleanup(self, machine: Machine) -> None:
+        """Removes the files on the host; a guest's disk goes with the guest."""
+        if not self._mounted or self._in_guest:
+            return
+        self._mounted = False
+        try:
+            if self._made:
+                self._remove(machine)
+        finally:
+            disk = target_of(machine)
+            if disk.device:
+                disk.umount(machine.agent, drop_caches=False)
+
+    def _remove(self, machine: Machine) -> None:
+        self.facts["sysbench_cleanup_s"] = self._do(machine, "cleanup").wall_s
+
+    def _through_cache(self) -> bool:
+        """Whether what was just written may be read from the machine's own page cache."""
+        return "direct" not in self._options["file_extra_flags"] or self._options["file_io_mode"] == "mmap"
+
+    def _argv(self, command: str) -> list[str]:
+        options = dict(self._options)
+        if command == "prepare" and self._remounted:
+            # Many small direct writes make preparing take longer than measuring; the files are the same ones.
+            options["file_extra_flags"] = NO_FLAGS
+        flags = [
+            f"{OPTIONS[name].flag}={'' if level == NO_FLAGS and name == 'file_extra_flags' else level}"
+            for name, level in options.items()
+        ]
+        return [SYSBENCH, self._test, *flags, command]
+
+    def _measure(self, machine: Machine) -> tuple[Report, ExecResult]:
+        result = self._do(machine, "run")
+        report = sysbench_report.parse(result.stdout.decode(errors="replace"))
+        self.facts["sysbench"] = report.version
+        self.warnings += [f"sysbench: {text}" for text in report.warnings if text != _NO_LIMIT]
+        return report, result
+
+    def _do(self, machine: Machine, command: str) -> ExecResult:
+        result = machine.agent.exec(
+            self._argv(command),
+            env=self._env,
+            cwd=self._cwd,
+            timeout_s=self._limit_s,
+            output_limit=OUTPUT_LIMIT,
+        )
+        if result.status not in (0, None):
+            sysbench_report.check_faults(result.stdout.decode(errors="replace"))
+        judge(result, self.warnings, self._limit_s)
+        return result
+
+    def _check_room(self, machine: Machine) -> None:
+        there = machine.agent.statfs(self._cwd)
+        free, size = there.free * there.block_size, parse_size(self._options["file_total_size"])
+        if free < size:
+            raise WorkloadError(
+                f"files of {size / 1e6:.0f} MB do not fit on the disk: {free / 1e6:.0f} MB are free",
+                hint="take a larger disk (--set size=8G), a smaller file_total_size, or --scale",
+            )
+
+
+def spread(report: Report) -> list[tuple[Metric, float]]:
+    """How the events' times spread, and with several threads, how evenly these shared them."""
+    values = [
+        (metrics.LATENCY_AVG, report.latency_avg_s),
+        (metrics.LATENCY_P95, report.percentile_s or 0.0),
+        (metrics.LATENCY_MIN, report.latency_min_s),
+        (metrics.LATENCY_MAX, report.latency_max_s),
+    ]
+    if report.threads > 1:
+        values += [
+            (metrics.EVENTS_STDDEV, report.thread_events_stddev),
+            (metrics.TIME_STDDEV, report.thread_time_stddev_s),
+        ]
+    return values
+
+
+def _common(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
+    values = [
+        (metrics.EVENTS_RATE, report.events_per_s),
+        (metrics.TOTAL_TIME, report.total_time_s),
+        (metrics.EVENT_TOTAL, report.event_total_s),
+        (metrics.OUTSIDE, report.overhead_s),
+        *spread(report),
+    ]
+    return [
+        *values,
+        (WALL, result.wall_s),
+        (GUEST_WALL, result.guest_wall_s),
+        (USER, result.user_s),
+        (SYSTEM, result.system_s),
+    ]
+
+
+def _of_memory(report: Report) -> list[tuple[Metric, float]]:
+    memory = report.memory
+    if memory is None:
+        return []
+    values = [(metrics.OPERATIONS, memory.operations_per_s)]
+    return values if memory.mib_per_s is None else [(THROUGHPUT, memory.mib_per_s * _MIB), *values]
+
+
+def _of_files(report: Report, options: Mapping[str, str]) -> dict[Metric, float]:
+    """Rates of fileio, bytes a second. Raises `WorkloadError` when sysbench's figures contradict each other."""
+    files = report.files
+    if files is None:
+        raise WorkloadError("sysbench fileio has not printed what it did with files")
+    block = parse_size(options["file_block_size"])
+    read = _precise(files.read_mib_per_s, files.reads_per_s * block, options)
+    written = _precise(files.written_mib_per_s, files.writes_per_s * block, options)
+    return {
+        THROUGHPUT: read + written,
+        metrics.READ_THROUGHPUT: read,
+        metrics.WRITE_THROUGHPUT: written,
+        metrics.READS: files.reads_per_s,
+        metrics.WRITES: files.writes_per_s,
+        metrics.FSYNCS: files.fsyncs_per_s,
+    }
+
+
+def _precise(printed_mib: float, computed: float, options: Mapping[str, str]) -> float:
+    """MiB/s have two decimals, too few for slow disks; operations times their size say the same more precisely."""
+    if options["file_merged_requests"] != "0":  # requests of several sizes
+        return printed_mib * _MIB
+    rounding = 0.0051 * (_MIB + parse_size(options["file_block_size"]))
+    if abs(printed_mib * _MIB - computed) > rounding:
+        raise WorkloadError(
+            f"sysbench's output contradicts itself: {printed_mib:.2f} MiB/s printed, "
+            f"{computed / _MIB:.2f} by its operations"
+        )
+    return computed

@@ -1,0 +1,135 @@
+"""A fixed mix of system calls, timed by the agent; what the hypervisor did meanwhile is counted for each."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from guestmark.agent import syscalls
+from guestmark.agent.binary import PROGRAM, agent_binary
+from guestmark.agent.syscalls import Section
+from guestmark.core.errors import AttestationError
+from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.core.platform_spec import parse_platform
+from guestmark.core.units import parse_duration
+from guestmark.workloads.common.clocks import disagreement
+from guestmark.workloads.common.program import sha256_here
+from guestmark.workloads.syscalls import metrics
+
+if TYPE_CHECKING:
+    from guestmark.agent.clocks import Ping
+    from guestmark.platforms.base import Machine
+
+FACT = "syscalls"  # in a trial's attestation: by operation, how it was measured and what was counted
+_HOST_CPU = "host_cpu_s"
+_EXPECTED = {"kvm": "kvm_exits", "uml": "uml_stops", "tcg": "tcg_tlb_flushes"}
+_LEAST = 0.01  # nanoseconds: what is below the clock's grain still has a logarithm
+
+
+class SyscallsWorkload:
+    """`syscalls`: nanoseconds of each operation, their geometric mean, and exits, stops or flushes per operation."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        params = cell.workload.params
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._operations = int(params["operations"])
+        self._time_s = parse_duration(params["time"])
+        self._names: Sequence[str] = params["calls"]
+        self._limit_s = plan.policy.trial_limit_s
+        self._innermost = parse_platform(cell.platform).inner.kind
+
+    def prepare(self, machine: Machine) -> None:
+        """Makes sure that the agent there is the same program as here. Raises `AttestationError` when it is not."""
+        found, here = machine.agent.sha256(PROGRAM).sha256, sha256_here(str(agent_binary()))
+        self.facts["agent_sha256"] = found
+        if found != here:
+            raise AttestationError(
+                f"the agent is not the same program: SHA-256 {here} on the host, {found} on the machine"
+            )
+        if (counter := _EXPECTED.get(self._innermost)) and counter not in machine.counters():
+            self.warnings.append(
+                f"{metrics.COUNTED[counter].name} is not known: this hypervisor does not tell, "
+                "and the kernel's own statistics cannot be read"
+            )
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """The whole mix once. Raises `WorkloadError` when the agent cannot do a call, or at the time limit."""
+        before = machine.agent.ping()
+        nothing, *sections = syscalls.measure(
+            machine.agent,
+            operations=self._operations,
+            time_s=self._time_s,
+            names=self._names,
+            counters=functools.partial(_counters, machine),
+            timeout_s=self._limit_s,
+        )
+        self._check_clocks(before, machine.agent.ping())
+        self.facts[FACT] = {one.measured.name: _described(one, nothing) for one in sections}
+        times = [max(one.measured.median_ns, _LEAST) for one in sections]
+        values: list[tuple[Metric, float]] = [
+            (metrics.GEOMEAN, math.exp(math.fsum(map(math.log, times)) / len(times)))
+        ]
+        values += [
+            (metrics.of_call(one.measured.name), time) for one, time in zip(sections, times, strict=True)
+        ]
+        for counter, metric in metrics.COUNTED.items():
+            if all(counter in one.counted for one in sections):
+                each = [per_operation(one, nothing, counter) for one in sections]
+                values.append((metric, math.fsum(each) / len(each)))
+        values += _processor(sections)
+        values.append((metrics.WALL, math.fsum(one.measured.elapsed_ns for one in sections) / 1e9))
+        return [Measurement(metric, value, (value,)) for metric, value in values]
+
+    def cleanup(self, machine: Machine) -> None:
+        """Nothing: the program that measures has ended."""
+
+    def _check_clocks(self, before: Ping, after: Ping) -> None:
+        """All figures are the machine's clock's, so it must run as fast as the host's."""
+        uncertain_s = (before.round_trip_ns + after.round_trip_ns) / 1e9
+        ours, theirs = ((after.host_ns - before.host_ns) / 1e9, (after.guest_ns - before.guest_ns) / 1e9)
+        if warning := disagreement(ours, theirs, uncertain_s):
+            self.warnings.append(warning)
+
+
+def per_operation(section: Section, nothing: Section, counter: str) -> float:
+    """How far a counter went on for each operation; what a part with nothing takes is subtracted."""
+    counted = section.counted[counter] - nothing.counted.get(counter, 0.0)
+    return max(0.0, counted / section.measured.operations)
+
+
+def _counters(machine: Machine) -> Mapping[str, float]:
+    from guestmark.platforms.counters import processor_s
+
+    spent = processor_s(machine.vmm_pid)
+    return {**machine.counters(), **({} if spent is None else {_HOST_CPU: spent})}
+
+
+def _described(section: Section, nothing: Section) -> dict[str, Any]:
+    measured = section.measured
+    counted = {
+        counter: per_operation(section, nothing, counter)
+        for counter in section.counted
+        if counter != _HOST_CPU
+    }
+    return {
+        "operations": measured.operations,
+        "batches": measured.batches,
+        "elapsed_s": measured.elapsed_ns / 1e9,
+        "guest_cpu_s": measured.cpu_ns / 1e9,
+        **({_HOST_CPU: section.counted[_HOST_CPU]} if _HOST_CPU in section.counted else {}),
+        "median_ns": measured.median_ns,
+        "lowest_ns": measured.lowest_ns,
+        "loop_ns": measured.loop_ns,
+        "clock_ns": measured.clock_ns,
+        "per_operation": counted,
+    }
+
+
+def _processor(sections: Sequence[Section]) -> list[tuple[Metric, float]]:
+    guest_s = math.fsum(one.measured.cpu_ns for one in sections) / 1e9
+    if guest_s <= 0 or not all(_HOST_CPU in one.counted for one in sections):
+        return []
+    return [(metrics.PROCESSOR, math.fsum(one.counted[_HOST_CPU] for one in sections) / guest_s)]
