@@ -42,7 +42,7 @@ def _command(verb: str, command: Any, parent: Any) -> Iterator[str]:
 
 def factors() -> str:
     """Every factor: where it applies, its usual levels, what it sets."""
-    from guestmark.plan.factors import known
+    from guestmark.core.factors import known
 
     rows = []
     for name, factor in sorted(known().items()):
@@ -54,7 +54,7 @@ def factors() -> str:
 
 def workloads() -> str:
     """Every kind of workload with its parameters, their defaults, and what it measures by default."""
-    from guestmark.plan import workload_kinds
+    from guestmark.core import workload_kind as workload_kinds
 
     return "\n".join(line for name in workload_kinds.names() for line in _workload(workload_kinds.get(name)))
 

@@ -194,5 +194,5 @@ def check_published(plan: Plan) -> None:
     if not plan.published:
         raise UsageError(
             f"--then: plan {plan.name} has no published figures",
-            hint="docs/guide/plans.md says how a plan carries them",
+            hint="see docs/reference/plan-files.md",
         )
