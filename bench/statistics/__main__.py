@@ -1,7 +1,7 @@
 # ruff: noqa: A005  (a directory of scripts, nothing imports it)
 """Print how `guestmark.stats` does against simulated hosts: `python bench/statistics [--sims N]`, about six minutes.
 
-A figure outside what is wanted is marked with *; docs/statistics.md says why where one is.
+A figure outside what is wanted is marked with *; docs/results/statistics.md says why where one is.
 """
 
 import argparse

@@ -1,6 +1,7 @@
-"""The statistics on simulated hosts: false positives, coverage, false discovery rate, power (docs/statistics.md).
+"""The statistics on simulated hosts: false positives, coverage, false discovery rate, power.
 
-Seeds are fixed, so these either always pass or always fail. `python bench/statistics` prints the figures in full.
+docs/reference/statistics.md explains the rules. Seeds are fixed, so these either always pass or always fail;
+`python bench/statistics` prints the figures in full.
 """
 
 import sys

@@ -201,5 +201,5 @@ def check_published(plan: Plan) -> None:
     if not plan.published:
         raise UsageError(
             f"--published: plan {plan.name} has no published figures",
-            hint="docs/plans.md says how a plan carries them",
+            hint="see docs/reference/plan-files.md",
         )

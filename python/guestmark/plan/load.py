@@ -38,7 +38,7 @@ def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{where} is not TOML: {error}", hint="see docs/plans.md for the form of a plan"
+            f"{where} is not TOML: {error}", hint="see docs/reference/plan-files.md for the form of a plan"
         ) from error
     try:
         model = schema.Plan.model_validate(data)

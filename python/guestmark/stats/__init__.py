@@ -1,5 +1,5 @@
 """Statistics: pure functions on arrays of one value per block, NaN where a trial is missing
-(docs/statistics.md).
+(docs/reference/statistics.md).
 
 Importing this costs numpy; scipy is imported when first needed.
 """

@@ -1,4 +1,4 @@
-"""What is measured of a guest's start and end; `docs/boot.md` says how each end is known."""
+"""What is measured of a guest's start and end; `docs/guide/boot.md` says how each end is known."""
 
 from guestmark.core.model import Metric
 

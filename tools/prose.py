@@ -1,0 +1,110 @@
+"""Rules that prose and code keep; `./test` runs this. Prints PATH:LINE: WHAT for each break, exit status 1 if any.
+
+- no host of the outside world, but for a few that are meant (package registries least of all: mirrors differ)
+- no number of an issue or a pull request: they live elsewhere, the reason belongs here
+- no path that only one machine has
+- links between documents, and mentions of documents in code, lead somewhere
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Locks have a test of their own; logs and the licence are other people's words.
+SKIPPED = re.compile(r"(.*\.lock|requirements.*\.txt|LICENSE|tests/unit/(boot_logs|golden)/.*|fuzz/seeds/.*)")
+HOSTS = {"www.w3.org", "www.apache.org", "ipxe.org", "example.org"}
+FOLDERS = set(
+    "bin boot dev etc home lib lib64 media mnt opt proc root run sbin srv sys tmp usr var".split()  # noqa: SIM905
+)
+
+_URL = re.compile(r"\b(?:https?|ftp|git|ssh)://(?:[^/@\s]*@)?([a-z0-9-]+(?:\.[a-z0-9-]+)+)", re.IGNORECASE)
+_BARE_HOST = re.compile(r"(?<![\w@/.-])((?:[a-z0-9-]+\.)+(?:org|com|io|dev|net))\b(?![\w(=.-])")
+_TRACKER = re.compile(
+    r"\b(?:issue|ticket|pull request|PR|MR|GH)s?[ -]?(?:#|no\. ?)?\d+\b|\(#\d+\)", re.IGNORECASE
+)
+_NUMBER = re.compile(r"(?<![\w&/#])#\d{1,5}\b")
+_PATH = re.compile(r"(?<![\w.${}~<>*)\]\\/-])/([a-z][\w.-]*)/[a-z]", re.IGNORECASE)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_MENTION = re.compile(r"\bdocs/[\w/-]+\.md\b")
+_HEADING = re.compile(r"^#{1,6} +(.+?)\s*$", re.MULTILINE)
+_FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+
+
+def broken_rules(path: str, line: str) -> Iterator[str]:
+    """What one line of the file at `path` (relative to the checkout) breaks."""
+    prose = path.endswith(".md")
+    for host in {match[1].lower() for match in _URL.finditer(line)} - HOSTS:
+        if not re.fullmatch(r"[\d.]+", host):
+            yield f"names the host {host}"
+    if prose:
+        for host in {match[1].lower() for match in _BARE_HOST.finditer(line)} - HOSTS:
+            yield f"names the host {host}"
+    for match in [*_TRACKER.finditer(line), *(_NUMBER.finditer(line) if prose else ())]:
+        yield f"refers to {match[0]}: say what it was about instead"
+    places = {str(ROOT), str(Path.home())} - {"/", "/root", "/home", "/tmp", "/src"}
+    yield from (f"holds {place}, a path of this machine" for place in places if place in line)
+    if prose:
+        for match in _PATH.finditer(re.sub(r"https?://\S+", "", line)):
+            if match[1] not in FOLDERS:
+                yield f"holds /{match[1]}/…, which is no usual directory"
+
+
+def broken_links(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """Line numbers of links and mentions in `text` that lead nowhere, with what they are."""
+    here = (ROOT / path).parent
+    if path.endswith(".md"):
+        prose = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
+        for match in _LINK.finditer(prose):
+            file, _, anchor = match[1].partition("#")
+            target = (here / file).resolve() if file else ROOT / path
+            number = prose.count("\n", 0, match.start()) + 1
+            if "://" in file or file.startswith("mailto:"):
+                continue
+            if not target.exists():
+                yield number, f"links to {match[1]}, which does not exist"
+            elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text()):
+                yield number, f"links to {match[1]}: no heading gives that anchor"
+    for match in _MENTION.finditer(text):
+        if not (ROOT / match[0]).exists():
+            yield text.count("\n", 0, match.start()) + 1, f"mentions {match[0]}, which does not exist"
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a document's headings, as forges make them."""
+    headings = (re.sub(r"[`*]", "", match[1]) for match in _HEADING.finditer(_FENCE.sub("", text)))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def main() -> int:
+    """Checks every file that git knows or would add."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        check=True,
+    )
+    count = 0
+    for path in sorted(filter(None, listed.stdout.decode().split("\0"))):
+        file = ROOT / path
+        if SKIPPED.fullmatch(path) or not file.is_file():
+            continue
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # a binary file
+        found = [*broken_links(path, text)]
+        for number, line in enumerate(text.splitlines(), 1):
+            found += [(number, rule) for rule in broken_rules(path, line)]
+        for number, rule in sorted(found):
+            sys.stdout.write(f"{path}:{number}: {rule}\n")
+        count += len(found)
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Reference text made from the program itself: commands, factors and workloads.
+
+A Sphinx extension. A page of docs/ holds a comment `<!-- guestmark: commands -->` (or factors, workloads), which the
+build replaces by Markdown that is made from the same objects that the command line uses. Nothing is written to disk, so
+nothing can go stale.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+MARK = re.compile(r"^<!-- guestmark: (\w+) -->$", re.MULTILINE)
+
+
+def commands() -> str:
+    """Every command: its usage, what it does, its arguments and options."""
+    import typer
+
+    from guestmark.cli.app import VERBS, app
+
+    group: Any = typer.main.get_command(app)
+    parent = typer.Context(group, info_name="guestmark")
+    return "\n".join(
+        line for verb in VERBS for line in _command(verb, group.get_command(parent, verb), parent)
+    )
+
+
+def _command(verb: str, command: Any, parent: Any) -> Iterator[str]:
+    context = command.make_context(
+        verb, [], parent=parent, resilient_parsing=True, help_option_names=["-h", "--help"]
+    )
+    yield f"## {verb}\n"
+    yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
+    yield from (f"{_escape(paragraph)}\n" for paragraph in (command.help or "").strip().split("\n\n"))
+    for parameter in command.get_params(context):
+        if record := parameter.get_help_record(context):
+            declaration, text = record
+            yield f"`{declaration}`\n: {_escape(text)}\n"
+
+
+def factors() -> str:
+    """Every factor: where it applies, its usual levels, what it sets."""
+    from guestmark.core.factors import known
+
+    rows = []
+    for name, factor in sorted(known().items()):
+        workloads = ", ".join(f"`{workload}`" for workload in sorted(factor.workloads or ())) or "any"
+        levels = ", ".join(f"`{level}`" for level in factor.levels)
+        rows.append([f"`{name}`", _escape(factor.help), levels, factor.where, workloads])
+    return _table(["factor", "what it sets", "levels, for instance", "platforms", "workloads"], rows)
+
+
+def workloads() -> str:
+    """Every kind of workload with its parameters, their defaults, and what it measures by default."""
+    from guestmark.core import workload_kind as workload_kinds
+
+    return "\n".join(line for name in workload_kinds.names() for line in _workload(workload_kinds.get(name)))
+
+
+def _workload(kind: Any) -> Iterator[str]:
+    yield f"## {kind.name}\n"
+    yield f"{_sentence(kind.help)}\n"
+    fields = kind.model().model_fields
+    if fields:
+        yield _table(
+            ["parameter", "type", "default"],
+            [[f"`{name}`", f"`{_type(field)}`", _default(field)] for name, field in fields.items()],
+        )
+    if metrics := _metrics(kind):
+        listed = ", ".join(f"`{metric.name}` ({_unit(metric)})" for metric in metrics)
+        yield f"Measured, by default parameters (less is better unless stated): {listed}.\n"
+
+
+def _unit(metric: Any) -> str:
+    unit = "a number" if metric.unit == "1" else metric.unit
+    return f"{unit}, more is better" if metric.better.value == "higher" else unit
+
+
+def _metrics(kind: Any) -> Any:
+    """What is measured with the default parameters; nothing where some parameter has no default."""
+    try:
+        return kind.metrics(kind.params({}))
+    except Exception:
+        return ()
+
+
+def _type(field: Any) -> str:
+    text = getattr(field.annotation, "__name__", "") if "[" not in str(field.annotation) else ""
+    text = text or re.sub(r"\b(typing|collections\.abc|\w+(\.\w+)+)\.", "", str(field.annotation))
+    text = re.sub(r"Literal\[(.*?)\]", lambda words: words[1].replace("'", ""), text)
+    return text.replace(" | None", "").replace(" |", " or")
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    return "–" if value in (None, "", (), [], {}) else f"`{value}`"
+
+
+def _sentence(text: str) -> str:
+    text = _escape(text.strip())
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _escape(text: str) -> str:
+    """Help texts as Markdown: only what is between backticks is markup."""
+    text = " ".join(text.split()).replace("\\", "\\\\")
+    return re.sub(r"([*_<>|\[\]])(?=(?:[^`]*`[^`]*`)*[^`]*$)", r"\\\1", text)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+PARTS: dict[str, Callable[[], str]] = {"commands": commands, "factors": factors, "workloads": workloads}
+
+
+def _fill_in(_app: Any, _page: str, source: list[str]) -> None:
+    source[0] = MARK.sub(lambda mark: PARTS[mark[1]](), source[0])
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """What Sphinx calls."""
+    app.connect("source-read", _fill_in)
+    return {"parallel_read_safe": True}
