@@ -69,6 +69,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     from guestmark.ledger import open_ledger
 
     outputs.check()
+    preflight.check_requests(plan)
     with open_ledger(ledger_path) as ledger:
         unusable = preflight.check_platforms(plan, _prober(outputs))
         unusable |= preflight.impossible(plan, unusable)
@@ -103,6 +104,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
                 pass
         known = {one.platform for one in stored.unusable}
         cells = tuple(cell for cell in stored.plan.cells if cell.named_in(known) is None)
+        preflight.check_requests(replace(stored.plan, cells=cells))
         unusable = preflight.check_platforms(replace(stored.plan, cells=cells), _prober(outputs))
         for cell in cells:
             if cell.baseline and cell.platform in unusable:

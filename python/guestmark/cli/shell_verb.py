@@ -48,6 +48,8 @@ def command(
     from guestmark.plan.platform_spec import parse_platforms
     from guestmark.platforms import registry
     from guestmark.platforms.base import Caller
+    from guestmark.workloads.lookup import check_command
+    from guestmark.workloads.program import shares_root
 
     specs = parse_platforms([on])
     matrix = expand(
@@ -61,6 +63,8 @@ def command(
     (cell,) = matrix.cells
     caller = Caller.current()
     words = argv or [caller.env.get("SHELL") or "/bin/sh"]
+    if shares_root(cell.platform):
+        check_command(words, env=caller.env, cwd=caller.cwd, typed=True)
     identity: dict[str, Any] = (
         {} if cell.platform == "host" else {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}
     )

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Platform
 
 
+def check_requests(plan: Plan) -> None:
+    """Lets every workload refuse what can never be measured as it was asked for. Raises `UsageError`."""
+    by_name: dict[str, list[Cell]] = {}
+    for cell in plan.cells:
+        by_name.setdefault(cell.workload.name, []).append(cell)
+    for name, cells in by_name.items():
+        workloads.check_request(name, plan, cells)
+
+
 def check_platforms(
     plan: Plan, probe_all: Callable[[list["Platform"]], Mapping[str, Usable | Unusable]]
 ) -> dict[str, Unusable]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.client import CommandError
@@ -11,6 +11,7 @@ from guestmark.errors import WorkloadError
 from guestmark.plan import metric_spec
 from guestmark.plan.exec_plan import read_stdin
 from guestmark.plan.model import Cell, Measurement, Metric, Plan
+from guestmark.workloads.lookup import check_command
 from guestmark.workloads.program import OUTPUT_LIMIT, find_same, judge, quote, shares_root
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ class ExecWorkload:
         ):  # where the agent has the caller's identity already, and may not change it
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
         self._same_root = shares_root(cell.platform)
+
+    @classmethod
+    def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
+        """Raises `UsageError` when a command is not there. A machine with other files than the host's finds its own."""
+        typed = plan.name == "exec"
+        commands = {tuple(cell.workload.params["argv"]) for cell in cells if shares_root(cell.platform)}
+        for argv in sorted(commands):
+            check_command(argv, env=plan.context["env"], cwd=plan.context["cwd"], typed=typed)
 
     def prepare(self, machine: Machine) -> None:
         """Finds the command on both sides and compares its digest.
