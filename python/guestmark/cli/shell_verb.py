@@ -41,7 +41,8 @@ def command(
     It is booted as for a trial, in the current directory with the current environment and user; what is written to its
     disk is gone at the end.
     """
-    from guestmark.errors import MachineError, UsageError
+    from guestmark.errors import MachineError, PlatformUnusableError, UsageError
+    from guestmark.experiment import preflight
     from guestmark.plan import factors
     from guestmark.plan.matrix import Null, expand
     from guestmark.plan.model import WorkloadSpec
@@ -63,6 +64,8 @@ def command(
     (cell,) = matrix.cells
     caller = Caller.current()
     words = argv or [caller.env.get("SHELL") or "/bin/sh"]
+    for result in preflight.larger_than_host([cell]).values():
+        raise PlatformUnusableError(f"{cell.id}: {result.reason}", hint=result.hint)
     if shares_root(cell.platform):
         check_command(words, env=caller.env, cwd=caller.cwd, typed=True)
     identity: dict[str, Any] = (

@@ -1,5 +1,6 @@
 """Before anything is measured: which platforms can be used here, and what the plan becomes without the rest."""
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -7,12 +8,16 @@ from typing import TYPE_CHECKING
 from guestmark.disks import preflight as disks
 from guestmark.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.plan.model import Cell, Plan
+from guestmark.plan.platform_spec import parse_platform
+from guestmark.plan.units import format_size, parse_size
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Platform
+
+HYPERVISOR_BYTES = 64 << 20  # what a hypervisor takes at least besides its guest's memory
 
 
 def check_requests(plan: Plan) -> None:
@@ -27,13 +32,16 @@ def check_requests(plan: Plan) -> None:
 def check_platforms(
     plan: Plan, probe_all: Callable[[list["Platform"]], Mapping[str, Usable | Unusable]]
 ) -> dict[str, Unusable]:
-    """The unusable platforms of the plan, by name. Raises `UsageError` for one this version cannot make.
+    """The unusable platforms of the plan, by name, and the cells, by id, that are larger than this host.
 
+    Raises `UsageError` for a platform that this version cannot make.
     `probe_all` is given all guests' platforms at once and answers by name; the host is asked directly.
     """
     found: dict[str, Usable | Unusable] = {}
     guests: list[Platform] = []
-    for name in dict.fromkeys(cell.platform for cell in plan.cells):
+    oversized = larger_than_host(plan.cells)
+    fitting = [cell for cell in plan.cells if cell.named_in(oversized) is None]
+    for name in dict.fromkeys(cell.platform for cell in fitting):
         try:
             platform = registry.get(name)
         except PlatformUnusableError as error:
@@ -43,11 +51,37 @@ def check_platforms(
             found[name] = platform.probe()
         else:
             guests.append(platform)
-    found |= too_large(plan)
+    found |= oversized | too_large(plan)
     guests = [platform for platform in guests if platform.name not in found]
     if guests:
         found |= probe_all(guests)
     return {name: result for name, result in found.items() if isinstance(result, Unusable)}
+
+
+def larger_than_host(cells: Iterable[Cell]) -> dict[str, Unusable]:
+    """The cells whose guest has more memory than this host, by id; computed, nothing is started.
+
+    Nested cells are left to `too_large`, which knows what their outer guests take.
+    """
+    total = host_memory()
+    found = {}
+    for cell in cells:
+        memory = cell.factors.get("memory")
+        layers = parse_platform(cell.platform).layers
+        if memory is None or len(layers) > 1 or layers[0].kind == "ssh" or cell.null_of is not None:
+            continue
+        if parse_size(memory) + HYPERVISOR_BYTES > total:
+            found[cell.id] = Unusable(
+                f"it needs {memory} of memory and {format_size(HYPERVISOR_BYTES)} for its hypervisor, "
+                f"this host has {total / 2**30:.1f}G in all",
+                "give it less: --set memory=512M",
+            )
+    return found
+
+
+def host_memory() -> int:
+    """Bytes of memory that this host has in all."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def too_large(plan: Plan) -> dict[str, Unusable]:
