@@ -31,8 +31,8 @@ def command(
 ) -> None:
     """List the built-in plans, or print one to edit.
 
-    Shown for each: the question it answers, its cells, and how long it takes here at least, estimated from earlier runs
-    in the ledger where there are some.
+    Shown for each: the question it answers, its cells, and how long it takes here, estimated from earlier runs in the
+    ledger where there are some.
     """
     from guestmark.plan import library
 
@@ -58,7 +58,6 @@ def _list(ledger: Ledger | None) -> None:
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.plan.outline import assemble
-    from guestmark.plan.units import format_duration
 
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -76,11 +75,8 @@ def _list(ledger: Ledger | None) -> None:
         console.print(head)
         found = estimate(plan, ledger)
         platforms = ", ".join(dict.fromkeys(cell.platform for cell in plan.cells))
-        takes = f"takes {format_duration(found.seconds)}" if found.block_s else "time unknown"
-        most = format_duration(plan.policy.time_limit_s)
-        limit = "" if found.exactly else f" or more, at most {most} and a block,"
         origin = f" ({found.origin})" if found.origin else ""
-        facts = f"{len(plan.cells)} cells on {platforms}; {takes}{limit} for {found.blocks} blocks{origin}"
+        facts = f"{len(plan.cells)} cells on {platforms}; {found.expectation}{origin}"
         published = "; --then shows published figures" if plan.published else ""
         console.print(Padding(Text(f"{facts}{published}", style="dim"), (0, 0, 0, 2), expand=False))
         for paragraph in outline.description.split("\n\n"):
