@@ -79,6 +79,31 @@ def test_runs_are_completed_from_the_ledger(tmp_path):
     assert guestmark(**environment, **words).stdout.split() == ["last"]
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_where_the_ledger_is_can_be_seen(tmp_path, named):
+    place = tmp_path / "results.sqlite" if named else tmp_path / "data" / "guestmark" / "ledger.sqlite"
+    environment = {"XDG_DATA_HOME": str(tmp_path / "data"), "GUESTMARK_LEDGER": str(place) if named else ""}
+    if not named:
+        empty = guestmark("runs", **environment)
+        assert (empty.returncode, empty.stderr) == (0, f"guestmark: the ledger {place} holds no runs yet\n")
+    assert guestmark("exec", "-q", "--blocks", "1", "--", "true", **environment).returncode == 0
+    listed = guestmark("runs", **environment)
+    assert listed.stderr == f"guestmark: the ledger is {place}\n"
+    assert str(place) not in listed.stdout  # the table is read by programs
+    assert guestmark("runs", "--json", **environment).stderr == ""
+    assert "~/.local/share/guestmark/ledger.sqlite" in " ".join(guestmark("runs", "--help").stdout.split())
+
+
+def test_the_doctor_names_the_ledger_without_its_password(tmp_path):
+    code = "from guestmark.cli.doctor_verb import _ledger; print(_ledger())"
+    told = python(code, GUESTMARK_LEDGER="postgresql://me:secret@lab/runs").stdout
+    assert told == "postgresql://me:***@lab/runs\n"
+    told = python(code, GUESTMARK_LEDGER="", XDG_DATA_HOME=str(tmp_path)).stdout
+    assert told == f"{tmp_path}/guestmark/ledger.sqlite\n"
+    told = python(code, GUESTMARK_LEDGER="~/runs.sqlite", HOME=str(tmp_path)).stdout
+    assert told == f"{tmp_path}/runs.sqlite\n"
+
+
 def test_a_bug_is_told_in_two_lines_and_kept(tmp_path):
     code = (
         "import sys; import guestmark.cli.app as app\n"
