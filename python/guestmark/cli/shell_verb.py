@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from guestmark.cli import options
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
 
 SETTINGS = {"allow_interspersed_args": False}
 
@@ -39,7 +42,8 @@ def command(
     """Open a shell in the very guest that would be measured.
 
     It is booted as for a trial, in the current directory with the current environment and user; what is written to its
-    disk is gone at the end.
+    disk is gone at the end. Where standard input or output is no terminal, neither has the shell one: it reads its
+    commands from a pipe or a file. The exit status is the shell's.
     """
     from guestmark.errors import MachineError, PlatformUnusableError, UsageError
     from guestmark.experiment import preflight
@@ -76,10 +80,19 @@ def command(
     try:
         with registry.get(cell.platform).start(cell) as machine:
             machine.attest()
-            status = machine.agent.interactive(words, env=caller.env, cwd=caller.cwd, **identity)
+            status = _joined(machine.agent, words, env=caller.env, cwd=caller.cwd, **identity)
     except MachineError as error:
         tail = error.console.strip().splitlines()[-10:]
         if tail:
             sys.stderr.write(os.linesep.join(["the machine's last words:", *tail, ""]))
         raise
     raise typer.Exit(status)
+
+
+def _joined(agent: Agent, words: list[str], **where: Any) -> int:
+    """Runs the command on a terminal when we have one at both ends, else on plain streams, so that scripts can be
+    piped in and output be piped on; its exit status.
+    """
+    if os.isatty(0) and os.isatty(1):
+        return agent.interactive(words, **where)
+    return agent.piped(words, **where)
