@@ -117,3 +117,18 @@ def test_a_bug_is_told_in_two_lines_and_kept(tmp_path):
     assert len(shown.stderr.splitlines()) == 2
     (report,) = tmp_path.rglob("crash-*.txt")
     assert "Traceback" in report.read_text()
+
+
+def test_a_run_is_analysed_once_to_be_shown(tmp_path):
+    """The analysis is most of what `show` computes itself."""
+    environment = {"GUESTMARK_LEDGER": str(tmp_path / "ledger.sqlite")}
+    assert guestmark("exec", "-q", "--blocks", "2", "--", "true", **environment).returncode == 0
+    code = (
+        "import sys; from guestmark.cli import main\n"
+        "analyses = []\n"
+        "def note(frame, event, _):\n"
+        "    if event == 'call' and frame.f_code.co_name == 'analyse': analyses.append(frame.f_code.co_filename)\n"
+        "sys.argv = ['guestmark', 'show', 'last']; sys.setprofile(note); status = main(); sys.setprofile(None)\n"
+        "print(status, len(analyses), file=sys.stderr)"
+    )
+    assert python(code, **environment).stderr == "0 1\n"

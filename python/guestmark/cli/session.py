@@ -158,13 +158,15 @@ def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> i
 
 def show(stored: StoredRun, outputs: Outputs) -> None:
     """Prints the report and writes the documents that were asked for."""
-    from guestmark.report import export_format, formats
-    from guestmark.report.analysis import analyse
     from guestmark.report.terminal import print_page, print_report
 
-    analysis = analyse(stored.plan, stored.trials, stored.unusable)
-    for name, path in outputs.files():
-        write(formats.render(stored, export_format.Format(name), analysis), path)
+    if outputs.files():
+        from guestmark.report import export_format, formats
+        from guestmark.report.analysis import analyse
+
+        analysis = analyse(stored.plan, stored.trials, stored.unusable)
+        for name, path in outputs.files():
+            write(formats.render(stored, export_format.Format(name), analysis), path)
     if not outputs.stdout_taken:
         from rich.console import Console
 
