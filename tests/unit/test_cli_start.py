@@ -132,3 +132,33 @@ def test_a_run_is_analysed_once_to_be_shown(tmp_path):
         "print(status, len(analyses), file=sys.stderr)"
     )
     assert python(code, **environment).stderr == "0 1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["exec"], "missing argument '-- COMMAND...'", "guestmark exec --help"),
+        (["shell"], "missing option '--on'", "guestmark shell --help"),
+        (["exec", "--block", "3", "--", "true"], "no such option: --block", "did you mean --blocks?"),
+        (["exec", "--blocks", "0", "--", "true"], "'--blocks': it should be greater than", "--help"),
+        (["exec", "--blocks", "x", "--", "true"], "'--blocks': it should be a valid integer\n", "--help"),
+        (["exec", "--null", "some", "--", "true"], "'--null': 'some' is not one of 'baseline'", "--help"),
+        (["--versio"], "no such option: --versio", "did you mean --version?"),
+        (["plans", "show"], "no plan is named", "known: "),
+        (["plans", "cpu"], "plans takes no word 'cpu'", "did you mean guestmark plans show cpu?"),
+        (["plans", "show", "cpu", "tour"], "plans takes no word 'tour'", "guestmark plans show NAME"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_two_lines(arguments, message, hint):
+    shown = guestmark(*arguments)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    said, todo = shown.stderr.splitlines(keepends=True)
+    assert said.startswith(f"guestmark: {message[0]}") or said.startswith("guestmark: invalid value for")
+    assert message in said
+    assert hint in todo
+
+
+def test_without_a_verb_the_help_is_shown_as_a_mistake():
+    shown = guestmark()
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == guestmark("--help").stdout

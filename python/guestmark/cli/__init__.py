@@ -12,10 +12,10 @@ def main() -> int:
     try:
         from guestmark.cli.app import app
 
-        app(prog_name="guestmark")
+        status = app(prog_name="guestmark", standalone_mode=False)
     except BaseException as error:
         return faults.status_after(error)
-    return 0
+    return status if isinstance(status, int) else 0
 
 
 def _open_closed_streams() -> None:

@@ -41,9 +41,12 @@ def command(
             _list(opened)
         return
     if words[0] != "show" or len(words) != 2:
+        if words == ["show"]:
+            raise UsageError("no plan is named", hint=f"known: {', '.join(library.names())}")
+        named = f"did you mean guestmark plans show {words[0]}? " if words[0] in library.names() else ""
         raise UsageError(
-            f"plans {' '.join(words)}: that is not known",
-            hint="guestmark plans, or guestmark plans show NAME",
+            f"plans takes no word {words[0] if words[0] != 'show' else words[2]!r}",
+            hint=f"{named}guestmark plans lists them, guestmark plans show NAME prints one",
         )
     sys.stdout.write(library.builtin(words[1]))
 
