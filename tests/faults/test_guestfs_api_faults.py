@@ -4,7 +4,6 @@ import os
 import shutil
 
 import pytest
-from command_line import CommandLine
 
 from guestmark.core.model import Cell, CellStatus, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -29,8 +28,7 @@ null = "none"
 needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")
 
 
-def run(tmp_path, platform, **environment):
-    guestmark = CommandLine(tmp_path)
+def run(guestmark, tmp_path, platform, **environment):
     guestmark.environment |= environment
     plan = tmp_path / "api.toml"
     plan.write_text(PLAN.format(platform=platform))

@@ -12,14 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import CHECKOUT, CommandLine
-from netboot_trial import growing, prepared, workload
 
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
 from guestmark.workloads.netboot import machine as machines
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot import workload as workloads
-from processes import gone, wait_until
+from tests.framework import IMPORTABLE
+from tests.framework.command_line import CommandLine
+from tests.framework.netboot import growing, prepared, workload
+from tests.framework.processes import gone, wait_until
 
 ROMS = Path("/usr/lib/ipxe/qemu")
 PLAN = """
@@ -222,9 +223,8 @@ def test_a_tap_that_the_kernel_refuses(monkeypatch):
 
 
 CONTROLLER = """
-import sys, time
-sys.path[:0] = [{tests!r}, {faults!r}, {python!r}]
-from netboot_trial import prepared
+import time
+from tests.framework.netboot import prepared
 with prepared() as (one, machine):
     print(machine.vmm_pid, one._server.pid, machine.scratch, flush=True)
     time.sleep(120)
@@ -232,9 +232,12 @@ with prepared() as (one, machine):
 
 
 def test_a_killed_controller_leaves_nothing():
-    folders = {name: str(CHECKOUT / name) for name in ("tests", "tests/faults", "python")}
-    code = CONTROLLER.format(tests=folders["tests"], faults=folders["tests/faults"], python=folders["python"])
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as controller:
+    with subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER],
+        env={**os.environ, "PYTHONPATH": IMPORTABLE},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as controller:
         qemu, server, scratch = controller.stdout.readline().split()
         controller.send_signal(signal.SIGKILL)
         controller.wait()

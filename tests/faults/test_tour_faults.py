@@ -4,12 +4,6 @@ import signal
 import time
 
 import pytest
-from command_line import CommandLine
-
-
-@pytest.fixture
-def guestmark(tmp_path):
-    return CommandLine(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from command_line import CommandLine
 
 from guestmark.agent import syscalls
 from guestmark.core import registry as kinds
@@ -14,6 +13,7 @@ from guestmark.platforms import registry
 from guestmark.platforms.nested import images as nested_images
 from guestmark.platforms.nested.outer import OUTERS, outer_memory
 from guestmark.workloads import base
+from tests.framework.command_line import CommandLine
 
 FACTORS = {"memory": "256M", "size": "64M", "filesystem": "ext2"}
 
@@ -102,10 +102,9 @@ def test_an_outer_processor_without_virtualization_is_said():
         pass
 
 
-def test_too_little_memory_is_computed_before_anything_starts(tmp_path):
+def test_too_little_memory_is_computed_before_anything_starts(guestmark):
     cell = cell_of("tcg/tcg/uml", size="1G")
     assert outer_memory(cell) > outer_memory(cell, 1) > (256 << 20) + (1 << 30)
-    guestmark = CommandLine(tmp_path)
     result = guestmark("exec", "--on", "tcg/kvm", "--set", "memory=4T", "--", "true", timeout=30)
     assert result.status == 3
     assert "tcg/kvm needs " in result.stderr
@@ -127,8 +126,7 @@ def test_direct_io_on_an_image_in_the_outer_guests_memory_is_refused():
         nested_images.check(cell)
 
 
-def test_trials_of_a_block_share_the_outer_guest(tmp_path):
-    guestmark = CommandLine(tmp_path)
+def test_trials_of_a_block_share_the_outer_guest(guestmark):
     result = guestmark.measure(
         "--on", "tcg/uml", "--set", "memory=256M", "--null", "baseline", "--blocks", 1, "--warmup", 0,
         "--iterations", 1, "--", "sh", "-c", "grep -q UML /proc/cpuinfo", timeout=300,
@@ -159,8 +157,7 @@ def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(tmp_path):
 
 
 @pytest.mark.long
-def test_the_doctor_finds_out_about_kvm_in_tcg(tmp_path):
-    guestmark = CommandLine(tmp_path)
+def test_the_doctor_finds_out_about_kvm_in_tcg(guestmark):
     result = guestmark("doctor", "--nested", "--again", "--json", timeout=250)
     assert result.status == 0, result.stderr
     found = {one["name"]: one for one in result.document()["platforms"]}

@@ -3,12 +3,12 @@
 import math
 
 import pytest
-from report_runs import EXEC, MEMORY, constructed, host_uml_tcg, memory_sweep
 
 from guestmark.core.model import Cell, CellStatus, TrialStatus
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.stats import Verdict
 from guestmark.stats.analysis import analyse
+from tests.framework.runs import EXEC, MEMORY, constructed, host_uml_tcg, memory_sweep
 
 
 def test_verdicts_of_a_plain_run() -> None:
