@@ -53,6 +53,7 @@ def test_uml_without_ptrace_says_what_the_host_forbids(guestmark, filtered):
     assert boot(guestmark, "--on", "uml").status == 0
 
 
+@pytest.mark.usefixtures("guests_known")
 @pytest.mark.parametrize(
     ("platform", "reached"), [("uml", {"handover"}), ("tcg", {"firmware", "handover", "first_line"})]
 )
@@ -67,6 +68,7 @@ def test_a_kernel_that_panics_has_the_phases_until_then(guestmark, platform, rea
     assert not guestmark.leftovers()
 
 
+@pytest.mark.usefixtures("guests_known")
 def test_a_kernel_that_hangs_has_the_phases_until_then(guestmark):
     waiting = "kernel_args=rdinit=/no/such/program root=/dev/never rootwait"
     result = boot(guestmark, "--on", "uml", "--trial-limit", "5s", "--set", waiting)
@@ -79,6 +81,7 @@ def test_a_kernel_that_hangs_has_the_phases_until_then(guestmark):
     assert not guestmark.leftovers()
 
 
+@pytest.mark.usefixtures("guests_known")
 def test_a_command_that_fails_fails_the_trial(guestmark):
     result = boot(guestmark, "--on", "uml", "--", "sh", "-c", "exit 7")
     assert result.status == 3, result.stderr

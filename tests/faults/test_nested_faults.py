@@ -85,15 +85,8 @@ def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said):
             assert {int(pid) for pid in left[1:]} <= mine
 
 
-@pytest.fixture
-def marker(tmp_path):
-    """A file that commands in guests read, so that their running can be seen from outside."""
-    file = tmp_path / "marker"
-    file.touch()
-    return file
-
-
 @pytest.mark.long
+@pytest.mark.usefixtures("nested_known")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
 def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(guestmark, marker, number):
     command = ("sh", "-c", f"sleep 20 <{marker}")
@@ -109,6 +102,7 @@ def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(gues
     guestmark.assert_nothing_left()
 
 
+@pytest.mark.usefixtures("nested_known")
 @pytest.mark.parametrize("phase", ["starting", pytest.param("running", marks=pytest.mark.long)])
 def test_a_killed_controller_leaves_no_layer(guestmark, marker, phase):
     with guestmark.running(*arguments(1, "sh", "-c", f"sleep 60 <{marker}")) as process:
@@ -124,6 +118,7 @@ def test_a_killed_controller_leaves_no_layer(guestmark, marker, phase):
     guestmark.assert_nothing_left()
 
 
+@pytest.mark.usefixtures("nested_known")
 def test_an_interrupted_run_stops_the_outer_guest_too(guestmark):
     with guestmark.running(*arguments(2, "sleep", "60")) as process:
         assert wait_until(guestmark.hypervisors, 60)

@@ -18,7 +18,6 @@ from guestmark.workloads.netboot import machine as machines
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot import workload as workloads
 from tests.framework import IMPORTABLE
-from tests.framework.command_line import CommandLine
 from tests.framework.netboot import growing, prepared, workload
 from tests.framework.processes import gone, wait_until
 
@@ -40,12 +39,14 @@ null = "none"
 
 
 @pytest.fixture
-def run_plan(tmp_path):
+def run_plan(guestmark, tried_platforms, tmp_path):
     """Runs a plan of one cell as a user would; the cells' factors as TOML lines."""
+
+    guestmark.knows(tried_platforms, "tcg")
 
     def run(factors="", port=0):
         (tmp_path / "plan.toml").write_text(PLAN.format(factors=factors, port=port))
-        return CommandLine(tmp_path)("run", "plan.toml", timeout=120)
+        return guestmark("run", "plan.toml", timeout=120)
 
     return run
 
@@ -105,8 +106,8 @@ def test_the_port_is_in_use(run_plan):
     assert f"port {port} on 127.0.0.1 is in use" in result.stderr
 
 
-def test_another_factor_of_another_workload(tmp_path):
-    result = CommandLine(tmp_path)("exec", "--on", "tcg", "--set", "nic=e1000", "--", "true")
+def test_another_factor_of_another_workload(guestmark):
+    result = guestmark("exec", "--on", "tcg", "--set", "nic=e1000", "--", "true")
     assert result.status == 2
     assert "nic" in result.stderr
 

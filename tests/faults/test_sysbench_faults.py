@@ -14,7 +14,6 @@ from guestmark.disks import loop
 from guestmark.experiment import preflight
 from tests.framework import IMPORTABLE
 from tests.framework.cells import cell_of
-from tests.framework.command_line import CommandLine
 from tests.framework.guests import started
 from tests.framework.processes import wait_until
 
@@ -203,14 +202,14 @@ def test_a_killed_controller_leaves_no_mount_no_loop_device_and_no_image(tmp_pat
     assert wait_until(lambda: not list(tmp_path.iterdir()) and not left())
 
 
-def test_a_missing_program_is_said_before_anything_starts(tmp_path):
+def test_a_missing_program_is_said_before_anything_starts(guestmark, tmp_path):
     plan = tmp_path / "mine.toml"
     plan.write_text(
         'schema = "guestmark-plan/1"\nname = "mine"\ntitle = "?"\nplatforms = ["host"]\n'
         '[workloads.cpu]\nkind = "sysbench"\nparams.test = "cpu"\n'
         '[workloads.io]\nkind = "fio"\nparams.job = "[a]\\nrw=read\\nsize=1M\\n"\n'
     )
-    result = CommandLine(tmp_path)("run", plan, "--blocks", "1", env={"PATH": str(tmp_path)})
+    result = guestmark("run", plan, "--blocks", "1", env={"PATH": str(tmp_path)})
     assert result.status == 3
     assert not result.stdout
     for said in ("sysbench is not installed (install the package sysbench)", "fio is not installed"):

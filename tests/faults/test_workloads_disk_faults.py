@@ -145,6 +145,7 @@ repetition = {{ blocks = 1, warmup = 0, iterations = 1, null = "none" }}
 """
 
 
+@pytest.mark.usefixtures("guests_known")
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("ending", ["interrupted", "failed"])
 def test_images_stay_behind_only_when_asked(guestmark, tmp_path, ending, keep):
@@ -166,6 +167,7 @@ def test_images_stay_behind_only_when_asked(guestmark, tmp_path, ending, keep):
         assert wait_until(lambda: not any(place.iterdir()))
 
 
+@pytest.mark.usefixtures("guests_known")
 def test_a_trial_that_works_leaves_nothing_to_keep(guestmark, tmp_path):
     (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
     place = tmp_path / "images"
@@ -187,6 +189,7 @@ def test_a_location_that_is_too_small_is_said_before_anything_starts(guestmark, 
     assert "no runs" in guestmark("runs").stdout + guestmark("runs").stderr
 
 
+@pytest.mark.usefixtures("guests_known")
 def test_a_mount_option_the_kernel_rejects_fails_its_cell_alone(guestmark, tmp_path):
     (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
     result = guestmark(

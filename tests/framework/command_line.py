@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.framework import PACKAGES
+from tests.framework.caches import TriedPlatforms, private_cache
 from tests.framework.processes import others, wait_until
 
 _HYPERVISORS = (b"qemu-system-x86_64", b"linux.uml")
@@ -32,15 +33,17 @@ class Result:
 
 
 class CommandLine:
-    """`guestmark` with a ledger of its own; every call is bounded in time."""
+    """`guestmark` with a ledger and a cache of its own; every call is bounded in time."""
 
     def __init__(self, folder: Path) -> None:
         self.ledger = folder / "ledger.sqlite"
+        self.cache = private_cache(folder / "cache")
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(PACKAGES),
             "GUESTMARK_LEDGER": str(self.ledger),
             "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CACHE_HOME": str(self.cache),
         }
         self.folder = folder
         self.scratch = folder / "scratch"
@@ -52,6 +55,10 @@ class CommandLine:
         made.scratch.mkdir()
         made.environment |= {"TMPDIR": str(made.scratch), "XDG_RUNTIME_DIR": str(made.scratch)}
         return made
+
+    def knows(self, tried: TriedPlatforms, *platforms: str) -> None:
+        """From now on calls take these platforms as already tried: the first guest they start is a trial's."""
+        tried.copy_to(self.cache, platforms, {"TMPDIR": str(self.folder)})
 
     def start(
         self,
@@ -120,20 +127,6 @@ class CommandLine:
                 if any(_target(link) == str(file) for link in Path(f"/proc/{pid}/fd").iterdir()):
                     return True
         return False
-
-    def second_hypervisors(self, seconds: float = 60) -> list[int]:
-        """Waits for the hypervisor of the first trial: the first one only finds out whether guests can be started."""
-        assert wait_until(self.hypervisors, seconds), "no guest was tried"
-        tried = set(self.hypervisors())
-        found: list[int] = []
-
-        def begun() -> bool:
-            found[:] = self.hypervisors()
-            tried.update(found if tried.intersection(found) else ())  # UML's threads and programs
-            return bool(found) and tried.isdisjoint(found)
-
-        assert wait_until(begun, seconds), "no guest was started for a trial"
-        return found
 
     def leftovers(self) -> list[int | Path]:
         """Hypervisors and temporary files that are there now."""

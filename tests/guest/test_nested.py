@@ -13,7 +13,6 @@ from guestmark.platforms import registry
 from guestmark.platforms.nested import images as nested_images
 from guestmark.platforms.nested.outer import OUTERS, outer_memory
 from guestmark.workloads import base
-from tests.framework.command_line import CommandLine
 
 FACTORS = {"memory": "256M", "size": "64M", "filesystem": "ext2"}
 
@@ -126,6 +125,7 @@ def test_direct_io_on_an_image_in_the_outer_guests_memory_is_refused():
         nested_images.check(cell)
 
 
+@pytest.mark.usefixtures("nested_known")
 def test_trials_of_a_block_share_the_outer_guest(guestmark):
     result = guestmark.measure(
         "--on", "tcg/uml", "--set", "memory=256M", "--null", "baseline", "--blocks", 1, "--warmup", 0,
@@ -148,8 +148,8 @@ def test_three_layers():
         assert guest.attest()["inner"]["guest"]["cpu"] == "UML"
 
 
-def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(tmp_path):
-    result = CommandLine(tmp_path)("doctor", "--json", timeout=120)
+def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(guestmark):
+    result = guestmark("doctor", "--json", timeout=120)
     assert result.status == 0, result.stderr
     found = {one["name"]: one for one in result.document()["platforms"]}
     assert found["tcg/kvm"]["usable"] in {True, None}, found["tcg/kvm"]

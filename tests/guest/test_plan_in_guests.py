@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.usefixtures("guests_known")
 @pytest.mark.timeout(280)
 def test_the_example_plan_in_a_guest(guestmark):
     result = guestmark(

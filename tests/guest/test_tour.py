@@ -12,6 +12,7 @@ ROWS = (
 )
 
 
+@pytest.mark.usefixtures("guests_known")
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_whole_tour(guestmark, tmp_path):
