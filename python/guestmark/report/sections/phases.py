@@ -12,6 +12,7 @@ from guestmark.page.text import line
 from guestmark.plan.boot_metrics import AGENT, PHASES, TOTAL
 from guestmark.report import figures
 from guestmark.report.analysis import CellResult, WorkloadResult
+from guestmark.report.sections.names import brief
 
 INITCALLS = "initcalls"  # a fact of trials whose kernel was made to say how long each took
 LETTERS = "VFEKMRAWPX"  # of the phases in their order
@@ -30,7 +31,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         value = total / unit.size
         text = f"{figures.number(value, figures.decimals(None, value))} {unit.name}"
         parts = tuple(seconds / unit.size for seconds in phases(result))
-        rows.append(StackRow(result.cell.id, parts, text))
+        rows.append(StackRow(brief(result, workload), parts, text))
         most = max(range(len(parts)), key=parts.__getitem__)
         said.append(f"{result.cell.id} {text}, most of it {_name(most)}")
     chart = Chart(

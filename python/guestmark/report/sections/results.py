@@ -12,7 +12,7 @@ from guestmark.plan.model import CellStatus, Metric, Trial, TrialStatus
 from guestmark.report import figures
 from guestmark.report.analysis import CellResult, WorkloadResult
 from guestmark.report.sections.durability import MEANING, durability
-from guestmark.report.sections.names import row_names
+from guestmark.report.sections.names import brief, row_names
 from guestmark.report.sections.verdicts import TONES
 from guestmark.stats.compare import Comparison, label
 
@@ -110,7 +110,7 @@ def _chart(workload: WorkloadResult) -> list[Chart]:
         ratio = comparison.ratio or 1.0
         drawn.append(
             RatioRow(
-                result.cell.id,
+                brief(result, workload),
                 TONES[comparison.verdict],
                 tuple((block + 1, value) for block, value in ratios.items()),
                 ratio,
