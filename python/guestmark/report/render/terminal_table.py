@@ -108,7 +108,8 @@ def is_numbered(key: Table | None, lead: Table | None, width: int) -> bool:
     room = width
     if lead is not None:
         room -= _figures_width(lead, noted=False) + SHORTEST_BAR
-    return taken(_names(key, numbered=False)) > min(room, width // 2)
+    full, brief = (taken(_names(key, numbered=numbered)) for numbered in (False, True))
+    return full > min(room, width // 2) and brief < full
 
 
 def key_lines(key: Table, width: int) -> list[Text]:
