@@ -91,7 +91,8 @@ def svg(chart: Chart) -> Markup:
 def _drawn(spec: dict[str, Any], alternative: str) -> Markup:
     import vl_convert
 
-    text = vl_convert.vegalite_to_svg({"config": _CONFIG, "autosize": {"type": "pad"}, "padding": 2, **spec})
+    whole = {"config": _CONFIG, "autosize": {"type": "pad"}, "padding": 2, **_inert(spec)}
+    text = vl_convert.vegalite_to_svg(whole)
     root = ElementTree.fromstring(text)
     for element in root.iter():  # in a page svg is known without its name space
         element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
@@ -101,6 +102,15 @@ def _drawn(spec: dict[str, Any], alternative: str) -> Markup:
     root.set("role", "img")
     root.set("aria-label", alternative)
     return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _inert(value: Any) -> Any:
+    """A specification without anything active in its texts; some of it would end the process that draws."""
+    if isinstance(value, str):
+        return inert(value)
+    if isinstance(value, dict):
+        return {name: _inert(item) for name, item in value.items()}
+    return [_inert(item) for item in value] if isinstance(value, list) else value
 
 
 def _slim(element: ElementTree.Element) -> None:
@@ -152,7 +162,7 @@ def _lanes(
     """A chart of lanes: above each its label on the left and a figure, with its tone, on the right."""
     count = len(labels)
     heads = [
-        {"lane": lane - 0.37, "label": inert(label), "said": inert(said), "colour": _colour(tone)}
+        {"lane": lane - 0.37, "label": label, "said": said, "colour": _colour(tone)}
         for lane, (label, said, tone) in enumerate(labels)
     ]
     y = {

@@ -33,6 +33,7 @@ _WORDY = 12  # columns that words at the end of a row are given at least
 _NARROWEST = 8  # columns a name keeps when room is short
 NOTED = 100  # columns from which remarks beside cells have room
 _SHORT = 24  # columns a name may take of a narrow terminal
+_SAVES = 0.8  # of the room that names take, numbers with short names may take at most this share
 _GAP = 2
 
 
@@ -109,7 +110,7 @@ def is_numbered(key: Table | None, lead: Table | None, width: int) -> bool:
     if lead is not None:
         room -= _figures_width(lead, noted=False) + SHORTEST_BAR
     full, brief = (taken(_names(key, numbered=numbered)) for numbered in (False, True))
-    return full > min(room, width // 2) and brief < full
+    return full > min(room, width // 2) and brief < _SAVES * full
 
 
 def key_lines(key: Table, width: int) -> list[Text]:
