@@ -168,9 +168,9 @@ def show(stored: StoredRun, outputs: Outputs) -> None:
         for name, path in outputs.files():
             write(formats.render(stored, export_format.Format(name), analysis), path)
     if not outputs.stdout_taken:
-        from rich.console import Console
+        from guestmark.cli.console import Console
 
-        console = Console(highlight=False)
+        console = Console()
         if outputs.page is not None:
             print_page(outputs.page(stored, console.width), console)
             return
