@@ -68,6 +68,7 @@ def command(
     (cell,) = matrix.cells
     caller = Caller.current()
     words = argv or [caller.env.get("SHELL") or "/bin/sh"]
+    preflight.check_kernels([cell])
     for result in preflight.larger_than_host([cell]).values():
         raise PlatformUnusableError(f"{cell.id}: {result.reason}", hint=result.hint)
     if shares_root(cell.platform):

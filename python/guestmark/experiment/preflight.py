@@ -3,8 +3,10 @@
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.appliance.bzimage import NotABzImageError, release_of
 from guestmark.disks import preflight as disks
 from guestmark.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.plan.model import Cell, Plan
@@ -27,6 +29,25 @@ def check_requests(plan: Plan) -> None:
         by_name.setdefault(cell.workload.name, []).append(cell)
     for name, cells in by_name.items():
         workloads.check_request(name, plan, cells)
+    check_kernels(plan.cells)
+
+
+def check_kernels(cells: Iterable[Cell]) -> None:
+    """Raises `UsageError` for a file that was given as kernel and is none."""
+    for cell in cells:
+        layers = parse_platform(cell.platform).layers
+        if any(layer.arch is not None or layer.kind == "ssh" for layer in layers):
+            continue  # what another machine or processor starts is not ours to read
+        if path := cell.factors.get("kernel"):
+            try:
+                release_of(Path(path))
+            except NotABzImageError as error:
+                raise UsageError(error.message, hint=error.hint) from error
+            except OSError as error:
+                raise UsageError(
+                    f"the kernel {path} cannot be read: {error.strerror or error}",
+                    hint=f"copy it as root to where you may read it, or sudo chmod +r {path}",
+                ) from error
 
 
 def check_platforms(
