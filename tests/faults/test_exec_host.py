@@ -1,10 +1,13 @@
 """`guestmark exec` on the host, end to end: what it measures, and every way a command can fail."""
 
 import os
+import signal
 import sys
 
 import pytest
 from command_line import CommandLine, all_trials
+
+from processes import wait_until
 
 METRICS = {"wall_s", "guest_wall_s", "user_s", "system_s", "max_rss_bytes"}
 VERDICTS = {"faster", "slower", "no difference", "inconclusive"}
@@ -90,10 +93,6 @@ def test_directory_environment_and_input_are_the_callers(guestmark, tmp_path):
 @pytest.mark.parametrize(
     ("command", "telling"),
     [
-        (["no-such-command"], "no-such-command"),
-        (["sleep 1"], "sh -c"),
-        (["./no-such-file"], "no-such-file"),
-        (["/etc/passwd"], "/etc/passwd"),
         (["sh", "-c", "echo oops >&2; exit 3"], "exit status 3: oops"),
         (["sh", "-c", "kill -SEGV $$"], "SIGSEGV"),
         (["sh", "-c", "kill -KILL $$"], "SIGKILL"),
@@ -105,6 +104,74 @@ def test_a_command_that_fails(guestmark, command, telling):
     assert telling in reason_of(result)
     assert "\n" not in reason_of(result)
     assert result.document()["cells"][0]["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("command", "telling"),
+    [
+        (["no-such-command"], "command not found: 'no-such-command'"),
+        (["slepe", "1"], "did you mean 'sleep'?"),
+        (["sleep 0.01"], "did you mean: -- sleep 0.01\n"),
+        (["sleep 0.01 | cat"], "did you mean: -- sh -c 'sleep 0.01 | cat'\n"),
+        (["tool"], "called ./tool"),  # the working directory is not in PATH
+        (["./no-such-file"], "no-such-file"),
+        (["./sub/../tool/"], "tool/"),
+        (["./text"], "chmod +x"),
+        (["/etc/passwd"], "'/etc/passwd' is not executable"),
+        (["/usr"], "'/usr' is a directory"),
+        (["/dev/null"], "not a regular file"),
+        (["locked"], "bin/locked' is not executable"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["exec", "shell"])
+def test_a_command_that_cannot_be_run_is_told_before_anything_starts(
+    guestmark, tmp_path, verb, command, telling
+):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "locked").write_text("#!/bin/sh\n")
+    (tmp_path / "text").write_text("text\n")
+    (tmp_path / "tool").write_text("#!/bin/sh\n")
+    (tmp_path / "tool").chmod(0o755)
+    path = f"/usr/local/bin:/usr/bin:/bin:{tmp_path / 'bin'}"
+    result = guestmark(verb, "--on", "uml", "--", *command, env={"PATH": path})
+    assert result.status == 2
+    assert telling in result.stderr
+    assert len(result.stderr.splitlines()) == 2
+    assert not guestmark.ledger.exists()  # nothing was begun
+
+
+def test_a_command_is_looked_for_where_the_caller_would_find_it(guestmark, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool with spaces").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "tool with spaces").chmod(0o755)
+    for command, path in (
+        ("tool with spaces", "/bin:bin"),
+        ("tool with spaces", f"{tmp_path}/bin"),
+        ("bin/../bin/tool with spaces", ""),
+    ):
+        result = guestmark.measure(
+            "--null", "none", "--blocks", 1, "--iterations", 1, "--", command, env={"PATH": path}
+        )
+        assert result.status == 0, result.stderr
+
+
+def test_a_command_that_has_gone_is_told_when_its_run_is_resumed(guestmark, tmp_path):
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\necho >>begun; [ $(wc -l <begun) -lt 2 ] || exec sleep 60\n")
+    tool.chmod(0o755)
+    process = guestmark.start(
+        "exec", "--null", "none", "--warmup", 0, "--iterations", 1, "--blocks", 3, "--", "./tool"
+    )
+    begun = tmp_path / "begun"
+    assert wait_until(lambda: begun.exists() and begun.read_text() == "\n\n", 30)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    tool.unlink()
+    result = guestmark("resume", "last")
+    assert result.status == 2
+    assert "command not found: './tool'" in result.stderr
+    assert len(guestmark.trials_of()) == 1
 
 
 def test_a_time_limit_ends_the_whole_process_group(guestmark):

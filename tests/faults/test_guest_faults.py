@@ -1,6 +1,7 @@
 """Guests that crash, hang, starve or are killed: the trial fails with a reason, and nothing is left behind."""
 
 import contextlib
+import os
 import signal
 import time
 
@@ -100,6 +101,30 @@ def test_a_killed_controller_leaves_nothing(guestmark, platform, after):
         process.wait()
     assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
     assert guestmark("runs").status == 0
+
+
+@pytest.mark.parametrize("platform", GUESTS)
+def test_a_guest_larger_than_the_host_is_not_started(guestmark, platform):
+    """No hypervisor is found either, so anything that was started would be told instead."""
+    settings = ("--on", platform, "--set", "memory=900T")
+    for verb in ("exec", "shell"):
+        result = guestmark(verb, *settings, "--", "/bin/true", env={"PATH": "/nowhere"})
+        assert result.status == 3
+        said, hint = result.stderr.splitlines()
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+        assert f"needs 900T of memory and 64M for its hypervisor, this host has {total:.1f}G" in said
+        assert "--set memory=512M" in hint
+    assert not guestmark.trials_of()
+
+
+def test_a_level_larger_than_the_host_is_left_out_alone(guestmark):
+    result = guestmark.measure(
+        "--on", "uml", "--set", "memory=512M,900T", "--null", "none", "--blocks", 1, "--", "true"
+    )
+    assert result.status == 1
+    cells = {cell["id"]: cell for cell in result.document()["cells"]}
+    assert cells["uml memory=512M"]["status"] == "ok"
+    assert cells["uml memory=900T"]["status"] == "unusable"
 
 
 def test_a_guest_that_refuses_to_start_does_not_stop_the_others(guestmark):

@@ -242,6 +242,18 @@ def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark, tmp_path):
     assert len(all_trials(resumed.document())) == 3 * 40  # the null copy, too
 
 
+def test_a_command_of_a_plan_that_is_not_there_starts_nothing(guestmark, plan):
+    plan.write_text(PLAN.replace('command = ["sh", "-c", ', 'command = ["slepe", '))
+    result = guestmark("run", plan)
+    assert result.status == 2
+    assert "did you mean 'sleep'" in result.stderr
+    plan.write_text(PLAN.replace('command = ["sh", "-c", "sleep 0.08"]', 'command = ["sleep 0.08"]'))
+    result = guestmark("run", plan)
+    assert result.status == 2
+    assert 'did you mean: command = ["sleep", "0.08"]' in result.stderr
+    assert not guestmark.ledger.exists()
+
+
 def test_one_failing_workload_does_not_stop_the_others(guestmark, plan):
     plan.write_text(PLAN.replace('"sleep 0.08"', '"echo broken >&2; exit 3"'))
     result = run(guestmark, plan, "--blocks", 3)

@@ -43,7 +43,7 @@ def test_an_interrupted_tour(guestmark):
     process = guestmark.start("tour", "--on", "uml")
     seen = b""
     deadline = time.monotonic() + 150
-    while b"block 1:" not in seen and time.monotonic() < deadline and process.poll() is None:
+    while b"block 1 " not in seen and time.monotonic() < deadline and process.poll() is None:
         seen += process.stderr.readline()
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=40)

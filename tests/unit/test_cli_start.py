@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-HEAVY = ("numpy", "scipy", "polars", "sqlalchemy", "pydantic", "rich", "msgspec")
+HEAVY = ("numpy", "scipy", "polars", "sqlalchemy", "pydantic", "rich", "msgspec", "jinja2", "vl_convert")
 
 
 def python(code, *arguments, **environment):
@@ -79,6 +79,31 @@ def test_runs_are_completed_from_the_ledger(tmp_path):
     assert guestmark(**environment, **words).stdout.split() == ["last"]
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_where_the_ledger_is_can_be_seen(tmp_path, named):
+    place = tmp_path / "results.sqlite" if named else tmp_path / "data" / "guestmark" / "ledger.sqlite"
+    environment = {"XDG_DATA_HOME": str(tmp_path / "data"), "GUESTMARK_LEDGER": str(place) if named else ""}
+    if not named:
+        empty = guestmark("runs", **environment)
+        assert (empty.returncode, empty.stderr) == (0, f"guestmark: the ledger {place} holds no runs yet\n")
+    assert guestmark("exec", "-q", "--blocks", "1", "--", "true", **environment).returncode == 0
+    listed = guestmark("runs", **environment)
+    assert listed.stderr == f"guestmark: the ledger is {place}\n"
+    assert str(place) not in listed.stdout  # the table is read by programs
+    assert guestmark("runs", "--json", **environment).stderr == ""
+    assert "~/.local/share/guestmark/ledger.sqlite" in " ".join(guestmark("runs", "--help").stdout.split())
+
+
+def test_the_doctor_names_the_ledger_without_its_password(tmp_path):
+    code = "from guestmark.cli.doctor_verb import _ledger; print(_ledger())"
+    told = python(code, GUESTMARK_LEDGER="postgresql://me:secret@lab/runs").stdout
+    assert told == "postgresql://me:***@lab/runs\n"
+    told = python(code, GUESTMARK_LEDGER="", XDG_DATA_HOME=str(tmp_path)).stdout
+    assert told == f"{tmp_path}/guestmark/ledger.sqlite\n"
+    told = python(code, GUESTMARK_LEDGER="~/runs.sqlite", HOME=str(tmp_path)).stdout
+    assert told == f"{tmp_path}/runs.sqlite\n"
+
+
 def test_a_bug_is_told_in_two_lines_and_kept(tmp_path):
     code = (
         "import sys; import guestmark.cli.app as app\n"
@@ -92,3 +117,48 @@ def test_a_bug_is_told_in_two_lines_and_kept(tmp_path):
     assert len(shown.stderr.splitlines()) == 2
     (report,) = tmp_path.rglob("crash-*.txt")
     assert "Traceback" in report.read_text()
+
+
+def test_a_run_is_analysed_once_to_be_shown(tmp_path):
+    """The analysis is most of what `show` computes itself."""
+    environment = {"GUESTMARK_LEDGER": str(tmp_path / "ledger.sqlite")}
+    assert guestmark("exec", "-q", "--blocks", "2", "--", "true", **environment).returncode == 0
+    code = (
+        "import sys; from guestmark.cli import main\n"
+        "analyses = []\n"
+        "def note(frame, event, _):\n"
+        "    if event == 'call' and frame.f_code.co_name == 'analyse': analyses.append(frame.f_code.co_filename)\n"
+        "sys.argv = ['guestmark', 'show', 'last']; sys.setprofile(note); status = main(); sys.setprofile(None)\n"
+        "print(status, len(analyses), file=sys.stderr)"
+    )
+    assert python(code, **environment).stderr == "0 1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["exec"], "missing argument '-- COMMAND...'", "guestmark exec --help"),
+        (["shell"], "missing option '--on'", "guestmark shell --help"),
+        (["exec", "--block", "3", "--", "true"], "no such option: --block", "did you mean --blocks?"),
+        (["exec", "--blocks", "0", "--", "true"], "'--blocks': it should be greater than", "--help"),
+        (["exec", "--blocks", "x", "--", "true"], "'--blocks': it should be a valid integer\n", "--help"),
+        (["exec", "--null", "some", "--", "true"], "'--null': 'some' is not one of 'baseline'", "--help"),
+        (["--versio"], "no such option: --versio", "did you mean --version?"),
+        (["plans", "show"], "no plan is named", "known: "),
+        (["plans", "cpu"], "plans takes no word 'cpu'", "did you mean guestmark plans show cpu?"),
+        (["plans", "show", "cpu", "tour"], "plans takes no word 'tour'", "guestmark plans show NAME"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_two_lines(arguments, message, hint):
+    shown = guestmark(*arguments)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    said, todo = shown.stderr.splitlines(keepends=True)
+    assert said.startswith(f"guestmark: {message[0]}") or said.startswith("guestmark: invalid value for")
+    assert message in said
+    assert hint in todo
+
+
+def test_without_a_verb_the_help_is_shown_as_a_mistake():
+    shown = guestmark()
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == guestmark("--help").stdout

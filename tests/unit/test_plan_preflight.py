@@ -6,12 +6,25 @@ import pytest
 
 from guestmark.core import registry
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.core.model import Cell, LeftOut, Plan, Policy, Trial, TrialStatus, WorkloadSpec, runnable
+from guestmark.core.model import (
+    Cell,
+    LeftOut,
+    Measurement,
+    Metric,
+    Plan,
+    Policy,
+    Trial,
+    TrialStatus,
+    WorkloadSpec,
+    runnable,
+)
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.experiment import preflight
 from guestmark.experiment.estimate import estimate
 from guestmark.ledger import open_ledger
+from guestmark.stats.analysis import analyse
+from guestmark.stats.stopping import decide
 
 
 class Roomy:
@@ -109,3 +122,40 @@ def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan, tmp_
         assert (found.block_s, found.measured, found.declared) == (2 + 2 + 5.5, 1, 2)
         small = estimate(replace(plan, context={"scale": 0.5}), ledger)
         assert (small.block_s, small.measured, small.unknown) == (100.5, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "block_s", "blocks", "expected"),
+    [
+        (Policy(blocks=4), 2.0, 4, "8 s for 4 blocks"),
+        (Policy(min_blocks=10), 2.0, 10, "20 s to 6 min 40 s for 10 to 200 blocks"),
+        (Policy(min_blocks=10), 30.0, 10, "5 min 0 s to 10 min 0 s for 10 to 20 blocks"),
+        (Policy(min_blocks=10), 59.0, 10, "9 min 50 s for 10 blocks"),
+        (Policy(min_blocks=10), 240.0, 3, "12 min 0 s for 3 of 10 blocks: its time limit of 10 min 0 s ends it then"),
+        (Policy(min_blocks=10), 6e3, 1, "1 h 40 min for 1 of 10 blocks: its time limit of 10 min 0 s ends it then"),
+    ],
+)  # fmt: skip
+def test_an_expected_time_agrees_with_the_time_limit(plan, policy, block_s, blocks, expected):
+    """As many blocks are expected as `decide` lets happen."""
+    wall = Metric("wall_s", "s")
+    alone = Plan("p", (replace(plan.cells[0], baseline=True),), policy, (wall,), {"cost": {"host": block_s}})
+    found = estimate(alone, None)
+    assert found.expectation == expected
+    assert found.seconds == block_s * blocks
+    (cell,) = alone.cells
+    trials = [
+        Trial(
+            cell.id,
+            number,
+            0,
+            TrialStatus.OK,
+            measurements=(Measurement(wall, value, (value,)),),
+            duration_s=block_s,
+        )
+        for number, value in enumerate((1.0, 9.0))
+    ]
+    never_precise = analyse(alone, trials)
+    trials = trials[:1]
+    while decide(alone, trials, len(trials), never_precise).state is None:
+        trials.append(replace(trials[0], block=len(trials)))
+    assert len(trials) == found.blocks_in_time

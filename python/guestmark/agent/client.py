@@ -154,6 +154,25 @@ class Agent(BulkCalls):
             self._next_id += 1
             return terminal.run(self._link, call_id, arguments, stdin_fd, stdout_fd)
 
+    def piped(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        stdin_fd: int = 0,
+        output_fds: tuple[int, int] = (1, 2),
+        **where: Unpack[Where],
+    ) -> int:
+        """Runs a program with its standard streams joined to these descriptors, without a terminal, until it ends.
+
+        Returns and raises as `interactive`; `BrokenPipeError` when nobody reads what it prints.
+        """
+        self._greeted(_GRACE_S)
+        arguments = _exec_arguments(argv, **where)
+        with Guard(self, "exec"):
+            call_id = self._next_id
+            self._next_id += 1
+            return terminal.run_piped(self._link, call_id, arguments, stdin_fd, output_fds)
+
     def which(
         self, name: str, *, path: str | None = None, cwd: str | None = None, timeout_s: float = 10.0
     ) -> str:

@@ -102,8 +102,8 @@ class Link:
     ) -> bytes | None:
         """Waits for the next frame while sending what `feed` yields (framed), until `deadline` (`time.monotonic`).
 
-        Returns the frame's payload; None when one of `wake_fds` became readable first, or nothing had come by
-        `patience_until`: unlike missing the deadline, that is no fault.
+        Returns the frame's payload; None when one of `wake_fds` became readable first (they are not looked at while
+        something is under way), or nothing had come by `patience_until`: unlike missing the deadline, that is no fault.
         """
         while not self._frames:
             if not self._outgoing and feed is not None:
@@ -112,7 +112,8 @@ class Link:
                 continue
             if time.monotonic() >= patience_until:
                 return None
-            if self._wait(deadline, "no answer in time", wake_fds, patience_until):
+            wakers = () if self._outgoing else wake_fds
+            if self._wait(deadline, "no answer in time", wakers, patience_until):
                 return None
         return self._frames.popleft()
 

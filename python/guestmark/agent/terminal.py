@@ -1,8 +1,9 @@
-"""Joining the caller's terminal to a program's on the machine."""
+"""Joining the caller's terminal, or standard streams that are none, to a program's on the machine."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import select
@@ -11,6 +12,7 @@ import termios
 import threading
 import time
 import tty
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +25,33 @@ from guestmark.agent.results import refusal
 
 _SEND_S = 30.0
 _READ_SIZE = 64 << 10
+
+
+def run_piped(
+    link: Link, call_id: int, arguments: dict[str, Any], stdin_fd: int, output_fds: tuple[int, int]
+) -> int:
+    """Starts the program without a terminal and joins its streams to ours until it ends: exit status, or 128 + signal.
+
+    Its input ends where ours does. Raises as `run`, and `BrokenPipeError` when nobody
+    reads what it prints.
+    """
+    streams = {"stdin": True, "output_limit": (1 << 63) - 1, "stream": True}
+    waiting = deque([messages.request(call_id, "exec", {**arguments, **streams})])
+    feed = (waiting.popleft() if waiting else b"" for _ in itertools.count())
+    inputs: tuple[int, ...] = (stdin_fd,)
+    while True:
+        frame = link.exchange(math.inf, feed=feed, wake_fds=inputs)
+        if frame is None:
+            data = _typed(stdin_fd) or b""
+            waiting.append(messages.request(call_id, *(("data", data) if data else ("end",))))
+            inputs = inputs if data else ()
+            continue
+        reply = _reply(frame, call_id)
+        if reply.data is not UNSET:
+            _write_all(output_fds[reply.stream - 1], reply.data)
+        else:
+            link.finish_sending(time.monotonic() + _SEND_S)  # input that it did not wait for
+            return _status(reply)
 
 
 def run(link: Link, call_id: int, arguments: dict[str, Any], stdin_fd: int, stdout_fd: int) -> int:
@@ -50,17 +79,26 @@ def run(link: Link, call_id: int, arguments: dict[str, Any], stdin_fd: int, stdo
                     link.send(messages.request(call_id, "end"), deadline)
                     inputs = (resized_fd,)
                 continue
-            reply = messages.reply(frame)
-            if reply.id != call_id:
-                raise LinkError(f"answered call {reply.id} instead of {call_id}")
-            if reply.data is not UNSET:
-                _write_all(stdout_fd, reply.data)
-            elif reply.error is not UNSET:
-                raise refusal(reply.error.message, reply.error.kind, reply.error.errno, command=True)
-            else:
-                assert reply.ok is not UNSET
-                exited = msgspec.msgpack.decode(reply.ok, type=messages.Exited)
-                return 128 + exited.signal if exited.signal else exited.status or 0
+            reply = _reply(frame, call_id)
+            if reply.data is UNSET:
+                return _status(reply)
+            _write_all(stdout_fd, reply.data)
+
+
+def _reply(frame: bytes, call_id: int) -> messages.Reply:
+    reply = messages.reply(frame)
+    if reply.id != call_id:
+        raise LinkError(f"answered call {reply.id} instead of {call_id}")
+    return reply
+
+
+def _status(reply: messages.Reply) -> int:
+    """The exit status of a program that has ended. Raises `CommandError` for one that could not be started."""
+    if reply.error is not UNSET:
+        raise refusal(reply.error.message, reply.error.kind, reply.error.errno, command=True)
+    assert reply.ok is not UNSET
+    exited = msgspec.msgpack.decode(reply.ok, type=messages.Exited)
+    return 128 + exited.signal if exited.signal else exited.status or 0
 
 
 def _typed(stdin_fd: int) -> bytes | None:

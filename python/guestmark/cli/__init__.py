@@ -1,14 +1,30 @@
 """The command line. Start-up time is paid by every call, so heavy things are imported where they are used."""
 
+import os
+import sys
+
 
 def main() -> int:
     """Runs the command line of this process and returns its exit status; never a traceback for what is expected."""
+    _open_closed_streams()
     from guestmark.cli import faults
 
     try:
         from guestmark.cli.app import app
 
-        app(prog_name="guestmark")
+        status = app(prog_name="guestmark", standalone_mode=False)
     except BaseException as error:
         return faults.status_after(error)
-    return 0
+    return status if isinstance(status, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Gives /dev/null to standard streams that the caller has closed, before one of our files gets their number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115

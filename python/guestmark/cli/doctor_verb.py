@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -45,7 +46,7 @@ def command(
 
 
 def examine(again: bool, nested: bool = False) -> dict[str, Any]:
-    """The document of `doctor --json`: platforms, host, tools."""
+    """The document of `doctor --json`: platforms, host, ledger, tools."""
     import time
     from concurrent.futures import ThreadPoolExecutor
 
@@ -76,8 +77,27 @@ def examine(again: bool, nested: bool = False) -> dict[str, Any]:
     return {
         "platforms": [_finding(name, found[name]) for name in (*names, _NESTED)],
         "host": {name: value for name, value in host.items() if name not in {"command_line", "libraries"}},
+        "ledger": _ledger(),
         "tools": {tool: versions.get(tool) for tool in tools},
     }
+
+
+def _ledger() -> str:
+    """Where runs are kept unless `--ledger` says otherwise; nothing is opened, and no password shown."""
+    from guestmark.ledger import default_path
+
+    where = os.environ.get("GUESTMARK_LEDGER")
+    if not where:
+        return str(default_path())
+    if "://" not in where:
+        return os.path.abspath(os.path.expanduser(where))  # noqa: PTH100, PTH111
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(where).render_as_string(hide_password=True)
+    except ArgumentError:
+        return "GUESTMARK_LEDGER is not a database URL"
 
 
 def _finding(name: str, result: Usable | Unusable | None) -> dict[str, Any]:
@@ -115,6 +135,7 @@ def _show(report: dict[str, Any]) -> None:
     facts = Table(box=None, pad_edge=False, show_header=False)
     for label, value in _facts(report["host"]):
         facts.add_row(Text(label, "dim"), Text(value))
+    facts.add_row(Text("ledger", "dim"), Text(report["ledger"], overflow="fold"))
     for tool, version in report["tools"].items():
         facts.add_row(Text(tool, "dim"), Text(version) if version else Text("not installed", "yellow"))
     console.print(facts)

@@ -6,8 +6,9 @@ import os
 import sys
 import time
 import traceback
+from typing import Any
 
-from guestmark.core.errors import ExitStatus, GuestmarkError
+from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
 from guestmark.page.text import inert
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
@@ -32,6 +33,8 @@ def status_after(error: BaseException) -> int:
     if isinstance(error, GuestmarkError):
         show(error)
         return int(error.exit_status)
+    if hasattr(error, "format_message"):
+        return _mistyped(error)
     if isinstance(error, KeyboardInterrupt):
         return int(ExitStatus.INTERRUPTED)
     if isinstance(error, PipeClosed) or (isinstance(error, OSError) and error.errno == errno.EIO):
@@ -39,6 +42,23 @@ def status_after(error: BaseException) -> int:
     if isinstance(error, Exception):
         return _crashed(error)
     raise error
+
+
+def _mistyped(error: Any) -> int:
+    """Says what the parser of the command line found (typer's kinds of error have no public base) in our own form."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return int(error.exit_code)
+    message, _, nearest = error.format_message().rstrip(".").partition(" (Possible options: ")
+    # What pydantic says around a reason, which is there for programmers.
+    message = (
+        message.replace(": Value error, ", ": ").replace(": Input ", ": it ").partition(", unable to")[0]
+    )
+    verb = error.ctx.command_path if getattr(error, "ctx", None) else "guestmark"
+    hint = f"did you mean {nearest.rstrip(')')}? " if nearest else ""
+    hint += f"{verb} --help shows what can be given"
+    show(UsageError(message[0].lower() + message[1:], hint=hint))
+    return int(error.exit_code)
 
 
 def _status_of(end: SystemExit) -> int:

@@ -1,9 +1,11 @@
-"""Progress without a terminal: one plain line on standard error for each thing that ended."""
+"""Progress without a terminal: at most one plain line on standard error for each block, and one a second."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
@@ -14,51 +16,56 @@ if TYPE_CHECKING:
     from guestmark.experiment.progress import Estimate
     from guestmark.stats.analysis import CellResult
 
+_WIDTH = 79  # columns of a line about a block: a log that is 80 wide does not wrap it
+_APART_S = 1.0  # blocks that pass more quickly than this share a line
+
 
 class Lines:
     """An observer that prints plain lines."""
 
     wants_estimates = True
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._metric = ""
         self._unit = ""
+        self._failures: list[str] = []  # since the last line
+        self._next = 0.0
 
     def started(self, plan: Plan, blocks: int) -> None:
         """How much there is to do."""
         self._metric, self._unit = plan.metrics[0].name, plan.metrics[0].unit
+        self._next = self._clock()
         goal = f"{plan.policy.blocks}" if plan.policy.blocks else f"at least {plan.policy.min_blocks}"
         resumed = f", {blocks} done before" if blocks else ""
         _line(f"{len(plan.cells)} cells, {goal} blocks{resumed}, seed {plan.policy.seed}")
 
     def trial_started(self, cell: Cell, block: int) -> None:
-        """Nothing: the line comes when the trial ends."""
+        """Nothing: the line comes when the block ends."""
 
     def phase(self, name: str) -> None:
         """Nothing."""
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
-        """The trial's value of the primary metric, or why it failed."""
+        """Remembers a failure for the block's line."""
         if trial.status is TrialStatus.FAILED:
-            _line(f"block {trial.block + 1}: {cell.id} failed: {trial.reason}")
-            return
-        values = {one.metric.name: one.value for one in trial.measurements}
-        _line(f"block {trial.block + 1}: {cell.id}: {self._value(values.get(self._metric))}")
-
-    def _value(self, value: float | None) -> str:
-        if value is None:
-            return "done"
-        from guestmark.report.figures import table_unit
-
-        unit = table_unit(self._unit, [value])
-        return f"{self._metric.removesuffix('_s')} {value / unit.size:.4g} {unit.name}".rstrip()
+            self._failures.append(f"{cell.id} failed: {trial.reason}")
 
     def block_ended(self, estimate: Estimate) -> None:
-        """The estimates so far and the time left."""
-        goal = f" of {estimate.goal}" if estimate.goal else ""
-        left = f", {format_duration(estimate.left_s)} left" if estimate.left_s else ""
-        shown = [text for text in map(self._estimate, estimate.analysis.cells) if text]
-        _line(f"{estimate.blocks}{goal} blocks done{left}" + (": " if shown else "") + "; ".join(shown))
+        """What failed, the estimates so far and the time left; nothing when the last line is too fresh."""
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + _APART_S
+        head = f"guestmark: block {estimate.blocks}"
+        head += f" of {estimate.goal}" if estimate.goal else ""
+        head += f", {format_duration(estimate.left_s)} left" if estimate.left_s else ""
+        results = estimate.analysis.cells
+        shown = [text for text in map(self._estimate, results) if text]
+        if not shown:  # nothing is compared yet
+            shown = [text for text in map(self._mean, results) if text]
+        _write(_fitted(head, [*self._failures, *shown]))
+        self._failures.clear()
 
     def note(self, text: str) -> None:
         """The remark."""
@@ -72,9 +79,37 @@ class Lines:
             return ""
         return f"{result.cell.id} {figures.ratio(comparison.ratio, comparison.ci)}"
 
+    def _mean(self, result: CellResult) -> str:
+        from guestmark.report.figures import table_unit
+
+        summary = result.summary.get(self._metric)
+        if summary is None:
+            return ""
+        unit = table_unit(self._unit, [summary.mean])
+        name = self._metric.removesuffix("_s")
+        return f"{result.cell.id} {name} {summary.mean / unit.size:.4g} {unit.name}".rstrip()
+
+
+def _fitted(head: str, details: Iterable[str]) -> str:
+    """The head and as many details as fit on a line; a single one that is too long is cut."""
+    from rich.cells import cell_len, set_cell_size
+
+    line, separator = head, ": "
+    for detail in details:
+        longer = f"{line}{separator}{detail}"
+        if cell_len(longer) > _WIDTH:
+            cut = longer if separator == ": " else f"{line}; …"
+            return cut if cell_len(cut) <= _WIDTH else f"{set_cell_size(cut, _WIDTH - 1).rstrip()}…"
+        line, separator = longer, "; "
+    return line
+
 
 def _line(text: str) -> None:
+    _write(f"guestmark: {text}")
+
+
+def _write(line: str) -> None:
     # Nobody reads it any more: no reason to stop measuring.
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"guestmark: {inert(text, lines=True)}\n")
+        sys.stderr.write(f"{inert(line, lines=True)}\n")
         sys.stderr.flush()

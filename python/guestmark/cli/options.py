@@ -111,7 +111,11 @@ def ledger_to_read(path: str | None) -> Iterator[OpenLedger | None]:
 Ledger = Annotated[
     str | None,
     typer.Option(
-        "--ledger", metavar="PATH", envvar="GUESTMARK_LEDGER", help="The ledger to use.", show_envvar=True
+        "--ledger",
+        metavar="PATH",
+        envvar="GUESTMARK_LEDGER",
+        help="The ledger to use: a file, or a database's URL. Default: ~/.local/share/guestmark/ledger.sqlite.",
+        show_envvar=True,
     ),
 ]
 Run = Annotated[

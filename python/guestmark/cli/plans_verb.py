@@ -31,8 +31,8 @@ def command(
 ) -> None:
     """List the built-in plans, or print one to edit.
 
-    Shown for each: the question it answers, its cells, and how long it takes here at least, estimated from earlier runs
-    in the ledger where there are some.
+    Shown for each: the question it answers, its cells, and how long it takes here, estimated from earlier runs in the
+    ledger where there are some.
     """
     from guestmark.plan import library
 
@@ -41,9 +41,12 @@ def command(
             _list(opened)
         return
     if words[0] != "show" or len(words) != 2:
+        if words == ["show"]:
+            raise UsageError("no plan is named", hint=f"known: {', '.join(library.names())}")
+        named = f"did you mean guestmark plans show {words[0]}? " if words[0] in library.names() else ""
         raise UsageError(
-            f"plans {' '.join(words)}: that is not known",
-            hint="guestmark plans, or guestmark plans show NAME",
+            f"plans takes no word {words[0] if words[0] != 'show' else words[2]!r}",
+            hint=f"{named}guestmark plans lists them, guestmark plans show NAME prints one",
         )
     sys.stdout.write(library.builtin(words[1]))
 
@@ -54,7 +57,6 @@ def _list(ledger: Ledger | None) -> None:
     from rich.text import Text
 
     from guestmark.core.errors import GuestmarkError
-    from guestmark.core.units import format_duration
     from guestmark.experiment.estimate import estimate
     from guestmark.plan import library
     from guestmark.plan.load import load
@@ -76,11 +78,8 @@ def _list(ledger: Ledger | None) -> None:
         console.print(head)
         found = estimate(plan, ledger)
         platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
-        takes = f"takes {format_duration(found.seconds)}" if found.block_s else "time unknown"
-        most = format_duration(plan.policy.time_limit_s)
-        limit = "" if found.exactly else f" or more, at most {most} and a block,"
         origin = f" ({found.origin})" if found.origin else ""
-        facts = f"{len(plan.cells)} cells on {platforms}; {takes}{limit} for {found.blocks} blocks{origin}"
+        facts = f"{len(plan.cells)} cells on {platforms}; {found.expectation}{origin}"
         published = "; --then shows published figures" if plan.published else ""
         console.print(Padding(Text(f"{facts}{published}", style="dim"), (0, 0, 0, 2), expand=False))
         for paragraph in outline.description.split("\n\n"):

@@ -79,7 +79,6 @@ def command(
 
 def _list(plan: Plan, ledger_path: str | None) -> None:
     """The cells, a line each, on standard output; what is said about them on standard error."""
-    from guestmark.core.units import format_duration
     from guestmark.experiment.estimate import estimate
 
     for cell in plan.cells:
@@ -93,11 +92,8 @@ def _list(plan: Plan, ledger_path: str | None) -> None:
         sys.stderr.write(f"guestmark: {note}\n")
     with options.ledger_to_read(ledger_path) as ledger:
         found = estimate(plan, ledger)
-    trials = f"{len(plan.cells)} cells, {'' if found.exactly else 'at least '}{found.blocks} blocks"
-    takes = "the time is unknown" if not found.block_s else f"about {format_duration(found.seconds)}"
-    limit = "" if found.exactly else f", at most {format_duration(plan.policy.time_limit_s)} and a block"
     origin = f" ({found.origin})" if found.origin else ""
-    sys.stderr.write(f"guestmark: {trials}: {takes}{limit}{origin}\n")
+    sys.stderr.write(f"guestmark: {len(plan.cells)} cells: {found.expectation}{origin}\n")
 
 
 def _unsaid(plan: Plan) -> str:

@@ -14,14 +14,14 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
     ledger: options.Ledger = None,
 ) -> None:
-    """List the runs in the ledger, oldest first."""
+    """List the runs in the ledger, oldest first, and say where the ledger is."""
     from guestmark.ledger import default_path, open_ledger
 
     if ledger is None and not default_path().exists():
-        runs = []
+        runs, where = [], str(default_path())
     else:
         with open_ledger(ledger, writable=False) as opened:
-            runs = opened.runs()
+            runs, where = opened.runs(), opened.where
     if json:
         from dataclasses import asdict
         from json import dump
@@ -30,7 +30,7 @@ def command(
         sys.stdout.write("\n")
         return
     if not runs:
-        sys.stderr.write("guestmark: the ledger holds no runs yet\n")
+        sys.stderr.write(f"guestmark: the ledger {where} holds no runs yet\n")
         return
     from datetime import datetime
 
@@ -52,3 +52,5 @@ def command(
     if not console.is_terminal:
         console.width = 1000  # a program reads it: nothing is cut off
     console.print(table)
+    sys.stdout.flush()
+    sys.stderr.write(f"guestmark: the ledger is {where}\n")  # beside the table, which programs may read

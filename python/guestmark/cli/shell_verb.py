@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from guestmark.cli import options
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
 
 SETTINGS = {"allow_interspersed_args": False}
 
@@ -39,15 +42,18 @@ def command(
     """Open a shell in the very guest that would be measured.
 
     It is booted as for a trial, in the current directory with the current environment and user; what is written to its
-    disk is gone at the end.
+    disk is gone at the end. Where standard input or output is no terminal, neither has the shell one: it reads its
+    commands from a pipe or a file. The exit status is the shell's.
     """
     from guestmark.core import factors
-    from guestmark.core.errors import MachineError, UsageError
+    from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
     from guestmark.core.model import WorkloadSpec
     from guestmark.core.platform_spec import parse_platforms
+    from guestmark.experiment import preflight
     from guestmark.plan.matrix import Null, expand
     from guestmark.platforms import registry
     from guestmark.platforms.base import Caller
+    from guestmark.workloads.common.lookup import check_command
 
     specs = parse_platforms([on])
     matrix = expand(
@@ -61,6 +67,10 @@ def command(
     (cell,) = matrix.cells
     caller = Caller.current()
     words = argv or [caller.env.get("SHELL") or "/bin/sh"]
+    for entry in preflight.larger_than_host([cell]):
+        raise PlatformUnusableError(f"{cell.id}: {entry.reason}", hint=entry.hint)
+    if cell.platform.shares_root:
+        check_command(words, env=caller.env, cwd=caller.cwd, typed=True)
     identity: dict[str, Any] = (
         {} if not cell.platform.is_guest else {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}
     )
@@ -69,10 +79,19 @@ def command(
     try:
         with registry.get(cell.platform).start(cell) as machine:
             machine.attest()
-            status = machine.agent.interactive(words, env=caller.env, cwd=caller.cwd, **identity)
+            status = _joined(machine.agent, words, env=caller.env, cwd=caller.cwd, **identity)
     except MachineError as error:
         tail = error.console.strip().splitlines()[-10:]
         if tail:
             sys.stderr.write(os.linesep.join(["the machine's last words:", *tail, ""]))
         raise
     raise typer.Exit(status)
+
+
+def _joined(agent: Agent, words: list[str], **where: Any) -> int:
+    """Runs the command on a terminal when we have one at both ends, else on plain streams, so that scripts can be
+    piped in and output be piped on; its exit status.
+    """
+    if os.isatty(0) and os.isatty(1):
+        return agent.interactive(words, **where)
+    return agent.piped(words, **where)

@@ -36,6 +36,9 @@ def command(
     ledger: options.Ledger = None,
 ) -> None:
     """Show the result of a run."""
+    import gc
+
+    gc.disable()  # it reads, prints and ends: looking for garbage while modules are loaded takes a tenth of the time
     from guestmark.cli.session import Outputs, show
     from guestmark.ledger import open_ledger
 

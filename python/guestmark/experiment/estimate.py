@@ -1,10 +1,12 @@
 """How long a plan takes here: from earlier runs in the ledger, else from what the plan declares."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guestmark.core.model import Plan, TrialStatus
+from guestmark.core.units import format_duration
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -14,8 +16,10 @@ RUNS = 5  # earlier runs that are looked at, the newest ones
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds of one block, how many blocks there are at least, and how many cells were `measured` earlier here,
+    """Seconds of one block, how many blocks the plan asks for, and how many cells were `measured` earlier here,
     `declared` by the plan, or are `unknown` and in no sum.
+
+    Without a fixed number of blocks there may be up to `max_blocks`, and `time_limit_s` ends the run.
     """
 
     block_s: float
@@ -24,12 +28,40 @@ class Estimate:
     measured: int
     declared: int
     unknown: int
+    max_blocks: int
+    time_limit_s: float
     scale: float = 1.0  # of the plan; what it declares is meant for 1
+
+    @property
+    def blocks_in_time(self) -> int:
+        """How many blocks there are at most: none begins that would end past the limit by more than half its length."""
+        if self.exactly or not self.block_s:
+            return self.blocks if self.exactly else self.max_blocks
+        return min(self.max_blocks, max(1, math.floor(self.time_limit_s / self.block_s + 0.5)))
 
     @property
     def seconds(self) -> float:
         """Of the whole run, at least."""
-        return self.block_s * self.blocks
+        return self.block_s * min(self.blocks, self.blocks_in_time)
+
+    @property
+    def expectation(self) -> str:
+        """How long it takes and for how many blocks, for people."""
+        limit = format_duration(self.time_limit_s)
+        if not self.block_s:
+            return f"the time is unknown for {self.blocks} blocks" + (
+                "" if self.exactly else f" or more, at most {limit} and a block"
+            )
+        least, most = format_duration(self.seconds), format_duration(self.block_s * self.blocks_in_time)
+        if self.exactly:
+            return f"{least} for {self.blocks} blocks"
+        if self.blocks_in_time < self.blocks:
+            return f"{least} for {self.blocks_in_time} of {self.blocks} blocks: its time limit of {limit} ends it then"
+        if self.unknown:
+            return f"{least} or more for {self.blocks} blocks or more, at most {limit} and a block"
+        if self.blocks_in_time == self.blocks:
+            return f"{least} for {self.blocks} blocks"
+        return f"{least} to {most} for {self.blocks} to {self.blocks_in_time} blocks"
 
     @property
     def origin(self) -> str:
@@ -61,9 +93,18 @@ def estimate(plan: Plan, ledger: "Ledger | None") -> Estimate:
             declared += 1
         else:
             unknown += 1
-    blocks = plan.policy.blocks or plan.policy.min_blocks
-    scale = plan.context.get("scale", 1.0)
-    return Estimate(block_s, blocks, plan.policy.blocks is not None, measured, declared, unknown, scale)
+    policy = plan.policy
+    return Estimate(
+        block_s,
+        policy.blocks or policy.min_blocks,
+        exactly=policy.blocks is not None,
+        measured=measured,
+        declared=declared,
+        unknown=unknown,
+        max_blocks=policy.max_blocks,
+        time_limit_s=policy.time_limit_s,
+        scale=plan.context.get("scale", 1.0),
+    )
 
 
 def _earlier(plan: Plan, ledger: "Ledger") -> dict[str, float]:

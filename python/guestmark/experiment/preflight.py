@@ -1,15 +1,19 @@
 """Before anything is measured, in one pass: which cells can run here, what is left out and why, and remarks."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut, Plan, runnable
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.units import format_size, parse_size
 from guestmark.disks import preflight as disks
 from guestmark.platforms import registry
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.workloads import base as workloads
+
+HYPERVISOR_BYTES = 64 << 20  # what a hypervisor takes at least besides its guest's memory
 
 Probe = Callable[[list[Platform]], Mapping[str, Usable | Unusable]]
 
@@ -34,7 +38,9 @@ def examine(plan: Plan, probe: Probe) -> Readiness:
     `UsageError` for a platform this version does not have and for what the user has to give otherwise,
     `PlatformUnusableError` when nothing is left, or what a workload's own check raised.
     """
-    left_out = unusable_platforms(plan.cells, probe)
+    check_requests(plan, plan.cells)
+    left_out = larger_than_host(plan.cells)
+    left_out += unusable_platforms(runnable(plan.cells, left_out), probe)
     left_out += impossible_cells(runnable(plan.cells, left_out))
     plan, notes = with_usable_baselines(plan, left_out)
     cells = runnable(plan.cells, left_out)
@@ -47,7 +53,9 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
     Raises `PlatformUnusableError` for a baseline that cannot be used any more: its comparisons cannot change sides.
     """
     cells = runnable(plan.cells, known)
-    left_out = unusable_platforms(cells, probe)
+    check_requests(plan, cells)
+    left_out = larger_than_host(cells)
+    left_out += unusable_platforms(runnable(cells, left_out), probe)
     for entry in left_out:
         baseline = next((cell for cell in cells if cell.baseline and entry.covers(cell)), None)
         if baseline is not None:
@@ -56,6 +64,37 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
             )
     cells = runnable(cells, left_out)
     return Readiness(plan, cells, left_out, tuple(remarks_on(plan, cells)))
+
+
+def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
+    """Lets every workload refuse what can never be measured as it was asked for. Raises `UsageError`."""
+    for name in dict.fromkeys(cell.workload.name for cell in cells):
+        workloads.check_request(name, plan, [cell for cell in cells if cell.workload.name == name])
+
+
+def larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+    """The cells whose guest has more memory than this host; computed, nothing is started.
+
+    Nested cells are looked at with their platform, which knows what the outer guests take.
+    """
+    total = host_memory()
+    found = []
+    for cell in cells:
+        memory = cell.factors.get("memory")
+        if memory is None or cell.platform.nested or not cell.platform.is_guest or cell.null_of is not None:
+            continue
+        if parse_size(memory) + HYPERVISOR_BYTES > total:
+            reason = (
+                f"it needs {memory} of memory and {format_size(HYPERVISOR_BYTES)} for its hypervisor, "
+                f"this host has {total / 2**30:.1f}G in all"
+            )
+            found.append(LeftOut(str(cell.platform), reason, "give it less: --set memory=512M", cell=cell.id))
+    return tuple(found)
+
+
+def host_memory() -> int:
+    """Bytes of memory that this host has in all."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ...]:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.core.model import Cell
     from guestmark.disks.attached import AttachedDisk
-    from guestmark.platforms.guest import Guest
     from guestmark.platforms.place import Place
 
 
@@ -126,15 +125,3 @@ class Platform(Protocol):
 
     def probe(self) -> Usable | Unusable:
         """Finds out by starting a machine, with a deadline; never by looking at files alone."""
-
-
-class GuestPlatform(Platform, Protocol):
-    """A platform of one layer whose guests can also be started inside another guest."""
-
-    def start(
-        self, cell: Cell, deadline_s: float | None = None, *, place: Place = ...
-    ) -> AbstractContextManager[Guest]:
-        """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long it may take."""
-
-    def missing(self) -> Unusable | None:
-        """What has to be installed first; None when everything is there."""

@@ -49,6 +49,15 @@ def measures_once(workload: Workload) -> bool:
 
 
 @runtime_checkable
+class ChecksRequest(Protocol):
+    """What a workload's class may have besides: a look at what was asked for, before any platform is tried."""
+
+    @classmethod
+    def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
+        """Raises `UsageError` for what would fail every trial of `cells` on every host; starts and changes nothing."""
+
+
+@runtime_checkable
 class ChecksPlan(Protocol):
     """What a workload's class may have besides: a look at the whole plan before anything is measured."""
 
@@ -74,6 +83,13 @@ class KnowsLimits(Protocol):
 def create(plan: Plan, cell: Cell) -> Workload:
     """The workload of `cell` for one trial. Raises `UsageError` with the nearest name for an unknown one."""
     return _factory(cell.workload.name)(plan, cell)
+
+
+def check_request(name: str, plan: Plan, cells: Sequence[Cell]) -> None:
+    """Lets a workload check what was asked of it: see `ChecksRequest.check_request`."""
+    factory = _factory(name)
+    if isinstance(factory, ChecksRequest):
+        factory.check_request(plan, cells)
 
 
 def preflight(name: str, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:

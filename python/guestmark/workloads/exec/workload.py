@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec
 from guestmark.core.errors import WorkloadError
 from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.workloads.common.lookup import check_command
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
 from guestmark.workloads.exec.plan import read_stdin
 
@@ -36,6 +37,14 @@ class ExecWorkload:
         if cell.platform.is_guest:  # where the agent has the caller's identity already, and may not change it
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
         self._same_root = cell.platform.shares_root
+
+    @classmethod
+    def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
+        """Raises `UsageError` when a command is not there. A machine with other files than the host's finds its own."""
+        typed = plan.name == "exec"
+        commands = {tuple(cell.workload.params["argv"]) for cell in cells if cell.platform.shares_root}
+        for argv in sorted(commands):
+            check_command(argv, env=plan.context["env"], cwd=plan.context["cwd"], typed=typed)
 
     def prepare(self, machine: Machine) -> None:
         """Finds the command on both sides and compares its digest.

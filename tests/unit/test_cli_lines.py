@@ -1,0 +1,84 @@
+"""Progress where standard error is no terminal: how many lines, how long, and what they say."""
+
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from guestmark.cli.lines import Lines
+from guestmark.core.model import (
+    Better,
+    Cell,
+    Measurement,
+    Metric,
+    Plan,
+    Policy,
+    Trial,
+    TrialStatus,
+    WorkloadSpec,
+)
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.experiment.progress import Estimate
+from guestmark.stats.analysis import analyse
+
+WALL = Metric("wall_s", "s", Better.LOWER)
+CELLS = tuple(
+    Cell(name, WorkloadSpec("exec"), PlatformSpec.read(name), baseline=name == "host", group="exec")
+    for name in ("host", "tcg", "uml with a name that leaves little room for its figures")
+)
+PLAN = Plan("p", CELLS, Policy(min_blocks=10), (WALL,), {})
+
+
+class Run:
+    """A run whose blocks each take `block_s`, as an observer sees it."""
+
+    def __init__(self, block_s: float) -> None:
+        self.now = 100.0
+        self.block_s = block_s
+        self.trials: list[Trial] = []
+        self.lines = Lines(clock=lambda: self.now)
+        self.lines.started(PLAN, 0)
+
+    def block(self, failing: str = "") -> None:
+        number = len(self.trials) // len(CELLS)
+        self.now += self.block_s
+        for order, cell in enumerate(CELLS):
+            value = Measurement(WALL, 0.1 * (order + 1), (0.1 * (order + 1),))
+            trial = Trial(cell.id, number, order, TrialStatus.OK, measurements=(value,))
+            if cell.id == failing:
+                reason = "the command failed with exit status 1: " + "and it said why at length " * 9
+                trial = replace(trial, status=TrialStatus.FAILED, reason=reason, measurements=())
+            self.trials.append(trial)
+            self.lines.trial_ended(cell, trial)
+        if number < 4:  # what it says is of no matter later, and takes long to compute
+            self.analysis = analyse(PLAN, self.trials)
+        self.lines.block_ended(Estimate(number + 1, 40, 65.0, self.analysis))
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first.startswith("guestmark: 3 cells, at least 10 blocks")
+    return lines
+
+
+def test_a_slow_block_is_one_line_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(block_s=20.0)
+    for _ in range(3):
+        run.block()
+    run.block(failing="tcg")
+    lines = printed(capsys)
+    assert len(lines) == 4
+    assert all(cell_len(line) <= 79 for line in lines), lines
+    assert lines[2].startswith("guestmark: block 3 of 40, 65 s left: tcg ×2.0")
+    assert lines[2].endswith("; …")
+    assert "tcg failed: the command failed" in lines[3]
+
+
+def test_quick_blocks_share_a_line_and_a_failure_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(block_s=0.04)
+    for number in range(250):
+        run.block(failing="tcg" if number == 7 else "")
+    lines = printed(capsys)
+    assert 10 <= len(lines) <= 11  # in ten seconds
+    assert all(cell_len(line) <= 79 for line in lines), lines
+    assert [number for number, line in enumerate(lines) if "tcg failed" in line] == [1]
