@@ -1,6 +1,6 @@
-"""Reference text made from the program itself: commands, factors and workloads.
+"""Reference text made from the program itself: commands, platforms, factors and workloads.
 
-A Sphinx extension. A page of docs/ holds a comment `<!-- guestmark: commands -->` (or factors, workloads), which the
+A Sphinx extension. A page of docs/ holds a comment `<!-- guestmark: commands -->` (or platforms, …), which the
 build replaces by Markdown that is made from the same objects that the command line uses. Nothing is written to disk, so
 nothing can go stale.
 """
@@ -40,37 +40,55 @@ def _command(verb: str, command: Any, parent: Any) -> Iterator[str]:
             yield f"`{declaration}`\n: {_escape(text)}\n"
 
 
+def platforms() -> str:
+    """Every platform that can be measured: what it is, what it runs, what it can hold."""
+    from guestmark.core import registry
+
+    rows = []
+    for kind in registry.platform_kinds().values():
+        if kind.supported:
+            inside = "can hold guests" if kind.holds_guests else ""
+            rows.append([f"`{kind.name}`", _escape(kind.help), inside, _programs(kind.programs)])
+    return _table(["platform", "what it is", "nesting", "programs it may run (Debian's package)"], rows)
+
+
 def factors() -> str:
-    """Every factor: where it applies, its usual levels, what it sets."""
-    from guestmark.core.factors import known
+    """Every factor: what it sets, some of its levels, what can be given it."""
+    from guestmark.core.factors import known, where
 
     rows = []
     for name, factor in sorted(known().items()):
-        workloads = ", ".join(f"`{workload}`" for workload in sorted(factor.workloads or ())) or "any"
         levels = ", ".join(f"`{level}`" for level in factor.levels)
-        rows.append([f"`{name}`", _escape(factor.help), levels, factor.where, workloads])
-    return _table(["factor", "what it sets", "levels, for instance", "platforms", "workloads"], rows)
+        rows.append([f"`{name}`", _escape(factor.help), levels, _escape(where(factor))])
+    return _table(["factor", "what it sets", "levels, for instance", "for"], rows)
 
 
 def workloads() -> str:
     """Every kind of workload with its parameters, their defaults, and what it measures by default."""
-    from guestmark.core import workload_kind as workload_kinds
+    from guestmark.core import registry
 
-    return "\n".join(line for name in workload_kinds.names() for line in _workload(workload_kinds.get(name)))
+    return "\n".join(line for kind in registry.workload_kinds().values() for line in _workload(kind))
 
 
 def _workload(kind: Any) -> Iterator[str]:
     yield f"## {kind.name}\n"
     yield f"{_sentence(kind.help)}\n"
-    fields = kind.model().model_fields
-    if fields:
+    if fields := kind.model.model_fields:
         yield _table(
             ["parameter", "type", "default"],
             [[f"`{name}`", f"`{_type(field)}`", _default(field)] for name, field in fields.items()],
         )
+    if own := ", ".join(f"`{factor.name}`" for factor in kind.factors):
+        yield f"Factors of its own: {own}.\n"
+    if kind.programs:
+        yield f"Programs it runs: {_programs(kind.programs)}.\n"
     if metrics := _metrics(kind):
         listed = ", ".join(f"`{metric.name}` ({_unit(metric)})" for metric in metrics)
         yield f"Measured, by default parameters (less is better unless stated): {listed}.\n"
+
+
+def _programs(programs: Any) -> str:
+    return ", ".join(f"`{program.name}` ({program.package})" for program in programs)
 
 
 def _unit(metric: Any) -> str:
@@ -81,7 +99,7 @@ def _unit(metric: Any) -> str:
 def _metrics(kind: Any) -> Any:
     """What is measured with the default parameters; nothing where some parameter has no default."""
     try:
-        return kind.metrics(kind.params({}))
+        return kind.metrics(kind.checked({}))
     except Exception:
         return ()
 
@@ -116,7 +134,12 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-PARTS: dict[str, Callable[[], str]] = {"commands": commands, "factors": factors, "workloads": workloads}
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "platforms": platforms,
+    "factors": factors,
+    "workloads": workloads,
+}
 
 
 def _fill_in(_app: Any, _page: str, source: list[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.excerpt import PICTURE, drawn
+from guestmark.core.model import WorkloadSpec
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from tests.framework import traffic as ct
@@ -33,7 +34,10 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )  # as the ledger keeps it
     run = memory_sweep()
     trials = tuple(replace(trial, attestation={**trial.attestation, PICTURE: kept}) for trial in run.trials)
-    text = render(replace(run, trials=trials), Format.HTML).decode()
+    booted = WorkloadSpec("netboot", {}, "network boot")
+    cells = tuple(replace(cell, workload=booted) for cell in run.plan.cells)
+    run = replace(run, plan=replace(run.plan, cells=cells), trials=trials)
+    text = render(run, Format.HTML).decode()
     assert len(text) < 400_000
     return lay_out(text, folder)
 

@@ -17,6 +17,7 @@ from guestmark.core.errors import MachineError, PlatformUnusableError, UsageErro
 from guestmark.workloads.netboot import machine as machines
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot import workload as workloads
+from guestmark.workloads.netboot.link import NETDEV, Link, listen
 from tests.framework import IMPORTABLE
 from tests.framework.netboot import growing, prepared, workload
 from tests.framework.processes import gone, wait_until
@@ -121,9 +122,9 @@ def short_boot(monkeypatch):
 def test_no_address(short_boot, monkeypatch):
     @contextlib.contextmanager
     def nobody_there(_kind, _port):
-        with network.listen("127.0.0.1", 0) as control, network.listen("127.0.0.1", 0) as data:
-            hub = ("-netdev", f"hubport,hubid=0,id={network.NETDEV}")
-            yield network.Link(hub, (), "10.0.2.2", control, data, socket.socket)
+        with listen("127.0.0.1", 0) as control, listen("127.0.0.1", 0) as data:
+            hub = ("-netdev", f"hubport,hubid=0,id={NETDEV}")
+            yield Link(hub, (), "10.0.2.2", control, data, socket.socket)
 
     monkeypatch.setattr(network, "opened", nobody_there)
     made = []

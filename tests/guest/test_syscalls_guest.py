@@ -10,7 +10,7 @@ from guestmark.core.errors import MachineError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import counters
-from guestmark.platforms.qemu.qmp import UnknownCommandError
+from guestmark.platforms.qmp import UnknownCommandError
 from guestmark.workloads.base import create
 from tests.framework.guests import start
 

@@ -27,7 +27,7 @@ from guestmark.plan.load import load
 from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
 from guestmark.platforms.host.platform import HostPlatform
-from guestmark.platforms.qemu.qmp import UnknownCommandError
+from guestmark.platforms.qmp import UnknownCommandError
 from guestmark.workloads.base import create
 from guestmark.workloads.syscalls.workload import SyscallsWorkload, per_operation
 

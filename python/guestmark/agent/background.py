@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 from msgspec import UNSET
@@ -13,10 +13,17 @@ from msgspec import UNSET
 from guestmark.agent import messages
 from guestmark.agent.results import refusal
 
-if TYPE_CHECKING:
-    from guestmark.agent.conversation import Conversation
-
 _SEND_S = 30.0
+
+
+class Channel(Protocol):
+    """What a running program needs of the conversation with its agent."""
+
+    def send(self, message: bytes, timeout_s: float) -> None:
+        """Sends one request."""
+
+    def receive_background(self, deadline: float) -> bool:
+        """Hears replies to background calls until `deadline`, a monotonic time; whether there was one."""
 
 
 class Background:
@@ -26,7 +33,7 @@ class Background:
     `ended` is set once it has ended.
     """
 
-    def __init__(self, agent: Conversation, call_id: int) -> None:
+    def __init__(self, agent: Channel, call_id: int) -> None:
         self._agent = agent
         self._id = call_id
         self._failure: messages.Failure | None = None

@@ -1,41 +1,12 @@
-"""The settings a machine or a workload can be given, each with one or more levels; several levels span a matrix.
-
-A factor belongs to whatever lists it: a kind of platform (what its machines can be given) or a kind of workload.
-"""
+"""Factors by name, and their levels as people type them."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from guestmark.core import registry
 from guestmark.core.errors import UsageError
+from guestmark.core.factor import Factor
 from guestmark.core.nearest import unknown
-
-
-@dataclass(frozen=True, slots=True)
-class Factor:
-    """One setting: `parse` turns a level as typed into its canonical text or raises `ValueError` with one line.
-
-    `levels` is for completion and help.
-    """
-
-    name: str
-    help: str
-    parse: Callable[[str], str]
-    levels: tuple[str, ...] = ()
-
-
-def one_of(*levels: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """A parser of levels that are these words; `aliases` are other words for them."""
-
-    def parse(text: str) -> str:
-        word = text.strip().lower()
-        word = (aliases or {}).get(word, word)
-        if word not in levels:
-            raise ValueError(f"{text!r} is not one of {', '.join(levels)}")
-        return word
-
-    return parse
 
 
 def get(name: str) -> Factor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from guestmark.core.factors import Factor
+from guestmark.core.discovery import by_name, described
+from guestmark.core.factor import Factor
+
+_PACKAGE = "guestmark.platforms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +64,17 @@ class PlatformKind:
     def takes(self, factor: str) -> bool:
         """Whether its machines can be given the factor of this name."""
         return any(known.name == factor for known in self.factors)
+
+
+@functools.cache
+def platform_kinds() -> Mapping[str, PlatformKind]:
+    """All kinds of platforms by name, the host first, then in alphabetical order; reserved ones are among them."""
+    kinds: list[PlatformKind] = [
+        kind for module in described(_PACKAGE) for kind in getattr(module, "PLATFORMS", ())
+    ]
+    return by_name(sorted(kinds, key=lambda kind: (kind.guest, kind.remote, kind.name)), "platform")
+
+
+def platform_names() -> tuple[str, ...]:
+    """The names of one layer that can be measured; what errors, help and completion offer."""
+    return tuple(name for name, kind in platform_kinds().items() if kind.supported)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.nearest import unknown
-
-if TYPE_CHECKING:
-    from guestmark.core.platform_kind import PlatformKind
+from guestmark.core.platform_kind import PlatformKind, platform_kinds, platform_names
 
 _ARCH = re.compile(r"[a-z0-9_]{2,20}", re.ASCII)
 # What ssh takes as a destination, without anything that could be read as an option or by a shell.
@@ -30,9 +27,9 @@ class Layer:
     @property
     def described(self) -> PlatformKind:
         """What its kind says about itself. Raises `UsageError` for a kind that this version does not have."""
-        kinds = registry.platform_kinds()
+        kinds = platform_kinds()
         if self.kind not in kinds:
-            raise unknown("platform", self.kind, registry.platform_names())
+            raise unknown("platform", self.kind, platform_names())
         return kinds[self.kind]
 
     def __str__(self) -> str:
@@ -118,9 +115,7 @@ def parse_platform(text: str) -> PlatformSpec:
     """Parses one platform name. Raises `UsageError` naming what is wrong and the nearest known name."""
     stripped = text.strip()
     if not stripped:
-        raise UsageError(
-            "a platform's name is empty", hint=f"known: {', '.join(sorted(registry.platform_names()))}"
-        )
+        raise UsageError("a platform's name is empty", hint=f"known: {', '.join(sorted(platform_names()))}")
     layers = tuple(_parse_layer(part, stripped) for part in stripped.split("/"))
     for position, layer in enumerate(layers):
         kind = layer.described
@@ -132,7 +127,7 @@ def parse_platform(text: str) -> PlatformSpec:
         if position < len(layers) - 1 and not kind.holds_guests:
             raise UsageError(
                 f"platform {stripped!r}: {layer.kind} cannot hold another platform",
-                hint=f"nest in {_any_of(name for name in registry.platform_names() if _holds(name))}"
+                hint=f"nest in {_any_of(name for name in platform_names() if _holds(name))}"
                 if kind.guest
                 else f"write {layers[position + 1]!s} alone",
             )
@@ -160,7 +155,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
     layer = _taken_apart(part)
     if part.strip().endswith(("@", ":")):  # which says that something follows
         layer = Layer(layer.kind, *(("", None) if part.strip().endswith("@") else (None, "")))
-    kind = registry.platform_kinds().get(layer.kind)
+    kind = platform_kinds().get(layer.kind)
     if kind is not None and kind.takes_destination:
         if not _DEST.fullmatch(layer.dest or ""):
             raise UsageError(
@@ -173,7 +168,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
             f"platform {whole!r}: only ssh takes a destination", hint="e.g. ssh:user@example.org"
         )
     if kind is None:
-        raise unknown("platform", layer.kind, sorted(registry.platform_names()))
+        raise unknown("platform", layer.kind, sorted(platform_names()))
     if layer.arch is None:
         return layer
     if not kind.takes_arch:
@@ -188,7 +183,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
 
 
 def _holds(name: str) -> bool:
-    return registry.platform_kinds()[name].holds_guests
+    return platform_kinds()[name].holds_guests
 
 
 def _any_of(names: Iterable[str]) -> str:

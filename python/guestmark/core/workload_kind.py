@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import importlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core import registry
+from guestmark.core.discovery import by_name, described, load, walked
+from guestmark.core.factor import Factor
 from guestmark.core.model import Metric
+from guestmark.core.nearest import unknown
+from guestmark.core.platform_kind import Program, platform_kinds
 from guestmark.core.platform_spec import PlatformSpec
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from guestmark.core.factors import Factor
-    from guestmark.core.platform_kind import Program
+
+_PACKAGE = "guestmark.workloads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class WorkloadKind:
     @property
     def model(self) -> type[BaseModel]:
         """The model of its parameters."""
-        found: type[BaseModel] = registry.load(self.params)
+        found: type[BaseModel] = load(self.params)
         return found
 
     def checked(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -84,7 +89,7 @@ class WorkloadKind:
 
 def _of_a_workload(factor: str) -> bool:
     """Whether only workloads that list it have this factor."""
-    kinds = registry.platform_kinds().values()
+    kinds = platform_kinds().values()
     owners = [*(kind.factors for kind in kinds), *(kind.outer_factors for kind in kinds)]
     return not any(known.name == factor for some in owners for known in some)
 
@@ -92,3 +97,25 @@ def _of_a_workload(factor: str) -> bool:
 def takes_only(*names: str) -> Callable[[str, PlatformSpec], bool]:
     """A kind's `takes` for which these factors mean something and no others do."""
     return lambda factor, _platform: factor in names
+
+
+@functools.cache
+def workload_kinds() -> Mapping[str, WorkloadKind]:
+    """All kinds of workloads by name, `exec` first, then in alphabetical order."""
+    kinds: list[WorkloadKind] = [
+        kind for module in described(_PACKAGE) for kind in getattr(module, "WORKLOADS", ())
+    ]
+    return by_name(sorted(kinds, key=lambda kind: (kind.name != "exec", kind.name)), "workload")
+
+
+def workload_kind(name: str) -> WorkloadKind:
+    """The kind of workload of that name. Raises `UsageError` with the nearest known one."""
+    own = f"{_PACKAGE}.{name.replace('-', '_')}"
+    if own in walked(_PACKAGE):  # mostly the package has the workload's name: the others need not be imported
+        kinds: Iterable[WorkloadKind] = getattr(importlib.import_module(own), "WORKLOADS", ())
+        for kind in kinds:
+            if kind.name == name:
+                return kind
+    if name not in workload_kinds():
+        raise unknown("workload", name, workload_kinds())
+    return workload_kinds()[name]

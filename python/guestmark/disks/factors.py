@@ -3,7 +3,7 @@
 import os
 import shlex
 
-from guestmark.core.factors import Factor, one_of
+from guestmark.core.factor import Factor, one_of
 from guestmark.core.units import format_size, parse_size
 
 FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "none")

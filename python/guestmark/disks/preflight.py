@@ -10,8 +10,8 @@ from pathlib import Path
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
 from guestmark.disks import loop, programs
+from guestmark.disks.location import in_memory
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
-from guestmark.workloads.common.durability import in_memory
 
 _DIRECT = ("none", "directsync")
 _QCOW2_TABLES = 1.01  # a qcow2 image that is full needs that much more than its content

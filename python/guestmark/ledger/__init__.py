@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guestmark.ledger.location import default_path
 from guestmark.ledger.model import RunOverview, StoredRun
 
 if TYPE_CHECKING:
@@ -17,17 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["RunOverview", "StoredRun", "default_path", "open_ledger"]
 
 BUSY_TIMEOUT_S = 10.0
-
-
-def default_path() -> Path:
-    """Where the ledger is when nothing else is said: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
-    import os
-    from pathlib import Path
-
-    base = os.environ.get("XDG_DATA_HOME", "")
-    # A relative XDG_DATA_HOME is invalid and to be ignored (XDG Base Directory Specification).
-    data = Path(base) if base.startswith("/") else Path("~/.local/share").expanduser()
-    return data / "guestmark" / "ledger.sqlite"
 
 
 def open_ledger(

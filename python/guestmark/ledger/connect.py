@@ -16,8 +16,8 @@ from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from guestmark.core.errors import LedgerError
-from guestmark.ledger import default_path
 from guestmark.ledger.faults import OTHER, explained, not_a_database
+from guestmark.ledger.location import default_path
 from guestmark.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, metadata, schema
 
 WRITING = (

@@ -1,11 +1,11 @@
-"""What a machine really is, held against what the cell asked for. Nothing falls back silently."""
+"""What every guest is asked and held against: what the cell asked for. Nothing falls back silently."""
 
 import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from guestmark.core.units import parse_size
+from guestmark.platforms.attest_disks import attest_disks
 from guestmark.platforms.guest import Guest, mismatch
 
 # Of the memory asked for, what a kernel may keep for itself (its image, page structures, reserved ranges).
@@ -13,37 +13,13 @@ _MEMORY_KEPT = 0.15
 _MEMORY_KEPT_BYTES = 128 << 20
 
 
-def attest_qemu(guest: Guest, factors: Mapping[str, str], kernel: str) -> dict[str, Any]:
-    """Accelerator, model, processors and memory by QMP and from inside, and the release of the `kernel`.
-
-    Raises `AttestationError` with both values.
-    """
-    vmm = guest.facts_of_vmm()
-    inside = _inside(guest)
-    asked = {"accelerator": guest.cell.platform.inner.kind}
-    _same("the accelerator", asked["accelerator"], vmm["accelerator"], guest)
-    _same("the processor model", factors["cpu"].partition(",")[0], vmm["cpu"], guest)
-    processors = int(factors["smp"])
-    _same("the number of processors (hypervisor)", processors, vmm["processors"], guest)
-    _same("the number of processors (guest)", processors, inside["processors"], guest)
-    _kernel(kernel, inside, guest)
-    _memory(parse_size(factors["memory"]), vmm["memory_bytes"], inside["memory_bytes"], guest)
-    return {"asked": dict(factors), "vmm": dict(vmm), "guest": inside}
+def disks(guest: Guest) -> dict[str, Any]:
+    """The facts of the guest's disks under `disks`; nothing where there are none. Raises `AttestationError`."""
+    return {"disks": attest_disks(guest)} if guest.disks else {}
 
 
-def attest_uml(guest: Guest, factors: Mapping[str, str], kernel: str) -> dict[str, Any]:
-    """Kernel kind and release, processors and memory from inside. Raises `AttestationError` with both values."""
-    inside = _inside(guest)
-    if inside["cpu"] != "UML":
-        raise mismatch("the processor model", "UML", inside["cpu"] or inside["kernel"], guest)
-    _same("the number of processors", 1, inside["processors"], guest)
-    _kernel(kernel, inside, guest)
-    asked = parse_size(factors["memory"])
-    _memory(asked, asked, inside["memory_bytes"], guest)
-    return {"asked": dict(factors), "guest": inside}
-
-
-def _inside(guest: Guest) -> dict[str, Any]:
+def inside_of(guest: Guest) -> dict[str, Any]:
+    """What the guest's own kernel says it is."""
     facts = guest.agent.facts()
     hello = guest.agent.hello()
     return {
@@ -72,17 +48,20 @@ def host_cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
-def _kernel(asked: str, inside: Mapping[str, Any], guest: Guest) -> None:
-    _same("the kernel", asked, inside["kernel"], guest)
-    _same("the root filesystem", "overlay", inside["root"], guest)
+def check_kernel(asked: str, inside: Mapping[str, Any], guest: Guest) -> None:
+    """Raises `AttestationError` when another kernel runs, or not on the overlay of the shared root."""
+    same("the kernel", asked, inside["kernel"], guest)
+    same("the root filesystem", "overlay", inside["root"], guest)
 
 
-def _same(what: str, asked: object, found: object, guest: Guest) -> None:
+def same(what: str, asked: object, found: object, guest: Guest) -> None:
+    """Raises `AttestationError` with both values when they differ."""
     if asked != found:
         raise mismatch(what, asked, found, guest)
 
 
-def _memory(asked: int, vmm: int, inside: int, guest: Guest) -> None:
+def check_memory(asked: int, vmm: int, inside: int, guest: Guest) -> None:
+    """Holds bytes that were asked for against the hypervisor\'s and the guest\'s own. Raises `AttestationError`."""
     if vmm != asked:
         raise mismatch("the memory (hypervisor)", asked, vmm, guest)
     kept = max(_MEMORY_KEPT * asked, _MEMORY_KEPT_BYTES)

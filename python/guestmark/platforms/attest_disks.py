@@ -5,8 +5,8 @@ from typing import Any
 
 from guestmark.agent.results import CallError
 from guestmark.disks.attached import AttachedDisk
+from guestmark.platforms.block import facts_of_drives
 from guestmark.platforms.guest import Guest, mismatch
-from guestmark.workloads.common.durability import facts_of_drives
 
 # What QEMU's cache modes stand for (qemu-system's manual, -drive cache=).
 _CACHE = {

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.core.model import Cell
     from guestmark.disks.attached import AttachedDisk
-    from guestmark.platforms.guest import Guest
     from guestmark.platforms.place import Place
 
 
@@ -45,10 +44,19 @@ class Caller:
 
     @classmethod
     def current(cls) -> Caller:
-        """The calling process itself."""
+        """The calling process itself. Raises `UsageError` when its working directory is gone."""
         import os
 
-        return cls(os.getcwd(), dict(os.environ), os.getuid(), os.getgid(), tuple(os.getgroups()))  # noqa: PTH109
+        from guestmark.core.errors import UsageError
+
+        try:
+            cwd = os.getcwd()  # noqa: PTH109
+        except OSError as error:
+            raise UsageError(
+                f"the current directory cannot be used: {error.strerror or error}",
+                hint="go to one that exists: cd ~",
+            ) from error
+        return cls(cwd, dict(os.environ), os.getuid(), os.getgid(), tuple(os.getgroups()))
 
 
 class Machine(Protocol):
@@ -126,15 +134,3 @@ class Platform(Protocol):
 
     def probe(self) -> Usable | Unusable:
         """Finds out by starting a machine, with a deadline; never by looking at files alone."""
-
-
-class GuestPlatform(Platform, Protocol):
-    """A platform of one layer whose guests can also be started inside another guest."""
-
-    def start(
-        self, cell: Cell, deadline_s: float | None = None, *, place: Place = ...
-    ) -> AbstractContextManager[Guest]:
-        """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long it may take."""
-
-    def missing(self) -> Unusable | None:
-        """What has to be installed first; None when everything is there."""

@@ -23,7 +23,7 @@ from typing import Any
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
 from guestmark.platforms.place import HERE, Place
-from guestmark.platforms.qemu.qmp import UnknownCommandError
+from guestmark.platforms.qmp import UnknownCommandError
 
 Query = Callable[..., Any]
 _CPUCLOCK_SCHED = 2  # Linux, include/linux/posix-timers.h: the processor time of a whole process

@@ -1,8 +1,7 @@
 """Disks on a hypervisor's command line, the modules they need in the guest, and the disks of a started guest."""
 
-import contextlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from guestmark.appliance.initramfs import ModuleList
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk, find_device
-from guestmark.disks.image import Image, images
+from guestmark.disks.image import Image
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
 
 if TYPE_CHECKING:
@@ -37,13 +36,6 @@ _FILESYSTEM_MODULES = {
     "xfs": ("crc32c_generic", "xfs"),
     "btrfs": ("crc32c_generic", "btrfs"),
 }
-
-
-@contextlib.contextmanager
-def made_for(cell: Cell) -> Iterator[tuple[Image, ...]]:
-    """Fresh images of the cell's disks, in order; empty for most cells. They go when the context is left."""
-    with images(disks_of(cell)) as made:
-        yield made
 
 
 def qemu_modules(cell: Cell) -> tuple[tuple[str, ...], tuple[str, ...]]:

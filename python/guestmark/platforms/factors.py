@@ -3,7 +3,7 @@
 import os
 import re
 
-from guestmark.core.factors import Factor
+from guestmark.core.factor import Factor
 from guestmark.core.units import format_size, parse_size
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
@@ -47,6 +47,12 @@ def _kernel_args(text: str) -> str:
     return " ".join(text.split())
 
 
+def _outer(text: str) -> str:
+    if text.strip() not in ("block", "trial"):
+        raise ValueError(f"{text!r} is neither block nor trial")
+    return text.strip()
+
+
 MEMORY = Factor("memory", "the guest's memory, e.g. 512M or 2GiB", _memory, ("256M", "512M", "1G", "2G"))
 SMP = Factor("smp", "the guest's number of processors", count, ("1", "2", "4"))
 CPU = Factor(
@@ -64,3 +70,18 @@ KERNEL_ARGS = Factor(
     ("mitigations=off",),
 )
 EVERY_GUEST = (MEMORY, KERNEL, KERNEL_ARGS)
+# Of the guest around a nested one.
+OUTER = Factor(
+    "outer",
+    "how often the outer guest of a nested platform is started: for each block or for each trial",
+    _outer,
+    ("block", "trial"),
+)
+OUTER_CPU = Factor(
+    "outer_cpu",
+    "the outer guest's processor model, e.g. max,svm=on; kvm inside needs one with nested virtualization",
+    word,
+    (r"max\,svm=on",),
+)
+OUTER_SMP = Factor("outer_smp", "the outer guest's number of processors", count, ("1", "2"))
+OUTER_GUEST = (OUTER, OUTER_CPU, OUTER_SMP)

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from guestmark.agent.client import Agent, CallError
 from guestmark.core.errors import AgentError, AttestationError, MachineError
@@ -13,7 +13,7 @@ from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms import counters
 from guestmark.platforms import phases as steps
-from guestmark.platforms.base import LATE
+from guestmark.platforms.base import LATE, Platform, Unusable
 from guestmark.platforms.place import HERE, Place, Process
 
 DYING_S = 5.0  # at most between the end of the channel and that of the process
@@ -45,12 +45,7 @@ class Guest:
 
     def attest(self) -> Mapping[str, Any]:
         """What the guest really is. Raises `AttestationError` when it is not what the cell asked for."""
-        facts = self.check(self)
-        if not self.disks:
-            return facts
-        from guestmark.platforms.attest_disks import attest_disks
-
-        return {**facts, "disks": attest_disks(self)}
+        return self.check(self)
 
     def switch_off(self, timeout_s: float) -> None:
         """Orders the guest to switch off, waits for the end of its hypervisor and notes the phases of that.
@@ -171,3 +166,15 @@ def mismatch(what: str, asked: object, found: object, guest: Guest) -> Attestati
         f"{what} is not what was asked for: asked {asked}, found {found}",
         console=guest.process.console.text(),
     )
+
+
+class GuestPlatform(Platform, Protocol):
+    """A platform of one layer whose guests can also be started inside another guest."""
+
+    def start(
+        self, cell: Cell, deadline_s: float | None = None, *, place: Place = HERE
+    ) -> contextlib.AbstractContextManager[Guest]:
+        """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long it may take."""
+
+    def missing(self) -> Unusable | None:
+        """What has to be installed first; None when everything is there."""

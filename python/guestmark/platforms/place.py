@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from guestmark.agent.frames import Transport
 from guestmark.disks import processes
-from guestmark.platforms import drives
+from guestmark.disks.image import images
+from guestmark.disks.spec import disks_of
 from guestmark.platforms.process import Console, SupervisedProcess
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class Here:
 
     def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
         """See `Place`."""
-        return drives.made_for(cell)
+        return images(disks_of(cell))
 
     def link(self, image: Path, scratch: Path, name: str) -> str:
         """See `Place`."""

@@ -20,7 +20,6 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms.base import LATE, Unusable, Usable
-from guestmark.platforms.qemu.accelerators import KVM
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 DOCTOR_DEADLINE_S = 12.0
 DOCTOR_IN_ALL_S = 14.5
 _LEAST_NESTED_S = 5.0  # less is no use
-_KVM_HINT = (
-    "the host's KVM cannot run a Linux guest (common in virtual machines without real nested virtualization); "
-    "use tcg or uml here, or tcg/kvm to exercise KVM"
-)
 
 
 class Startable(Protocol):
@@ -57,10 +52,7 @@ def probe_by_start(platform: Startable, deadline_s: float, cell: Cell | None = N
             guest.attest()
             return Usable(guest.phases["ready"])
     except GuestmarkError as error:
-        hint = error.hint
-        if platform.name == KVM.name and not hint:
-            hint = _kvm_hint(error.message)
-        return Unusable(error.message, hint)
+        return Unusable(error.message, error.hint)
 
 
 def probe_all(
@@ -103,15 +95,6 @@ def probe_nested(
 
 def _was_late(finding: Usable | Unusable) -> bool:
     return isinstance(finding, Unusable) and LATE in finding.reason
-
-
-def _kvm_hint(message: str) -> str:
-    device = Path("/dev/kvm")
-    if not device.exists():
-        return "there is no /dev/kvm: load kvm_amd or kvm_intel, or switch virtualization on in the firmware"
-    if not os.access(device, os.R_OK | os.W_OK):
-        return "you may not open /dev/kvm: add yourself to its group (usually kvm)"
-    return _KVM_HINT if "guest" in message else ""
 
 
 def _remembered() -> dict[str, Usable | Unusable]:

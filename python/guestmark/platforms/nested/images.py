@@ -12,9 +12,10 @@ import shlex
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from guestmark.agent.bulk import Checksum, Pattern
 from guestmark.agent.results import CallError
@@ -25,15 +26,25 @@ from guestmark.disks.spec import NO_FILESYSTEM, SHARED_MEMORY, DiskSpec, Role, d
 from guestmark.disks.template import template
 
 if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
     from guestmark.core.model import Cell
-    from guestmark.platforms.nested.place import OuterPlace
 
 _PROGRAM_S = 600.0
 _DIRECT = ("none", "directsync")
 
 
+class Holder(Protocol):
+    """What images need of the outer guest: its agent, and what lies in its memory already."""
+
+    sources: dict[tuple[str, int], Path]  # by content and size
+    templates: dict[str, Path]
+
+    def calling(self) -> AbstractContextManager[Agent]:
+        """Its agent, for calls by one thread."""
+
+
 @contextlib.contextmanager
-def images_in(place: OuterPlace, cell: Cell) -> Iterator[tuple[Image, ...]]:
+def images_in(place: Holder, cell: Cell) -> Iterator[tuple[Image, ...]]:
     """Fresh images of the cell's disks in an outer guest; leaving the context removes them."""
     specs = disks_of(cell)
     if not specs:
@@ -77,7 +88,7 @@ def check(cell: Cell) -> None:
 class InnerImage(Image):
     """An image in the outer guest `place`; `path` is its path there."""
 
-    place: OuterPlace | None = None
+    place: Holder | None = None
 
     def flush(self) -> float:
         """See `Image`: the outer guest's disk is its memory, so this says only that it was asked."""
@@ -118,7 +129,7 @@ class InnerImage(Image):
             _run(place, find(program), *arguments)
 
     @contextlib.contextmanager
-    def _calling(self) -> Iterator[OuterPlace]:
+    def _calling(self) -> Iterator[Holder]:
         assert self.place is not None
         try:
             yield self.place
@@ -126,7 +137,7 @@ class InnerImage(Image):
             raise MachineError(f"inside the outer guest: {error.message}") from error
 
 
-def _target(place: OuterPlace, spec: DiskSpec, directory: str) -> Image:
+def _target(place: Holder, spec: DiskSpec, directory: str) -> Image:
     begin = time.monotonic()
     original, was_there = template(spec)
     path = Path(directory, f"{spec.name}.{spec.format}")
@@ -156,7 +167,7 @@ def _packed(original: Path) -> Path:
     return packed
 
 
-def _source(place: OuterPlace, spec: DiskSpec) -> Image:
+def _source(place: Holder, spec: DiskSpec) -> Image:
     """Sources are read-only, so one file serves all inner guests of an outer one."""
     key = (spec.content, spec.size)
     begin = time.monotonic()
@@ -183,7 +194,7 @@ def _source(place: OuterPlace, spec: DiskSpec) -> Image:
     return InnerImage(spec, place.sources[key], time.monotonic() - begin, was_there, place=place)
 
 
-def _run(place: OuterPlace, *command: str) -> str:
+def _run(place: Holder, *command: str) -> str:
     """Runs a program in the outer guest and returns its output. Raises `MachineError` with its last words."""
     with place.calling() as agent:
         done = agent.exec(command, timeout_s=_PROGRAM_S)

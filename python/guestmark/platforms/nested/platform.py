@@ -19,9 +19,9 @@ from guestmark.core.errors import AttestationError, GuestmarkError, MachineError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-from guestmark.platforms.base import GuestPlatform, Unusable, Usable
-from guestmark.platforms.guest import DYING_S, Guest
-from guestmark.platforms.nested.factors import FACTORS
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.factors import OUTER_GUEST
+from guestmark.platforms.guest import DYING_S, Guest, GuestPlatform
 from guestmark.platforms.nested.images import check as check_images
 from guestmark.platforms.nested.outer import OUTERS, Held, lodge, shortage
 from guestmark.platforms.probe import probe_by_start
@@ -92,7 +92,7 @@ class NestedPlatform:
         self, cell: Cell, place: Place, deadline: float
     ) -> contextlib.AbstractContextManager[Guest]:
         left_s = max(1.0, deadline - time.monotonic())
-        outside = {factor.name for factor in FACTORS}
+        outside = {factor.name for factor in OUTER_GUEST}
         factors = {name: level for name, level in cell.factors.items() if name not in outside}
         return self._inner.start(replace(cell, factors=factors), left_s, place=place)
 

@@ -6,7 +6,6 @@ from platform import machine
 from guestmark.core.platform_kind import PlatformKind, Program
 from guestmark.disks import factors as disks
 from guestmark.platforms import factors
-from guestmark.platforms.nested import factors as nested
 from guestmark.platforms.qemu.accelerators import KVM, TCG, Accelerator
 
 _PROGRAMS = (
@@ -37,7 +36,7 @@ def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
             *disks.EVERY_GUEST,
             *disks.QEMU,
         ),
-        outer_factors=nested.FACTORS,
+        outer_factors=factors.OUTER_GUEST,
         processors=_processors,
         programs=_PROGRAMS,
         counter=accelerator.counter,

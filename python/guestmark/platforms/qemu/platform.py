@@ -16,7 +16,6 @@ from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
-from guestmark.platforms.attest import attest_qemu
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, stopping
 from guestmark.platforms.phases import Watch
@@ -24,7 +23,9 @@ from guestmark.platforms.place import HERE, Line, Place
 from guestmark.platforms.probe import probe_by_start
 from guestmark.platforms.qemu import virtiofs
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
-from guestmark.platforms.qemu.qmp import Monitor
+from guestmark.platforms.qemu.attest import attest_qemu
+from guestmark.platforms.qemu.hints import kvm_hint
+from guestmark.platforms.qmp import Monitor
 
 QEMU = "qemu-system-x86_64"
 DEFAULTS = {"memory": "1G", "smp": "1", "machine": "q35"}
@@ -116,7 +117,10 @@ class QemuPlatform:
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        return self.missing() or probe_by_start(self, deadline_s or self.accelerator.start_limit_s)
+        found = self.missing() or probe_by_start(self, deadline_s or self.accelerator.start_limit_s)
+        if isinstance(found, Unusable) and self.accelerator is KVM and not found.hint:
+            return Unusable(found.reason, kvm_hint(found.reason))
+        return found
 
     def _kernel_args(self, share: str, factors: Mapping[str, str], watch: Watch | None) -> str:
         options = "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == "9p" else ""

@@ -13,13 +13,13 @@ from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
-from guestmark.platforms.attest import attest_uml
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, stopping
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.probe import probe_by_start
 from guestmark.platforms.qemu.platform import missing_program
+from guestmark.platforms.uml.attest import attest_uml
 from guestmark.platforms.uml.refusals import explained
 
 UML = "linux.uml"

@@ -7,15 +7,13 @@ processes, the guest's `/sys/block/*/stat` (kernel's Documentation/block/stat.rs
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.results import CallError
 from guestmark.core.model import Measurement, Metric
 from guestmark.disks import metrics
+from guestmark.disks.location import in_memory
 from guestmark.disks.spec import Role
 from guestmark.workloads.common import flushes
 
@@ -113,16 +111,6 @@ class Below:
         return Changes(counters, target.image.allocated_bytes() if target else None, facts)
 
 
-def in_memory(directory: str, mounts: str | None = None) -> bool:
-    """Whether files in the directory are lost with the host's power, flushed or not; `mounts`: this host's."""
-    best, kind = "", ""
-    for line in (Path("/proc/self/mounts").read_text() if mounts is None else mounts).splitlines():
-        _, where, filesystem, *_ = line.split(" ")
-        if os.path.commonpath([where, directory]) == where and len(where) >= len(best):
-            best, kind = where, filesystem
-    return kind in ("tmpfs", "ramfs", "devtmpfs")
-
-
 def _ratio(value: float | None, of: float) -> float | None:
     return None if value is None or not of else value / of
 
@@ -214,12 +202,3 @@ def _guest_cpu(machine: Machine) -> float | None:
         return None
     user, nice, system, _idle, _iowait, irq, softirq, *_ = (int(word) for word in first[1:])
     return (user + nice + system + irq + softirq) / _USER_HZ
-
-
-def facts_of_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
-    """What QEMU says about each of our drives: format, cache switches, cluster size, node."""
-    return {
-        entry["device"]: entry["inserted"]
-        for entry in query("query-block")
-        if entry.get("device") in {str(role) for role in Role} and "inserted" in entry
-    }

@@ -2,7 +2,7 @@
 
 import re
 
-from guestmark.core.factors import Factor
+from guestmark.core.factor import Factor
 
 
 def count(text: str) -> str:

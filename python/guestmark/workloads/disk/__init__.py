@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from guestmark.core.factors import Factor
+from guestmark.core.factor import Factor
 from guestmark.core.model import Metric
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.disks.factors import BLOCK_SIZE

@@ -3,7 +3,7 @@
 import os
 import re
 
-from guestmark.core.factors import Factor, one_of
+from guestmark.core.factor import Factor, one_of
 from guestmark.workloads.netboot.nics import NICS
 
 DISTRIBUTION = "distribution"

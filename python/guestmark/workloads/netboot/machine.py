@@ -17,11 +17,11 @@ from guestmark.platforms.guest import stopping
 from guestmark.platforms.place import HERE, Place, channel
 from guestmark.platforms.process import SupervisedProcess, watchdog
 from guestmark.platforms.qemu.platform import facts_of_vmm
-from guestmark.platforms.qemu.qmp import Monitor
+from guestmark.platforms.qmp import Monitor
 from guestmark.workloads.netboot import scripts
 from guestmark.workloads.netboot.bootlog import what_happened
 from guestmark.workloads.netboot.control import Control, Request
-from guestmark.workloads.netboot.network import NETDEV, Link
+from guestmark.workloads.netboot.link import NETDEV, Link
 from guestmark.workloads.netboot.screen import screen_text
 from guestmark.workloads.netboot.settings import Settings
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from guestmark.core.errors import PlatformUnusableError
-from guestmark.workloads.netboot.network import NETDEV, Link, listen
+from guestmark.workloads.netboot.link import NETDEV, Link, listen
 
 _SERVER, _GUEST, _PREFIX = "10.0.6.1", "10.0.6.2", 24
 _EARLY_S = 0.3  # within which passt ends when it does not like its arguments or the host

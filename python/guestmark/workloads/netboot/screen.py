@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from guestmark.platforms.qemu.qmp import Monitor
+from guestmark.platforms.qmp import Monitor
 
 _TEXT_AT = 0xB8000  # of the VGA's text page
 _COLUMNS, _ROWS = 80, 25

@@ -15,7 +15,7 @@ from pathlib import Path
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.workloads.netboot import tap_setup
 from guestmark.workloads.netboot.dhcp import DhcpServer, Lease
-from guestmark.workloads.netboot.network import NETDEV, Link, port_of
+from guestmark.workloads.netboot.link import NETDEV, Link, port_of
 from guestmark.workloads.netboot.scripts import BOOT
 
 # As in the publication that is reproduced; the namespace is private, so nothing else can have them.

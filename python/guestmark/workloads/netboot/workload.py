@@ -18,6 +18,7 @@ from guestmark.core.units import parse_size
 from guestmark.workloads.netboot import figures, memory, nested, network, scripts
 from guestmark.workloads.netboot.content import Content, make_content, measure_rate, server
 from guestmark.workloads.netboot.control import NOTHING, Request
+from guestmark.workloads.netboot.link import listen, port_of
 from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, started
 from guestmark.workloads.netboot.settings import Settings
 
@@ -59,7 +60,7 @@ class NetbootWorkload:
             workload = cls(plan, cell)
             Settings.of(cell, workload._size)
             if workload._port:
-                network.listen("127.0.0.1", workload._port).close()
+                listen("127.0.0.1", workload._port).close()
         return ()
 
     @contextlib.contextmanager
@@ -166,7 +167,7 @@ class NetbootWorkload:
     def _analysed(self, machine: NetbootMachine, capture: Path, wall_s: float) -> list[Measurement]:
         from guestmark.capture.binary import analyse_file
 
-        trace = analyse_file(capture, filter_by=str(network.port_of(machine.link.data)), sequence=True)
+        trace = analyse_file(capture, filter_by=str(port_of(machine.link.data)), sequence=True)
         self.facts[PICTURE] = drawn(trace)
         connections = figures.check_connections(trace, self._files, self._size)
         measurements = figures.measured(trace, connections, self._size, wall_s)

@@ -10,9 +10,9 @@ from pathlib import Path
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
+from guestmark.disks.location import in_memory
 from guestmark.disks.preflight import free_bytes
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
-from guestmark.workloads.common.durability import in_memory
 from guestmark.workloads.oltp.databases.base import Account, Database, sysbench
 from guestmark.workloads.oltp.databases.kinds import KINDS
 

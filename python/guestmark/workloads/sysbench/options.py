@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from guestmark.core.factors import Factor, one_of
+from guestmark.core.factor import Factor, one_of
 from guestmark.core.units import format_size, parse_duration, parse_size
 from guestmark.workloads.common.factors import THREADS, count
 

@@ -1,0 +1,60 @@
+"""Finding descriptions by walking packages, and loading what they name.
+
+Those of other distributions are entry points of the group `guestmark`: modules with the same attributes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Kind = TypeVar("Kind", bound=_Named)
+ENTRY_POINTS = "guestmark"
+
+
+def load(path: str) -> Any:
+    """What `module:attribute` names."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@functools.cache
+def walked(package: str) -> tuple[str, ...]:
+    """The names of the packages directly inside `package`."""
+    found = importlib.import_module(package)
+    return tuple(
+        f"{package}.{module.name}" for module in pkgutil.iter_modules(found.__path__) if module.ispkg
+    )
+
+
+def described(package: str) -> Iterator[ModuleType]:
+    """The packages inside `package`, then what other distributions bring."""
+    for name in walked(package):
+        yield importlib.import_module(name)
+    yield from _brought()
+
+
+@functools.cache
+def _brought() -> tuple[ModuleType, ...]:
+    from importlib.metadata import entry_points
+
+    return tuple(entry.load() for entry in entry_points(group=ENTRY_POINTS))
+
+
+def by_name(kinds: Iterable[Kind], what: str) -> dict[str, Kind]:
+    """The kinds by name. Raises `ValueError` when two differ under one name."""
+    found: dict[str, Kind] = {}
+    for kind in kinds:
+        if found.setdefault(kind.name, kind) is not kind:
+            raise ValueError(f"{what} {kind.name!r} is described twice")
+    return found

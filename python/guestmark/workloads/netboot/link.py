@@ -1,0 +1,52 @@
+"""A link is the guest's cable and the sockets that wait at its other end."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from guestmark.core.errors import PlatformUnusableError
+
+NETDEV = "net"  # its id in QEMU
+_BACKLOG = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """`server` is the host's address as the guest sees it; `connect` is a connection of the host's own to the files."""
+
+    arguments: tuple[str, ...]
+    pass_fds: tuple[int, ...]
+    server: str
+    control: socket.socket
+    data: socket.socket
+    connect: Callable[[], socket.socket]
+    names_bootfile: bool = True  # whether its DHCP tells the guest what to fetch first
+
+    def url(self, listening: socket.socket) -> str:
+        """How the guest calls one of the two servers."""
+        return f"http://{self.server}:{port_of(listening)}"
+
+
+def port_of(listening: socket.socket) -> int:
+    """The TCP port a socket listens on."""
+    return int(listening.getsockname()[1])
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A listening socket; port 0 means any free one. Raises `PlatformUnusableError` when the port is taken."""
+    sock = socket.socket()
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PlatformUnusableError(
+                f"port {port} on {address} is in use", hint="choose another, or port = 0 for any free one"
+            ) from error
+        raise PlatformUnusableError(f"port {port} on {address}: {error.strerror}") from error
+    return sock

@@ -1,0 +1,62 @@
+"""tools/reference.py: the reference has everything that the program knows, and pages name no part that is not made."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from guestmark.cli.app import VERBS
+from guestmark.core import registry
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+reference = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(reference)
+
+
+def test_every_command_has_a_heading_and_its_options() -> None:
+    text = reference.commands()
+    assert re.findall(r"^## (\S+)$", text, re.MULTILINE) == list(VERBS)
+    assert "`--on PLATFORM,...`" in text
+    assert text.count("`-h, --help`") == len(VERBS)
+
+
+def test_every_workload_has_a_heading() -> None:
+    headings = re.findall(r"^## (\S+)$", reference.workloads(), re.MULTILINE)
+    assert headings == list(registry.workload_kinds())
+
+
+def test_every_factor_and_platform_has_a_row() -> None:
+    factors, platforms = reference.factors(), reference.platforms()
+    assert all(f"\n| `{name}` |" in factors for name in registry.factors())
+    assert re.findall(r"^\| `(\w+)` \|", platforms, re.MULTILINE) == list(registry.platform_names())
+
+
+def test_rows_have_as_many_columns_as_their_head() -> None:
+    for part in ("platforms", "factors"):
+        lines = reference.PARTS[part]().strip().splitlines()
+        columns = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
+        assert len(columns) == 1, part
+
+
+def test_pages_ask_for_parts_that_exist() -> None:
+    asked = [
+        mark for page in (ROOT / "docs").rglob("*.md") for mark in reference.MARK.findall(page.read_text())
+    ]
+    assert sorted(asked) == sorted(reference.PARTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a_b*c", r"a\_b\*c"),
+        ("`a_b` c_d", r"`a_b` c\_d"),
+        (r"written \,", r"written \\,"),
+        ("<x|y>", r"\<x\|y\>"),
+    ],
+)
+def test_help_texts_are_no_markup_but_for_code(text: str, shown: str) -> None:
+    assert reference._escape(text) == shown
