@@ -17,7 +17,7 @@ from guestmark.experiment import iterations
 from guestmark.experiment.counting import Counting
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
-from guestmark.plan.model import Better, Cell, Measurement, Metric, Plan, Trial, TrialStatus
+from guestmark.plan.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.platforms.base import Nests
 from guestmark.workloads import base as workloads
 
@@ -182,7 +182,7 @@ def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
                 f"metric {name} was measured in {len(series)} of {len(rounds)} iterations only"
             )
     return tuple(
-        Measurement(metric, reduce_iterations(values[name], Better(metric.better)), tuple(values[name]))
+        Measurement(metric, reduce_iterations(values[name]), tuple(values[name]))
         for name, metric in metrics.items()
     )
 

@@ -126,7 +126,7 @@ class Policy:
     """
 
     blocks: int | None = None
-    min_blocks: int = 10
+    min_blocks: int = 8
     max_blocks: int = 200
     precision: float = 0.02
     margin: float = 0.03

@@ -12,10 +12,11 @@ from guestmark.stats.compare import (
     compare_tables,
     downgraded,
     label,
+    noise_floor,
     null_differs,
 )
 from guestmark.stats.multiple import adjust, blocks_to_claim
-from guestmark.stats.noise import THRESHOLDS, Null, flag_blocks, noise_floor
+from guestmark.stats.noise import THRESHOLDS, Null, flag_blocks
 from guestmark.stats.paired import log_ratios, median_interval, sign_flip_p, t_interval
 from guestmark.stats.repetition import (
     Pilot,

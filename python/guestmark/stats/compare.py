@@ -1,7 +1,7 @@
 """Verdicts: every cell of a table against its baseline, paired by block."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from guestmark.plan.model import Better, Metric
 from guestmark.stats import signed_rank, total
 from guestmark.stats.multiple import adjust, blocks_to_claim
-from guestmark.stats.noise import Null, noise_floor
+from guestmark.stats.noise import Null, floor_from
 from guestmark.stats.paired import log_ratios, median_interval, t_interval
 
 Array = NDArray[np.float64]
@@ -152,7 +152,7 @@ def compare_tables(
     for (name, cell), n in sizes.items():
         table = tables[name]
         if (name, n) not in floors:
-            floors[name, n] = noise_floor(table.null_pairs, n, table.history, interval=FLOOR_INTERVALS[estimand])
+            floors[name, n] = noise_floor(table.null_pairs, n, table.history, estimand)
         result[name][cell] = _comparison(
             found.get((name, cell)),
             n,
@@ -199,7 +199,7 @@ def _comparison(
         estimand=estimand,
         unseen_ci=evidence.unseen_ci,
     )
-    verdict, reason = _decide(undecided, table.better, table.margin, alpha, cells, evidence.refused)
+    verdict, reason = _decide(undecided, table, alpha, cells=cells, refused=evidence.refused)
     return replace(undecided, verdict=verdict, reason=reason)
 
 
@@ -267,27 +267,33 @@ def _total_floor(a: Array, b: Array) -> tuple[float, float, int] | None:
     return math.log(total.ratio_of_means(*pair)), math.log(ends[1] / ends[0]) / 2, pair[0].size
 
 
-FLOOR_INTERVALS: Mapping[Estimand, Callable[[Array, Array], tuple[float, float, int] | None]] = {
-    Estimand.TYPICAL: _typical_floor,
-    Estimand.FIRST: _typical_floor,
-    Estimand.TOTAL: _total_floor,
-}
+def noise_floor(
+    null_pairs: Sequence[tuple[Array, Array]],
+    n_blocks: int,
+    history: Sequence[Null] = (),
+    estimand: Estimand = Estimand.TYPICAL,
+) -> float | None:
+    """Return the size |ratio - 1| that comparisons of `n_blocks` blocks without any difference reach, of an estimand.
+
+    See `noise.floor_from`, to which this gives the estimand's own interval of a null pair.
+    """
+    interval = _total_floor if estimand is Estimand.TOTAL else _typical_floor
+    return floor_from(null_pairs, n_blocks, history, interval=interval)
 
 
-def _decide(
-    c: Comparison, better: Better, margin: float, alpha: float, cells: int, refused: str
-) -> tuple[Verdict, str]:
+def _decide(c: Comparison, table: Table, alpha: float, *, cells: int, refused: str) -> tuple[Verdict, str]:
     if c.n < MIN_BLOCKS or c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
         return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks"
     higher = c.ratio > 1
     excludes_one = c.ci[0] > 1 or c.ci[1] < 1
-    equivalent = c.equivalence_q < alpha
+    margin = table.margin
+    equivalent = c.equivalence_q < min(alpha, 1 - signed_rank.NOMINAL)
     blocked = ""
     if c.q < alpha and excludes_one:
         if c.noise_floor is not None and abs(math.log(c.ratio)) <= math.log1p(c.noise_floor):
             blocked = "inside the noise floor"
         else:
-            faster = higher == (better is Better.HIGHER)
+            faster = higher == (table.better is Better.HIGHER)
             return (
                 Verdict.FASTER if faster else Verdict.SLOWER,
                 f"by less than the margin of {margin:.3g}" if equivalent else "",

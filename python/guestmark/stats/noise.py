@@ -37,7 +37,7 @@ class Null:
     blocks: int
 
 
-def noise_floor(
+def floor_from(
     null_pairs: Sequence[tuple[Array, Array]],
     n_blocks: int,
     history: Sequence[Null] = (),
@@ -48,9 +48,10 @@ def noise_floor(
     unknown.
 
     `null_pairs` hold the values, shape (K,), of cells that are copies of each other; `interval` gives of such a pair
-    the log ratio, the half-width of its 95 % interval and its blocks (None: too few). By its own noise a null
-    comparison is off by more than the half-width h in one case of twenty, so that is the floor, h shrinking with the
-    root of the blocks. It is not below what the pairs showed: copies that are off by a constant raise it.
+    the log ratio, the half-width of its 95 % interval and its blocks (None: too few), see `compare.noise_floor`. By
+    its own noise a null comparison is off by more than the half-width h in one case of twenty, so that is the floor, h
+    shrinking with the root of the blocks. It is not below what the pairs showed: copies that are off by a constant
+    raise it.
 
     Runs minutes apart differ by more than the blocks inside one of them say. `history` tells by how much: with J
     earlier null ratios g of k blocks, the variance between runs is estimated by moments, t² = mean(g² - v/k), v being

@@ -112,20 +112,23 @@ def choose_repetition(
     machines with two warm iterations; without any both levels count as equal. Between `least` and `most`, and no more
     than `block_limit_s` seconds a block where `least` allows it.
 
-    The warm-up is the largest any cell needs: iterations at the start that are over 5 % slower than the median of those
-    after them; at most 3, and 1 while no cell has enough iterations to tell. Raises ValueError without a pilot that
+    The warm-up is the largest any cell needs: iterations at the start that are slower than the median of those after
+    them by over 5 % and by over three of their spreads, in most of the cell's starts; at most 3, and 1 while no cell
+    has enough iterations to tell. Raises ValueError without a pilot that
     holds an iteration.
     """
     known = {name: pilot for name, pilot in pilots.items() if any(len(one) for one in pilot.durations)}
     if not known:
         raise ValueError("no pilot holds an iteration")
-    warmups = [
-        found for pilot in known.values() for one in pilot.durations if (found := _warmup(one)) is not None
-    ]
+    warmups = [found for pilot in known.values() if (found := _warmup(pilot.durations)) is not None]
     warmup = max(warmups) if warmups else 1
     costs, starts, components = [], [], []
     for pilot in known.values():
-        warm = [np.asarray(one[min(warmup, len(one) - 1) :], dtype=np.float64) for one in pilot.durations if len(one)]
+        warm = [
+            np.asarray(one[min(warmup, len(one) - 1) :], dtype=np.float64)
+            for one in pilot.durations
+            if len(one)
+        ]
         level = max(float(np.median(np.concatenate(warm))), _MIN_COST_S)
         costs.append(level)
         starts.append(max(pilot.start_s, 0.0) + warmup * level)
@@ -143,20 +146,27 @@ def choose_repetition(
     bounded = max(min(best, affordable, most), least)
     iterations = max(round(bounded), 1)
     why = "measured variances" if components else "equal variances assumed"
-    if bounded == affordable < best:
+    if affordable < min(best, most):
         why += f", held to {block_limit_s:.0f} s a block"
     return Repetition(warmup, iterations, f"{why}; an iteration of all cells takes {sum(costs):.3g} s")
 
 
-def _warmup(durations: Sequence[float]) -> int | None:
-    """How many iterations at the start are over 5 % slower than the later ones; None if there are too few to tell."""
-    x = np.asarray(durations, dtype=np.float64)
-    if x.size < 3:
-        return None
-    for first in range(min(MAX_WARMUP, x.size - 2)):
-        if x[first] <= (1 + _STEADY) * float(np.median(x[first + 1 :])):
-            return first
-    return min(MAX_WARMUP, x.size - 2)
+def _warmup(starts: Sequence[Sequence[float]]) -> int | None:
+    """How many iterations at the start are slower than the later ones; None if no start has enough to tell."""
+    needed = []
+    for durations in starts:
+        x = np.asarray(durations, dtype=np.float64)
+        if x.size < 3:
+            continue
+        most = min(MAX_WARMUP, x.size - 2)
+        needed.append(next((first for first in range(most) if not _slower(x[first], x[first + 1 :])), most))
+    return math.ceil(float(np.median(needed))) if needed else None
+
+
+def _slower(first: float, later: Array) -> bool:
+    middle = float(np.median(later))
+    spread = 1.4826 * float(np.median(np.abs(later - middle)))
+    return first > middle + max(_STEADY * middle, 3 * spread)
 
 
 def variance_components(boots: Sequence[Sequence[float] | Array]) -> tuple[float, float]:

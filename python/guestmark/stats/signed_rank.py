@@ -18,7 +18,7 @@ Counts = NDArray[np.int64]
 
 MIN_BLOCKS = 6  # with fewer the smallest two-sided p, 2^(1-n), is above .05
 NOMINAL = 0.96  # of intervals that are looked at after every block: at the stopping time they cover .95
-EXACT_BLOCKS = 100  # beyond, the statistic's distribution is normal to four digits
+EXACT_BLOCKS = 100  # beyond, the normal approximation is within .001
 
 
 @functools.lru_cache(maxsize=256)
@@ -93,7 +93,9 @@ def interval(walsh: Array, confidence: float = NOMINAL) -> tuple[Array, Array]:
     cuts = np.array([-1 if (c := cut(int(k), confidence)) is None else c for k in n.ravel()]).reshape(n.shape)
     averages = n * (n + 1) // 2
     lower = np.take_along_axis(walsh, np.maximum(cuts, 0)[..., None], axis=-1)[..., 0]
-    upper = np.take_along_axis(walsh, np.maximum(averages - 1 - cuts, 0)[..., None], axis=-1)[..., 0]
+    upper = np.take_along_axis(walsh, np.maximum(averages - 1 - np.maximum(cuts, 0), 0)[..., None], axis=-1)[
+        ..., 0
+    ]
     return np.where(cuts < 0, np.nan, lower), np.where(cuts < 0, np.nan, upper)
 
 

@@ -1,7 +1,8 @@
 """Slow runs: how many iterations took much longer than is typical of their cell, compared trial by trial.
 
-A trial's iterations ran on one machine and may be slow together, so the trial is the unit of every test here however many
-iterations it holds. Matrices have shape (K, m): m iterations of each of K trials, a row of NaN where one is missing.
+A trial's iterations ran on one machine and may be slow together, so the trial is the unit of every test here however
+many iterations it holds. Matrices have shape (K, m): m iterations of each of K trials, a row of NaN where one is
+missing.
 """
 
 import math
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.stats.paired import sign_flip_p
 from guestmark.stats.total import unseen_share
 
 Array = NDArray[np.float64]
@@ -139,6 +139,24 @@ def share_difference(
     return d, (d - math.hypot(p - low_p, high_q - q), d + math.hypot(high_p - p, q - low_q))
 
 
+def counts_p(excess: NDArray[np.int64]) -> float:
+    """Return the two-sided p of the sign-flip test of whole numbers, shape (n,): exact for any n.
+
+    `excess` is how many more slow iterations the cell had than the baseline in each block. With equal laws each is as
+    likely as its negative, so their sum has the distribution of the sum of ±|excess|, which is counted out.
+    """
+    sizes = np.abs(excess[excess != 0])
+    reach = int(sizes.sum())
+    probability = np.ones(1)
+    for size in sizes.tolist():
+        longer = np.zeros(probability.size + 2 * size)
+        longer[: probability.size] += probability / 2
+        longer[2 * size :] += probability / 2
+        probability = longer
+    observed = abs(int(excess.sum()))
+    return float(min(1.0, 2 * probability[reach + observed :].sum())) if observed else 1.0
+
+
 def quantile_ratio(
     cell: Array, baseline: Array, quantile: float = QUANTILE, confidence: float = 0.95
 ) -> tuple[float, tuple[float, float] | None]:
@@ -157,7 +175,7 @@ def quantile_ratio(
         scaled = cell / math.exp(log_ratio)
         threshold = np.partition(np.concatenate((scaled.ravel(), baseline.ravel())), -top)[-top]
         excess = (scaled >= threshold).sum(axis=1) - (baseline >= threshold).sum(axis=1)
-        return sign_flip_p(excess.astype(np.float64)) <= 1 - confidence
+        return counts_p(excess.astype(np.int64)) <= 1 - confidence
 
     ends = []
     for direction in (-1, 1):
@@ -180,8 +198,8 @@ def quantile_ratio(
 class Unseen:
     """What could have happened without being seen, at 95 %.
 
-    Whole machines slow in up to `machines` of all starts; single iterations slow in up to `iterations` of all, given how
-    alike the iterations of one machine are. `iterations` is between the two extremes: independent, or all alike.
+    Whole machines slow in up to `machines` of all starts; single iterations slow in up to `iterations` of all, given
+    how alike the iterations of one machine are.
     """
 
     machines: float

@@ -1,8 +1,8 @@
 """What a batch costs: the ratio of two cells' means, with what so few machines cannot have shown.
 
-Arrays hold one mean per trial, shape (K,), NaN where a trial is missing or failed. A mean that rare events decide cannot
-be known from a few trials by any method (Bahadur and Savage 1956), so beside the interval of what was seen stands one
-that allows for a doubling of whole trials in as large a share as could have stayed unseen.
+Arrays hold one mean per trial, shape (K,), NaN where a trial is missing or failed. A mean that rare events decide
+cannot be known from a few trials by any method (Bahadur and Savage 1956), so beside the interval of what was seen
+stands one that allows for a doubling of whole trials in as large a share as could have stayed unseen.
 """
 
 import math
@@ -16,7 +16,9 @@ from guestmark.stats.signed_rank import NOMINAL
 Array = NDArray[np.float64]
 
 DOUBLING = 2.0  # the unseen event that the wider interval allows for
-LARGEST_EVENT = 5.0  # "no difference" is not said of the total before events of this size would have been seen
+LARGEST_EVENT = (
+    5.0  # "no difference" is not said of the total before events of this size would have been seen
+)
 
 
 def complete(cell: Array, baseline: Array) -> tuple[Array, Array] | None:
@@ -107,14 +109,12 @@ def blocks_for_equal_totals(margin: float, largest: float = LARGEST_EVENT) -> in
     """Return the blocks without which equal totals are not claimed.
 
     An event that makes a trial take `largest` times as long moves the mean by `margin` when it has the share margin /
-    (largest - 1): with fewer blocks it could well not have been seen. 399 for 3 % and ×5.
+    (largest - 1): with fewer blocks it could well not have been seen. 398 for 3 % and ×5.
     """
     return trials_to_see(min(margin / (largest - 1), 0.5))
 
 
-def with_unseen(
-    interval: tuple[float, float], trials: int, factor: float = DOUBLING
-) -> tuple[float, float]:
+def with_unseen(interval: tuple[float, float], trials: int, factor: float = DOUBLING) -> tuple[float, float]:
     """Return the interval of a ratio of means widened by events that `trials` trials of each cell cannot have shown.
 
     In the share `unseen_share` of the cell's trials, or of the baseline's, they take `factor` times as long.

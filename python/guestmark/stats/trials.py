@@ -14,6 +14,7 @@ from guestmark.stats.compare import (
     Table,
     Verdict,
     compare_table,
+    downgraded,
 )
 from guestmark.stats.multiple import adjust
 from guestmark.stats.noise import Null
@@ -21,12 +22,12 @@ from guestmark.stats.tails import (
     SHARE_MARGIN,
     TAIL_BLOCKS,
     SlowRuns,
+    counts_p,
     quantile_ratio,
     share_difference,
     slow_counts,
     slow_runs,
 )
-from guestmark.stats.paired import sign_flip_p
 from guestmark.stats.total import trials_to_see
 
 Array = NDArray[np.float64]
@@ -104,11 +105,18 @@ def compare_trials(
             history=history,
         )
 
-    typical = _compare(table({name: _median(array) for name, array in iterations.items()}), Estimand.TYPICAL, alpha)
-    total = _compare(table({name: _cost_mean(array, better) for name, array in iterations.items()}), Estimand.TOTAL, alpha)
+    typical = _compare(
+        table({name: _median(array) for name, array in iterations.items()}), Estimand.TYPICAL, alpha
+    )
+    total = _compare(
+        table({name: _cost_mean(array, better) for name, array in iterations.items()}), Estimand.TOTAL, alpha
+    )
     firsts = _compare(table(first), Estimand.FIRST, alpha) if first and baseline in first else {}
     slow = compare_slow(
-        {name: array for name, array in iterations.items() if name not in copies}, baseline, better=better, alpha=alpha
+        {name: array for name, array in iterations.items() if name not in copies},
+        baseline,
+        better=better,
+        alpha=alpha,
     )
     return {
         name: Answers(comparison, total[name], slow.get(name), firsts.get(name))
@@ -146,7 +154,7 @@ def compare_slow(
             ci=ci,
             ratio=ratio,
             ratio_ci=ratio_ci,
-            p=sign_flip_p(cell_counts - base_counts),
+            p=counts_p((cell_counts - base_counts).astype(np.int64)),
             q=1.0,
             verdict=Verdict.INCONCLUSIVE,
             reason="",
@@ -173,11 +181,21 @@ def _decide_slow(
         return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks"
     if q < alpha:
         return (Verdict.SLOWER if slow.difference > 0 else Verdict.FASTER), ""
-    if -SHARE_MARGIN < narrow[0] and narrow[1] < SHARE_MARGIN:
+    if max(abs(end) for end in narrow) < SHARE_MARGIN:
         return Verdict.NO_DIFFERENCE, f"shares within {SHARE_MARGIN:.0%} of each other"
     if not slow.cell.slow and not slow.baseline.slow:
         return Verdict.INCONCLUSIVE, f"none seen; {trials_to_see(SHARE_MARGIN)} blocks could say so"
     return Verdict.INCONCLUSIVE, "too few slow runs to tell"
+
+
+def withheld(answers: Answers, reason: str) -> Answers:
+    """Return the answers with every verdict taken back; the figures stay."""
+    return Answers(
+        downgraded(answers.typical, reason),
+        downgraded(answers.total, reason) if answers.total else None,
+        replace(answers.slow, verdict=Verdict.INCONCLUSIVE, reason=reason) if answers.slow else None,
+        downgraded(answers.first, reason) if answers.first else None,
+    )
 
 
 def _compare(table: Table, estimand: Estimand, alpha: float) -> dict[str, Comparison]:

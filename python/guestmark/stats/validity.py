@@ -1,9 +1,9 @@
 """Whether a run's own data contradict what its statistics take for granted.
 
-Comparisons are right when nothing but chance decides what a trial meets. Order inside a block is random, yet a cell can
-still be helped or harmed by what runs before it: in random order a cell follows itself less often than others do, so
-what a guest leaves behind (a warm cache, a processor awake, dirty pages) counts against the other cells. That, trends
-and clocks are tested here on the run's own values.
+Comparisons are right when nothing but chance decides what a trial meets. Order inside a block is random, yet a cell
+can still be helped or harmed by what runs before it: in random order a cell follows itself less often than others do,
+so what a guest leaves behind (a warm cache, a processor awake, dirty pages) counts against the other cells. That,
+trends and clocks are tested here on the run's own values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +21,7 @@ SEVERE_BIAS = 0.005  # what an order effect does to a ratio before the ratio is 
 MIN_TRIALS_LEFT = 8  # degrees of freedom below which nothing is tested
 CLOCKS_APART = 0.01
 CLOCKS_FAR_APART = 0.05
+_ROUNDING = 1e-12
 _WINSOR = 3.0  # times the spread; a spike should neither hide an order effect nor make one
 
 
@@ -37,7 +38,7 @@ class Finding:
     """One thing that a run's data say about the run.
 
     `effect` is its size (relative, 0.05: 5 %), `p` that of its absence (None: not a test). `corrected` holds, where the
-    effect could be allowed for, each cell's log ratio to the baseline with it.
+    effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Finding:
     message: str
     effect: float
     p: float | None = None
-    corrected: Mapping[str, float] = field(default_factory=dict)
+    corrected: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
 
 def order_effects(
@@ -61,10 +62,10 @@ def order_effects(
     `values` and `positions` map cell ids to shape (K,): the value (NaN: missing; it must be above 0) and the position,
     from 0, at which it ran in its block (NaN: it did not run). `kind` maps cells to what they are: a null copy is the
     same kind as the cell it copies. Each effect is the F test of its columns in the linear model log value = block +
-    cell + effect, on values drawn in to three spreads (median polish; Tukey 1977), their two p values doubled for being
-    two. A carry-over is severe when it changes a ratio to the baseline by over 0.5 %; `corrected` has the ratios that the
-    model leaves (Jones and Kenward, "Design and Analysis of Cross-Over Trials", 3rd ed., 5). A position that matters
-    is a warning: order is random, so it costs precision and no bias.
+    cell + effect, on values drawn in to three spreads (median polish; Tukey 1977), their p values doubled as they are
+    two. A carry-over is severe when it changes a ratio to the baseline by over 0.5 %; `corrected` has the ratios that
+    the model leaves (Jones and Kenward, "Design and Analysis of Cross-Over Trials", 3rd ed., 5). A position that
+    matters is a warning: order is random, so it costs precision and no bias.
     """
     names = list(values)
     data = np.array([values[name] for name in names], dtype=np.float64).T
@@ -74,23 +75,25 @@ def order_effects(
         logs = np.where(data > 0, np.log(data), np.nan)
     levels = sorted(set(kinds))
     before = _before(place, np.array([levels.index(one) for one in kinds]))
-    block, cell = np.indices(logs.shape)
+    block, cell = (np.asarray(index) for index in np.indices(logs.shape))
     findings = []
     for name, factor in (("carry-over", before), ("position", place)):
         use = ~np.isnan(logs) & ~np.isnan(factor)
         fitted = _f_test(_drawn_in(logs)[use], block[use], cell[use], factor[use].astype(np.int64))
         if fitted is None:
             continue
-        p, effect, plain, allowed = fitted
-        if min(1.0, 2 * p) >= alpha:
+        p = min(1.0, 2 * fitted.p)
+        if p >= alpha:
             continue
-        corrected, bias = {}, 0.0
+        effect, corrected, bias = fitted.effect, {}, 0.0
         if name == "carry-over":
             origin = names.index(baseline)
             for i, other in enumerate(names):
-                if i != origin and {i, origin} <= plain.keys():
-                    corrected[other] = allowed[i] - allowed[origin]
-                    bias = max(bias, abs(corrected[other] - plain[i] + plain[origin]))
+                if i != origin and {i, origin} <= set(fitted.cells):
+                    plain, allowed, half = fitted.difference(i, origin)
+                    bias = max(bias, abs(allowed - plain))
+                    low, high = allowed - half, allowed + half
+                    corrected[other] = (float(np.exp(allowed)), float(np.exp(low)), float(np.exp(high)))
         severe = bias > SEVERE_BIAS
         what = "on what ran before it" if name == "carry-over" else "on its position in the block"
         costs = f"; ratios are off by up to {bias:.1%}" if name == "carry-over" else ""
@@ -100,7 +103,7 @@ def order_effects(
                 Severity.SEVERE if severe else Severity.WARNING,
                 f"a trial depends {what}, by {np.expm1(effect):.1%}{costs}",
                 float(np.expm1(effect)),
-                min(1.0, 2 * p),
+                p,
                 corrected,
             )
         )
@@ -127,7 +130,9 @@ def _drawn_in(logs: Array) -> Array:
             fit += _nanmedian(logs - fit, 0)
             fit += _nanmedian(logs - fit, 1)
         residual = logs - fit
-        reach = _WINSOR * 1.4826 * float(np.nanmedian(np.abs(residual))) if residual.size else 0.0
+        away = np.abs(residual[~np.isnan(residual)])
+        away = away[away > _ROUNDING]  # medians of small blocks leave many residuals of exactly nothing
+        reach = _WINSOR * 1.4826 * float(np.median(away)) if away.size else 0.0
     return np.asarray(fit + np.clip(residual, -reach, reach), dtype=np.float64) if reach > 0 else logs
 
 
@@ -139,10 +144,30 @@ def _nanmedian(values: Array, axis: int) -> Array:
     return np.where(count > 0, (low + high) / 2, 0.0)
 
 
-def _f_test(
-    y: Array, block: Index, cell: Index, factor: Index
-) -> tuple[float, float, dict[int, float], dict[int, float]] | None:
-    """p of the factor, its range, and the cells' effects without and with it; None if there is too little."""
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """The factor's p and range, and both models' effects of `cells`; `scatter` is the covariance of the second's."""
+
+    p: float
+    effect: float
+    cells: list[int]
+    plain: Array
+    allowed: Array
+    scatter: Array
+    left: int  # degrees of freedom
+
+    def difference(self, cell: int, origin: int) -> tuple[float, float, float]:
+        """Log ratio of two cells without and with the factor, and the half-width of the latter's 95 % interval."""
+        from scipy.special import stdtrit
+
+        i, j = self.cells.index(cell), self.cells.index(origin)
+        variance = self.scatter[i, i] + self.scatter[j, j] - 2 * self.scatter[i, j]
+        half = float(stdtrit(self.left, 0.975)) * float(np.sqrt(max(variance, 0.0)))
+        return float(self.plain[i] - self.plain[j]), float(self.allowed[i] - self.allowed[j]), half
+
+
+def _f_test(y: Array, block: Index, cell: Index, factor: Index) -> _Fit | None:
+    """The F test of the factor beside blocks and cells; None if there is too little to tell."""
     plain, cells = _columns(block, cell)
     full = np.hstack([plain, *[(factor == level)[:, None] for level in np.unique(factor)[1:]]])
     if full.shape[1] == plain.shape[1]:
@@ -156,10 +181,16 @@ def _f_test(
 
     f = (reduced_rss - full_rss) / (full_rank - reduced_rank) / (full_rss / left)
     shifts = np.append(full_fit[plain.shape[1] :], 0.0)
-    first = plain.shape[1] - len(cells)
-    without = {c: float(reduced_fit[first + i]) for i, c in enumerate(cells)}
-    allowed = {c: float(full_fit[first + i]) for i, c in enumerate(cells)}
-    return float(fdtrc(full_rank - reduced_rank, left, max(f, 0.0))), float(np.ptp(shifts)), without, allowed
+    mine = slice(plain.shape[1] - len(cells), plain.shape[1])
+    return _Fit(
+        p=float(fdtrc(full_rank - reduced_rank, left, max(f, 0.0))),
+        effect=float(np.ptp(shifts)),
+        cells=cells,
+        plain=reduced_fit[mine],
+        allowed=full_fit[mine],
+        scatter=np.linalg.pinv(full.T @ full)[mine, mine] * full_rss / left,
+        left=left,
+    )
 
 
 def _columns(block: Index, cell: Index) -> tuple[Array, list[int]]:
@@ -178,8 +209,8 @@ def trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
     """Test whether the ratio itself changed in the course of the run: Spearman's rank correlation of d with the block.
 
     `d`, shape (K,), are log ratios, NaN where missing. A host that gets slower for all cells alike cancels and is no
-    finding. Reported with the change over the run by Theil and Sen's median slope (Sen 1968); severe if that exceeds
-    `margin`, as no single ratio then describes the run.
+    finding. Reported with the change over the run by Theil and Sen's median slope (Sen 1968); a warning if that exceeds
+    `margin`, as no single ratio then describes the run, else a note.
     """
     block = np.flatnonzero(~np.isnan(d)).astype(np.float64)
     x = d[~np.isnan(d)]
@@ -196,7 +227,7 @@ def trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
         return None
     first, second = np.triu_indices(n, 1)
     change = float(np.median((x[second] - x[first]) / (block[second] - block[first]))) * float(np.ptp(block))
-    severity = Severity.SEVERE if abs(change) > np.log1p(margin) else Severity.WARNING
+    severity = Severity.WARNING if abs(change) > np.log1p(margin) else Severity.NOTE
     return Finding(
         "trend", severity, f"the ratio changed by {np.expm1(change):+.1%} in the course of the run",
         float(np.expm1(change)), p,
