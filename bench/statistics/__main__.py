@@ -1,13 +1,16 @@
 # ruff: noqa: A005  (a directory of scripts, nothing imports it)
 """Print how `guestmark.stats` does against simulated hosts, as the Markdown that RESULTS.md holds.
 
-`python bench/statistics [--sims N] > bench/statistics/RESULTS.md`: half an hour on one core for 2,000 runs a figure.
+`python bench/statistics [--sims N] [--jobs N] > bench/statistics/RESULTS.md`: about a quarter of an hour on one core.
 A figure outside what is wanted is marked with *.
 """
 
 import argparse
+import itertools
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
@@ -24,7 +27,7 @@ from acceptance import (
     many_cells,
     whole_rule,
 )
-from scenarios import BY_NAME, SCENARIOS, TAILS, Scenario
+from scenarios import BY_NAME, TAILS
 
 CANDIDATES = ("iid", "bimodal", "regime", "spikes", "heavy tails", "one-sided spikes", "x2 in 5 % of trials")
 
@@ -51,20 +54,34 @@ def coverage(rates: Rates, what: str = "covered") -> str:
     return number(rates.share(what), 0.93, 1)
 
 
-def whole(scenario: Scenario, sims: int, seed: int) -> tuple[Outcome, Outcome, Outcome, Outcome]:
-    """The rule on equal cells, on cells that differ by the margin and by ×5, and at 20 blocks on cells 5 % apart."""
-    return (
-        whole_rule(scenario, 0.0, sims, seed),
-        whole_rule(scenario, float(np.log1p(MARGIN)), sims, seed + 1),
-        whole_rule(scenario, float(np.log(5)), sims, seed + 2),
-        whole_rule(scenario, float(np.log(1.05)), sims, seed + 3, Rule(blocks=20)),
-    )
+Task = tuple[str, float, int, int, Rule]  # as `whole_rule` takes them, the scenario by its name
 
 
-def print_rule(sims: int) -> None:
-    results = {
-        scenario.name: whole(scenario, sims, 100 * seed) for seed, scenario in enumerate((*SCENARIOS, *TAILS))
-    }
+def simulate(task: Task) -> Outcome:
+    name, effect, sims, seed, rule = task
+    return whole_rule(BY_NAME[name], effect, sims, seed, rule)
+
+
+def print_rule(sims: int, run: Callable[[list[Task]], list[Outcome]]) -> None:
+    """Equal cells, cells that differ by the margin and ×5 as the rule stops; cells 5 % apart at 20 blocks."""
+    names = list(BY_NAME)
+    tasks: list[Task] = []
+    for seed, name in enumerate(names):
+        tasks += [
+            (name, 0.0, sims, 100 * seed, Rule()),
+            (name, float(np.log1p(MARGIN)), sims, 100 * seed + 1, Rule()),
+            (name, float(np.log(5)), sims // 4, 100 * seed + 2, Rule()),
+            (name, float(np.log(1.05)), sims // 4, 100 * seed + 3, Rule(blocks=20)),
+        ]
+    tails = [scenario.name for scenario in TAILS]
+    fixed: list[Task] = [
+        (name, 0.0, sims // 4, 7_000 + seed, Rule(blocks=blocks))
+        for seed, name in enumerate(tails)
+        for blocks in (20, 40)
+    ]
+    outcomes = run([*tasks, *fixed])
+    results = {name: tuple(outcomes[4 * i : 4 * i + 4]) for i, name in enumerate(names)}
+    later = {name: outcomes[len(tasks) + 2 * i : len(tasks) + 2 * i + 2] for i, name in enumerate(tails)}
     print("## The whole rule\n\n### Typical run\n")
     print(
         'False claims on equal cells; coverage on equal cells and at ×5; "no difference" of cells that differ by the'
@@ -110,7 +127,6 @@ def print_rule(sims: int) -> None:
         'false "no difference"',
         "power",
     )
-    tails = {scenario.name for scenario in TAILS}
     for name, (equal, margin, large, power) in results.items():
         tail = name in tails
         row(
@@ -130,21 +146,18 @@ def print_rule(sims: int) -> None:
     heading(
         "scenario", "false claims", "coverage", 'false "no difference"', "power", "20 blocks", "40 blocks"
     )
-    for seed, (name, (equal, *_)) in enumerate(results.items()):
+    for name, (equal, *_) in results.items():
         slow = equal.slow
         if name not in tails or name == "one-sided spikes":
             row(name, wanted(slow), coverage(slow), "-", "-", "-", "-")
             continue
-        fixed = [
-            whole_rule(BY_NAME[name], 0.0, sims // 4, 7_000 + seed, Rule(blocks=n)).slow for n in (20, 40)
-        ]
         row(
             name,
             number(slow.share("faster"), 0, 0.05),
             coverage(slow),
             number(slow.share("equal"), 0, 0.05),
             number(slow.share("slower")),
-            *(number(rates.share("slower")) for rates in fixed),
+            *(number(outcome.slow.share("slower")) for outcome in later[name]),
         )
 
 
@@ -165,24 +178,24 @@ def print_candidates(sims: int) -> None:
             row(f"{name}, {blocks}", *shown)
 
 
-def print_looks(sims: int) -> None:
+def print_looks(sims: int, run: Callable[[list[Task]], list[Outcome]]) -> None:
     print("\n## The first look and the precision\n")
-    heading(
-        "scenario",
-        *(
-            f"first {first}, ±{precision:.0%}: coverage, blocks"
-            for first in (6, 8, 10)
-            for precision in (0.02, 0.01)
-        ),
-    )
-    for seed, name in enumerate(("iid", "AR .8", "bimodal", "heavy tails", "unequal variance")):
-        fields = []
-        for first in (6, 8, 10):
-            for precision in (0.02, 0.01):
-                rule = Rule(first=first, precision=precision, cap=60)
-                outcome = whole_rule(BY_NAME[name], 0.0, sims // 2, 3_000 + seed, rule)
-                fields.append(f"{coverage(outcome.typical)}, {outcome.blocks:.1f}")
-        row(name, *fields)
+    looks = [(first, precision) for first in (6, 8, 10) for precision in (0.02, 0.01)]
+    heading("scenario", *(f"first {first}, ±{precision:.0%}: coverage, blocks" for first, precision in looks))
+    names = ("iid", "AR .8", "bimodal", "heavy tails", "unequal variance")
+    rules = [Rule(first=first, precision=precision, cap=60) for first, precision in looks]
+    tasks: list[Task] = [
+        (name, 0.0, sims // 4, 3_000 + seed, rule) for seed, name in enumerate(names) for rule in rules
+    ]
+    outcomes = iter(run(tasks))
+    for name in names:
+        row(
+            name,
+            *(
+                f"{coverage(outcome.typical)}, {outcome.blocks:.1f}"
+                for outcome in itertools.islice(outcomes, len(rules))
+            ),
+        )
     print(
         "\nFalse claims on equal cells if p < .05 were looked for after every block from 6 to 60: "
         + number(false_positives_at_first_p(sims, 1), 0, 0.05)
@@ -226,18 +239,26 @@ def print_floor(sims: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sims", type=int, default=2_000, help="simulated runs per figure")
-    sims = parser.parse_args().sims
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once")
+    options = parser.parse_args()
+    sims = options.sims
     began = time.monotonic()
     print("# What the statistics do on simulated hosts\n")
     print(
-        f"{sims:,} simulated runs per figure of the whole rule, seven iterations a trial, margin 3 %, up to 40 blocks;"
+        f"{sims:,} simulated runs per figure of the whole rule, seven iterations a trial, margin 3 %, up to 40 blocks"
     )
     print(
-        'a star marks what is not as wanted: false claims and false "no difference" ≤ .05, coverage ≥ .93.\n'
+        "(a quarter of the runs for power, ×5 and looks). A star marks what is not as wanted: false claims and"
     )
-    print_rule(sims)
-    print_candidates(sims)
-    print_looks(sims)
+    print('false "no difference" ≤ .05, coverage ≥ .93.\n')
+    with ProcessPoolExecutor(options.jobs) as pool:
+
+        def run(tasks: list[Task]) -> list[Outcome]:
+            return list(pool.map(simulate, tasks))
+
+        print_rule(sims, run)
+        print_candidates(sims)
+        print_looks(sims, run)
     print_families(sims)
     print_floor(sims)
     print(f"\n{time.monotonic() - began:.0f} s", file=sys.stderr)

@@ -230,7 +230,7 @@ def candidates(scenario: Scenario, blocks: int, sims: int, seed: int) -> dict[st
     """The ways that were tried, on the same runs: intervals of what each of them estimates."""
     generator = np.random.default_rng(seed)
     values, _ = scenario.run(generator, sims, blocks)
-    many, _ = scenario.run(generator, 10, 20_000)
+    many, _ = scenario.run(generator, 10, 5_000)
     result = {}
     for name, reduce, interval, centre in (
         ("signed rank", np.median, _signed_rank, _pseudo_median),

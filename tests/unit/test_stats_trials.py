@@ -275,7 +275,8 @@ def test_the_largest_share_that_stays_unseen_with_five_percent(trials_run):
 
 def test_what_could_not_be_seen_shrinks_with_the_trials():
     assert unseen_share(0) == 1
-    assert with_unseen((0.9, 1.1), 10) == pytest.approx((0.9 / 1.2589, 1.1 * 1.2589), rel=1e-4)
+    assert with_unseen((0.9, 1.1), 10, 2.0) == pytest.approx((0.9 / 1.2589, 1.1 * 1.2589), rel=1e-4)
+    assert with_unseen((0.9, 1.1), 10)[1] == pytest.approx(1.1 * (1 + 4 * 0.2589), rel=1e-4)
     assert blocks_for_equal_totals(0.03) == 398
     assert blocks_for_equal_totals(0.03, 2.0) == 99
     with pytest.raises(ValueError, match="share"):

@@ -2,7 +2,7 @@
 
 Arrays hold one mean per trial, shape (K,), NaN where a trial is missing or failed. A mean that rare events decide
 cannot be known from a few trials by any method (Bahadur and Savage 1956), so beside the interval of what was seen
-stands one that allows for a doubling of whole trials in as large a share as could have stayed unseen.
+stands one that allows for whole trials that take five times as long in as large a share as could have stayed unseen.
 """
 
 import math
@@ -15,10 +15,7 @@ from guestmark.stats.signed_rank import NOMINAL
 
 Array = NDArray[np.float64]
 
-DOUBLING = 2.0  # the unseen event that the wider interval allows for
-LARGEST_EVENT = (
-    5.0  # "no difference" is not said of the total before events of this size would have been seen
-)
+LARGEST_EVENT = 5.0  # how many times as long a trial may take that so few trials have not shown
 
 
 def complete(cell: Array, baseline: Array) -> tuple[Array, Array] | None:
@@ -114,7 +111,9 @@ def blocks_for_equal_totals(margin: float, largest: float = LARGEST_EVENT) -> in
     return trials_to_see(min(margin / (largest - 1), 0.5))
 
 
-def with_unseen(interval: tuple[float, float], trials: int, factor: float = DOUBLING) -> tuple[float, float]:
+def with_unseen(
+    interval: tuple[float, float], trials: int, factor: float = LARGEST_EVENT
+) -> tuple[float, float]:
     """Return the interval of a ratio of means widened by events that `trials` trials of each cell cannot have shown.
 
     In the share `unseen_share` of the cell's trials, or of the baseline's, they take `factor` times as long.

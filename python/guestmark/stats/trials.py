@@ -134,7 +134,7 @@ def compare_slow(
     inconclusive otherwise. Where higher is better, slow means low.
     """
     reference = _costs(iterations[baseline], better)
-    found: dict[str, SlowComparison] = {}
+    found: dict[str, tuple[SlowComparison, tuple[float, float]]] = {}
     for name, array in iterations.items():
         if name == baseline:
             continue
@@ -145,8 +145,9 @@ def compare_slow(
         x, y = costs[both], reference[both]
         cell_counts, base_counts = slow_counts(x), slow_counts(y)
         difference, ci = share_difference(cell_counts, base_counts, x.shape[1])
+        narrow = share_difference(cell_counts, base_counts, x.shape[1], 1 - 2 * alpha)[1]
         ratio, ratio_ci = quantile_ratio(x, y)
-        found[name] = SlowComparison(
+        slow = SlowComparison(
             n=x.shape[0],
             cell=slow_runs(x),
             baseline=slow_runs(y),
@@ -159,16 +160,10 @@ def compare_slow(
             verdict=Verdict.INCONCLUSIVE,
             reason="",
         )
-    adjusted = adjust(np.array([slow.p for slow in found.values()]))
+        found[name] = (slow, narrow)
+    adjusted = adjust(np.array([slow.p for slow, _ in found.values()]))
     decided = {}
-    for (name, slow), q in zip(found.items(), adjusted, strict=True):
-        both = ~(np.isnan(iterations[name]).any(axis=1) | np.isnan(iterations[baseline]).any(axis=1))
-        narrow = share_difference(
-            slow_counts(_costs(iterations[name][both], better)),
-            slow_counts(reference[both]),
-            reference.shape[1],
-            confidence=1 - 2 * alpha,
-        )[1]
+    for (name, (slow, narrow)), q in zip(found.items(), adjusted, strict=True):
         verdict, reason = _decide_slow(slow, float(q), narrow, alpha)
         decided[name] = replace(slow, q=float(q), verdict=verdict, reason=reason)
     return decided
