@@ -163,7 +163,7 @@ class Policy:
     """
 
     blocks: int | None = None
-    min_blocks: int = 10
+    min_blocks: int = 8
     max_blocks: int = 200
     precision: float = 0.02
     margin: float = 0.03
@@ -204,6 +204,10 @@ class Trial:
     phases: Mapping[str, float] = field(
         default_factory=dict
     )  # seconds since the machine's start was asked for
+    warmups: tuple[Measurement, ...] = ()  # raw values of the unmeasured runs before, the first one first
+    run_s: tuple[
+        float, ...
+    ] = ()  # of every run of the workload, warm-ups first, on the host's monotonic clock
     attestation: Mapping[str, Any] = field(default_factory=dict)  # what the machine really is
     noise: Mapping[str, Any] = field(
         default_factory=dict
