@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.netboot import machine as machines
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot import workload as workloads
@@ -89,7 +90,7 @@ def test_a_build_that_is_not_there(run_plan):
 
 @pytest.mark.parametrize("platform", ["host", "uml", "tcg/uml", "tcg/tcg/kvm"])
 def test_platforms_where_no_firmware_boots(platform):
-    cell = replace(workload()._cell, platform=platform, factors={})
+    cell = replace(workload()._cell, platform=PlatformSpec.read(platform), factors={})
     with pytest.raises(UsageError, match=f"cannot be measured on {platform}"):
         workloads.Settings.of(cell, 1 << 20)
 

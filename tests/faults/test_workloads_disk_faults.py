@@ -35,15 +35,15 @@ def test_a_disk_that_fills_up_is_the_reason(kind):
     cell = cell_of(
         "uml",
         kind,
-        {"size": "64M", "filesystem": "ext2", "mkfs": "-b 1024 -m 0"},
-        amount="56M",
+        {"size": "16M", "filesystem": "ext2", "mkfs": "-b 1024 -m 0"},
+        amount="12M",
         content="random",
     )
     with started(cell) as (machine, workload):
         workload.prepare(machine)
         disk = machine.disks[0]
         free = machine.agent.statfs(disk.directory)
-        left = free.free * free.block_size - (56 << 20)
+        left = free.free * free.block_size - (12 << 20)
         if left > 0:
             machine.agent.fill(f"{disk.directory}/ballast", left - left % 4096, timeout_s=60)
         with pytest.raises(WorkloadError) as caught:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from guestmark.core.errors import LedgerError
+from guestmark.ledger import open_ledger
+from guestmark.ledger.model import RunOverview
 from tests.framework import PACKAGES
 from tests.framework.caches import TriedPlatforms, private_cache
 from tests.framework.processes import others, wait_until
@@ -105,6 +108,17 @@ class CommandLine:
         """The trials of a run as `all_trials` gives them; none when there is no such run."""
         shown = self("export", run)
         return [] if shown.status else all_trials(shown.document())
+
+    def runs(self) -> list[RunOverview]:
+        """The runs in the ledger, oldest first, read from its file: for waiting, as a call takes much longer."""
+        if self.ledger.exists():
+            with contextlib.suppress(LedgerError), open_ledger(self.ledger, writable=False) as ledger:
+                return ledger.runs()
+        return []
+
+    def trials_stored(self) -> int:
+        """How many trials the newest run has; 0 when there is none."""
+        return next((run.trials for run in reversed(self.runs())), 0)
 
     def hypervisors(self) -> list[int]:
         """Ids of the hypervisors that work in this one's scratch directory."""
