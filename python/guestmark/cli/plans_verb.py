@@ -81,7 +81,7 @@ def _list(ledger: Ledger | None) -> None:
         limit = "" if found.exactly else f" or more, at most {most} and a block,"
         origin = f" ({found.origin})" if found.origin else ""
         facts = f"{len(plan.cells)} cells on {platforms}; {takes}{limit} for {found.blocks} blocks{origin}"
-        published = "; --then shows published figures" if plan.published else ""
+        published = "; --published shows published figures" if plan.published else ""
         console.print(Padding(Text(f"{facts}{published}", style="dim"), (0, 0, 0, 2), expand=False))
         for paragraph in outline.description.split("\n\n"):
             if paragraph.strip():
