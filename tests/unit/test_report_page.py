@@ -225,6 +225,12 @@ def test_a_command_to_copy_is_whole_at_forty_columns() -> None:
     assert lines[-2].strip() == "See again: guestmark show"
 
 
+def test_figures_keep_their_units_where_lines_fold() -> None:
+    for width in range(30, 100):
+        for line in terminal(RUNS["starts"](), width).splitlines():
+            assert not re.match(r" *(%|s|ms|MB)(\W|$)", line), (width, line)
+
+
 def test_bars_go_first() -> None:
     wide, narrow = terminal(RUNS["plain"](), 80), terminal(RUNS["plain"](), 62)
     assert "██" in wide.partition("Trials")[0]
