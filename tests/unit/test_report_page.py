@@ -236,3 +236,13 @@ def test_bars_go_first() -> None:
     assert "██" in wide.partition("Trials")[0]
     assert "██" not in narrow.partition("Trials")[0]
     assert "×24.02  [23.80, 24.25]" in narrow
+
+
+def test_where_nothing_else_helps_each_row_is_a_list() -> None:
+    lines = [line.rstrip() for line in terminal(RUNS["plain"](), 36).splitlines()]
+    start = lines.index("tcg")
+    assert lines[start + 1 : start + 4] == [
+        "  wall, s: 29.7 ± 1.1",
+        "  vs host: ×24.02 [23.80, 24.25]",
+        "  verdict: slower",
+    ]
