@@ -141,7 +141,7 @@ class PublishedFigure:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Figures of one publication, shown beside the measured ones by `--then`. `unit` is as published, e.g. `MB/s`."""
+    """Figures of one publication, shown beside the measured ones by `--published`. `unit` is as published: `MB/s`."""
 
     source: str
     metric: str
