@@ -21,9 +21,13 @@ def choose(duration_s: float) -> int:
     return max(round(min(math.sqrt(_BOOT_S / duration_s), MAX_ITERATIONS)), 1)
 
 
-def chosen_before(cell_trials: Sequence[Trial]) -> int | None:
-    """What was chosen in an earlier trial of the cell; it stays for the whole run, resumed or not."""
-    for trial in cell_trials:
+def chosen_before(trials: Sequence[Trial]) -> int | None:
+    """What was chosen in an earlier trial of cells that compare with each other, in the order in which they ran.
+
+    It stays for the whole run, resumed or not, and is the same for all of them: the median of seven runs and a single
+    run are not the same question, even of equal cells.
+    """
+    for trial in trials:
         if trial.status is TrialStatus.OK and trial.measurements:
             return len(trial.measurements[0].iterations)
     return None

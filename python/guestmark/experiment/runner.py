@@ -142,9 +142,10 @@ class _Loop:
     def _trial(self, cell: Cell, block: int, order: int) -> None:
         with self._interruption.armed():
             pass  # a signal that came between two trials ends the run here
-        mine = self._of(cell)
+        alike = {other.id for other in self._plan.cells if other.compares_with(cell)}
+        chosen = chosen_before([trial for trial in self._trials if trial.cell_id in alike])
         self._observer.trial_started(cell, block)
-        slot = Slot(cell, block, order, chosen_before(mine))
+        slot = Slot(cell, block, order, chosen)
         platform = registry.get(workloads.started_for(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         self._ledger.append(self._run_id, trial)

@@ -25,7 +25,7 @@ from guestmark.stats.compare import (
 from guestmark.stats.noise import THRESHOLDS, flag_blocks
 from guestmark.stats.summary import Summary, summarise
 from guestmark.stats.trials import Answers, compare_trials, withheld
-from guestmark.stats.validity import Finding, Severity, order_effects, trend
+from guestmark.stats.validity import ALPHA, Finding, Severity, order_effects, trend
 
 Array = NDArray[np.float64]
 
@@ -331,12 +331,12 @@ def _findings(
     if len(mine) < len(plan.cells):  # many cells: what a platform leaves behind, whatever ran on it
         kind = {cell.id: cell.platform for cell in plan.cells}
     found = list(order_effects(values, positions, baseline, kind=kind))
-    for cell in cells:
-        if cell.id != baseline and cell.null_of is None:
-            d = _log_ratios(values[cell.id], values[baseline])
-            finding = trend(d, plan.policy.margin)
-            if finding is not None:
-                found.append(replace(finding, message=f"{cell.id}: {finding.message}"))
+    compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
+    for name in compared:
+        d = _log_ratios(values[name], values[baseline])
+        finding = trend(d, plan.policy.margin, alpha=ALPHA / len(compared))
+        if finding is not None:
+            found.append(replace(finding, message=f"{name}: {finding.message}"))
     return tuple(found)
 
 
