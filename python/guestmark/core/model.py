@@ -50,7 +50,7 @@ class CellStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is measured. Durations reduce by the median over iterations, rates by the mean (STATISTICS)."""
+    """What is measured. A trial reduces to the median over its iterations."""
 
     name: str
     unit: str
