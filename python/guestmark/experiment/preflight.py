@@ -11,7 +11,7 @@ from guestmark.core.model import Cell, LeftOut, Plan, runnable
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks import preflight as disks
-from guestmark.platforms import registry
+from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.workloads import base as workloads
 
@@ -73,6 +73,7 @@ def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
     for name in dict.fromkeys(cell.workload.name for cell in cells):
         workloads.check_request(name, plan, [cell for cell in cells if cell.workload.name == name])
     check_kernels(cells)
+    affinity.check(cells)
 
 
 def check_kernels(cells: Iterable[Cell]) -> None:

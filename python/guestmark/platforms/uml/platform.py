@@ -1,6 +1,7 @@
 """User-Mode Linux: the guest kernel is a process of the host; `hostfs` shares the host's root filesystem."""
 
 import contextlib
+import functools
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
+from guestmark.platforms.affinity import placed
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, stopping
 from guestmark.platforms.phases import Watch
@@ -47,13 +49,18 @@ class UmlPlatform:
         watch = Watch.of(cell)
         process = place.process(self.name)
         line = place.serial_line()
-        with stopping(process, line.close), place.disks(cell) as made:
+        with (
+            placed(cell, emulator=False) as seat,
+            stopping(process, line.close),
+            place.disks(cell) as made,
+        ):
             command = command_line(program, initramfs, factors, line.serial(), process.scratch)
             command += watch.uml_arguments() if watch else ["quiet"]
             process.start(drives.uml_command(command, made, process.scratch, place), pass_fds=line.fds)
             line.handed()
             agent = Agent(line.transport())
-            guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors, release), place=place)
+            check = functools.partial(attest_uml, factors=factors, kernel=release)
+            guest = Guest(cell, process, agent, dict, check, place=place, seat=seat)
             try:
                 await_ready(agent, process, deadline_s or LAYER.described.start_limit_s, guest.phases)
             except MachineError as error:
