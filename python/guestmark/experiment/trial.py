@@ -14,11 +14,12 @@ from guestmark.core.errors import (
     WorkloadError,
 )
 from guestmark.core.model import Better, Cell, Measurement, Metric, Plan, Trial, TrialStatus
+from guestmark.disks import location
 from guestmark.experiment import iterations
 from guestmark.experiment.counting import Counting
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
-from guestmark.platforms.base import Nests
+from guestmark.platforms.base import Nests, innermost
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -121,6 +122,9 @@ def _measure(
             record.command_line = machine.command_line
             record.phases = machine.phases
             record.attestation.update(machine.attest())
+            if machine.disks:
+                mounts = innermost(machine).place.read("/proc/self/mounts")
+                record.attestation.update(location.facts(started, mounts))
             try:
                 observer.phase("preparing")
                 workload.prepare(machine)

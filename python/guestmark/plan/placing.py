@@ -42,7 +42,9 @@ def _processors(cell: Cell, cells: Sequence[Cell]) -> int:
     guests = [other for other in cells if other.platform.is_guest and other.compares_with(cell)]
     if not guests:
         return 0
-    return min((other.platform.processors(other.factors) for other in guests if _SMP in other.factors), default=1)
+    return min(
+        (other.platform.processors(other.factors) for other in guests if _SMP in other.factors), default=1
+    )
 
 
 def inequality(cells: Sequence[Cell]) -> list[str]:
@@ -55,9 +57,7 @@ def inequality(cells: Sequence[Cell]) -> list[str]:
             if number := _has(cell):
                 by_number.setdefault(number, []).append(cell.id)
         if len(by_number) > 1:
-            said = "; ".join(
-                f"{number} in {', '.join(ids)}" for number, ids in sorted(by_number.items())
-            )
+            said = "; ".join(f"{number} in {', '.join(ids)}" for number, ids in sorted(by_number.items()))
             remarks.append(f"the machines that are compared have different numbers of processors: {said}")
     return remarks
 

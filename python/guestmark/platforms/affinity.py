@@ -52,7 +52,9 @@ class Seat:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(thread, self._asked(thread, {thread: number}))
         for _ in range(_PASSES):
-            wrong = [(thread, asked) for thread, asked, found, _ in self._threads(hypervisor) if asked != found]
+            wrong = [
+                (thread, asked) for thread, asked, found, _ in self._threads(hypervisor) if asked != found
+            ]
             for thread, asked in wrong:
                 with contextlib.suppress(OSError):  # what did not take effect is found by `attest`
                     os.sched_setaffinity(thread, asked)
@@ -182,9 +184,7 @@ def check(cells: Iterable[Cell]) -> None:
 
 def virtual_processors(told: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
     """The threads of QEMU's virtual processors, from its answer to `query-cpus-fast`."""
-    return tuple(
-        int(one["thread-id"]) for one in sorted(told, key=lambda processor: processor["cpu-index"])
-    )
+    return tuple(int(one["thread-id"]) for one in sorted(told, key=lambda processor: processor["cpu-index"]))
 
 
 @functools.cache

@@ -72,7 +72,7 @@ KERNEL_ARGS = Factor(
 )
 PLACEMENT = Factor(
     placement.NAME,
-    "where on the host it runs: pinned (virtual processors, the emulator's other threads and guestmark itself apart, as "
+    "where on the host it runs: pinned (virtual processors, the emulator's other threads and guestmark itself apart as "
     r"far as there are processors), free (wherever the host's scheduler likes), or a list: cpus=2-3, cpus=1\,3",
     placement.level,
     (placement.PINNED, placement.FREE, "cpus=0"),
