@@ -300,12 +300,11 @@ def _decide(c: Comparison, table: Table, alpha: float, *, cells: int, refused: s
                 Verdict.FASTER if faster else Verdict.SLOWER,
                 f"by less than the margin of {margin:.3g}" if equivalent else "",
             )
-    if equivalent and c.noise_floor is not None and c.noise_floor > margin:
-        return Verdict.INCONCLUSIVE, "noise floor above the margin"
-    if equivalent and refused:
-        return Verdict.INCONCLUSIVE, refused
     if equivalent:
-        return Verdict.NO_DIFFERENCE, f"within the margin of {margin:.3g}"
+        if c.noise_floor is not None and c.noise_floor > margin:
+            refused = "noise floor above the margin"
+        equal = Verdict.NO_DIFFERENCE, f"within the margin of {margin:.3g}"
+        return (Verdict.INCONCLUSIVE, refused) if refused else equal
     if not blocked and excludes_one and c.n < blocks_to_claim(cells, alpha):
         blocked = f"{cells} cells need {blocks_to_claim(cells, alpha)} blocks"
     return Verdict.INCONCLUSIVE, blocked or "interval too wide"

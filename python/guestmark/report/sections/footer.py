@@ -8,6 +8,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.text import Span, Tone, line, spans
+from guestmark.report.sections import places
 from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
@@ -43,6 +44,8 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
     spent = time_spent(tuple(trial for result in analysis.cells for trial in result.trials))
     if spent:
         nodes.append(_small(spent))
+    if where := places.placement(run.trials):
+        nodes.append(_small(f"Placement {where}"))
     if here := summary(run):
         nodes.append(_small(f"Measured on {here}"))
     if run.id:

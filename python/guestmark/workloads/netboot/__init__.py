@@ -4,7 +4,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.workloads.netboot import factors, metrics
 
-_MACHINE = frozenset({"memory", "smp", "cpu", "machine"})
+_MACHINE = frozenset({"memory", "smp", "cpu", "machine", "placement"})
 
 
 def _takes(factor: str, platform: PlatformSpec) -> bool:
