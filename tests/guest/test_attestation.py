@@ -3,9 +3,9 @@
 import shutil
 
 import pytest
-from fresh_guest import start
 
 from guestmark.core.errors import AttestationError, MachineError
+from tests.framework.guests import start
 
 
 @pytest.mark.parametrize(

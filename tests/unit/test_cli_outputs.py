@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_runs import host_uml_tcg
-from test_cli_start import CHECKOUT, guestmark
 
 from guestmark.ledger import open_ledger
+from tests.framework.runs import host_uml_tcg
+from tests.unit.test_cli_start import CHECKOUT, guestmark
 
 MEASURING = ("exec", "run", "boot", "tour", "resume", "show")
 CODE = "import sys; sys.argv[0] = 'guestmark'; from guestmark.cli import main; sys.exit(main())"
