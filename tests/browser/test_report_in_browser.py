@@ -6,14 +6,10 @@ import html
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-sys.path.insert(0, str(Path(__file__).parent))
 
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
