@@ -14,6 +14,7 @@ from typing import Any
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Definitions
+from guestmark.report.sections import places
 
 _DIGEST = "binary_sha256"
 _HERE = "this host"
@@ -89,6 +90,7 @@ def machines(run: StoredRun) -> list[MachineKind]:
 def rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
     """Names and values for a table; `whole` gives every flag and digest in full."""
     said = [*_host_rows(run.environment)]
+    said.append(("placement", places.placement(run.trials)))
     for binary in binaries(run):
         said.append(("program", _proof(binary, whole=whole)))
     for machine in machines(run):
