@@ -5,13 +5,13 @@ from collections import Counter
 from guestmark.core.model import RunState, Trial
 from guestmark.core.units import format_duration
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.text import Span, Tone, line, spans
-from guestmark.report import figures
 from guestmark.report.sections import places
 from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
-from guestmark.stats.compare import MIN_BLOCKS
+from guestmark.stats.compare import MIN_BLOCKS, Verdict
 from guestmark.workloads.boot.metrics import TOTAL
 
 WALL = "wall_s"
@@ -104,8 +104,10 @@ def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
             nodes.append(Note(said, NoteKind.ERROR))
         elif comparison.n < MIN_BLOCKS:
             nodes.append(_small(f"Null comparison {shown}, too few blocks to tell"))
-        else:
+        elif comparison.verdict is Verdict.NO_DIFFERENCE:
             nodes.append(_small(f"Null comparison {shown}, no difference, as it should be"))
+        else:
+            nodes.append(_small(f"Null comparison {shown}, too wide to show that equal cells are equal"))
     floor = workload.noise_floors.get(primary)
     if floor is not None:
         where = f" ({workload.title})" if many else ""
@@ -117,7 +119,7 @@ def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
 
 def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
     said = [
-        f"{binary.path} is NOT the same on all sides; the environment section has the digests"
+        f"{binary.path} is NOT the same on all sides: guestmark show {run.id} --environment has the digests"
         for binary in binaries(run)
         if not binary.same
     ]

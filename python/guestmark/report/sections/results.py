@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 from guestmark.core.model import CellStatus, Metric, Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
 from guestmark.page.charts import RatioRow, Ratios
+from guestmark.page.names import brief, row_names
 from guestmark.page.nodes import Chart, Node, Note
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import line
-from guestmark.report import figures
 from guestmark.report.sections import places
 from guestmark.report.sections.durability import MEANING, durability
-from guestmark.report.sections.names import brief, row_names
 from guestmark.report.sections.verdicts import TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, label

@@ -52,6 +52,7 @@ WORKLOADS = (
         run="guestmark.workloads.guestfs.run:GuestfsRunWorkload",
         metrics=lambda _params: BOOT_METRICS,
         label=lambda _params: "guestfish run",
+        sections=("guestmark.workloads.boot.sections:sections",),
         takes=_GUEST,
         programs=_PROGRAMS,
     ),

@@ -20,6 +20,10 @@ WORKLOADS = (
         metrics=lambda _params: metrics.ALL,
         label=lambda params: f"{params['files']} × {params['size']} over HTTP by iPXE",
         factors=factors.FACTORS,
+        sections=(
+            "guestmark.workloads.netboot.shares:sections",
+            "guestmark.workloads.netboot.latency:sections",
+        ),
         takes=_takes,
     ),
 )

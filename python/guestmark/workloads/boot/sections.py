@@ -5,12 +5,12 @@ from statistics import fmean
 from typing import Any
 
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
 from guestmark.page.charts import Stack, StackRow
+from guestmark.page.names import brief
 from guestmark.page.nodes import Chart, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import line
-from guestmark.report import figures
-from guestmark.report.sections.names import brief
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.boot.metrics import AGENT, PHASES, TOTAL
 
