@@ -194,16 +194,15 @@ def test_a_machine_and_this_process_are_put_apart_and_back() -> None:
 @pytest.mark.skipif(len(USABLE) < 2, reason="one processor is everybody's")
 def test_a_control_plane_that_was_moved_fails_the_trial() -> None:
     with affinity.placed(cell(PINNED), emulator=False) as seat:
+        with affinity.starting():
+            child = subprocess.Popen(["sleep", "60"])
         os.sched_setaffinity(0, USABLE)
-        with pytest.raises(AttestationError, match="the placement of the control plane"):
-            with affinity.starting():
-                child = subprocess.Popen(["sleep", "60"])
-            os.sched_setaffinity(0, USABLE)
-            try:
+        try:
+            with pytest.raises(AttestationError, match="the placement of the control plane"):
                 seat.attest(child.pid)
-            finally:
-                child.kill()
-                child.wait()
+        finally:
+            child.kill()
+            child.wait()
 
 
 def test_a_machine_that_outlives_a_trial_leaves_everything_as_it_was() -> None:
