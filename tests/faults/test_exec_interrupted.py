@@ -7,17 +7,12 @@ import signal
 import time
 
 import pytest
-from command_line import CommandLine, all_trials, processes_with
 
-from processes import wait_until
+from tests.framework.command_line import all_trials, processes_with
+from tests.framework.processes import wait_until
 
 SEED = 11
 BLOCKS = 6
-
-
-@pytest.fixture
-def guestmark(tmp_path):
-    return CommandLine(tmp_path)
 
 
 def marked(tmp_path, seconds):

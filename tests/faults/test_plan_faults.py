@@ -4,9 +4,9 @@ import os
 import signal
 
 import pytest
-from command_line import CommandLine, all_trials
 
-from processes import wait_until
+from tests.framework.command_line import all_trials
+from tests.framework.processes import wait_until
 
 PLAN = """
 schema = "guestmark-plan/1"
@@ -43,11 +43,6 @@ figures = [
     { cell = { workload = "long", platform = "kvm" }, value = 9 },
 ]
 """
-
-
-@pytest.fixture
-def guestmark(tmp_path):
-    return CommandLine(tmp_path)
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import os
 import shutil
 
 import pytest
-from fresh_guest import start
 
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.placement import read_list, write_list
+from tests.framework.guests import start
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import contextlib
 
 import pytest
-from database_trials import SERVERS, started
 
 from guestmark.core.errors import MachineError, WorkloadError
+from tests.framework.databases import SERVERS, started
 
 
 def values_of(platform, factors=None, **given):

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-from report_runs import host_uml_tcg
-
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.environment import binaries, machines, rows
+from tests.framework.runs import host_uml_tcg
 
 
 def page(run):

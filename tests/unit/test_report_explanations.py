@@ -5,7 +5,6 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from report_runs import constructed
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -18,6 +17,7 @@ from guestmark.report.render.terminal import draw
 from guestmark.report.sections.by_workload import of_kind
 from guestmark.report.sections.explanations import counted
 from guestmark.stats.analysis import analyse
+from tests.framework.runs import constructed
 
 MIX = WorkloadSpec("syscalls", {}, "system calls")
 

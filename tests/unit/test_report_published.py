@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_runs import constructed
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -18,6 +17,7 @@ from guestmark.report.formats import Format, render
 from guestmark.report.render.terminal import print_report
 from guestmark.report.sections.published import figure_for, percent_ratio, signed_percent
 from guestmark.stats.analysis import analyse
+from tests.framework.runs import constructed
 
 UPLOAD = WorkloadSpec("upload", {}, "upload from the host", "upload")
 DD = WorkloadSpec("dd", {}, "dd from a disk", "dd")

@@ -4,15 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from report_runs import EXEC, constructed, host_uml_tcg, memory_sweep
-
 from guestmark.capture.excerpt import PICTURE, drawn
 from guestmark.capture.model import Endpoint, Response, SequencePoint, Shares, Trace
 from guestmark.capture.model import Sequence as Packets
-from guestmark.core.model import Cell, Measurement, Metric, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.model import Cell, Measurement, Metric, Published, PublishedFigure, RunState, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.ledger.model import RunState, StoredRun
+from guestmark.ledger.model import StoredRun
 from guestmark.workloads.boot import metrics as boot_metrics
+from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep
 
 ENVIRONMENT: Mapping[str, Any] = {
     "processor": {"model": "Core 5", "count": 2, "microcode": "0x1", "smt": "1"},
@@ -56,7 +55,7 @@ def plain() -> StoredRun:
         warnings={("uml", 1): ("clocks disagree by 2 %",)},
     )
     told = {"binary": "/bin/x", "host_binary_sha256": "a" * 64}
-    facts = {
+    facts: dict[str, dict[str, Any]] = {
         "host": {**told, "binary_sha256": "a" * 64},
         "uml": {**told, "binary_sha256": "b" * 64, "counted": {"uml_stops": 1234.4}},
         "tcg": {"counted": {"tcg_blocks": 5000.0}, "guest": {"cpu_flags_missing": ["avx2", "vmx"]}},
