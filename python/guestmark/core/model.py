@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from guestmark.core.facts import Facts
 from guestmark.core.platform_spec import PlatformSpec
 
 
@@ -204,7 +205,7 @@ class Trial:
     phases: Mapping[str, float] = field(
         default_factory=dict
     )  # seconds since the machine's start was asked for
-    attestation: Mapping[str, Any] = field(default_factory=dict)  # what the machine really is
+    facts: Facts = field(default_factory=Facts)  # what the machine really is, and what else was found out
     noise: Mapping[str, Any] = field(
         default_factory=dict
     )  # host pressure, run-queue delay, steal, frequency, swap

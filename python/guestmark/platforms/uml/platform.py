@@ -53,7 +53,7 @@ class UmlPlatform:
             process.start(drives.uml_command(command, made, process.scratch, place), pass_fds=line.fds)
             line.handed()
             agent = Agent(line.transport())
-            guest = Guest(cell, process, agent, dict, lambda g: attest_uml(g, factors, release), place=place)
+            guest = Guest(cell, process, agent, lambda g: attest_uml(g, factors, release), place=place)
             try:
                 await_ready(agent, process, deadline_s or LAYER.described.start_limit_s, guest.phases)
             except MachineError as error:

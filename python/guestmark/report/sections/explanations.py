@@ -1,17 +1,16 @@
 """Why it takes its time: what the hypervisor did meanwhile; for system calls, one row for each call."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+from guestmark.core.facts import Counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report import figures
 from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.syscalls.facts import Syscalls
 
-COUNTED = "counted"  # of all workloads' trials: what was counted in an iteration, on average
-FACT = "syscalls"  # of the workload's trials: by call, how it was measured and what was counted
 _COUNTS = {  # counters of `platforms.counters`, and what their columns are called
     "kvm_exits": "exits",
     "uml_stops": "stops",
@@ -76,7 +75,9 @@ def counted(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     for result in workload.shown:
         if _calls(result):
             return []
-        averages = _averages([trial.attestation.get(COUNTED, {}) for trial in result.trials])
+        averages = _averages(
+            [found.each for trial in result.trials if (found := trial.facts.of(Counted)) is not None]
+        )
         counts = [
             f"{figures.number(averages[counter], 0)} {_LEGEND[name]}"
             for counter, name in _COUNTS.items()
@@ -89,11 +90,11 @@ def counted(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     return [Bullets(line("In each iteration:", Tone.STRONG), tuple(items))] if items else []
 
 
-def _averages(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _averages(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for counts in found:
         for name, value in counts.items():
-            values.setdefault(name, []).append(float(value))
+            values.setdefault(name, []).append(value)
     return {name: sum(each) / len(each) for name, each in values.items()}
 
 
@@ -101,18 +102,15 @@ def _calls(result: CellResult) -> dict[str, dict[str, float]]:
     """By call: `ns` and each counter per operation, averaged over the good trials that have them."""
     sums: dict[str, dict[str, list[float]]] = {}
     for trial in result.trials:
-        for name, call in _described(trial.attestation):
+        found = trial.facts.of(Syscalls)
+        for name, call in ((found and found.calls) or {}).items():
             into = sums.setdefault(name, {})
-            for counter, value in {"ns": call["median_ns"], **call["per_operation"]}.items():
-                into.setdefault(counter, []).append(float(value))
+            for counter, value in {"ns": call.median_ns, **call.per_operation}.items():
+                into.setdefault(counter, []).append(value)
     return {
         name: {counter: sum(values) / len(values) for counter, values in into.items()}
         for name, into in sums.items()
     }
-
-
-def _described(attestation: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield from attestation.get(FACT, {}).items()
 
 
 def _kinds(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list[Inline]:
