@@ -18,9 +18,12 @@ from headless import browser, lay_out
 from report_runs import memory_sweep
 
 from guestmark.capture.binary import analyse_file
-from guestmark.capture.excerpt import PICTURE, drawn
+from guestmark.capture.excerpt import drawn
+from guestmark.core.facts import Facts
+from guestmark.core.findings import flat
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
+from guestmark.workloads.netboot.facts import Netboot
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +37,10 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ct.talk(listener.getsockname(), 40, 200_000, 0.003)
         port = listener.getsockname()[1]
         stop()
-    kept = json.loads(
-        json.dumps(drawn(analyse_file(capture, filter_by=str(port), sequence=True)))
-    )  # as the ledger keeps it
+    picture = drawn(analyse_file(capture, filter_by=str(port), sequence=True))
+    facts = Facts(json.loads(json.dumps(flat(Netboot(picture=picture)))))  # as the ledger keeps it
     run = memory_sweep()
-    trials = tuple(replace(trial, attestation={**trial.attestation, PICTURE: kept}) for trial in run.trials)
+    trials = tuple(replace(trial, facts=facts) for trial in run.trials)
     text = render(replace(run, trials=trials), Format.HTML).decode()
     assert len(text) < 400_000
     return lay_out(text, folder)

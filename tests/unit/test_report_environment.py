@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from report_runs import host_uml_tcg
 
+from guestmark.core.findings import Findings, Program
+from guestmark.core.machine_facts import GuestMachine, Inside, NestedMachine, OuterMachine
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
@@ -26,6 +28,13 @@ ENVIRONMENT = {
 }
 
 
+def inside(flags_missing):
+    return Inside(
+        kernel="6.1", root="overlay", arch="x86_64", boot_id="b", cpu="c", processors=1, memory_bytes=1 << 30,
+        clocksource="tsc", cpu_flags_missing=flags_missing, cpu_flags_more=[],
+    )  # fmt: skip
+
+
 def run_with(digests):
     """Every trial with a digest by its platform, and missing flags in guests."""
     run = host_uml_tcg(blocks=2)
@@ -33,9 +42,13 @@ def run_with(digests):
     trials = []
     for trial in run.trials:
         platform = trial.cell_id.partition("#")[0]
-        guest = {"guest": {"cpu_flags_missing": flags[platform]}} if platform in flags else {}
-        told = {"binary": "/bin/x", "binary_sha256": digests[platform], "host_binary_sha256": "a" * 64}
-        trials.append(replace(trial, attestation={**guest, **told}))
+        findings = Findings()
+        findings.add(
+            Program(path="/bin/x", sha256=digests[platform], host_path="/bin/x", host_sha256="a" * 64)
+        )
+        if platform in flags:
+            findings.add(GuestMachine(asked={}, guest=inside(flags[platform])))
+        trials.append(replace(trial, facts=findings.facts()))
     return replace(run, trials=tuple(trials), environments=(ENVIRONMENT,))
 
 
@@ -66,13 +79,14 @@ def test_another_program_on_one_side_is_said_loudly():
 
 def test_machines_of_layers_inside_of_others_are_the_innermost():
     run = run_with(SAME)
-    trials = tuple(
-        replace(
-            trial, attestation={"outer": {"guest": {"cpu_flags_missing": ["x"]}}, "inner": trial.attestation}
-        )
-        for trial in run.trials
-    )
-    assert machines(replace(run, trials=trials)) == machines(run)
+    outer = OuterMachine(asked={}, guest=inside(["x"]), started_for_each="block", inner_guest=1)
+    trials = []
+    for trial in run.trials:
+        findings = Findings()
+        if (inner := trial.facts.of(GuestMachine)) is not None:
+            findings.add(NestedMachine(outer=outer, inner=inner))
+        trials.append(replace(trial, facts=findings.facts()))
+    assert machines(replace(run, trials=tuple(trials))) == machines(run)
 
 
 def test_the_page_and_the_document_have_it_in_full():

@@ -11,6 +11,8 @@ from report_runs import constructed
 from rich.cells import cell_len
 from rich.console import Console
 
+from guestmark.core.facts import Facts
+from guestmark.core.findings import Flushes, flat
 from guestmark.core.model import Better, Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.plan.published_units import check_unit, size_of
@@ -218,7 +220,9 @@ def test_durability_stands_beside_speed():
     run = run_with()
     verdicts = {"upload tcg preallocation=off": "yes", "upload tcg preallocation=full": "no"}
     trials = tuple(
-        replace(trial, attestation={"flushes_reached_host": verdicts[trial.cell_id]})
+        replace(
+            trial, facts=Facts(flat(Flushes(reached=verdicts[trial.cell_id], why="counted", in_memory=False)))
+        )
         if trial.cell_id in verdicts
         else trial
         for trial in run.trials

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from guestmark.core.facts import Fact
+from guestmark.core.findings import Fact
 
 
 class MachineFacts(Fact):

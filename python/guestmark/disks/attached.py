@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.agent.results import CallError, CommandError
 from guestmark.core.errors import AttestationError, MachineError
-from guestmark.core.facts import Mount
+from guestmark.core.findings import Mount
 from guestmark.disks import loop, options
 from guestmark.disks.spec import DiskSpec
 

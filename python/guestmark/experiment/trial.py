@@ -13,7 +13,7 @@ from guestmark.core.errors import (
     PlatformUnusableError,
     WorkloadError,
 )
-from guestmark.core.facts import Counted, Findings
+from guestmark.core.findings import Counted, Findings
 from guestmark.core.model import Better, Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.experiment import iterations
 from guestmark.experiment.counting import Counting

@@ -12,7 +12,7 @@ from guestmark.core.platform_spec import HOST
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from guestmark.core.facts import Findings
+    from guestmark.core.findings import Findings
     from guestmark.core.model import Cell, Measurement, Plan
     from guestmark.platforms.base import Machine, Platform
 

@@ -1,6 +1,6 @@
 """Whether a workload's flushes reached the host: speed is stated with durability."""
 
-from guestmark.core.facts import Flushes
+from guestmark.core.findings import Flushes
 from guestmark.stats.analysis import CellResult
 
 MEANING = "durable: whether the guest's flushes reached the host"

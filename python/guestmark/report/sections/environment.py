@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guestmark.core.facts import Facts
+from guestmark.core.findings import programs
 from guestmark.core.machine_facts import GuestMachine, Inside, NestedMachine
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
@@ -52,7 +53,7 @@ def binaries(run: StoredRun) -> list[Binary]:
     found: dict[str, dict[str, dict[str, None]]] = {}
     counts: dict[str, int] = {}
     for trial in run.trials:
-        for program in trial.facts.programs():
+        for program in programs(trial.facts):
             if not program.sha256:
                 continue
             sides = found.setdefault(program.path, {})

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from guestmark.core.facts import Counted
+from guestmark.core.findings import Counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
-from guestmark.core.facts import Findings
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan, WorkloadSpec
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import Machine

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.results import CallError
-from guestmark.core.facts import Findings, Flushes
+from guestmark.core.findings import Findings, Flushes
 from guestmark.core.model import Measurement, Metric
 from guestmark.disks import metrics
 from guestmark.disks.location import in_memory

@@ -1,6 +1,6 @@
 """What workloads that move bytes to a disk find out besides."""
 
-from guestmark.core.facts import Fact
+from guestmark.core.findings import Fact
 
 
 class Moving(Fact, kw_only=True):

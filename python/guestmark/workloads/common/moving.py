@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.agent.results import CallError
 from guestmark.core.errors import WorkloadError
-from guestmark.core.facts import TARGET, Findings
+from guestmark.core.findings import TARGET, Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks.image import Image, images

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, WorkloadError
-from guestmark.core.facts import Program
+from guestmark.core.findings import Program
 from guestmark.core.units import format_duration, format_size
 from guestmark.workloads.common.clocks import disagreement
 

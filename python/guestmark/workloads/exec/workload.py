@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec
 from guestmark.core.errors import WorkloadError
-from guestmark.core.facts import Findings
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.workloads.common.lookup import check_command
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from guestmark.core.facts import Fact
+from guestmark.core.findings import Fact
 
 
 class Fio(Fact, kw_only=True):

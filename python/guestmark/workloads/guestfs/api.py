@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
-from guestmark.core.facts import Findings
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms.qemu.accelerators import ACCELERATORS

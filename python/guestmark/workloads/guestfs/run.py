@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from guestmark.core.facts import Findings
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.platforms import phases as steps
 from guestmark.workloads.boot import metrics

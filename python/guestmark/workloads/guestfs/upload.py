@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import UsageError
-from guestmark.core.facts import Findings
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks import programs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from guestmark.capture.model import Trace
-from guestmark.core.facts import Fact
+from guestmark.core.findings import Fact
 from guestmark.core.machine_facts import MachineFacts, Vmm
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from guestmark.capture.excerpt import drawn
 from guestmark.core.errors import WorkloadError
-from guestmark.core.facts import Findings
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
 from guestmark.workloads.netboot import figures, memory, nested, network, scripts

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from guestmark.core.facts import Fact
+from guestmark.core.findings import Fact
 
 SERVER = "server"  # the name of the server's program; sysbench has none
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
-from guestmark.core.facts import TARGET, Findings
+from guestmark.core.findings import TARGET, Findings
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.workloads.common.durability import Below, Changes

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
-from guestmark.core.facts import TARGET, Findings
+from guestmark.core.findings import TARGET, Findings
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import format_size, parse_size

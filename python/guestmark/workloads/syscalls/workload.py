@@ -11,7 +11,7 @@ from guestmark.agent import syscalls
 from guestmark.agent.binary import PROGRAM, agent_binary
 from guestmark.agent.syscalls import Section
 from guestmark.core.errors import AttestationError
-from guestmark.core.facts import Findings
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_duration
 from guestmark.workloads.common.clocks import disagreement
