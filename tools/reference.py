@@ -49,7 +49,7 @@ def platforms() -> str:
         if kind.supported:
             inside = "can hold guests" if kind.holds_guests else ""
             rows.append([f"`{kind.name}`", _escape(kind.help), inside, _programs(kind.programs)])
-    return _table(["platform", "what it is", "nesting", "programs (Debian's packages)"], rows)
+    return _table(["platform", "what it is", "nesting", "programs it may run (Debian's package)"], rows)
 
 
 def factors() -> str:

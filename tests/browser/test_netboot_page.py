@@ -21,6 +21,7 @@ from guestmark.capture.binary import analyse_file
 from guestmark.capture.excerpt import drawn
 from guestmark.core.facts import Facts
 from guestmark.core.findings import flat
+from guestmark.core.model import WorkloadSpec
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.workloads.netboot.facts import Netboot
@@ -41,7 +42,10 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     facts = Facts(json.loads(json.dumps(flat(Netboot(picture=picture)))))  # as the ledger keeps it
     run = memory_sweep()
     trials = tuple(replace(trial, facts=facts) for trial in run.trials)
-    text = render(replace(run, trials=trials), Format.HTML).decode()
+    booted = WorkloadSpec("netboot", {}, "network boot")
+    cells = tuple(replace(cell, workload=booted) for cell in run.plan.cells)
+    run = replace(run, plan=replace(run.plan, cells=cells), trials=trials)
+    text = render(run, Format.HTML).decode()
     assert len(text) < 400_000
     return lay_out(text, folder)
 

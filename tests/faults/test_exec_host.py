@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -345,6 +346,25 @@ def test_an_executable_that_changes_is_seen_in_the_record(guestmark, tmp_path):
     result = guestmark.measure("--blocks", 2, "--null", "none", "--", "./tool")
     hashes = [trial["attestation"]["binary_sha256"] for trial in result.document()["cells"][0]["trials"]]
     assert hashes[0] != hashes[1]
+
+
+@pytest.mark.parametrize("verb", ["exec", "run", "shell"])
+def test_a_caller_whose_directory_is_gone(guestmark, tmp_path, verb):
+    arguments = {"exec": "exec -- true", "run": "run cpu", "shell": "shell --on host -- true"}[verb]
+    (tmp_path / "gone").mkdir()
+    script = f'rmdir ../gone; exec "{sys.executable}" -m guestmark {arguments}'
+    ended = subprocess.run(
+        ["sh", "-c", script],
+        cwd=tmp_path / "gone",
+        env=guestmark.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "the current directory cannot be used: No such file" in ended.stderr
+    assert not guestmark.ledger.exists()
 
 
 def test_a_directory_that_is_gone(guestmark, tmp_path):

@@ -117,6 +117,17 @@ def test_a_guest_larger_than_the_host_is_not_started(guestmark, platform):
     assert not guestmark.trials_of()
 
 
+@pytest.mark.parametrize("platform", GUESTS)
+@pytest.mark.parametrize("verb", ["exec", "shell"])
+def test_a_file_that_is_no_kernel_is_told_before_anything_starts(guestmark, platform, verb):
+    result = guestmark(verb, "--on", platform, "--kernel", "/etc/passwd", "--", "true")
+    assert result.status == 2
+    said, hint = result.stderr.splitlines()
+    assert "/etc/passwd is not a Linux kernel" in said
+    assert "vmlinuz" in hint
+    assert not guestmark.ledger.exists()
+
+
 def test_a_level_larger_than_the_host_is_left_out_alone(guestmark):
     result = guestmark.measure(
         "--on", "uml", "--set", "memory=512M,900T", "--null", "none", "--blocks", 1, "--", "true"

@@ -135,6 +135,14 @@ def test_plans_are_listed_and_printed_ready_to_run(guestmark, tmp_path):
     assert guestmark("plans", "shw").status == 2
 
 
+def test_a_reader_that_goes_away_ends_a_list_like_everything_else(guestmark):
+    process = guestmark.start("plans")
+    process.stdout.close()
+    assert process.wait(60) == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
 @pytest.mark.parametrize(
     ("change", "telling"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-HEAVY = ("numpy", "scipy", "polars", "sqlalchemy", "pydantic", "rich", "msgspec")
+HEAVY = ("numpy", "scipy", "polars", "sqlalchemy", "pydantic", "rich", "msgspec", "jinja2", "vl_convert")
 
 
 def python(code, *arguments, **environment):
@@ -162,3 +162,22 @@ def test_without_a_verb_the_help_is_shown_as_a_mistake():
     shown = guestmark()
     assert (shown.returncode, shown.stdout) == (2, "")
     assert shown.stderr == guestmark("--help").stdout
+
+
+@pytest.mark.parametrize(
+    "raised",
+    ["KeyboardInterrupt", "RuntimeError('Error calling __set_name__') from KeyboardInterrupt()"],
+)
+def test_an_interrupt_while_modules_are_loaded_is_quiet(tmp_path, raised):
+    code = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == sys.argv[1]: raise {raised}\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from guestmark.cli import main; sys.exit(main())"
+    )
+    for module in ("guestmark.cli.app", "typer"):
+        shown = python(code, module, XDG_STATE_HOME=str(tmp_path))
+        assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
+    assert not list(tmp_path.iterdir())

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import made_facts
+from msgspec.structs import asdict
 from report_runs import host_uml_tcg
 
-from guestmark.core.findings import Findings, Program
-from guestmark.core.machine_facts import GuestMachine, Inside, NestedMachine, OuterMachine
+from guestmark.core.machine_facts import GuestMachine, NestedMachine, OuterMachine
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
@@ -28,13 +29,6 @@ ENVIRONMENT = {
 }
 
 
-def inside(flags_missing):
-    return Inside(
-        kernel="6.1", root="overlay", arch="x86_64", boot_id="b", cpu="c", processors=1, memory_bytes=1 << 30,
-        clocksource="tsc", cpu_flags_missing=flags_missing, cpu_flags_more=[],
-    )  # fmt: skip
-
-
 def run_with(digests):
     """Every trial with a digest by its platform, and missing flags in guests."""
     run = host_uml_tcg(blocks=2)
@@ -42,13 +36,10 @@ def run_with(digests):
     trials = []
     for trial in run.trials:
         platform = trial.cell_id.partition("#")[0]
-        findings = Findings()
-        findings.add(
-            Program(path="/bin/x", sha256=digests[platform], host_path="/bin/x", host_sha256="a" * 64)
-        )
+        facts = [made_facts.program(digests[platform])]
         if platform in flags:
-            findings.add(GuestMachine(asked={}, guest=inside(flags[platform])))
-        trials.append(replace(trial, facts=findings.facts()))
+            facts.append(made_facts.guest(flags[platform]))
+        trials.append(replace(trial, facts=made_facts.of(*facts)))
     return replace(run, trials=tuple(trials), environments=(ENVIRONMENT,))
 
 
@@ -79,13 +70,13 @@ def test_another_program_on_one_side_is_said_loudly():
 
 def test_machines_of_layers_inside_of_others_are_the_innermost():
     run = run_with(SAME)
-    outer = OuterMachine(asked={}, guest=inside(["x"]), started_for_each="block", inner_guest=1)
+    around = made_facts.guest(["x"])
+    outer = OuterMachine(**asdict(around), started_for_each="block", inner_guest=1)
     trials = []
     for trial in run.trials:
-        findings = Findings()
-        if (inner := trial.facts.of(GuestMachine)) is not None:
-            findings.add(NestedMachine(outer=outer, inner=inner))
-        trials.append(replace(trial, facts=findings.facts()))
+        inner = trial.facts.of(GuestMachine)
+        nested = [NestedMachine(outer=outer, inner=inner)] if inner else []
+        trials.append(replace(trial, facts=made_facts.of(*nested)))
     assert machines(replace(run, trials=tuple(trials))) == machines(run)
 
 

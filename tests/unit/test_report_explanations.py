@@ -4,13 +4,14 @@ import dataclasses
 import io
 from collections.abc import Mapping
 
+import made_facts
+from made_facts import call
 from report_runs import constructed
 from rich.cells import cell_len
 from rich.console import Console
 
 from guestmark.core.errors import MachineError
-from guestmark.core.facts import Facts
-from guestmark.core.findings import Counted, Fact, flat
+from guestmark.core.findings import Counted, Fact
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.experiment.counting import Counting
@@ -19,23 +20,9 @@ from guestmark.report.render.terminal import draw
 from guestmark.report.sections.by_workload import of_kind
 from guestmark.report.sections.explanations import counted
 from guestmark.stats.analysis import analyse
-from guestmark.workloads.syscalls.facts import Call, Syscalls
+from guestmark.workloads.syscalls.facts import Syscalls
 
 MIX = WorkloadSpec("syscalls", {}, "system calls")
-
-
-def call(median_ns: float, **counted: float) -> Call:
-    return Call(
-        operations=20,
-        batches=1,
-        elapsed_s=0.1,
-        guest_cpu_s=0.1,
-        median_ns=median_ns,
-        lowest_ns=median_ns,
-        loop_ns=0.0,
-        clock_ns=0.0,
-        per_operation=counted,
-    )
 
 
 FACTS: Mapping[str, Fact] = {
@@ -53,7 +40,7 @@ FACTS: Mapping[str, Fact] = {
 def said(width: int, workload: WorkloadSpec, facts: Mapping[str, Fact]) -> str:
     cells = [Cell(name, workload, PlatformSpec.read(name), baseline=name == "host") for name in facts]
     run = constructed([(cell, 1.0) for cell in cells], blocks=2)
-    trials = [dataclasses.replace(trial, facts=Facts(flat(facts[trial.cell_id]))) for trial in run.trials]
+    trials = [dataclasses.replace(trial, facts=made_facts.of(facts[trial.cell_id])) for trial in run.trials]
     (result,) = analyse(run.plan, trials).workloads
     out = io.StringIO()
     nodes = (*of_kind(result, run), *counted(result, run))

@@ -1,9 +1,9 @@
 """The page holds the figures, loads nothing, and lets nothing that was measured become markup."""
 
-import itertools
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -20,8 +20,6 @@ from guestmark.report.formats import render
 from guestmark.report.render.charts import WIDTH, svg, ticks
 from guestmark.report.sections.results import block_ratios, sections
 from guestmark.stats.analysis import analyse
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def page(run: StoredRun) -> str:
@@ -41,14 +39,13 @@ def test_every_block_is_a_dot_inside_the_drawing() -> None:
     assert 4 not in [block for block, _ in drawing.rows[0].blocks]
     assert drawing.noise_floor is not None
     picture = ElementTree.fromstring(svg(chart))
-    dots = [path for path in picture.iter(f"{SVG}path") if path.get("opacity") == "0.7"]
+    dots = list(picture.iter("circle"))
     assert len(dots) == 35
-    places = [re.findall(r"-?[\d.]+", dot.attrib["transform"]) for dot in dots]
-    assert all(0 <= float(x) <= WIDTH for x, _ in places)
-    assert len({x for x, _ in places}) > 20
-    bars = [path for path in picture.iter(f"{SVG}path") if path.get("opacity") == "0.28"]
-    assert len(bars) == 3
-    assert [path.get("fill") for path in picture.iter(f"{SVG}path")].count("var(--band)") == 1
+    assert all(0 <= float(dot.attrib["cx"]) <= WIDTH for dot in dots)
+    assert len({dot.attrib["cx"] for dot in dots}) > 20
+    groups = [group for group in picture.iter() if group.get("fill-opacity") == "0.28"]
+    assert [len(group) for group in groups] == [3]  # a bar for each of them
+    assert [path.get("fill") for path in picture.iter("path")].count("var(--band)") == 1
 
 
 def test_a_drawing_is_told_in_words_and_takes_its_colours_from_the_page() -> None:
@@ -91,8 +88,7 @@ def test_nothing_is_loaded_and_nothing_becomes_markup() -> None:
     assert "<script" not in text
     assert "<img" not in text
     loading = text.replace("&lt;img src=x", "").replace('href="#part-', "")
-    namespaces = re.sub(r'xmlns(:\w+)?="http://www\.w3\.org/[\w/]+"', "", loading)
-    assert not re.search(r"(src|href|url|@import|https?:)\s*[=(\"/]", namespaces)
+    assert not re.search(r"(src|href|url|@import|https?:)\s*[=(\"/]", loading)
     assert "secret" not in text
 
 
@@ -106,7 +102,7 @@ def test_the_page_has_what_assistive_programs_look_for() -> None:
     assert not re.search(r"<th(?![^>]*scope=)[ >]", text)
     levels = [int(level) for level in re.findall(r"<h(\d)", text)]
     assert levels[0] == 1
-    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 2])

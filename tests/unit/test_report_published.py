@@ -4,6 +4,7 @@ import io
 import re
 from dataclasses import replace
 
+import made_facts
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +12,6 @@ from report_runs import constructed
 from rich.cells import cell_len
 from rich.console import Console
 
-from guestmark.core.facts import Facts
-from guestmark.core.findings import Flushes, flat
 from guestmark.core.model import Better, Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.plan.published_units import check_unit, size_of
@@ -60,10 +59,8 @@ def page(run):
 def cells_of(text, *names):
     """The texts of the row of a page's table that is called so: its names, then its cells."""
     for row in re.findall(r"<tr[^>]*>(.*?)</tr>", text, re.DOTALL):
-        texts = [
-            re.sub(r"<[^>]+>", "", cell).strip()
-            for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)
-        ]
+        found = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)
+        texts = [re.sub(r"<[^>]+>", "", cell).strip() for cell in found]
         if texts[: len(names)] == list(names):
             return texts
     raise AssertionError(names)
@@ -125,8 +122,8 @@ def test_markdown_has_both_for_every_plan_with_published_figures():
 
 def test_a_page_has_both_and_lets_nothing_become_markup():
     text = page(run_with(source="<b>2013</b>", conditions="a & b"))
-    assert "<caption>Then and now: wall, s</caption>" in text
-    cells = cells_of(text[text.index("<caption>Then and now") :], "dd from a disk", "full")[2:]
+    assert "<h3>Then and now: wall, s</h3>" in text
+    cells = cells_of(text[text.index("<h3>Then and now") :], "dd from a disk", "full")[2:]
     assert cells[1:3] == ["×0.50", "−50 %"]
     assert cells[3:] == ["7.5", "×0.94", "−6.2 %"]
     assert "then: &lt;b&gt;2013&lt;/b&gt;" in text
@@ -220,9 +217,7 @@ def test_durability_stands_beside_speed():
     run = run_with()
     verdicts = {"upload tcg preallocation=off": "yes", "upload tcg preallocation=full": "no"}
     trials = tuple(
-        replace(
-            trial, facts=Facts(flat(Flushes(reached=verdicts[trial.cell_id], why="counted", in_memory=False)))
-        )
+        replace(trial, facts=made_facts.of(made_facts.flushes(verdicts[trial.cell_id])))
         if trial.cell_id in verdicts
         else trial
         for trial in run.trials

@@ -6,14 +6,16 @@ import sys
 
 def main() -> int:
     """Runs the command line of this process and returns its exit status; never a traceback for what is expected."""
-    _open_closed_streams()
-    from guestmark.cli import faults
-
     try:
+        _open_closed_streams()
         from guestmark.cli.app import app
 
         status = app(prog_name="guestmark", standalone_mode=False)
+    except KeyboardInterrupt:  # perhaps in the middle of an import, so nothing more is imported
+        return 130
     except BaseException as error:
+        from guestmark.cli import faults
+
         return faults.status_after(error)
     return status if isinstance(status, int) else 0
 

@@ -114,11 +114,12 @@ def _finding(name: str, result: Usable | Unusable | None) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from guestmark.cli.console import Console
+
+    console = Console()
     table = Table(box=None, pad_edge=False, show_header=False)
     for one in report["platforms"]:
         if one["usable"]:

@@ -5,7 +5,6 @@ import errno
 import os
 import sys
 import time
-import traceback
 from typing import Any
 
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
@@ -35,7 +34,8 @@ def status_after(error: BaseException) -> int:
         return int(error.exit_status)
     if hasattr(error, "format_message"):
         return _mistyped(error)
-    if isinstance(error, KeyboardInterrupt):
+    # What Python makes of Ctrl-C in the middle of a class's definition is a RuntimeError.
+    if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
         return int(ExitStatus.INTERRUPTED)
     if isinstance(error, PipeClosed) or (isinstance(error, OSError) and error.errno == errno.EIO):
         return _pipe_closed()  # EIO: the terminal has been closed
@@ -82,6 +82,8 @@ def _pipe_closed() -> int:
 
 def _crashed(error: Exception) -> int:
     """Stores the traceback of a bug in a file and says so in one line."""
+    import traceback
+
     text = "".join(traceback.format_exception(error))
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111
     path = os.path.join(base, "guestmark", f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")  # noqa: PTH118

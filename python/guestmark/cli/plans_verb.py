@@ -52,17 +52,17 @@ def command(
 
 
 def _list(ledger: Ledger | None) -> None:
-    from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
+    from guestmark.cli.console import Console
     from guestmark.core.errors import GuestmarkError
     from guestmark.experiment.estimate import estimate
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.plan.outline import assemble
 
-    console = Console(highlight=False)
+    console = Console()
     if not console.is_terminal:
         console.width = 1000  # a program reads it
     for name in library.names():

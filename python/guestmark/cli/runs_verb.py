@@ -34,9 +34,10 @@ def command(
         return
     from datetime import datetime
 
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from guestmark.cli.console import Console
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("run", "begun", "state"):
@@ -48,7 +49,7 @@ def command(
         begun = datetime.fromtimestamp(run.created_at).astimezone().strftime("%Y-%m-%d %H:%M")
         numbers = (run.cells, run.blocks, run.trials, run.failed)
         table.add_row(run.id, begun, run.state.value, *map(str, numbers), Text(run.label))
-    console = Console(highlight=False)
+    console = Console()
     if not console.is_terminal:
         console.width = 1000  # a program reads it: nothing is cut off
     console.print(table)

@@ -162,9 +162,9 @@ def show(stored: StoredRun, outputs: Outputs) -> None:
     for name, path in outputs.files():
         write(formats.render(stored, export_format.Format(name), analysis, first=first), path)
     if not outputs.stdout_taken:
-        from rich.console import Console
+        from guestmark.cli.console import Console
 
-        console = Console(highlight=False)
+        console = Console()
         with writing_to_stdout():
             if page is not None:
                 print_page(page, console)

@@ -67,6 +67,7 @@ def command(
     (cell,) = matrix.cells
     caller = Caller.current()
     words = argv or [caller.env.get("SHELL") or "/bin/sh"]
+    preflight.check_kernels([cell])
     for entry in preflight.larger_than_host([cell]):
         raise PlatformUnusableError(f"{cell.id}: {entry.reason}", hint=entry.hint)
     if cell.platform.shares_root:

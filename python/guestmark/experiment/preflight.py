@@ -3,7 +3,9 @@
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from guestmark.appliance.bzimage import NotABzImageError, release_of
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut, Plan, runnable
 from guestmark.core.platform_spec import PlatformSpec
@@ -70,6 +72,25 @@ def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
     """Lets every workload refuse what can never be measured as it was asked for. Raises `UsageError`."""
     for name in dict.fromkeys(cell.workload.name for cell in cells):
         workloads.check_request(name, plan, [cell for cell in cells if cell.workload.name == name])
+    check_kernels(cells)
+
+
+def check_kernels(cells: Iterable[Cell]) -> None:
+    """Raises `UsageError` for a file that was given as kernel and is none."""
+    for cell in cells:
+        # What another machine or processor starts is not ours to read.
+        path = cell.factors.get("kernel") if cell.platform.shares_root else None
+        if not path:
+            continue
+        try:
+            release_of(Path(path))
+        except NotABzImageError as error:
+            raise UsageError(error.message, hint=error.hint) from error
+        except OSError as error:
+            raise UsageError(
+                f"the kernel {path} cannot be read: {error.strerror or error}",
+                hint=f"copy it as root to where you may read it, or sudo chmod +r {path}",
+            ) from error
 
 
 def larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:

@@ -51,6 +51,16 @@ def inert(text: str, *, lines: bool = False) -> str:
     return _ACTIVE.sub(lambda found: _spelled(found[0], lines=lines), text)
 
 
+def escaped_in_json(text: str) -> str:
+    """JSON text whose strings hold nothing active either; what it means stays the same."""
+    return _ACTIVE.sub(lambda found: found[0] if found[0] == "\n" else _json_escape(found[0]), text)
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
 def _spelled(character: str, *, lines: bool) -> str:
     if lines and character in "\n\t":
         return character

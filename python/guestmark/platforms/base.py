@@ -45,10 +45,19 @@ class Caller:
 
     @classmethod
     def current(cls) -> Caller:
-        """The calling process itself."""
+        """The calling process itself. Raises `UsageError` when its working directory is gone."""
         import os
 
-        return cls(os.getcwd(), dict(os.environ), os.getuid(), os.getgid(), tuple(os.getgroups()))  # noqa: PTH109
+        from guestmark.core.errors import UsageError
+
+        try:
+            cwd = os.getcwd()  # noqa: PTH109
+        except OSError as error:
+            raise UsageError(
+                f"the current directory cannot be used: {error.strerror or error}",
+                hint="go to one that exists: cd ~",
+            ) from error
+        return cls(cwd, dict(os.environ), os.getuid(), os.getgid(), tuple(os.getgroups()))
 
 
 class Machine(Protocol):

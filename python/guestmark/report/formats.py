@@ -18,6 +18,7 @@ from typing import Any
 from guestmark.core.errors import GuestmarkError
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Section
+from guestmark.page.text import escaped_in_json
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
 from guestmark.stats.analysis import Analysis, analyse
@@ -52,7 +53,8 @@ def render(
 
         return html.render(made).encode()
     document = result_document(run, found, made)
-    return (json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return (escaped_in_json(text) + "\n").encode()
 
 
 def write(file: Path, data: bytes) -> None:

@@ -31,9 +31,23 @@ from guestmark.page.nodes import Chart
 from guestmark.page.text import Tone, inert
 
 _SVG = "http://www.w3.org/2000/svg"
+_DECIMAL = re.compile(r"-?\d+\.\d+")
+_DECIMAL_OR_WHOLE = re.compile(r"-?\d+(?:\.\d+)?")
+_CIRCLE = re.compile(r"M([\d.]+),0A\1,\1,0,1,1,-\1,0A\1,\1,0,1,1,\1,0")
+_INHERITED = (
+    "fill",
+    "fill-opacity",
+    "stroke",
+    "stroke-width",
+    "font-family",
+    "font-size",
+    "font-weight",
+    "text-anchor",
+)
 WIDTH = 440  # of the drawing, in its own units: CSS pixels on a screen of about 470
 _LANE = 40
 _SIZE = 12.5  # of text
+_WIDE_SIGN = 7.8  # what a digit takes where the fonts are wide
 _LOG_FROM = 8  # how many times the smallest value the largest is before an axis is logarithmic
 _LETTERED = 0.035  # share of the longest bar from which a part has room for its letter
 
@@ -77,11 +91,12 @@ def svg(chart: Chart) -> Markup:
 def _drawn(spec: dict[str, Any], alternative: str) -> Markup:
     import vl_convert
 
-    text = vl_convert.vegalite_to_svg({"config": _CONFIG, "autosize": {"type": "pad"}, "padding": 2, **spec})
-    ElementTree.register_namespace("", _SVG)
+    whole = {"config": _CONFIG, "autosize": {"type": "pad"}, "padding": 2, **_inert(spec)}
+    text = vl_convert.vegalite_to_svg(whole)
     root = ElementTree.fromstring(text)
-    for element in root.iter():
-        _slim(element)
+    for element in root.iter():  # in a page svg is known without its name space
+        element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
+    _slim(root)
     for name in ("width", "height", "class"):  # the page decides how wide it is
         root.attrib.pop(name, None)
     root.set("role", "img")
@@ -89,22 +104,53 @@ def _drawn(spec: dict[str, Any], alternative: str) -> Markup:
     return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
+def _inert(value: Any) -> Any:
+    """A specification without anything active in its texts; some of it would end the process that draws."""
+    if isinstance(value, str):
+        return inert(value)
+    if isinstance(value, dict):
+        return {name: _inert(item) for name, item in value.items()}
+    return [_inert(item) for item in value] if isinstance(value, list) else value
+
+
 def _slim(element: ElementTree.Element) -> None:
-    """Leaves out what says nothing: roles inside of one picture, invisible backgrounds, digits nobody sees."""
-    for name in [name for name in element.attrib if name.startswith(("aria-", "pointer-")) or name == "role"]:
-        del element.attrib[name]
-    if element.get("stroke-width") == "0":
-        del element.attrib["stroke-width"]
-    element.attrib.pop("class", None)
-    for name in ("d", "transform", "x2", "y2"):
-        if value := element.get(name):
-            element.set(
-                name, re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), value)
-            )
+    """Leaves out what says nothing: roles inside of one picture, invisible backgrounds, digits nobody sees.
+
+    Circles are drawn as such, and what all children of a group have in common stands there once: half of the size.
+    """
+    _slim_attributes(element)
     for child in list(element):
-        empty = child.tag == f"{{{_SVG}}}path" and not child.get("fill") and not child.get("stroke")
+        _slim(child)
+        empty = child.tag == "path" and not child.get("fill") and not child.get("stroke")
         if empty and child.get("d", "").startswith("M0,0h"):
             element.remove(child)
+    for name in _INHERITED:
+        values = {child.get(name) for child in element}
+        if len(element) > 1 and len(values) == 1 and None not in values:
+            element.set(name, values.pop() or "")
+            for child in element:
+                del child.attrib[name]
+
+
+def _slim_attributes(element: ElementTree.Element) -> None:
+    attributes = element.attrib
+    for name in [name for name in attributes if name.startswith(("aria-", "pointer-")) or name == "role"]:
+        del attributes[name]
+    attributes.pop("class", None)
+    if "stroke" not in attributes:
+        attributes.pop("stroke-width", None)
+    if (opacity := attributes.pop("opacity", "1")) != "1":
+        attributes["fill-opacity" if "fill" in attributes else "opacity"] = opacity
+    for name in ("d", "transform", "x2", "y2"):
+        if name in attributes:
+            attributes[name] = _DECIMAL.sub(
+                lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), attributes[name]
+            )
+    if element.tag == "path" and (circle := _CIRCLE.fullmatch(attributes.get("d", ""))):
+        x, y = _DECIMAL_OR_WHOLE.findall(attributes.pop("transform"))
+        element.tag = "circle"
+        del attributes["d"]
+        attributes |= {"cx": x, "cy": y, "r": circle[1]}
 
 
 # --- lanes --------------------------------------------------------------------------------------------------
@@ -116,7 +162,7 @@ def _lanes(
     """A chart of lanes: above each its label on the left and a figure, with its tone, on the right."""
     count = len(labels)
     heads = [
-        {"lane": lane - 0.37, "label": inert(label), "said": inert(said), "colour": _colour(tone)}
+        {"lane": lane - 0.37, "label": label, "said": said, "colour": _colour(tone)}
         for lane, (label, said, tone) in enumerate(labels)
     ]
     y = {
@@ -125,11 +171,11 @@ def _lanes(
         "axis": None,
         "scale": {"domain": [-0.5, count - 0.35], "reverse": True, "nice": False, "zero": False},
     }
-    room = max((len(said) for _, said, _ in labels), default=0) * 7
+    room = max((len(said) for _, said, _ in labels), default=0) * _WIDE_SIGN
     text = [
         {
             "data": {"values": heads},
-            "mark": {"type": "text", "align": "left", "fontWeight": 600, "limit": WIDTH - room - 10},
+            "mark": {"type": "text", "align": "left", "fontWeight": 600, "limit": 0.87 * (WIDTH - room)},
             "encoding": {"x": {"value": 0}, "y": y, "text": {"field": "label"}},
         },
         {

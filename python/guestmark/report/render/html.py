@@ -58,16 +58,21 @@ def _kind(node: Node) -> str:
 
 
 def _runs(section: Section) -> list[tuple[str, list[Node]]]:
-    """The nodes in groups of neighbours that are laid out together: charts, and notes with commands."""
+    """The nodes in groups of neighbours that are laid out together: charts, small tables, notes with commands."""
     groups: list[tuple[str, list[Node]]] = []
     for node in section.nodes:
         kind = _kind(node)
-        kind = {"command": "note", "chart": "chart"}.get(kind, kind)
-        if groups and groups[-1][0] == kind and kind in {"note", "chart"}:
+        kind = "tables" if _is_small(node) else {"command": "note"}.get(kind, kind)
+        if groups and groups[-1][0] == kind and kind in {"note", "chart", "tables"}:
             groups[-1][1].append(node)
         else:
             groups.append((kind, [node]))
     return groups
+
+
+def _is_small(node: Node) -> bool:
+    """Whether a table is so narrow that others have room beside it."""
+    return isinstance(node, Table) and bool(node.heading) and len(node.names) + len(node.columns) <= 2
 
 
 def _is_figure(column: Column) -> bool:

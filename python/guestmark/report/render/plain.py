@@ -6,7 +6,7 @@ from typing import Any
 
 from guestmark.page.charts import Picture
 from guestmark.page.nodes import Bullets, Chart, Matrix, Node, Note, Page, Paragraph, Section
-from guestmark.page.tables import Table
+from guestmark.page.tables import Cell, Table
 from guestmark.page.text import text_of
 
 
@@ -40,7 +40,15 @@ def _content(node: Node) -> Mapping[str, Any]:
         case Table():
             made = _table(node)
         case Matrix():
-            made = {**_values(node), "cells": [[cell.text for cell in row] for row in node.cells]}
+            made = {
+                "caption": node.caption,
+                "row_factor": node.row_factor,
+                "columns": [f"{node.column_factor} {level}" for level in node.column_levels],
+                "rows": [
+                    [level, *(cell.text for cell in cells)]
+                    for level, cells in zip(node.row_levels, node.cells, strict=True)
+                ],
+            }
         case Chart(drawing=Picture(name)):
             made = {
                 "title": node.title,
@@ -63,10 +71,15 @@ def _table(table: Table) -> dict[str, Any]:
         "heading": table.heading,
         "caption": table.caption,
         "columns": [*table.names, *(table.columns[position].heading for position in wanted)],
-        "rows": [[*row.name.parts, *(row.cells[position].text for position in wanted)] for row in table.rows],
-        "notes": [note for row in table.rows for cell in row.cells if (note := cell.note)],
+        "rows": [
+            [*row.name.parts, *(_cell(row.cells[position]) for position in wanted)] for row in table.rows
+        ],
         "legend": [text_of(line) for line in table.legend],
     }
+
+
+def _cell(cell: Cell) -> str:
+    return f"{cell.text} ({cell.note})" if cell.note else cell.text
 
 
 def _values(value: Any) -> Any:

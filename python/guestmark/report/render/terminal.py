@@ -1,5 +1,6 @@
 """A page on the terminal: what hyperfine would show, with blocks, intervals and verdicts."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -94,7 +95,24 @@ def draw(sections: Iterable[Section], width: int = 80) -> RenderableType:
     for section in sections:
         drawn += [Text()] if drawn else []
         drawn += _section(section, width)
-    return Group(*drawn)
+    return Group(*(part for line in drawn for part in _folded(line, width)))
+
+
+def _folded(line: Text, width: int) -> list[Text]:
+    """The line, between words in as many as it needs; the others are indented like the first."""
+    if cell_len(line.plain) <= width:
+        return [line]
+    indent = len(line.plain) - len(line.plain.lstrip(" "))
+    indent = indent if indent < width // 2 else 0
+    folded = list(line[indent:].wrap(_console(), width - indent, overflow="fold"))
+    for part in folded:
+        part.rstrip()
+    return [Text(" " * indent).append_text(part) for part in folded]
+
+
+@functools.cache
+def _console() -> Console:
+    return Console(width=80)  # Rich asks one for its defaults
 
 
 def _section(section: Section, width: int) -> list[Text]:
@@ -205,8 +223,7 @@ def _definitions(rows: Sequence[tuple[str, str]], width: int) -> list[Text]:
                 Text(f"  {inert(value)}", overflow="fold"),
             ]
             continue
-        folded = Text(inert(value), overflow="fold").wrap(Console(width=width), width - room - 2)
-        for number, part in enumerate(folded):
+        for number, part in enumerate(_folded(Text(inert(value)), width - room - 2)):
             head = inert(name) if number == 0 else ""
             line = Text(f"{head:<{room}}  ", style="dim")
             drawn.append(line.append_text(Text.assemble((part.plain, "not dim"))))

@@ -32,6 +32,8 @@ LONGEST_BAR = 24
 _WORDY = 12  # columns that words at the end of a row are given at least
 _NARROWEST = 8  # columns a name keeps when room is short
 NOTED = 100  # columns from which remarks beside cells have room
+_SHORT = 24  # columns a name may take of a narrow terminal
+_SAVES = 0.8  # of the room that names take, numbers with short names may take at most this share
 _GAP = 2
 
 
@@ -107,21 +109,28 @@ def is_numbered(key: Table | None, lead: Table | None, width: int) -> bool:
     room = width
     if lead is not None:
         room -= _figures_width(lead, noted=False) + SHORTEST_BAR
-    return taken(_names(key, numbered=False)) > min(room, width // 2)
+    full, brief = (taken(_names(key, numbered=numbered)) for numbered in (False, True))
+    return full > min(room, width // 2) and brief < _SAVES * full
 
 
 def key_lines(key: Table, width: int) -> list[Text]:
     """What the numbers mean."""
     numbers = _names(key, numbered=True)[:1]
-    parts = fitted(_names(key, numbered=False), width - taken(numbers))
-    return _styled_names([*numbers, *parts], key).lines()
+    block = _styled_names([*numbers, *_names(key, numbered=False)], key)
+    if block.width <= width:
+        return block.lines()
+    return [
+        Text(f"{number}  {called(key, row.name)}", style="bold" if row.strong else "", overflow="fold")
+        for number, row in zip(numbers[0][1:], key.rows, strict=True)
+    ]
 
 
 def lines(table: Table, width: int, *, numbered: bool = False) -> list[list[Text]]:
     """The table, as several where it is divided: each a list of lines no wider than `width`."""
     names = _names(table, numbered=numbered)
     if table.divisible:
-        return _divided(table, fitted(names, width // 2), width)
+        widest = max((taken([_column(table, position)]) for position in range(len(table.columns))), default=0)
+        return _divided(table, fitted(names, max(width // 2, min(width - widest, _SHORT))), width)
     noted = width >= NOTED
     if noted and _figures_width(table, noted=True) + taken(names) > width + _GAP:
         noted = False

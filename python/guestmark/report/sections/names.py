@@ -6,6 +6,8 @@ from guestmark.core.model import Cell
 from guestmark.page.tables import Row, RowName, Table
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
+_BRIEF = 32  # characters
+
 
 def row_names(
     workload: WorkloadResult, results: Sequence[CellResult]
@@ -24,6 +26,11 @@ def row_names(
         for position, result in enumerate(results)
     ]
     return tuple(heading for heading, _ in columns), names
+
+
+def brief(result: CellResult, workload: WorkloadResult) -> str:
+    """What a cell is called inside of a chart: by its id where that is short."""
+    return result.cell.id if len(result.cell.id) <= _BRIEF else _short(result, workload)
 
 
 def key(workload: WorkloadResult) -> Table | None:

@@ -9,6 +9,7 @@ from guestmark.page.nodes import Chart, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import line
 from guestmark.report import figures
+from guestmark.report.sections.names import brief
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.boot.facts import Boot, Initcalls
 from guestmark.workloads.boot.metrics import AGENT, PHASES, TOTAL
@@ -29,7 +30,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         value = total / unit.size
         text = f"{figures.number(value, figures.decimals(None, value))} {unit.name}"
         parts = tuple(seconds / unit.size for seconds in phases(result))
-        rows.append(StackRow(result.cell.id, parts, text))
+        rows.append(StackRow(brief(result, workload), parts, text))
         most = max(range(len(parts)), key=parts.__getitem__)
         said.append(f"{result.cell.id} {text}, most of it {_name(most)}")
     chart = Chart(

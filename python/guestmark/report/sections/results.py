@@ -11,7 +11,7 @@ from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import line
 from guestmark.report import figures
 from guestmark.report.sections.durability import MEANING, durability
-from guestmark.report.sections.names import row_names
+from guestmark.report.sections.names import brief, row_names
 from guestmark.report.sections.verdicts import TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, label
@@ -110,7 +110,7 @@ def _chart(workload: WorkloadResult) -> list[Chart]:
         ratio = comparison.ratio or 1.0
         drawn.append(
             RatioRow(
-                result.cell.id,
+                brief(result, workload),
                 TONES[comparison.verdict],
                 tuple((block + 1, value) for block, value in ratios.items()),
                 ratio,

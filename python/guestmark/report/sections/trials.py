@@ -12,7 +12,7 @@ from guestmark.page.nodes import Chart, Matrix, MatrixCell, Node
 from guestmark.page.tables import Align, Column, Row, Table, figure
 from guestmark.page.text import Tone, line
 from guestmark.report import figures
-from guestmark.report.sections.names import label, platform, row_names, varying
+from guestmark.report.sections.names import brief, label, platform, row_names, varying
 from guestmark.report.sections.results import by_block
 from guestmark.report.sections.verdicts import MARKS, TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult
@@ -61,6 +61,7 @@ def _spread(
         headings,
         (*columns, Column("block by block")),
         tuple(rows),
+        divisible=True,
         legend=(line(f"block by block: from each row's own lowest to its own highest{several}"),),
         heading=f"Trials: {heading}",
     )
@@ -77,7 +78,7 @@ def _spread(
             Spread(
                 tuple(
                     SpreadRow(
-                        result.cell.id,
+                        brief(result, workload),
                         row.cells[2].text,
                         tuple(value / unit.size for value in found[result.cell.id].values()),
                     )
@@ -94,7 +95,7 @@ def _spread(
             Series(
                 tuple(
                     SeriesRow(
-                        result.cell.id,
+                        brief(result, workload),
                         f"{row.cells[0].text} to {row.cells[4].text}",
                         tuple((block + 1, value / median) for block, value in sorted(values.items())),
                     )

@@ -1,0 +1,232 @@
+"""Every format says the same: sentences node by node, and no figure that the others do not have."""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from report_kinds import RUNS
+from rich.cells import cell_len
+from rich.console import Console
+
+from guestmark.ledger.model import StoredRun
+from guestmark.page.charts import Stack
+from guestmark.page.nodes import (
+    Bullets,
+    Chart,
+    Command,
+    Definitions,
+    Heading,
+    Matrix,
+    Node,
+    Note,
+    Page,
+    Paragraph,
+)
+from guestmark.page.tables import Table
+from guestmark.page.text import text_of
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
+from guestmark.report.render.terminal import print_report
+from guestmark.report.sections import page
+from guestmark.stats.analysis import analyse
+
+NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
+CHARTED = re.compile(r"\d+\.\d+")  # in the words of a chart
+
+
+def flat(text: str) -> str:
+    return " ".join(text.replace("\N{NO-BREAK SPACE}", " ").split())
+
+
+def terminal(run: StoredRun, width: int = 260) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    print_report(run, console, published=True, environment=True)
+    return out.getvalue()
+
+
+class Reader(HTMLParser):
+    """What stands on a page outside of style and the parts that only navigate; of drawings their alternatives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._inside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.texts += [value or "" for name, value in attrs if tag == "svg" and name == "aria-label"]
+        if tag in {"style", "svg", "head", "nav", "header"}:
+            self._inside.append(tag)
+        self.texts.append(" ")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._inside and self._inside[-1] == tag:
+            self._inside.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self._inside:
+            self.texts.append(data)
+
+
+def html(run: StoredRun) -> str:
+    reader = Reader()
+    reader.feed(render(run, Format.HTML).decode())
+    return "".join(reader.texts)
+
+
+def markdown(run: StoredRun) -> str:
+    text = render(run, Format.MARKDOWN).decode()
+    plain = re.sub(r"(?<!\\)(\*\*|`|\|)|^#+ |^- ", " ", text, flags=re.MULTILINE)
+    return re.sub(r"\\(\W|_)", r"\1", plain)
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name not in {"drawing", "picture", "part", "kind", "note"}:
+                yield from strings(item)
+
+
+def document(run: StoredRun) -> str:
+    report = json.loads(render(run, Format.JSON))["report"]
+    report.pop("title")
+    return " ".join(strings(report))
+
+
+FORMATS = {"terminal": terminal, "markdown": markdown, "html": html, "json": document}
+
+
+def said(node: Node) -> list[str]:
+    """What a node says, in the order in which it is to be read."""
+    texts: list[str]
+    match node:
+        case Heading(text):
+            texts = [text]
+        case Paragraph(text) | Note(text):
+            texts = [text_of(text)]
+        case Bullets(lead, items):
+            texts = [text_of(line).strip() for line in (lead, *items)]
+        case Command(purpose, command):
+            texts = [purpose, command]
+        case Definitions(_, rows):
+            texts = [text for row in rows for text in row]
+        case Matrix():
+            texts = [node.caption, node.row_factor]
+            for level, cells in zip(node.row_levels, node.cells, strict=True):
+                texts += [level, *(cell.text for cell in cells)]
+        case Table():
+            texts = [node.heading, *node.names, *(column.heading for column in node.columns)]
+            for row in node.rows:
+                texts += row.name.parts
+                for cell in row.cells:
+                    texts += [*(span.text for span in cell.pieces), cell.note]
+            texts += [text_of(line) for line in node.legend]
+        case Chart(drawing=Stack() as stack):
+            texts = [node.title, *(text for row in stack.rows for text in (row.label, row.total))]
+        case Chart():
+            texts = []
+    return [flat(text) for text in texts if flat(text)]
+
+
+def made(run: StoredRun) -> Page:
+    return page(run, analyse(run.plan, run.trials, run.unusable))
+
+
+def nodes(run: StoredRun) -> Iterator[Node]:
+    for section in made(run).sections:
+        yield from section.nodes
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("name", RUNS)
+def test_every_node_is_said_in_every_format(name: str, format_: str) -> None:
+    run = RUNS[name]()
+    text = flat(FORMATS[format_](run))
+    count = 0
+    for node in nodes(run):
+        wanted = said(node)
+        starts = [found.start() for found in re.finditer(re.escape(wanted[0]), text)] if wanted else [0]
+        assert any(in_order(wanted, text, start) for start in starts), (node, text)
+        count += len(wanted)
+    assert count > (5 if name == "nothing" else 40)
+    for section in made(run).sections:
+        assert not section.subtitle or flat(section.subtitle) in text
+
+
+def in_order(wanted: list[str], text: str, at: int) -> bool:
+    for part in wanted:
+        at = text.find(part, at)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_format_has_a_figure_that_another_has_not(name: str) -> None:
+    run = RUNS[name]()
+    figures = {format_: set(NUMBER.findall(read(run))) for format_, read in FORMATS.items()}
+    for format_, found in figures.items():
+        assert found == figures["json"], (format_, found ^ figures["json"])
+    assert len(figures["json"]) > (5 if name == "nothing" else 20)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_figures_of_charts_are_in_the_text_of_every_format(name: str) -> None:
+    run = RUNS[name]()
+    charts = [node for node in nodes(run) if isinstance(node, Chart)]
+    assert charts or name == "nothing"
+    texts = [read(run) for read in FORMATS.values()]
+    for chart in charts:
+        assert chart.alternative
+        figures = CHARTED.findall(chart.alternative)
+        for text in texts:
+            assert set(figures) <= set(CHARTED.findall(text)), chart.alternative
+
+
+def test_each_kind_of_node_and_drawing_was_among_them() -> None:
+    found = [node for build in RUNS.values() for node in nodes(build())]
+    kinds = {type(node).__name__ for node in found}
+    drawings = {type(node.drawing).__name__ for node in found if isinstance(node, Chart)}
+    assert kinds >= {"Paragraph", "Note", "Bullets", "Command", "Definitions", "Matrix", "Chart", "Table"}
+    assert drawings == {"Ratios", "Spread", "Series", "Stack", "Picture"}
+
+
+@pytest.mark.parametrize("width", [20, 32, 40, 55, 80])
+@pytest.mark.parametrize("name", RUNS)
+def test_narrow_terminals_cut_no_figure(name: str, width: int) -> None:
+    run = RUNS[name]()
+    printed = terminal(run, width)
+    assert all(cell_len(line) <= width for line in printed.splitlines())
+    text = flat(printed)
+    for node in nodes(run):
+        if isinstance(node, Table):
+            for row in node.rows:
+                for cell in row.cells:
+                    for span in cell.pieces:
+                        if NUMBER.search(span.text) and cell_len(span.text) <= width - 2:
+                            assert re.search(rf"(?<![\d.]){re.escape(flat(span.text))}(?![\d.]|…)", text)
+        if isinstance(node, Command):
+            assert flat(node.command) in text or width < len(run.id)
+
+
+def test_a_command_to_copy_is_whole_at_forty_columns() -> None:
+    lines = terminal(RUNS["plain"](), 40).splitlines()
+    assert lines[-1].strip() == "20261121-213000-k3f"
+    assert lines[-2].strip() == "See again: guestmark show"
+
+
+def test_bars_go_first() -> None:
+    wide, narrow = terminal(RUNS["plain"](), 80), terminal(RUNS["plain"](), 62)
+    assert "██" in wide.partition("Trials")[0]
+    assert "██" not in narrow.partition("Trials")[0]
+    assert "×24.02  [23.80, 24.25]" in narrow
