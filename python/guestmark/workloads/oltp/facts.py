@@ -8,7 +8,7 @@ SERVER = "server"  # the name of the server's program; sysbench has none
 
 
 class Oltp(Fact, kw_only=True):
-    """The server and its client as they were called, and how long what is outside of the timing took."""
+    """The server as it was called, and how long what is outside of the timing took; the client is a `Sysbench`."""
 
     prepared_s: float | None = msgspec.field(name="database_prepared_s", default=None)
     from_cache: bool | None = msgspec.field(name="database_from_cache", default=None)
@@ -17,5 +17,3 @@ class Oltp(Fact, kw_only=True):
     server_start_s: float | None = None
     server_stop_s: float | None = None
     server_log: str | None = None  # its end, when something went wrong
-    sysbench: str | None = None  # as it names itself
-    sysbench_command: str | None = None

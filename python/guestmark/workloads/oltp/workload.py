@@ -27,6 +27,7 @@ from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
 from guestmark.workloads.oltp.databases.server import Server
 from guestmark.workloads.oltp.facts import SERVER, Oltp
 from guestmark.workloads.sysbench import output as sysbench_report
+from guestmark.workloads.sysbench.facts import Sysbench
 from guestmark.workloads.sysbench.workload import spread
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class OltpWorkload:
     def __init__(self, plan: Plan, cell: Cell) -> None:
         self.facts = Findings()
         self._found = self.facts.add(Oltp())
+        self._client = self.facts.add(Sysbench())
         self.warnings: list[str] = []
         self._cell = cell
         self._params = cell.workload.params
@@ -105,7 +107,7 @@ class OltpWorkload:
             on_host=self._on_host,
         )
         self._found.server_command = " ".join(self._kind.command(self._server.data, self._settings))
-        self._found.sysbench_command = " ".join(self._argv(self._server))
+        self._client.command = " ".join(self._argv(self._server))
         with self._told(machine):
             self._found.server_start_s = self._server.start(self._limit_s)
         self._found.server = self._server.version
@@ -164,7 +166,7 @@ class OltpWorkload:
             sysbench_report.check_faults(result.stdout.decode(errors="replace"))
         judge(result, self.warnings, self._limit_s)
         report = sysbench_report.parse(result.stdout.decode(errors="replace"))
-        self._found.sysbench = report.version
+        self._client.version = report.version
         self.warnings += [f"sysbench: {text}" for text in report.warnings]
         return report, result
 
