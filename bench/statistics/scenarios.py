@@ -1,7 +1,8 @@
-"""Hosts that make measuring hard, simulated: what `guestmark.stats` is accepted against.
+"""Hosts and cells that make measuring hard, simulated: what `guestmark.stats` is accepted against.
 
-A scenario gives the log of a trial's value minus that of its cell's true value, for trials in the order in which they
-ran; cells then get their trials by the random order inside each block, as in a real run.
+A scenario says what the host does to trials in the order in which they ran; cells then get their trials by the random
+order inside each block, as in a real run. Cell 0 is the baseline, cell 1 its null copy, the others are compared: what a
+scenario does to "the cell" it does to those.
 """
 
 from collections.abc import Callable
@@ -12,32 +13,71 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Generator = np.random.Generator
+Shape = tuple[int, ...]
+
+OWN = 2  # cells from here on have a law of their own where the scenario gives one
+ITERATIONS = 7
+
+
+def _quiet(generator: Generator, sims: int, trials: int) -> Array:
+    return generator.normal(0, 0.01, (sims, trials))
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`host(generator, sims, trials)` is shared by all cells; `own` is added to all cells but the baseline."""
+    """What happens to the logs of the values; all that is None or 0 does not happen.
+
+    `host(generator, sims, trials)` is shared by all cells. `own` and `tail` give what is added to the trials, shape
+    (sims, blocks, cells), and to the iterations, with one axis more, of the cells that are compared.
+    """
 
     name: str
-    host: Callable[[Generator, int, int], Array]
-    own: Callable[[Generator, tuple[int, ...]], Array] | None = None
-    clock: float = 0.0  # step of the clock, relative to the true value
+    host: Callable[[Generator, int, int], Array] = _quiet
+    own: Callable[[Generator, Shape], Array] | None = None
+    tail: Callable[[Generator, Shape], Array] | None = None
+    every: Callable[[Generator, Shape], Array] | None = None  # as `tail`, for all cells alike
+    within: float = 0.01  # spread between the iterations of a trial
+    within_own: float | None = None  # of the cells that are compared, where it is another
+    clock: float = 0.0  # step of the clock, relative to the true value of the baseline
     missing: float = 0.0  # share of trials that fail
+    carry: float = 0.0  # what a trial takes longer when a cell that is compared ran before it
 
-    def blocks(
-        self, generator: Generator, sims: int, blocks: int, effects: tuple[float, ...] = (0.0, 0.0)
-    ) -> Array:
-        """Return values of shape (sims, blocks, cells), NaN where missing; `effects` are true logs per cell."""
+    def run(
+        self,
+        generator: Generator,
+        sims: int,
+        blocks: int,
+        effects: tuple[float, ...] = (0.0, 0.0, 0.0),
+        iterations: int = ITERATIONS,
+    ) -> tuple[Array, NDArray[np.int64]]:
+        """Return values, shape (sims, blocks, cells, iterations), NaN where a trial failed, and each trial's position
+        in its block, shape (sims, blocks, cells); `effects` are true logs per cell.
+        """
         cells = len(effects)
-        host = self.host(generator, sims, blocks * cells).reshape(sims, blocks, cells)
-        values = generator.permuted(host, axis=2) + np.asarray(effects)
+        shape = (sims, blocks, cells)
+        host = self.host(generator, sims, blocks * cells).reshape(shape)
+        position = generator.permuted(np.broadcast_to(np.arange(cells), shape), axis=2).astype(np.int64)
+        if self.carry:
+            ran = np.argsort(position, axis=2).reshape(sims, -1)  # the cells in the order in which they ran
+            after = np.zeros(ran.shape, dtype=np.bool_)
+            after[:, 1:] = ran[:, :-1] >= OWN
+            host = host + self.carry * after.reshape(shape)
+        logs = np.take_along_axis(host, position, axis=2) + np.asarray(effects)
         if self.own is not None:
-            values[:, :, 1:] += self.own(generator, (sims, blocks, cells - 1))
-        values = np.exp(values)
+            logs[:, :, OWN:] += self.own(generator, (sims, blocks, cells - OWN))
+        spread = np.full(cells, self.within)
+        spread[OWN:] = self.within if self.within_own is None else self.within_own
+        full = logs[..., None] + generator.normal(0, 1, (*shape, iterations)) * spread[:, None]
+        if self.every is not None:
+            full += self.every(generator, full.shape)
+        if self.tail is not None:
+            full[:, :, OWN:] += self.tail(generator, full[:, :, OWN:].shape)
+        values = np.exp(full)
         if self.clock:
-            values = np.round(values / self.clock) * self.clock
-        values[generator.random(values.shape) < self.missing] = np.nan
-        return values
+            values = np.maximum(np.round(values / self.clock), 1) * self.clock
+        if self.missing:
+            values[generator.random(shape) < self.missing] = np.nan
+        return values, position
 
 
 def _normal(spread: float) -> Callable[[Generator, int, int], Array]:
@@ -57,30 +97,50 @@ def _autocorrelated(rho: float) -> Callable[[Generator, int, int], Array]:
 
 def _bimodal(generator: Generator, sims: int, trials: int) -> Array:
     """Memory layout decided at boot: three in ten boots are 5 % slower."""
-    return generator.normal(0, 0.01, (sims, trials)) + 0.05 * (generator.random((sims, trials)) < 0.3)
+    return _quiet(generator, sims, trials) + 0.05 * (generator.random((sims, trials)) < 0.3)
 
 
 def _drift(generator: Generator, sims: int, trials: int) -> Array:
-    """The host gets 10 % slower during the run."""
-    return generator.normal(0, 0.01, (sims, trials)) + np.linspace(0, 0.1, trials)
+    """The host gets slower by 10 % in 120 trials."""
+    return _quiet(generator, sims, trials) + 0.1 * np.arange(trials) / 120
 
 
 def _regime(generator: Generator, sims: int, trials: int) -> Array:
     """From a random moment a neighbour costs 10 %."""
-    moment = generator.integers(0, trials, (sims, 1))
-    return generator.normal(0, 0.01, (sims, trials)) + 0.1 * (np.arange(trials) >= moment)
+    moment = generator.integers(0, min(trials, 60), (sims, 1))
+    return _quiet(generator, sims, trials) + 0.1 * (np.arange(trials) >= moment)
+
+
+def _switching(generator: Generator, sims: int, trials: int) -> Array:
+    """A neighbour that costs 10 % comes or goes before every third trial on average, so mostly inside a block."""
+    state = np.cumsum(generator.random((sims, trials)) < 1 / 3, axis=1) % 2
+    return _quiet(generator, sims, trials) + 0.1 * state
 
 
 def _spikes(generator: Generator, sims: int, trials: int) -> Array:
     """One trial in ten is hit by something that takes 20 % on average."""
     hit = generator.random((sims, trials)) < 0.1
-    return generator.normal(0, 0.01, (sims, trials)) + hit * generator.exponential(0.2, (sims, trials))
+    return _quiet(generator, sims, trials) + hit * generator.exponential(0.2, (sims, trials))
 
 
-def _own_spikes(generator: Generator, shape: tuple[int, ...]) -> Array:
+def _pareto(generator: Generator, sims: int, trials: int) -> Array:
+    """Delays with a Pareto tail of index 2.5: no third moment, and one trial in 300 takes a quarter longer."""
+    return _quiet(generator, sims, trials) + np.log1p(0.03 * generator.pareto(2.5, (sims, trials)))
+
+
+def _pareto_iterations(generator: Generator, shape: Shape) -> Array:
+    return np.log1p(0.03 * generator.pareto(2.5, shape))
+
+
+def _own_spikes(generator: Generator, shape: Shape) -> Array:
     return (generator.random(shape) < 0.1) * generator.exponential(0.2, shape)
 
 
+def _sometimes(factor: float, share: float) -> Callable[[Generator, Shape], Array]:
+    return lambda generator, shape: np.log(factor) * (generator.random(shape) < share)
+
+
+# Equal laws unless an effect is given: every claim of a difference is false.
 SCENARIOS = (
     Scenario("iid", _normal(0.02)),
     Scenario("AR .5", _autocorrelated(0.5)),
@@ -88,12 +148,22 @@ SCENARIOS = (
     Scenario("bimodal", _bimodal),
     Scenario("drift", _drift),
     Scenario("regime", _regime),
+    Scenario("switching in blocks", _switching),
     Scenario("spikes", _spikes),
-    Scenario("unequal variance", _normal(0.01), own=lambda g, shape: g.normal(0, 0.03, shape)),
-    Scenario("quantised clock", _normal(0.01), clock=0.01),
+    Scenario("heavy tails", _pareto, every=_pareto_iterations),
+    Scenario("unequal variance", own=lambda g, shape: g.normal(0, 0.03, shape)),
+    Scenario("unequal durations", _normal(0.02), within=0.03, within_own=0.03 / np.sqrt(5)),
+    Scenario("quantised clock", clock=0.01),
     Scenario("missing blocks", _normal(0.02), missing=0.05),
+    Scenario("10 % failures", _normal(0.02), missing=0.1),
+    Scenario("carry-over", _normal(0.02), carry=0.05),
 )
-# No test of a null: with spikes of its own the cell does differ. Kept to show what intervals do.
-ONE_SIDED_SPIKES = Scenario("one-sided spikes", _normal(0.01), own=_own_spikes)
-BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
-QUIET = Scenario("quiet", _normal(0.01))  # for tables of many cells
+# The laws differ in their tails alone: the typical run is the same, the total and the slow runs are not.
+TAILS = (
+    Scenario("one-sided spikes", _quiet, own=_own_spikes),
+    Scenario("x2 in 10 % of iterations", _normal(0.02), tail=_sometimes(2, 0.1)),
+    Scenario("x2 in 5 % of trials", _normal(0.02), own=_sometimes(2, 0.05)),
+    Scenario("x5 in 2 % of trials", _normal(0.02), own=_sometimes(5, 0.02)),
+)
+BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *TAILS)}
+QUIET = Scenario("quiet", within=0.0)  # for tables of many cells

@@ -20,7 +20,7 @@ id:s.id,width:o.width,height:o.height,things:[...s.querySelectorAll('rect,circle
 b=e.getBoundingClientRect();return[e.tagName,b.left-o.left,b.top-o.top,o.right-b.right,o.bottom-b.bottom,b.height,
 e.getAttribute('class')]})}})};document.body.innerHTML='<pre id=probe>'+JSON.stringify(out).replace(/[&<]/g,c=>
 c=='&'?'&amp;':'&lt;')+'</pre>'})</script>"""
-_FLAGS = [
+FLAGS = [
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -48,7 +48,7 @@ def lay_out(page: str, folder: Path) -> dict[str, Any]:
     assert "http" not in page.replace("http-equiv", "")
     probed = folder / "probed.html"
     probed.write_text(page.replace("</body>", _PROBE + "</body>"))
-    command = [browser(), *_FLAGS, f"--user-data-dir={folder}/profile", "--dump-dom", probed.as_uri()]
+    command = [browser(), *FLAGS, f"--user-data-dir={folder}/profile", "--dump-dom", probed.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stdout[:2000]

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import recorded
 from command_line import CommandLine
+
+import recorded
 
 ONE_BLOCK = ["--blocks", "1", "--null", "none", "--quiet", "--json", "-"]
 # What a machine, or its user, has names of its own for.

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -95,29 +96,60 @@ def test_what_is_missing_keeps_its_place(seed, done):
 # --- iterations ---
 
 
-@pytest.mark.parametrize(
-    ("duration", "count"), [(0, 10), (0.001, 10), (0.04, 5), (0.25, 2), (1, 1), (3600, 1)]
-)
-def test_iterations_by_duration(duration, count):
-    assert iterations.choose(duration) == count
+def piloted(cell_id, run_s, block=0, start_s=1.0):
+    """A good trial of the first block: one warm-up and one iteration."""
+    return replace(good(cell_id, block, duration=start_s + 2 * run_s), run_s=(run_s, run_s))
 
 
-@given(st.floats(min_value=0, max_value=1e6))
-def test_iterations_are_between_one_and_ten(duration):
-    assert 1 <= iterations.choose(duration) <= 10
+def test_the_first_block_is_the_pilot():
+    plan = make_plan("host,uml")
+    assert {iterations.wanted(plan, cell, 0, [piloted("host", 0.01)]) for cell in plan.cells} == {1}
 
 
-def test_iterations_stay_as_the_first_good_trial_had_them():
-    trial = Trial("a", 1, 0, TrialStatus.OK, measurements=(Measurement(WALL, 1.0, (1.0, 1.0, 1.0)),))
-    assert iterations.chosen_before([bad("a", 0), trial]) == 3
-    assert iterations.chosen_before([bad("a", 0)]) is None
+def test_cells_that_are_compared_hold_the_same_number_of_iterations():
+    plan = make_plan("host,uml,tcg")
+    pilots = [piloted("host", 0.02, start_s=0.05), piloted("uml", 0.2), piloted("tcg", 0.4)]
+    numbers = {iterations.wanted(plan, cell, block, pilots) for cell in plan.cells for block in (1, 7)}
+    assert len(numbers) == 1
+    assert numbers.pop() > 1
+    quick = [piloted("host", 1e-4), piloted("uml", 1e-4), piloted("tcg", 1e-4)]
+    slow = [piloted("host", 60.0), piloted("uml", 60.0), piloted("tcg", 60.0)]
+    assert iterations.wanted(plan, plan.cells[0], 1, quick) > 5
+    assert iterations.wanted(plan, plan.cells[0], 1, slow) == 1
 
 
-def test_times_are_reduced_by_the_median_and_rates_by_the_mean():
+def test_the_number_of_iterations_does_not_change_with_later_trials():
+    plan = make_plan("host,uml")
+    pilots = [piloted("host", 0.02), piloted("uml", 0.2)]
+    later = [piloted("host", 9.0, block=1), piloted("uml", 9.0, block=1)]
+    chosen = iterations.wanted(plan, plan.cells[0], 1, pilots)
+    assert iterations.wanted(plan, plan.cells[0], 2, [*pilots, *later]) == chosen
+
+
+def test_what_failed_in_the_first_block_leaves_the_choice_to_the_others():
+    plan = make_plan("host,uml")
+    assert iterations.wanted(plan, plan.cells[0], 1, [bad("host", 0), bad("uml", 0)]) == 1
+    assert iterations.wanted(plan, plan.cells[0], 1, [bad("host", 0), piloted("uml", 0.001)]) > 1
+
+
+def test_a_number_given_by_hand_holds_from_the_first_block_on():
+    plan = make_plan("host,uml")
+    plan = replace(plan, policy=replace(plan.policy, iterations=4))
+    assert {iterations.wanted(plan, cell, 0, []) for cell in plan.cells} == {4}
+
+
+def test_a_run_begun_by_an_older_version_goes_on_as_it_was_begun():
+    plan = make_plan("host,uml")
+    trial = Trial("uml", 0, 0, TrialStatus.OK, measurements=(Measurement(WALL, 1.0, (1.0, 1.0, 1.0)),))
+    uml = next(cell for cell in plan.cells if cell.id == "uml")
+    assert iterations.wanted(plan, uml, 1, [trial]) == 3
+
+
+def test_a_trial_is_reduced_to_its_typical_iteration():
     rate = Metric("rate", "1/s", Better.HIGHER)
     rounds = [[Measurement(WALL, v, (v,)), Measurement(rate, v, (v,))] for v in (1.0, 2.0, 9.0)]
-    wall, mean = merge(rounds)
-    assert (wall.value, mean.value, wall.iterations) == (2.0, 4.0, (1.0, 2.0, 9.0))
+    wall, per_second = merge(rounds)
+    assert (wall.value, per_second.value, wall.iterations) == (2.0, 2.0, (1.0, 2.0, 9.0))
 
 
 def test_a_metric_that_an_iteration_lacks_is_an_error():
@@ -153,10 +185,10 @@ def test_a_fixed_number_of_blocks_is_kept_to():
     assert decide(plan, noisy(plan, 3, 0.5), 3).state is RunState.COMPLETE
 
 
-def test_not_before_ten_blocks_however_precise():
+def test_not_before_eight_blocks_however_precise():
     plan = make_plan(precision=0.02, time_limit_s=1e9)
-    assert decide(plan, noisy(plan, 9, 0.0001), 9).state is None
-    assert decide(plan, noisy(plan, 10, 0.0001), 10).state is RunState.COMPLETE
+    assert decide(plan, noisy(plan, 7, 0.0001), 7).state is None
+    assert decide(plan, noisy(plan, 8, 0.0001), 8).state is RunState.COMPLETE
 
 
 def test_on_until_precise_then_never_on_significance():
@@ -164,11 +196,15 @@ def test_on_until_precise_then_never_on_significance():
     decision = decide(plan, noisy(plan, 12, 0.1), 12)
     assert decision.state is None
     assert decision.goal > 12
-    slow = [
-        good(t.cell_id, t.block, t.measurements[0].value * (9 if t.cell_id == "uml" else 1))
-        for t in noisy(plan, 12, 0.1)
-    ]
-    assert decide(plan, slow, 12).state is None  # a ratio of 9 is significant, but not precise
+
+    def slower(factor):
+        return [
+            good(t.cell_id, t.block, t.measurements[0].value * (factor if t.cell_id == "uml" else 1))
+            for t in noisy(plan, 12, 0.1)
+        ]
+
+    assert decide(plan, slower(1.5), 12).state is None  # significant, but not precise
+    assert decide(plan, slower(9), 12).state is RunState.COMPLETE  # known to a small part of what it is
 
 
 def test_the_time_limit_ends_a_run_between_blocks():

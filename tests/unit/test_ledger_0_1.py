@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import recorded
 from command_line import CommandLine
 from rich.console import Console
 from test_facts import every_kind
 
+import recorded
 from guestmark.core.facts import Facts
 from guestmark.core.findings import TARGET, Flushes, flat
 from guestmark.core.machine_facts import NestedMachine

@@ -225,8 +225,24 @@ def test_a_command_to_copy_is_whole_at_forty_columns() -> None:
     assert lines[-2].strip() == "See again: guestmark show"
 
 
+def test_figures_keep_their_units_where_lines_fold() -> None:
+    for width in range(30, 100):
+        for line in terminal(RUNS["starts"](), width).splitlines():
+            assert not re.match(r" *(%|s|ms|MB)(\W|$)", line), (width, line)
+
+
 def test_bars_go_first() -> None:
     wide, narrow = terminal(RUNS["plain"](), 80), terminal(RUNS["plain"](), 62)
     assert "██" in wide.partition("Trials")[0]
     assert "██" not in narrow.partition("Trials")[0]
-    assert "×24.02  [23.80, 24.25]" in narrow
+    assert "×24.03  [23.79, 24.24]" in narrow
+
+
+def test_where_nothing_else_helps_each_row_is_a_list() -> None:
+    lines = [line.rstrip() for line in terminal(RUNS["plain"](), 36).splitlines()]
+    start = lines.index("tcg")
+    assert lines[start + 1 : start + 4] == [
+        "  wall, s: 29.7 ± 1.1",
+        "  vs host: ×24.03 [23.79, 24.24]",
+        "  verdict: slower",
+    ]

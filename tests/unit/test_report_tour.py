@@ -23,6 +23,8 @@ from guestmark.core.model import (
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections.tour import DEEPER, Cost, Finding, next_commands, page
 from guestmark.stats.analysis import analyse
@@ -164,3 +166,13 @@ def test_every_command_on_the_screen_exists():
     from guestmark.plan.load import load
 
     assert set(DEEPER) == {entry.workload.key for entry in load(*library.find("tour")).shape.entries}
+
+
+@pytest.mark.parametrize("form", [Format.HTML, Format.MARKDOWN, Format.JSON])
+def test_files_begin_with_what_the_screen_says(form):
+    run = toured(VALUES)
+    text = render(run, form, first=page(run, FINDINGS).sections).decode()
+    beginning = text.partition("block by block")[0]
+    for said in ("What virtualization costs here", "11 times slower", "/dev/kvm opens but no guest starts"):
+        assert said in (text if form is Format.JSON else beginning)
+    assert f"guestmark show {run.id}" in text

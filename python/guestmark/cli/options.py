@@ -169,7 +169,8 @@ Blocks = Annotated[int | None, typer.Option(min=1, help="Run exactly this many b
 Precision = Annotated[
     str | None,
     typer.Option(
-        metavar="PERCENT", help="Stop when all ratios are known to this (default 2%), after 10 blocks."
+        metavar="PERCENT",
+        help="Stop when all ratios are known to this (default 2%, or 5% of the effect), after 8 blocks.",
     ),
 ]
 TimeLimit = Annotated[

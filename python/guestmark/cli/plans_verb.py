@@ -80,7 +80,7 @@ def _list(ledger: Ledger | None) -> None:
         platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
         origin = f" ({found.origin})" if found.origin else ""
         facts = f"{len(plan.cells)} cells on {platforms}; {found.expectation}{origin}"
-        published = "; --then shows published figures" if plan.published else ""
+        published = "; --published shows published figures" if plan.published else ""
         console.print(Padding(Text(f"{facts}{published}", style="dim"), (0, 0, 0, 2), expand=False))
         for paragraph in outline.description.split("\n\n"):
             if paragraph.strip():

@@ -152,7 +152,6 @@ def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> i
 
 def show(stored: StoredRun, outputs: Outputs) -> None:
     """Prints the report and writes the documents that were asked for."""
-    from guestmark.report import export_format, formats
     from guestmark.report.render.terminal import print_page, print_report
     from guestmark.stats.analysis import analyse
 
@@ -160,6 +159,8 @@ def show(stored: StoredRun, outputs: Outputs) -> None:
     page = None if outputs.page is None else outputs.page(stored)
     first = () if page is None else page.sections
     for name, path in outputs.files():
+        from guestmark.report import export_format, formats
+
         write(formats.render(stored, export_format.Format(name), analysis, first=first), path)
     if not outputs.stdout_taken:
         from guestmark.cli.console import Console

@@ -142,7 +142,7 @@ class PublishedFigure:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Figures of one publication, shown beside the measured ones by `--then`. `unit` is as published, e.g. `MB/s`."""
+    """Figures of one publication, shown beside the measured ones by `--published`. `unit` is as published: `MB/s`."""
 
     source: str
     metric: str
@@ -164,7 +164,7 @@ class Policy:
     """
 
     blocks: int | None = None
-    min_blocks: int = 10
+    min_blocks: int = 8
     max_blocks: int = 200
     precision: float = 0.02
     margin: float = 0.03
@@ -205,6 +205,10 @@ class Trial:
     phases: Mapping[str, float] = field(
         default_factory=dict
     )  # seconds since the machine's start was asked for
+    warmups: tuple[Measurement, ...] = ()  # raw values of the unmeasured runs before, the first one first
+    run_s: tuple[
+        float, ...
+    ] = ()  # of every run of the workload, warm-ups first, on the host's monotonic clock
     facts: Facts = field(default_factory=Facts)  # what the machine really is, and what else was found out
     noise: Mapping[str, Any] = field(
         default_factory=dict

@@ -1,29 +1,49 @@
-"""How many iterations a trial holds."""
+"""How many iterations a trial holds: chosen once for all cells that are compared, from their first block.
 
-import math
+Cells that chose for themselves would not be comparable: medians of seven against single runs are off by 3 % where
+nothing differs (docs/reference/statistics.md). So the first block is the pilot, with one iteration in every trial; what
+it showed decides for all blocks after it. Everything follows from stored trials, so a resumed run goes on alike.
+"""
+
 from collections.abc import Sequence
 
-from guestmark.core.model import Trial, TrialStatus
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 
-MAX_ITERATIONS = 10
-_BOOT_S = 1.0  # what another boot costs, about
-
-
-def choose(duration_s: float) -> int:
-    """Iterations per boot when one takes `duration_s` seconds.
-
-    r = sqrt(cost of a boot / cost of an iteration) for equal variances at both levels, which is all that is known
-    before the first block (Kalibera and Jones, "Rigorous benchmarking in reasonable time", 2013, §6); at most
-    `MAX_ITERATIONS`, since iterations of one boot are no replicates.
-    """
-    if duration_s <= 0:
-        return MAX_ITERATIONS
-    return max(round(min(math.sqrt(_BOOT_S / duration_s), MAX_ITERATIONS)), 1)
+PILOT = 1  # iterations of a trial from which the number is chosen
 
 
-def chosen_before(cell_trials: Sequence[Trial]) -> int | None:
-    """What was chosen in an earlier trial of the cell; it stays for the whole run, resumed or not."""
-    for trial in cell_trials:
-        if trial.status is TrialStatus.OK and trial.measurements:
-            return len(trial.measurements[0].iterations)
-    return None
+def wanted(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]) -> int:
+    """How many iterations the trial of `cell` in `block` holds, given the trials so far."""
+    if plan.policy.iterations is not None:
+        return plan.policy.iterations
+    others = {other.id for other in plan.cells if other.compares_with(cell)}
+    earlier = [
+        trial
+        for trial in trials
+        if trial.block < block and trial.cell_id in others and trial.status is TrialStatus.OK
+    ]
+    if not earlier:
+        return PILOT
+    if any(not trial.run_s for trial in earlier):
+        return _as_before(cell, earlier)
+    first = min(trial.block for trial in earlier)
+    return _chosen([trial for trial in earlier if trial.block == first])
+
+
+def _chosen(pilots: Sequence[Trial]) -> int:
+    from guestmark.stats.repetition import Pilot, choose_repetition
+
+    found = {
+        trial.cell_id: Pilot(max(trial.duration_s - sum(trial.run_s), 0.0), [trial.run_s]) for trial in pilots
+    }
+    return choose_repetition(found).iterations
+
+
+def _as_before(cell: Cell, earlier: Sequence[Trial]) -> int:
+    """In runs that version 0.1 began every cell has chosen for itself; they are completed as they were begun."""
+    counts = [
+        len(trial.measurements[0].iterations)
+        for trial in earlier
+        if trial.cell_id == cell.id and trial.measurements
+    ]
+    return counts[0] if counts else PILOT

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, runnable
+from guestmark.experiment import iterations
 from guestmark.experiment.blocks import missing_trials
 from guestmark.experiment.interrupt import Interrupted, Interruption
-from guestmark.experiment.iterations import chosen_before
 from guestmark.experiment.progress import Estimate, Observer
 from guestmark.experiment.trial import Slot, run_trial
 from guestmark.platforms import registry
@@ -141,9 +141,8 @@ class _Loop:
     def _trial(self, cell: Cell, block: int, order: int) -> None:
         with self._interruption.armed():
             pass  # a signal that came between two trials ends the run here
-        mine = self._of(cell)
         self._observer.trial_started(cell, block)
-        slot = Slot(cell, block, order, chosen_before(mine))
+        slot = Slot(cell, block, order, iterations.wanted(self._plan, cell, block, self._trials))
         platform = registry.get(workloads.started_for(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         self._ledger.append(self._run_id, trial)

@@ -1,7 +1,7 @@
 """One trial: a fresh machine, attested, the workload run on it, and everything that is known about it kept."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,7 @@ from guestmark.core.errors import (
     WorkloadError,
 )
 from guestmark.core.findings import Counted, Findings
-from guestmark.core.model import Better, Cell, Measurement, Metric, Plan, Trial, TrialStatus
-from guestmark.experiment import iterations
+from guestmark.core.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.experiment.counting import Counting
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
@@ -31,12 +30,12 @@ _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Which trial it is: cell, block and position inside the block; `iterations` when an earlier trial chose it."""
+    """Which trial it is: cell, block and position inside the block, and how many iterations it holds."""
 
     cell: Cell
     block: int
     order: int
-    iterations: int | None = None
+    iterations: int = 1
 
 
 @dataclass(slots=True)
@@ -44,6 +43,8 @@ class _Record:
     """What is gathered while the trial goes on, so that a failure keeps what there was."""
 
     measurements: tuple[Measurement, ...] = ()
+    warmups: tuple[Measurement, ...] = ()
+    run_s: list[float] = field(default_factory=list)
     phases: Mapping[str, float] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
     noise: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +88,8 @@ def run_trial(
         status=TrialStatus.FAILED if failed else TrialStatus.OK,
         reason=reason,
         measurements=() if failed else record.measurements,
+        warmups=() if failed else record.warmups,
+        run_s=tuple(record.run_s),
         started_at=started_at,
         duration_s=time.monotonic() - begin,
         phases=dict(record.phases),
@@ -126,7 +129,9 @@ def _measure(
                 workload.prepare(machine)
                 with recorder:
                     counting = Counting(machine)
-                    record.measurements = _iterate(plan, slot, workload, machine, observer, counting)
+                    _iterate(
+                        plan, slot, workload, machine, record=record, observer=observer, counting=counting
+                    )
                 if counted := counting.each():
                     record.findings.add(Counted(each=counted))
             finally:
@@ -140,29 +145,35 @@ def _measure(
                 record.warnings += machine.remarks()
 
 
-def _iterate(  # noqa: PLR0917 (all of a trial meets here)
+def _iterate(
     plan: Plan,
     slot: Slot,
     workload: workloads.Workload,
     machine: "Machine",
+    *,
+    record: _Record,
     observer: Observer,
     counting: Counting,
-) -> tuple[Measurement, ...]:
+) -> None:
     once = workloads.measures_once(workload)
-    wanted = 1 if once else plan.policy.iterations or slot.iterations
-    for number in range(0 if once else plan.policy.warmup):
-        observer.phase(f"warming up {number + 1}/{plan.policy.warmup}")
-        duration = _timed(lambda: workload.run(machine))[1]
-        wanted = wanted or iterations.choose(duration)
-    rounds: list[list[Measurement]] = []
-    while not rounds or len(rounds) < (wanted or 1):
-        observer.phase(f"measuring {len(rounds) + 1}/{wanted or '?'}")
+    warmups, wanted = (0, 1) if once else (plan.policy.warmup, slot.iterations)
+
+    def run() -> list[Measurement]:
+        begin = time.monotonic()
+        measured = workload.run(machine)
+        record.run_s.append(time.monotonic() - begin)
+        return measured
+
+    before, rounds = [], []
+    for number in range(warmups):
+        observer.phase(f"warming up {number + 1}/{warmups}")
+        before.append(run())
+    for number in range(wanted):
+        observer.phase(f"measuring {number + 1}/{wanted}")
         counting.begin()
-        measured, duration = _timed(lambda: workload.run(machine))
+        rounds.append(run())
         counting.end()
-        wanted = wanted or iterations.choose(duration)
-        rounds.append(measured)
-    return merge(rounds)
+    record.warmups, record.measurements = merge(before), merge(rounds)
 
 
 def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
@@ -181,14 +192,9 @@ def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
                 f"metric {name} was measured in {len(series)} of {len(rounds)} iterations only"
             )
     return tuple(
-        Measurement(metric, reduce_iterations(values[name], Better(metric.better)), tuple(values[name]))
+        Measurement(metric, reduce_iterations(values[name]), tuple(values[name]))
         for name, metric in metrics.items()
     )
-
-
-def _timed(run: Callable[[], list[Measurement]]) -> tuple[list[Measurement], float]:
-    begin = time.monotonic()
-    return run(), time.monotonic() - begin
 
 
 def _clean_up(workload: workloads.Workload, machine: "Machine", record: _Record) -> None:

@@ -33,9 +33,9 @@ class Span:
 Inline = tuple[Span, ...]
 
 # What a terminal or a browser would obey rather than show: C0 and C1 controls, line and paragraph separators, signs
-# that turn the direction of text or take no room, tags, and halves of surrogate pairs.
+# that turn the direction of text or take no room, tags, noncharacters, and halves of surrogate pairs.
 _ACTIVE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufdd0-\ufdef\ufffe\uffff"
     "\U000e0000-\U000e007f\ud800-\udfff]"
 )
 

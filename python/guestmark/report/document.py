@@ -113,6 +113,8 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "status": trial.status.value,
         "measurements": {measurement.metric.name: measurement.value for measurement in trial.measurements},
         "reason": trial.reason,
+        "warmups": {measurement.metric.name: list(measurement.iterations) for measurement in trial.warmups},
+        "run_s": list(trial.run_s),
         "iterations": {
             measurement.metric.name: list(measurement.iterations) for measurement in trial.measurements
         },

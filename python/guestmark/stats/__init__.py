@@ -1,49 +1,82 @@
-"""Statistics: pure functions on arrays of one value per block, NaN where a trial is missing
-(docs/reference/statistics.md).
+"""Statistics: pure functions on arrays, one row per block, NaN where a trial is missing (docs/reference/statistics.md).
 
 Importing this costs numpy; scipy is imported when first needed.
 """
 
-from guestmark.stats.compare import Comparison, Verdict, compare_table, downgraded, label, null_differs
+from guestmark.stats.compare import (
+    Comparison,
+    Estimand,
+    Table,
+    Verdict,
+    compare_table,
+    compare_tables,
+    downgraded,
+    label,
+    noise_floor,
+    null_differs,
+)
 from guestmark.stats.multiple import adjust, blocks_to_claim
-from guestmark.stats.noise import THRESHOLDS, flag_blocks, noise_floor
-from guestmark.stats.paired import equivalence_p, log_ratios, median_interval, sign_flip_p, t_interval
+from guestmark.stats.noise import THRESHOLDS, Null, flag_blocks
+from guestmark.stats.paired import log_ratios, median_interval, sign_flip_p, t_interval
 from guestmark.stats.repetition import (
+    Pilot,
+    Repetition,
     blocks_needed,
+    choose_repetition,
     half_width,
-    iterations_for,
-    kalibera_jones,
     precise_enough,
+    predicted_half_width,
     variance_components,
+    wanted_half_width,
 )
 from guestmark.stats.summary import Summary, reduce_iterations, summarise
-from guestmark.stats.warmup import steady_from
+from guestmark.stats.tails import SlowRuns, Unseen, slow_runs, unseen
+from guestmark.stats.trials import Answers, SlowComparison, compare_slow, compare_trials
+from guestmark.stats.validity import Finding, Severity, clock_disagreement, order_effects, trend
 
 __all__ = [
     "THRESHOLDS",
+    "Answers",
     "Comparison",
+    "Estimand",
+    "Finding",
+    "Null",
+    "Pilot",
+    "Repetition",
+    "Severity",
+    "SlowComparison",
+    "SlowRuns",
     "Summary",
+    "Table",
+    "Unseen",
     "Verdict",
     "adjust",
     "blocks_needed",
     "blocks_to_claim",
+    "choose_repetition",
+    "clock_disagreement",
+    "compare_slow",
     "compare_table",
+    "compare_tables",
+    "compare_trials",
     "downgraded",
-    "equivalence_p",
     "flag_blocks",
     "half_width",
-    "iterations_for",
-    "kalibera_jones",
     "label",
     "log_ratios",
     "median_interval",
     "noise_floor",
     "null_differs",
+    "order_effects",
     "precise_enough",
+    "predicted_half_width",
     "reduce_iterations",
     "sign_flip_p",
-    "steady_from",
+    "slow_runs",
     "summarise",
     "t_interval",
+    "trend",
+    "unseen",
     "variance_components",
+    "wanted_half_width",
 ]

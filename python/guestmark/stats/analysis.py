@@ -5,15 +5,26 @@ export.
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.model import Cell, CellStatus, LeftOut, Metric, Plan, Trial, TrialStatus, WorkloadSpec
-from guestmark.stats.compare import Comparison, Verdict, compare_table, downgraded, null_differs
-from guestmark.stats.noise import THRESHOLDS, flag_blocks, noise_floor
+from guestmark.stats.compare import (
+    Comparison,
+    Table,
+    Verdict,
+    compare_table,
+    compare_tables,
+    downgraded,
+    noise_floor,
+    null_differs,
+)
+from guestmark.stats.noise import THRESHOLDS, flag_blocks
 from guestmark.stats.summary import Summary, summarise
+from guestmark.stats.trials import Answers, compare_trials, withheld
+from guestmark.stats.validity import Finding, Severity, order_effects, trend
 
 Array = NDArray[np.float64]
 
@@ -32,6 +43,9 @@ class CellResult:
     trials: tuple[Trial, ...]  # in block order
     summary: Mapping[str, Summary]
     comparison: Mapping[str, Comparison]
+    answers: Answers | None = (
+        None  # of the primary metric; None for the baseline, null cells, unequal iterations
+    )
 
     @property
     def null_differs(self) -> tuple[str, ...]:
@@ -54,7 +68,10 @@ class WorkloadResult:
     metrics: tuple[Metric, ...]  # in table order, the primary one first; only those that were measured
     cells: tuple[CellResult, ...]
     noise_floors: Mapping[str, float]  # by metric name, |ratio - 1|; absent when unknown
-    downgraded: tuple[str, ...]  # metrics whose verdicts were taken back because a null cell differs
+    downgraded: tuple[
+        str, ...
+    ]  # metrics whose verdicts were taken back: a null cell differs, or a severe finding
+    findings: tuple[Finding, ...] = ()  # what the values say about the run; a severe one takes verdicts back
 
     @property
     def title(self) -> str:
@@ -157,7 +174,8 @@ def _workload(
     summaries: dict[str, dict[str, Summary]] = {cell.id: {} for cell in cells}
     comparisons: dict[str, dict[str, Comparison]] = {cell.id: {} for cell in cells}
     floors: dict[str, float] = {}
-    taken_back: list[str] = []
+    taken_back: dict[str, str] = {}
+    tables: dict[str, Table | None] = {}
     for metric in metrics:
         values = {cell.id: _values(metric.name, by_cell[cell.id], row) for cell in cells}
         for name, array in values.items():
@@ -169,7 +187,7 @@ def _workload(
         floor = noise_floor(pairs, len(blocks))
         if floor is not None:
             floors[metric.name] = floor
-        found = _compare(metric, plan, cells, values, pairs)
+        tables[metric.name] = _table(metric, plan, cells, values, pairs)
         suspicious = False
         for cell in nulls:
             if cell.null_of is None or not summaries[cell.id].get(metric.name):
@@ -179,9 +197,22 @@ def _workload(
             comparisons[cell.id][metric.name] = _null_verdict(null)
             suspicious |= null_differs(null)
         if suspicious:
-            taken_back.append(metric.name)
-        for name, comparison in found.items():
-            comparisons[name][metric.name] = downgraded(comparison) if suspicious else comparison
+            taken_back[metric.name] = "a null comparison differs"
+    findings: tuple[Finding, ...] = ()
+    answers: dict[str, Answers] = {}
+    if measured:
+        primary = measured[0]
+        findings = _findings(plan, cells, by_cell, row, primary)
+        severe = [finding for finding in findings if finding.severity is Severity.SEVERE]
+        if severe and primary.name in tables:
+            taken_back.setdefault(primary.name, severe[0].name)
+        answers = _answers(plan, cells, by_cell, row, primary)
+        if primary.name in taken_back:
+            answers = {name: withheld(answer, taken_back[primary.name]) for name, answer in answers.items()}
+    for name, found in _compared(tables, measured[:1]).items():
+        for cell_id, comparison in found.items():
+            reason = taken_back.get(name)
+            comparisons[cell_id][name] = downgraded(comparison, reason) if reason else comparison
     results = tuple(
         CellResult(
             cell,
@@ -189,10 +220,11 @@ def _workload(
             tuple(by_cell[cell.id]),
             summaries[cell.id],
             comparisons[cell.id],
+            answers.get(cell.id),
         )
         for cell in cells
     )
-    return WorkloadResult(cells[0].workload, tuple(metrics), results, floors, tuple(taken_back))
+    return WorkloadResult(cells[0].workload, tuple(metrics), results, floors, tuple(taken_back), findings)
 
 
 def _null_verdict(null: Comparison) -> Comparison:
@@ -202,25 +234,119 @@ def _null_verdict(null: Comparison) -> Comparison:
     return downgraded(null, "equal cells differ" if null_differs(null) else "equal cells, within chance")
 
 
-def _compare(
+def _table(
     metric: Metric,
     plan: Plan,
     cells: Sequence[Cell],
     values: Mapping[str, Array],
     null_pairs: Sequence[tuple[Array, Array]],
-) -> dict[str, Comparison]:
-    """Comparisons of the workload's cells that have this metric, null cells left out, with its baseline."""
+) -> Table | None:
+    """The workload's cells that have this metric, null cells left out; None without a baseline that has it."""
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     if baseline is None or np.isnan(values[baseline]).all():
-        return {}
+        return None
     table = {
         cell.id: values[cell.id]
         for cell in cells
         if cell.null_of is None and (cell.baseline or not np.isnan(values[cell.id]).all())
     }
-    return compare_table(
-        table, baseline, better=metric.better, margin=plan.policy.margin, null_pairs=null_pairs
+    return Table(table, baseline, metric.better, plan.policy.margin, null_pairs)
+
+
+def _compared(
+    tables: Mapping[str, Table | None], primary: Sequence[Metric]
+) -> dict[str, dict[str, Comparison]]:
+    """Comparisons by metric and cell: the primary metric by itself, p values of all others adjusted together."""
+    first = {metric.name for metric in primary}
+    present = {name: table for name, table in tables.items() if table is not None}
+    return compare_tables({name: table for name, table in present.items() if name in first}) | compare_tables(
+        {name: table for name, table in present.items() if name not in first}
     )
+
+
+def _answers(
+    plan: Plan,
+    cells: Sequence[Cell],
+    by_cell: Mapping[str, Sequence[Trial]],
+    row: Mapping[int, int],
+    metric: Metric,
+) -> dict[str, Answers]:
+    """Typical run, total and slow runs of one metric; nothing where trials hold unequal numbers of iterations."""
+    matrices = {cell.id: _iterations(metric.name, by_cell[cell.id], row) for cell in cells}
+    held = {name: matrix for name, matrix in matrices.items() if matrix is not None}
+    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
+        return {}
+    pairs = [(cell.id, cell.null_of) for cell in cells if cell.null_of in held and cell.id in held]
+    return compare_trials(
+        held,
+        baseline,
+        better=metric.better,
+        margin=plan.policy.margin,
+        null_pairs=[(copy, of) for copy, of in pairs if of is not None],
+    )
+
+
+def _iterations(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
+    """Raw iterations of a metric, shape (K, m), NaN for trials without; None if there are none.
+
+    m is what most trials hold. Those of the first block, from which it was chosen, may hold less: their rows are NaN.
+    """
+    found = {
+        row[trial.block]: measurement.iterations
+        for trial in trials
+        if trial.status is TrialStatus.OK
+        for measurement in trial.measurements
+        if measurement.metric.name == name
+    }
+    lengths = Counter(len(series) for series in found.values() if series)
+    if not lengths:
+        return None
+    length, _ = max(lengths.items(), key=lambda counted: (counted[1], counted[0]))
+    matrix = np.full((len(row), length), np.nan)
+    for block, series in found.items():
+        if len(series) == length and np.isfinite(series).all():
+            matrix[block] = series
+    return matrix
+
+
+def _findings(
+    plan: Plan,
+    cells: Sequence[Cell],
+    by_cell: Mapping[str, Sequence[Trial]],
+    row: Mapping[int, int],
+    metric: Metric,
+) -> tuple[Finding, ...]:
+    """What the values of these cells say about the run: carry-over, position in the block, trends."""
+    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    if baseline is None:
+        return ()
+    mine = {cell.id for cell in cells}
+    values = {
+        cell.id: _values(metric.name, by_cell[cell.id] if cell.id in mine else (), row) for cell in plan.cells
+    }
+    positions = {cell.id: np.full(len(row), np.nan) for cell in plan.cells}
+    for cell in plan.cells:
+        for trial in by_cell[cell.id]:
+            positions[cell.id][row[trial.block]] = trial.order
+    kind = {cell.id: cell.null_of or cell.id for cell in plan.cells}
+    if len(mine) < len(plan.cells):  # many cells: what a platform leaves behind, whatever ran on it
+        kind = {cell.id: str(cell.platform) for cell in plan.cells}
+    found = list(order_effects(values, positions, baseline, kind=kind))
+    for cell in cells:
+        if cell.id != baseline and cell.null_of is None:
+            d = _log_ratios(values[cell.id], values[baseline])
+            finding = trend(d, plan.policy.margin)
+            if finding is not None:
+                found.append(replace(finding, message=f"{cell.id}: {finding.message}"))
+    return tuple(found)
+
+
+def _log_ratios(values: Array, reference: Array) -> Array:
+    """Log ratios by block, shape (K,), NaN where there is none."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        d = np.log(values) - np.log(reference)
+    return np.where(np.isfinite(d), d, np.nan)
 
 
 def _measured(plan: Plan, trials: Iterable[Trial]) -> list[Metric]:

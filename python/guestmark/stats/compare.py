@@ -4,18 +4,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.model import Better, Metric
-from guestmark.stats.multiple import Method, adjust, blocks_to_claim
-from guestmark.stats.noise import noise_floor
-from guestmark.stats.paired import equivalence_p, log_ratios, median_interval, sign_flip_p, t_interval
+from guestmark.stats import signed_rank, total
+from guestmark.stats.multiple import adjust, blocks_to_claim
+from guestmark.stats.noise import Null, floor_from
+from guestmark.stats.paired import log_ratios, median_interval, t_interval
 
 Array = NDArray[np.float64]
 
-MIN_BLOCKS = 6  # below, the sign-flip test cannot reach .05 and no median interval exists
+MIN_BLOCKS = signed_rank.MIN_BLOCKS  # below, no test here can reach .05
 
 
 class Verdict(StrEnum):
@@ -27,16 +29,27 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
+class Estimand(StrEnum):
+    """What is asked of a cell. Each has its own estimate, interval, test and verdict."""
+
+    TYPICAL = "typical"  # the typical run: a robust centre
+    TOTAL = "total"  # the mean: what a batch costs
+    SLOW = "slow"  # how often a run takes much longer than is typical
+    FIRST = "first"  # the first run on a fresh machine
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One cell against the baseline over the `n` blocks that hold both; ratios are cell / baseline.
 
-    `ratio` is exp(mean d) with its 95 % t interval `ci` (None below two blocks); `median_ratio` is exp(median
-    d) with `median_ci` (None below six). `p` is of the sign-flip test and `equivalence_p` of the test for
-    equivalence, `q` and `equivalence_q` the same adjusted over the table. `noise_floor` is |ratio - 1| that
-    null comparisons reach (None: unknown). Without a ratio (see `log_ratios`) everything but `n`,
-    `noise_floor`, `verdict` and `reason` is None. `reason` says in a few words why the verdict is what it is;
-    empty when nothing need be said.
+    `ratio` and its 95 % interval `ci` are of the estimand: Hodges–Lehmann's for the typical run (below six blocks,
+    where it has no interval, the t interval of the mean log ratio; None below two), the ratio of means with Fieller's
+    interval for the total. `median_ratio` is exp(median d) with `median_ci` (None below six). `p` is of the exact test
+    of no difference, `equivalence_p` of that for equivalence, `q` and `equivalence_q` the same adjusted over the
+    family. `noise_floor` is |ratio - 1| that null comparisons reach (None: unknown). `unseen_ci` is the total's
+    interval with what so few machines cannot have shown, see `total.with_unseen`. Without a ratio (see `log_ratios`)
+    everything but `n`, `noise_floor`, `verdict` and `reason` is None. `reason` says in a few words why the verdict is
+    what it is; empty when nothing need be said.
     """
 
     n: int
@@ -51,6 +64,37 @@ class Comparison:
     noise_floor: float | None
     verdict: Verdict
     reason: str
+    estimand: Estimand = Estimand.TYPICAL
+    unseen_ci: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The cells of one metric and their baseline; `values` maps cell ids to shape (K,), NaN for missing trials.
+
+    `null_pairs` are the values of cells that are copies of each other, `history` null comparisons of earlier runs;
+    both make the noise floor. Null cells are left out of `values`: they are known not to differ.
+    """
+
+    values: Mapping[str, Array]
+    baseline: str
+    better: Better
+    margin: float
+    null_pairs: Sequence[tuple[Array, Array]] = ()
+    history: Sequence[Null] = ()
+
+
+class _Evidence(NamedTuple):
+    """What one pair of cells says of an estimand, before anything is adjusted or decided."""
+
+    ratio: float
+    ci: tuple[float, float] | None
+    p: float
+    equivalence_p: float
+    median_ratio: float | None = None
+    median_ci: tuple[float, float] | None = None
+    unseen_ci: tuple[float, float] | None = None
+    refused: str = ""  # why equality cannot be claimed whatever the test says
 
 
 def compare_table(
@@ -60,88 +104,204 @@ def compare_table(
     better: Better,
     margin: float,
     null_pairs: Sequence[tuple[Array, Array]] = (),
-    history: Sequence[float] = (),
+    history: Sequence[Null] = (),
     alpha: float = 0.05,
-    method: Method = "bh",
+    estimand: Estimand = Estimand.TYPICAL,
 ) -> dict[str, Comparison]:
-    """Compare every cell of one metric's table with `baseline`; the result is in the order of `values`.
+    """Compare every cell of one metric's table with `baseline`, as `compare_tables` does for several."""
+    table = Table(values, baseline, better, margin, null_pairs, history)
+    return compare_tables({"": table}, alpha=alpha, estimand=estimand)[""]
 
-    `values` maps cell ids (the baseline's among them) to arrays of shape (K,), indexed by block, NaN where
-    the trial is missing or failed. `margin` is relative (0.03: ratios from 1/1.03 to 1.03 are equivalent).
-    `null_pairs` and `history` give the noise floor, see `noise_floor`. p values are adjusted over all cells
-    of the table that have a ratio; leave null cells out of `values`, they are known not to differ.
 
-    Faster or slower is said when q is below `alpha`, the t interval excludes 1, the median interval does not
-    lie on the other side of 1 and |ratio - 1| is above the noise floor; no difference when equivalence is
-    shown and the noise floor is within the margin; inconclusive otherwise. Raises ValueError for an unknown
-    baseline or arrays that do not pair.
+def compare_tables(
+    tables: Mapping[str, Table], *, alpha: float = 0.05, estimand: Estimand = Estimand.TYPICAL
+) -> dict[str, dict[str, Comparison]]:
+    """Compare the cells of several tables with their baselines, p values adjusted over all of them together.
+
+    One table is the usual family; the tables of the secondary metrics make one more, so that a run with many metrics
+    makes no more false claims than one with few (Benjamini and Hochberg 1995, over cells and metrics). The order of
+    `tables` and of their cells is kept. `estimand` is typical, total or first; `margin` is relative (0.03: ratios from
+    1/1.03 to 1.03 are equivalent). Where higher is better totals are compared as times per unit, which is what a batch
+    costs.
+
+    Faster or slower is said when q is below `alpha`, the interval excludes 1 and |log ratio| is above the noise floor;
+    no difference when equivalence is shown, the noise floor is within the margin and, for the total, there are enough
+    blocks to have seen rare events; inconclusive otherwise. Raises ValueError for an unknown baseline or arrays that
+    do not pair.
     """
-    if baseline not in values:
-        raise ValueError(f"the baseline {baseline!r} is not among the values")
-    reference = np.asarray(values[baseline], dtype=np.float64)
-    cells = {name: np.asarray(cell, dtype=np.float64) for name, cell in values.items() if name != baseline}
-    differences = {name: log_ratios(cell, reference) for name, cell in cells.items()}
-    claims = {name: d for name, d in differences.items() if d is not None and d.size}
-    p = np.array([sign_flip_p(d) for d in claims.values()])
-    same = np.array([equivalence_p(d, margin) for d in claims.values()])
-    adjusted = dict(
-        zip(claims, zip(p, adjust(p, method), same, adjust(same, method), strict=True), strict=True)
-    )
-    floors: dict[int, float | None] = {}
-    table: dict[str, Comparison] = {}
-    for name, cell in cells.items():
-        n = int((~(np.isnan(cell) | np.isnan(reference))).sum())
-        if n not in floors:
-            floors[n] = noise_floor(null_pairs, n, history)
-        if name not in claims:
-            reason = "no complete block" if n == 0 else "a value is not above zero: no ratio"
-            table[name] = Comparison(
-                n=n, ratio=None, ci=None, median_ratio=None, median_ci=None, p=None, q=None,
-                equivalence_p=None, equivalence_q=None, noise_floor=floors[n],
-                verdict=Verdict.INCONCLUSIVE, reason=reason,
-            )  # fmt: skip
-            continue
-        d = claims[name]
-        p_, q_, same_p, same_q = (float(value) for value in adjusted[name])
-        undecided = Comparison(
-            n=n,
-            ratio=float(np.exp(d.mean())),
-            ci=_exponentiated(t_interval(d)) if n >= 2 else None,
-            median_ratio=float(np.exp(np.median(d))),
-            median_ci=_exponentiated(median_interval(d)),
-            p=p_,
-            q=q_,
-            equivalence_p=same_p,
-            equivalence_q=same_q,
-            noise_floor=floors[n],
-            verdict=Verdict.INCONCLUSIVE,
-            reason="",
+    evidence_of = _total if estimand is Estimand.TOTAL else _typical
+    found: dict[tuple[str, str], _Evidence] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    for name, table in tables.items():
+        if table.baseline not in table.values:
+            raise ValueError(f"the baseline {table.baseline!r} is not among the values")
+        reference = np.asarray(table.values[table.baseline], dtype=np.float64)
+        for cell, given in table.values.items():
+            if cell == table.baseline:
+                continue
+            array = np.asarray(given, dtype=np.float64)
+            evidence = evidence_of(array, reference, table)
+            sizes[name, cell] = int((~(np.isnan(array) | np.isnan(reference))).sum())
+            if evidence is not None:
+                found[name, cell] = evidence
+    q = adjust(np.array([one.p for one in found.values()]))
+    same_q = adjust(np.array([one.equivalence_p for one in found.values()]))
+    adjusted = {key: (float(a), float(b)) for key, a, b in zip(found, q, same_q, strict=True)}
+    result: dict[str, dict[str, Comparison]] = {name: {} for name in tables}
+    floors: dict[tuple[str, int], float | None] = {}
+    for (name, cell), n in sizes.items():
+        table = tables[name]
+        if (name, n) not in floors:
+            floors[name, n] = noise_floor(table.null_pairs, n, table.history, estimand)
+        result[name][cell] = _comparison(
+            found.get((name, cell)),
+            n,
+            floors[name, n],
+            adjusted.get((name, cell), (1.0, 1.0)),
+            table=table,
+            alpha=alpha,
+            cells=len(found),
+            estimand=estimand,
         )
-        verdict, reason = _decide(undecided, better, margin, alpha, len(claims))
-        table[name] = replace(undecided, verdict=verdict, reason=reason)
-    return table
+    return result
 
 
-def _decide(c: Comparison, better: Better, margin: float, alpha: float, cells: int) -> tuple[Verdict, str]:
+def _comparison(
+    evidence: _Evidence | None,
+    n: int,
+    floor: float | None,
+    adjusted: tuple[float, float],
+    *,
+    table: Table,
+    alpha: float,
+    cells: int,
+    estimand: Estimand,
+) -> Comparison:
+    if evidence is None:
+        reason = "no complete block" if n == 0 else "a value is not above zero: no ratio"
+        return Comparison(
+            n=n, ratio=None, ci=None, median_ratio=None, median_ci=None, p=None, q=None, equivalence_p=None,
+            equivalence_q=None, noise_floor=floor, verdict=Verdict.INCONCLUSIVE, reason=reason, estimand=estimand,
+        )  # fmt: skip
+    undecided = Comparison(
+        n=n,
+        ratio=evidence.ratio,
+        ci=evidence.ci,
+        median_ratio=evidence.median_ratio,
+        median_ci=evidence.median_ci,
+        p=evidence.p,
+        q=adjusted[0],
+        equivalence_p=evidence.equivalence_p,
+        equivalence_q=adjusted[1],
+        noise_floor=floor,
+        verdict=Verdict.INCONCLUSIVE,
+        reason="",
+        estimand=estimand,
+        unseen_ci=evidence.unseen_ci,
+    )
+    verdict, reason = _decide(undecided, table, alpha, cells=cells, refused=evidence.refused)
+    return replace(undecided, verdict=verdict, reason=reason)
+
+
+def _typical(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
+    d = log_ratios(cell, baseline)
+    if d is None or not d.size:
+        return None
+    walsh = signed_rank.walsh_averages(d)
+    if d.size >= MIN_BLOCKS:
+        low, high = signed_rank.interval(walsh)
+        ends: tuple[float, float] | None = (float(low), float(high))
+    else:
+        ends = t_interval(d) if d.size >= 2 else None
+    return _Evidence(
+        ratio=float(np.exp(signed_rank.hodges_lehmann(walsh))),
+        ci=_exponentiated(ends),
+        p=signed_rank.signed_rank_p(walsh),
+        equivalence_p=signed_rank.equivalence_p(walsh, table.margin),
+        median_ratio=float(np.exp(np.median(d))),
+        median_ci=_exponentiated(median_interval(d)),
+    )
+
+
+def _total(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
+    pair = total.complete(cell, baseline)
+    if pair is None or not pair[0].size:
+        return None
+    rate = table.better is Better.HIGHER
+    x, y = (1 / pair[0], 1 / pair[1]) if rate else pair
+
+    def shown(ends: tuple[float, float] | None) -> tuple[float, float] | None:
+        if ends is None or not rate:
+            return ends
+        return (1 / ends[1], 1 / ends[0]) if ends[0] > 0 else None
+
+    ratio, ends = total.ratio_of_means(x, y), total.ratio_interval(x, y)
+    needed = total.blocks_for_equal_totals(table.margin)
+    return _Evidence(
+        ratio=1 / ratio if rate else ratio,
+        ci=shown(ends),
+        p=total.total_p(x, y),
+        equivalence_p=total.total_equivalence_p(x, y, table.margin),
+        unseen_ci=shown(total.with_unseen(ends, x.size)) if ends else None,
+        refused=f"rare slow runs need {needed} blocks to be excluded" if x.size < needed else "",
+    )
+
+
+def _typical_floor(a: Array, b: Array) -> tuple[float, float, int] | None:
+    """The log ratio of two copies, the half-width of its interval and the blocks; None below six."""
+    d = log_ratios(a, b)
+    if d is None or d.size < MIN_BLOCKS:
+        return None
+    walsh = signed_rank.walsh_averages(d)
+    low, high = signed_rank.interval(walsh, 0.95)
+    return float(signed_rank.hodges_lehmann(walsh)), float(high - low) / 2, d.size
+
+
+def _total_floor(a: Array, b: Array) -> tuple[float, float, int] | None:
+    pair = total.complete(a, b)
+    if pair is None or pair[0].size < MIN_BLOCKS:
+        return None
+    ends = total.ratio_interval(*pair, 0.95)
+    if ends is None or ends[0] <= 0:
+        return None
+    return math.log(total.ratio_of_means(*pair)), math.log(ends[1] / ends[0]) / 2, pair[0].size
+
+
+def noise_floor(
+    null_pairs: Sequence[tuple[Array, Array]],
+    n_blocks: int,
+    history: Sequence[Null] = (),
+    estimand: Estimand = Estimand.TYPICAL,
+) -> float | None:
+    """Return the size |ratio - 1| that comparisons of `n_blocks` blocks without any difference reach, of an estimand.
+
+    See `noise.floor_from`, to which this gives the estimand's own interval of a null pair.
+    """
+    interval = _total_floor if estimand is Estimand.TOTAL else _typical_floor
+    return floor_from(null_pairs, n_blocks, history, interval=interval)
+
+
+def _decide(c: Comparison, table: Table, alpha: float, *, cells: int, refused: str) -> tuple[Verdict, str]:
     if c.n < MIN_BLOCKS or c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
         return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks"
     higher = c.ratio > 1
     excludes_one = c.ci[0] > 1 or c.ci[1] < 1
-    equivalent = c.equivalence_q < alpha
+    margin = table.margin
+    equivalent = c.equivalence_q < min(alpha, 1 - signed_rank.NOMINAL)
     blocked = ""
     if c.q < alpha and excludes_one:
-        if c.noise_floor is not None and abs(c.ratio - 1) <= c.noise_floor:
+        if c.noise_floor is not None and abs(math.log(c.ratio)) <= math.log1p(c.noise_floor):
             blocked = "inside the noise floor"
-        elif c.median_ci is not None and (c.median_ci[1] < 1 if higher else c.median_ci[0] > 1):
-            return Verdict.INCONCLUSIVE, "mean and median disagree"
         else:
-            faster = higher == (better is Better.HIGHER)
+            faster = higher == (table.better is Better.HIGHER)
             return (
                 Verdict.FASTER if faster else Verdict.SLOWER,
                 f"by less than the margin of {margin:.3g}" if equivalent else "",
             )
     if equivalent and c.noise_floor is not None and c.noise_floor > margin:
         return Verdict.INCONCLUSIVE, "noise floor above the margin"
+    if equivalent and refused:
+        return Verdict.INCONCLUSIVE, refused
     if equivalent:
         return Verdict.NO_DIFFERENCE, f"within the margin of {margin:.3g}"
     if not blocked and excludes_one and c.n < blocks_to_claim(cells, alpha):

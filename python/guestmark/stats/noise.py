@@ -1,21 +1,18 @@
 """The noise floor from null comparisons, and blocks flagged by rules that do not know the cells."""
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.stats.paired import log_ratios
-
 Array = NDArray[np.float64]
 
-MIN_NULL_BLOCKS = 6  # fewer null differences say nothing about their spread
 MIN_HISTORY = 20  # fewer ratios have no 95th percentile
-_DRAWS = 4_000
-_SEED = 20_130_402
+_PRIOR_RUNS = 5  # earlier null comparisons that count as much as none at all
+_Z = 1.96
 
 # What a block may show before it is flagged, fixed before anything is measured.
 # Fractions are of the trial's duration. Input/output pressure is not among them: a disk workload makes its own.
@@ -32,45 +29,49 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
 )
 
 
-def noise_floor(
+@dataclass(frozen=True, slots=True)
+class Null:
+    """A null comparison of an earlier run of the same host and kind of cell: the log of its ratio, over `blocks`."""
+
+    log_ratio: float
+    blocks: int
+
+
+def floor_from(
     null_pairs: Sequence[tuple[Array, Array]],
     n_blocks: int,
-    history: Sequence[float] = (),
+    history: Sequence[Null] = (),
     *,
-    quantile: float = 0.95,
+    interval: Callable[[Array, Array], tuple[float, float, int] | None],
 ) -> float | None:
     """Return the size |ratio - 1| that comparisons of `n_blocks` blocks without any difference reach; None if
     unknown.
 
-    `null_pairs` hold the values, shape (K,), of cells that are copies of each other. One run has a few of
-    them at most, too few for a percentile of their ratios. Their block differences are exchangeable in sign,
-    though, so the floor is the 95th percentile of |exp(mean) - 1| over means of `n_blocks` differences drawn
-    from all pairs with random signs (fixed seed), and not below the 95th percentile of the ratios that were
-    observed: a null pair that is off by a constant raises the floor to that constant. `history` are null
-    ratios of earlier runs on this host; 20 or more raise the floor to their 95th percentile.
+    `null_pairs` hold the values, shape (K,), of cells that are copies of each other; `interval` gives of such a pair
+    the log ratio, the half-width of its 95 % interval and its blocks (None: too few), see `compare.noise_floor`. By
+    its own noise a null comparison is off by more than the half-width h in one case of twenty, so that is the floor, h
+    shrinking with the root of the blocks. It is not below what the pairs showed: copies that are off by a constant
+    raise it.
+
+    Runs minutes apart differ by more than the blocks inside one of them say. `history` tells by how much: with J
+    earlier null ratios g of k blocks, the variance between runs is estimated by moments, t² = mean(g² - v/k), v being
+    this run's variance per block, and shrunk towards none by J / (J + 5), as five null runs say little about a
+    variance: floor² = h² + 1.96² t² J/(J + 5). Without a null pair in this run, `MIN_HISTORY` earlier ones give the
+    95th percentile of their |ratio - 1|.
     """
     if n_blocks < 1:
         return None
-    differences = [d for d in (log_ratios(a, b) for a, b in null_pairs) if d is not None and d.size]
-    pool = np.concatenate(differences) if differences else np.empty(0)
-    floors = []
-    if pool.size >= MIN_NULL_BLOCKS:
-        picks, signs = _draws(pool.size, n_blocks)
-        means = (pool[picks] * signs).mean(axis=1)
-        floors.append(float(np.quantile(np.abs(np.expm1(means)), quantile)))
-        observed = [abs(math.expm1(float(d.mean()))) for d in differences]
-        floors.append(float(np.quantile(observed, quantile)))
-    if len(history) >= MIN_HISTORY:
-        floors.append(float(np.quantile(np.abs(np.asarray(history, dtype=np.float64) - 1), quantile)))
-    return max(floors, default=None)
-
-
-@functools.lru_cache(maxsize=8)
-def _draws(size: int, n_blocks: int) -> tuple[NDArray[np.int64], Array]:
-    generator = np.random.default_rng(_SEED)
-    picks = generator.integers(0, size, size=(_DRAWS, n_blocks))
-    signs = generator.choice(np.array([-1.0, 1.0]), size=(_DRAWS, n_blocks))
-    return picks, signs
+    own = [found for found in (interval(a, b) for a, b in null_pairs) if found is not None]
+    earlier = np.array([null.log_ratio for null in history])
+    if not own:
+        return float(np.expm1(np.quantile(np.abs(earlier), 0.95))) if earlier.size >= MIN_HISTORY else None
+    per_block = float(np.mean([half**2 * blocks for _, half, blocks in own]))
+    square = per_block / n_blocks
+    if earlier.size:
+        blocks = np.array([null.blocks for null in history])
+        between = max(0.0, float(np.mean(earlier**2 - per_block / _Z**2 / blocks)))
+        square += _Z**2 * between * earlier.size / (earlier.size + _PRIOR_RUNS)
+    return math.expm1(max(math.sqrt(square), *(abs(shift) for shift, _, _ in own)))
 
 
 def flag_blocks(

@@ -117,26 +117,5 @@ def _random_signs(n: int) -> Array:
     return generator.choice(np.array([-1.0, 1.0]), size=(RESAMPLES, n))
 
 
-def equivalence_p(d: Array, margin: float) -> float:
-    """Return the p of "the ratio differs by at least `margin`" (relative, e.g. 0.03): small means equivalent.
-
-    Two one-sided t tests of mean d against ±log(1 + margin); the larger p counts (Schuirmann 1987; the first
-    value of statsmodels' `DescrStatsW(d).ttost_mean(-m, m)`). Without any spread t is infinite and its p of 0
-    a false precision: then the one-sided sign-flip p, 2^-K, is given. 1 below two values.
-    """
-    if margin <= 0:
-        raise ValueError("the margin must be above 0")
-    if d.size < 2:
-        return 1.0
-    bound = math.log1p(margin)
-    room = bound - abs(float(d.mean()))
-    error = _standard_error(d)
-    if error <= _ROUNDING:
-        return 2.0**-d.size if room > 0 else 1.0
-    from scipy.special import stdtr
-
-    return float(stdtr(d.size - 1, -room / error))
-
-
 def _standard_error(d: Array) -> float:
     return float(d.std(ddof=1)) / math.sqrt(d.size)

@@ -57,6 +57,7 @@ def decide(plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis
 def _precision(plan: Plan, analysis: "Analysis", blocks: int) -> tuple[bool, int | None]:
     """Whether everything that is compared is precise enough, and how many blocks that is expected to take."""
     from guestmark.stats import blocks_needed, precise_enough
+    from guestmark.stats.tails import TAIL_BLOCKS
 
     precision = plan.policy.precision
     comparisons = _comparisons(analysis)
@@ -64,7 +65,10 @@ def _precision(plan: Plan, analysis: "Analysis", blocks: int) -> tuple[bool, int
         needed = [blocks_needed(comparison, precision) for comparison in comparisons]
         known = [number for number in needed if number is not None]
         goal = max(known) if len(known) == len(needed) else None
-        return all(precise_enough(comparison, precision) for comparison in comparisons), goal
+        precise = all(precise_enough(comparison, precision) for comparison in comparisons)
+        if _slow_runs_unsettled(analysis):  # worth a few more blocks
+            return False, None if goal is None else max(goal, TAIL_BLOCKS)
+        return precise, goal
     # Nothing to compare: the means themselves have to be precise.
     cells = [result for result in analysis.cells if result.status is not CellStatus.UNUSABLE]
     alive = [result for result in cells if not given_up(result.trials)]
@@ -76,6 +80,12 @@ def _comparisons(analysis: "Analysis") -> list["Comparison"]:
     alive = [result for result in analysis.cells if result.comparison and not given_up(result.trials)]
     chosen = [result for result in alive if result.cell.null_of is None] or alive
     return [comparison for result in chosen for comparison in result.comparison.values()]
+
+
+def _slow_runs_unsettled(analysis: "Analysis") -> bool:
+    """Whether slow runs were seen that so few blocks could not call."""
+    answers = [result.answers for result in analysis.cells if not given_up(result.trials)]
+    return any(answer.slow.unsettled for answer in answers if answer is not None and answer.slow is not None)
 
 
 def _summary_precise(result: "CellResult", precision: float) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Better
 from guestmark.stats.paired import t_interval
 
 Array = NDArray[np.float64]
@@ -26,8 +25,8 @@ class Summary:
     ci: tuple[float, float] | None
 
 
-def reduce_iterations(values: Sequence[float], better: Better) -> float:
-    """Reduce the iterations of one trial to one value: the median where lower is better, the mean for rates.
+def reduce_iterations(values: Sequence[float]) -> float:
+    """Reduce the iterations of one trial to its typical one: the median.
 
     Iterations of one boot are not independent, so they are one replicate however many there are. Raises
     ValueError without values or with a value that is not a number.
@@ -37,7 +36,7 @@ def reduce_iterations(values: Sequence[float], better: Better) -> float:
         raise ValueError("a trial without iterations has no value")
     if np.isnan(iterations).any():
         raise ValueError("an iteration is not a number")
-    return float(np.median(iterations) if better is Better.LOWER else np.mean(iterations))
+    return float(np.median(iterations))
 
 
 def summarise(values: Array) -> Summary:

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
@@ -47,6 +48,12 @@ _COLOURS = (
     "bright_magenta",
     "bright_black",
 )
+_UNIT = re.compile(
+    r"(?<=\d) (?=(?:%|[mµn]?s|[kMG]?B(?:/s)?|min|h)(?:\W|$))"
+)  # a figure and its unit stay together
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_BOUND = {" ": "\ufdd0", _NO_BREAK: "\ufdd1"}  # Rich would break lines at them; texts hold no noncharacters
+_UNBOUND = str.maketrans({sign: space for space, sign in _BOUND.items()})
 _SHORTEST_STACK = 16
 _NARROW = 50  # columns below which names stand above their values, not beside
 
@@ -104,8 +111,11 @@ def _folded(line: Text, width: int) -> list[Text]:
         return [line]
     indent = len(line.plain) - len(line.plain.lstrip(" "))
     indent = indent if indent < width // 2 else 0
-    folded = list(line[indent:].wrap(_console(), width - indent, overflow="fold"))
+    bound = line[indent:]
+    bound.plain = _UNIT.sub(_BOUND[" "], bound.plain).replace(_NO_BREAK, _BOUND[_NO_BREAK])
+    folded = list(bound.wrap(_console(), width - indent, overflow="fold"))
     for part in folded:
+        part.plain = part.plain.translate(_UNBOUND)
         part.rstrip()
     return [Text(" " * indent).append_text(part) for part in folded]
 

@@ -45,7 +45,7 @@ def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool) -> S
 
     nodes: list[Node] = [*results.sections(workload, run), *of_kind(workload, run)]
     if published:
-        nodes += publications.sections(workload, run.plan)
+        nodes += publications.sections(workload, run)
     nodes += troubles.lines(workload)
     for sections in (metrics.sections, trials.sections, explanations.counted):
         nodes += sections(workload, run)

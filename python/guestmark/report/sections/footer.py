@@ -114,7 +114,7 @@ def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
 
 def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
     said = [
-        f"{binary.path} is NOT the same on all sides; the environment section has the digests"
+        f"{binary.path} is NOT the same on all sides: guestmark show {run.id} --environment has the digests"
         for binary in binaries(run)
         if not binary.same
     ]

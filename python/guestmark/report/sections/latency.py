@@ -30,8 +30,8 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         ("cell", "endpoint"),
         (
             Column("responses", (Align.RIGHT,)),
-            Column("median", (Align.POINT, Align.LEFT)),
-            Column("99 %", (Align.POINT, Align.LEFT)),
+            Column("median", (Align.RIGHT, Align.LEFT)),
+            Column("99 %", (Align.RIGHT, Align.LEFT)),
             Column("share of the time", (Align.RIGHT,)),
         ),
         tuple(_row(result, endpoint) for result, endpoint in endpoints),

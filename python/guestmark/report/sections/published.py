@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from guestmark.core.model import Better, Metric, Plan, Published, PublishedFigure
+from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import line
@@ -60,14 +61,14 @@ def signed_percent(ratio: float) -> str:
     return f"{sign}{text} %"
 
 
-def sections(workload: WorkloadResult, plan: Plan) -> Sequence[Node]:
+def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """A table for each publication that says something about this workload's cells."""
     found = []
-    for published in plan.published:
+    for published in run.plan.published:
         cells = [result for result in workload.cells if result.cell.null_of is None]
         pairs = [Pair(result, figure_for(result, published)) for result in cells]
         if any(pair.figure for pair in pairs):
-            found.append(_table(workload, pairs, published, plan))
+            found.append(_table(workload, pairs, published, run.plan))
     return found
 
 

@@ -56,6 +56,7 @@ def _spread(
     heading = figures.heading(metric, unit)
     several = f"; {-(-len(blocks) // _WIDEST)} blocks in one sign" if len(blocks) > _WIDEST else ""
     disturbed = _disturbed(run)
+    everywhere = len(disturbed) == len({trial.block for trial in run.trials})
     table = Table(
         f"Spread of {heading}, over trials",
         headings,
@@ -90,7 +91,8 @@ def _spread(
         Chart(
             "Block by block, each cell against its own median",
             "Cells that move together were moved by the host."
-            + (" Shaded blocks: the host was disturbed." if disturbed else ""),
+            + (" In every block the host was disturbed." if everywhere else "")
+            + (" Shaded blocks: the host was disturbed." if disturbed and not everywhere else ""),
             f"{heading} over {len(blocks)} blocks: {said}.",
             Series(
                 tuple(
@@ -103,7 +105,7 @@ def _spread(
                     if (values := found[result.cell.id])
                     and (median := float(np.median(list(values.values())))) > 0
                 ),
-                disturbed,
+                () if everywhere else disturbed,
                 "value / median of its cell",
             ),
         ),
@@ -151,10 +153,14 @@ def sparkline(values: Sequence[float | None]) -> str:
 
 
 def _matrix(workload: WorkloadResult, shown: Sequence[CellResult], metric: Metric) -> list[Matrix]:
-    cells = [result for result in shown if result.cell.null_of is None]
+    factors = varying([result for result in shown if result.cell.null_of is None])
+    cells = [
+        result
+        for result in shown
+        if result.cell.null_of is None and all(name in result.cell.factors for name in factors)
+    ]
     axes: list[tuple[str, dict[str, str]]] = [
-        (name, {result.cell.id: result.cell.factors.get(name, "–") for result in cells})
-        for name in varying(cells)
+        (name, {result.cell.id: result.cell.factors[name] for result in cells}) for name in factors
     ]
     axes.insert(0, ("platform", {result.cell.id: platform(result.cell) for result in cells}))
     axes.insert(0, ("workload", {result.cell.id: label(result) for result in cells}))

@@ -1,0 +1,216 @@
+"""Slow runs: how many iterations took much longer than is typical of their cell, compared trial by trial.
+
+A trial's iterations ran on one machine and may be slow together, so the trial is the unit of every test here however
+many iterations it holds. Matrices have shape (K, m): m iterations of each of K trials, a row of NaN where one is
+missing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guestmark.stats.total import unseen_share
+
+Array = NDArray[np.float64]
+
+SLOW = 1.5  # times the typical: half of the doublings would be missed at 2, where noise decides
+SHARE_MARGIN = 0.05  # shares of slow runs that differ by less are no difference
+TAIL_BLOCKS = 20  # a run in which slow runs were seen goes on up to here until it can call them
+QUANTILE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRuns:
+    """The slow runs of one cell, in the metric's unit.
+
+    `typical` is the median over trials of each trial's median; `slow` iterations took over `SLOW` times that, in
+    `slow_trials` trials, `over_twice` of them over twice. `share_ci` is the 95 % interval of the share of slow
+    iterations; `correlation` is how much the iterations of a trial are slow together (0 to 1; None: too few are).
+    """
+
+    trials: int
+    iterations: int
+    typical: float
+    p95: float
+    largest: float
+    slow: int
+    over_twice: int
+    slow_trials: int
+    share_ci: tuple[float, float]
+    correlation: float | None
+
+    @property
+    def share(self) -> float:
+        """Of slow iterations among all."""
+        return self.slow / self.iterations if self.iterations else 0.0
+
+
+def typical_level(costs: Array) -> float:
+    """Return the median over the trials of each trial's median iteration; NaN without a trial."""
+    rows = costs[~np.isnan(costs).any(axis=1)]
+    return float(np.median(np.median(rows, axis=1))) if rows.size else math.nan
+
+
+def slow_counts(costs: Array, times: float = SLOW) -> Array:
+    """Return for each trial how many of its iterations took over `times` the cell's typical, shape (K,)."""
+    counts: Array = (costs > times * typical_level(costs)).sum(axis=1).astype(np.float64)
+    counts[np.isnan(costs).any(axis=1)] = np.nan
+    return counts
+
+
+def slow_runs(costs: Array) -> SlowRuns:
+    """Describe the slow runs of one cell. Raises ValueError without a complete trial."""
+    rows = costs[~np.isnan(costs).any(axis=1)]
+    if not rows.size:
+        raise ValueError("no trial to describe")
+    counts = slow_counts(rows)
+    alike = intraclass_correlation(counts, rows.shape[1])
+    return SlowRuns(
+        trials=rows.shape[0],
+        iterations=rows.size,
+        typical=typical_level(rows),
+        p95=float(np.quantile(rows, QUANTILE)),
+        largest=float(rows.max()),
+        slow=int(counts.sum()),
+        over_twice=int(slow_counts(rows, 2.0).sum()),
+        slow_trials=int((counts > 0).sum()),
+        share_ci=share_interval(counts, rows.shape[1], alike),
+        correlation=alike,
+    )
+
+
+def intraclass_correlation(counts: Array, m: int) -> float | None:
+    """Return how alike the m yes-or-no iterations of one trial are, between 0 and 1; None below two slow trials.
+
+    The analysis-of-variance estimate (Ridout, Demétrio and Firth 1999); `counts`, shape (n,), without NaN.
+    """
+    n, p = counts.size, float(counts.mean()) / m
+    if n < 2 or not p < 1 or (counts > 0).sum() < 2:
+        return None
+    if m == 1:
+        return 1.0
+    between = m * float(((counts / m - p) ** 2).sum()) / (n - 1)
+    within = float((counts * (1 - counts / m)).sum()) / (n * (m - 1))
+    return min(max((between - within) / (between + (m - 1) * within), 0.0), 1.0)
+
+
+def effective_size(trials: int, m: int, correlation: float | None) -> float:
+    """Return how many independent iterations `trials` trials of `m` are worth: n·m / (1 + (m - 1)·correlation).
+
+    Where few were slow the correlation cannot be known (None); then each trial counts once.
+    """
+    return trials * m / (1 + (m - 1) * (1.0 if correlation is None else correlation))
+
+
+def share_interval(
+    counts: Array, m: int, correlation: float | None, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the interval of the share of slow iterations from their counts per trial, shape (n,).
+
+    Clopper and Pearson's exact interval at the effective number of iterations, for data that come in clusters (Korn
+    and Graubard 1998).
+    """
+    from scipy.special import betaincinv
+
+    p = float(counts.mean()) / m
+    size = effective_size(counts.size, m, correlation)
+    hits, tail = p * size, (1 - confidence) / 2
+    low = float(betaincinv(hits, size - hits + 1, tail)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, size - hits, 1 - tail)) if hits < size else 1.0
+    return low, high
+
+
+def share_difference(
+    cell: Array, baseline: Array, m: int, confidence: float = 0.95
+) -> tuple[float, tuple[float, float]]:
+    """Return the cell's share of slow iterations minus the baseline's, and its interval.
+
+    From the two shares' intervals by the square-and-add rule (Newcombe 1998; Zou and Donner 2008), with one correlation
+    for both, as where nothing was slow none can be seen; `cell` and `baseline` are counts per trial, shape (n,), of the
+    same blocks.
+    """
+    p, q = float(cell.mean()) / m, float(baseline.mean()) / m
+    alike = intraclass_correlation(np.concatenate((cell, baseline)), m)
+    low_p, high_p = share_interval(cell, m, alike, confidence)
+    low_q, high_q = share_interval(baseline, m, alike, confidence)
+    d = p - q
+    return d, (d - math.hypot(p - low_p, high_q - q), d + math.hypot(high_p - p, q - low_q))
+
+
+def counts_p(excess: NDArray[np.int64]) -> float:
+    """Return the two-sided p of the sign-flip test of whole numbers, shape (n,): exact for any n.
+
+    `excess` is how many more slow iterations the cell had than the baseline in each block. With equal laws each is as
+    likely as its negative, so their sum has the distribution of the sum of ±|excess|, which is counted out.
+    """
+    sizes = np.abs(excess[excess != 0])
+    reach = int(sizes.sum())
+    probability = np.ones(1)
+    for size in sizes.tolist():
+        longer = np.zeros(probability.size + 2 * size)
+        longer[: probability.size] += probability / 2
+        longer[2 * size :] += probability / 2
+        probability = longer
+    observed = abs(int(excess.sum()))
+    return float(min(1.0, 2 * probability[reach + observed :].sum())) if observed else 1.0
+
+
+def quantile_ratio(
+    cell: Array, baseline: Array, quantile: float = QUANTILE, confidence: float = 0.95
+) -> tuple[float, tuple[float, float] | None]:
+    """Return the ratio of two cells' quantiles over all iterations, and its interval; None where it has no end.
+
+    For a ratio r the cell's iterations are divided by r and both cells' are pooled; with equal laws the largest 5 %
+    fall on either side of each block alike, which the sign-flip test of their counts per block tests exactly. The
+    interval is all r that it does not reject, found by bisection on a logarithmic scale.
+    """
+    ratio = float(np.quantile(cell, quantile) / np.quantile(baseline, quantile))
+    if not math.isfinite(ratio) or ratio <= 0:
+        return ratio, None
+    top = max(1, round((1 - quantile) * 2 * cell.size))
+
+    def rejected(log_ratio: float) -> bool:
+        scaled = cell / math.exp(log_ratio)
+        threshold = np.partition(np.concatenate((scaled.ravel(), baseline.ravel())), -top)[-top]
+        excess = (scaled >= threshold).sum(axis=1) - (baseline >= threshold).sum(axis=1)
+        return counts_p(excess.astype(np.int64)) <= 1 - confidence
+
+    ends = []
+    for direction in (-1, 1):
+        inside = math.log(ratio)
+        if rejected(inside):
+            return ratio, None
+        outside = inside + direction * 0.02
+        while not rejected(outside):
+            if abs(outside - inside) > 20:
+                return ratio, None
+            inside, outside = outside, outside + 2 * (outside - math.log(ratio))
+        for _ in range(12):
+            middle = (inside + outside) / 2
+            inside, outside = (inside, middle) if rejected(middle) else (middle, outside)
+        ends.append(math.exp(outside))
+    return ratio, (ends[0], ends[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """What could have happened without being seen, at 95 %.
+
+    Whole machines slow in up to `machines` of all starts; single iterations slow in up to `iterations` of all, given
+    how alike the iterations of one machine are.
+    """
+
+    machines: float
+    iterations: float
+
+
+def unseen(trials: int, m: int, correlation: float | None = 0.0) -> Unseen:
+    """Return which rarer events `trials` trials of `m` iterations without one cannot exclude.
+
+    `correlation` is that of `intraclass_correlation`, from a cell in which slow runs were seen; 0 says "if each
+    iteration is slow by its own chance", None that nothing is known and each machine counts once.
+    """
+    size = effective_size(trials, m, correlation)
+    return Unseen(unseen_share(trials), 1 - 0.05 ** (1 / size) if size else 1.0)

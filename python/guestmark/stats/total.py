@@ -1,0 +1,122 @@
+"""What a batch costs: the ratio of two cells' means, with what so few machines cannot have shown.
+
+Arrays hold one mean per trial, shape (K,), NaN where a trial is missing or failed. A mean that rare events decide
+cannot be known from a few trials by any method (Bahadur and Savage 1956), so beside the interval of what was seen
+stands one that allows for whole trials that take five times as long in as large a share as could have stayed unseen.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guestmark.stats.paired import sign_flip_p
+from guestmark.stats.signed_rank import NOMINAL
+
+Array = NDArray[np.float64]
+
+LARGEST_EVENT = 5.0  # how many times as long a trial may take that so few trials have not shown
+
+
+def complete(cell: Array, baseline: Array) -> tuple[Array, Array] | None:
+    """Return both cells' values in the blocks that hold both; None if one is not a finite number above 0.
+
+    Raises ValueError if the shapes differ: values pair by block, never by rank.
+    """
+    if cell.shape != baseline.shape or cell.ndim != 1:
+        raise ValueError(f"values do not pair: shapes {cell.shape} and {baseline.shape}")
+    both = ~(np.isnan(cell) | np.isnan(baseline))
+    x, y = cell[both], baseline[both]
+    usable = np.isfinite(x) & np.isfinite(y) & (x > 0) & (y > 0)
+    return (x, y) if usable.all() else None
+
+
+def ratio_of_means(x: Array, y: Array) -> float:
+    """Return mean x / mean y, both of shape (n,), n > 0."""
+    return float(x.mean() / y.mean())
+
+
+def ratio_interval(x: Array, y: Array, confidence: float = NOMINAL) -> tuple[float, float] | None:
+    """Return Fieller's interval of mean x / mean y for paired x and y, shape (n,); None if it is unbounded or n < 2.
+
+    All ratios r for which the t test of x - r·y around 0 does not reject (Fieller 1954). It needs no logarithms, so
+    it is about what a batch costs: exp(mean log) would be about its geometric mean.
+    """
+    n = x.size
+    if n < 2:
+        return None
+    from scipy.special import stdtrit
+
+    t = float(stdtrit(n - 1, (1 + confidence) / 2)) ** 2 / n
+    mean_x, mean_y = float(x.mean()), float(y.mean())
+    spread = np.cov(x / mean_x, y / mean_y)  # scaled: nothing overflows
+    xx, xy, yy = float(spread[0, 0]), float(spread[0, 1]), float(spread[1, 1])
+    a, b, c = 1 - t * yy, 1 - t * xy, 1 - t * xx
+    root = b * b - a * c
+    if a <= 0:
+        return None
+    half = math.sqrt(max(root, 0.0))
+    scale = mean_x / mean_y
+    return max((b - half) / a, 0.0) * scale, (b + half) / a * scale
+
+
+def total_p(x: Array, y: Array) -> float:
+    """Return the two-sided p of "both cost the same": exact under any host, see `sign_flip_p`."""
+    return sign_flip_p(x - y)
+
+
+def total_equivalence_p(x: Array, y: Array, margin: float) -> float:
+    """Return the p of "the means' ratio differs by at least `margin`", from what was seen alone.
+
+    Two one-sided t tests of x - r·y at both ends of the margin; never below 2^-n. 1 below two blocks.
+    """
+    n = x.size
+    if n < 2:
+        return 1.0
+    from scipy.special import stdtr
+
+    worst = 0.0
+    for ratio, sign in ((1 + margin, 1), (1 / (1 + margin), -1)):
+        excess = sign * (x - ratio * y)
+        mean, error = float(excess.mean()), float(excess.std(ddof=1)) / math.sqrt(n)
+        if error <= 1e-13 * float(x.mean()):
+            worst = max(worst, 0.0 if mean < 0 else 1.0)
+        else:
+            worst = max(worst, float(stdtr(n - 1, mean / error)))
+    return max(worst, 2.0**-n)
+
+
+def unseen_share(trials: int, confidence: float = 0.95) -> float:
+    """Return the largest share of trials that an event can have which did not happen in `trials` independent ones.
+
+    1 - (1 - confidence)^(1/n), about 3/n ("rule of three", Hanley and Lippman-Hand 1983): 26 % for 10 trials, 3 %
+    for 99. 1 without a trial.
+    """
+    return 1 - (1 - confidence) ** (1 / trials) if trials else 1.0
+
+
+def trials_to_see(share: float, confidence: float = 0.95) -> int:
+    """Return the fewest independent trials in which an event of this share is seen at least once."""
+    if not 0 < share < 1:
+        raise ValueError("the share must lie between 0 and 1")
+    return math.ceil(math.log1p(-confidence) / math.log1p(-share) - 1e-9)
+
+
+def blocks_for_equal_totals(margin: float, largest: float = LARGEST_EVENT) -> int:
+    """Return the blocks without which equal totals are not claimed.
+
+    An event that makes a trial take `largest` times as long moves the mean by `margin` when it has the share margin /
+    (largest - 1): with fewer blocks it could well not have been seen. 398 for 3 % and ×5.
+    """
+    return trials_to_see(min(margin / (largest - 1), 0.5))
+
+
+def with_unseen(
+    interval: tuple[float, float], trials: int, factor: float = LARGEST_EVENT
+) -> tuple[float, float]:
+    """Return the interval of a ratio of means widened by events that `trials` trials of each cell cannot have shown.
+
+    In the share `unseen_share` of the cell's trials, or of the baseline's, they take `factor` times as long.
+    """
+    growth = 1 + unseen_share(trials) * (factor - 1)
+    return interval[0] / growth, interval[1] * growth

@@ -1,0 +1,226 @@
+"""Four answers about a cell from the raw iterations of its trials: typical run, total, slow runs, first run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guestmark.core.model import Better
+from guestmark.stats.compare import (
+    MIN_BLOCKS,
+    Comparison,
+    Estimand,
+    Table,
+    Verdict,
+    compare_table,
+    downgraded,
+)
+from guestmark.stats.multiple import adjust
+from guestmark.stats.noise import Null
+from guestmark.stats.tails import (
+    SHARE_MARGIN,
+    TAIL_BLOCKS,
+    SlowRuns,
+    counts_p,
+    quantile_ratio,
+    share_difference,
+    slow_counts,
+    slow_runs,
+)
+from guestmark.stats.total import trials_to_see
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowComparison:
+    """The slow runs of a cell against the baseline's over `n` complete blocks.
+
+    `difference` is the cell's share of slow iterations minus the baseline's, with its interval `ci`; `ratio` is that of
+    the 95th percentiles with `ratio_ci` (None: no end within these blocks). `p` is of the exact test that slow
+    iterations fall on both cells of a block alike, `q` the same adjusted over the cells.
+    """
+
+    n: int
+    cell: SlowRuns
+    baseline: SlowRuns
+    difference: float
+    ci: tuple[float, float]
+    ratio: float
+    ratio_ci: tuple[float, float] | None
+    p: float
+    q: float
+    verdict: Verdict  # slower: more slow runs; faster: fewer
+    reason: str
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether slow runs were seen that so few blocks could not call: worth going on up to `TAIL_BLOCKS`."""
+        seen = max(self.cell.slow_trials, self.baseline.slow_trials)
+        return self.verdict is Verdict.INCONCLUSIVE and seen >= 2 and self.n < TAIL_BLOCKS
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What is said of one cell of one metric; `total` and `slow` need raw iterations, `first` first runs."""
+
+    typical: Comparison
+    total: Comparison | None = None
+    slow: SlowComparison | None = None
+    first: Comparison | None = None
+
+
+def compare_trials(
+    iterations: Mapping[str, Array],
+    baseline: str,
+    *,
+    better: Better,
+    margin: float,
+    null_pairs: Sequence[tuple[str, str]] = (),
+    history: Sequence[Null] = (),
+    first: Mapping[str, Array] | None = None,
+    alpha: float = 0.05,
+) -> dict[str, Answers]:
+    """Compare every cell but the null copies with `baseline`, from raw iterations.
+
+    `iterations` maps cell ids to arrays of shape (K, m), the same for all cells: m iterations in each of K blocks, a
+    row of NaN where the trial is missing or failed. `null_pairs` name a copy and the cell it copies; copies are not
+    compared here. `first` maps cell ids to each trial's first run on its fresh machine, shape (K,). Each answer is its
+    own family: the p values of its cells are adjusted together. Raises ValueError for unequal shapes: medians of seven
+    and single runs are not the same question, their comparison is off by 3 % for equal cells.
+    """
+    shapes = {array.shape for array in iterations.values()}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 2:
+        raise ValueError(f"cells with unequal iterations do not compare: shapes {sorted(shapes)}")
+    copies = {copy for copy, _ in null_pairs}
+
+    def table(values: Mapping[str, Array]) -> Table:
+        return Table(
+            values={name: array for name, array in values.items() if name not in copies},
+            baseline=baseline,
+            better=better,
+            margin=margin,
+            null_pairs=[(values[a], values[b]) for a, b in null_pairs if a in values and b in values],
+            history=history,
+        )
+
+    typical = _compare(
+        table({name: _median(array) for name, array in iterations.items()}), Estimand.TYPICAL, alpha
+    )
+    total = _compare(
+        table({name: _cost_mean(array, better) for name, array in iterations.items()}), Estimand.TOTAL, alpha
+    )
+    firsts = _compare(table(first), Estimand.FIRST, alpha) if first and baseline in first else {}
+    slow = compare_slow(
+        {name: array for name, array in iterations.items() if name not in copies},
+        baseline,
+        better=better,
+        alpha=alpha,
+    )
+    return {
+        name: Answers(comparison, total[name], slow.get(name), firsts.get(name))
+        for name, comparison in typical.items()
+    }
+
+
+def compare_slow(
+    iterations: Mapping[str, Array], baseline: str, *, better: Better, alpha: float = 0.05
+) -> dict[str, SlowComparison]:
+    """Compare the slow runs of every cell with those of `baseline`; cells without a complete block are left out.
+
+    Slow is relative to each cell's own typical run. More or fewer slow runs are called when q, adjusted over the
+    cells, is below `alpha`; no difference when the 90 % interval of the difference of shares lies within ±5 points;
+    inconclusive otherwise. Where higher is better, slow means low.
+    """
+    reference = _costs(iterations[baseline], better)
+    found: dict[str, tuple[SlowComparison, tuple[float, float]]] = {}
+    for name, array in iterations.items():
+        if name == baseline:
+            continue
+        costs = _costs(array, better)
+        both = ~(np.isnan(costs).any(axis=1) | np.isnan(reference).any(axis=1))
+        if not both.any() or not ((costs[both] > 0).all() and (reference[both] > 0).all()):
+            continue
+        x, y = costs[both], reference[both]
+        cell_counts, base_counts = slow_counts(x), slow_counts(y)
+        difference, ci = share_difference(cell_counts, base_counts, x.shape[1])
+        narrow = share_difference(cell_counts, base_counts, x.shape[1], 1 - 2 * alpha)[1]
+        ratio, ratio_ci = quantile_ratio(x, y)
+        slow = SlowComparison(
+            n=x.shape[0],
+            cell=slow_runs(x),
+            baseline=slow_runs(y),
+            difference=difference,
+            ci=ci,
+            ratio=ratio,
+            ratio_ci=ratio_ci,
+            p=counts_p((cell_counts - base_counts).astype(np.int64)),
+            q=1.0,
+            verdict=Verdict.INCONCLUSIVE,
+            reason="",
+        )
+        found[name] = (slow, narrow)
+    adjusted = adjust(np.array([slow.p for slow, _ in found.values()]))
+    decided = {}
+    for (name, (slow, narrow)), q in zip(found.items(), adjusted, strict=True):
+        verdict, reason = _decide_slow(slow, float(q), narrow, alpha)
+        decided[name] = replace(slow, q=float(q), verdict=verdict, reason=reason)
+    return decided
+
+
+def _decide_slow(
+    slow: SlowComparison, q: float, narrow: tuple[float, float], alpha: float
+) -> tuple[Verdict, str]:
+    if slow.n < MIN_BLOCKS:
+        return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks"
+    if q < alpha:
+        return (Verdict.SLOWER if slow.difference > 0 else Verdict.FASTER), ""
+    if max(abs(end) for end in narrow) < SHARE_MARGIN:
+        return Verdict.NO_DIFFERENCE, f"shares within {SHARE_MARGIN:.0%} of each other"
+    if not slow.cell.slow and not slow.baseline.slow:
+        return Verdict.INCONCLUSIVE, f"none seen; {trials_to_see(SHARE_MARGIN)} blocks could say so"
+    return Verdict.INCONCLUSIVE, "too few slow runs to tell"
+
+
+def withheld(answers: Answers, reason: str) -> Answers:
+    """Return the answers with every verdict taken back; the figures stay."""
+    return Answers(
+        downgraded(answers.typical, reason),
+        downgraded(answers.total, reason) if answers.total else None,
+        replace(answers.slow, verdict=Verdict.INCONCLUSIVE, reason=reason) if answers.slow else None,
+        downgraded(answers.first, reason) if answers.first else None,
+    )
+
+
+def _compare(table: Table, estimand: Estimand, alpha: float) -> dict[str, Comparison]:
+    return compare_table(
+        table.values,
+        table.baseline,
+        better=table.better,
+        margin=table.margin,
+        null_pairs=table.null_pairs,
+        history=table.history,
+        alpha=alpha,
+        estimand=estimand,
+    )
+
+
+def _median(array: Array) -> Array:
+    """Return each trial's median, NaN for a row that has one."""
+    return np.asarray(np.median(array, axis=1), dtype=np.float64)
+
+
+def _cost_mean(array: Array, better: Better) -> Array:
+    """Return each trial's mean; for a rate the harmonic mean, whose inverse is the mean time per unit."""
+    if better is Better.LOWER:
+        return np.asarray(array.mean(axis=1), dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / (1 / array).mean(axis=1), dtype=np.float64)
+
+
+def _costs(array: Array, better: Better) -> Array:
+    if better is Better.LOWER:
+        return array
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / array, dtype=np.float64)

@@ -1,0 +1,262 @@
+"""Whether a run's own data contradict what its statistics take for granted.
+
+Comparisons are right when nothing but chance decides what a trial meets. Order inside a block is random, yet a cell
+can still be helped or harmed by what runs before it: in random order a cell follows itself less often than others do,
+so what a guest leaves behind (a warm cache, a processor awake, dirty pages) counts against the other cells. That,
+trends and clocks are tested here on the run's own values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+ALPHA = 0.01  # a sound run should not be warned of one time in twenty
+SEVERE_BIAS = 0.005  # what an order effect does to a ratio before the ratio is refused
+MIN_TRIALS_LEFT = 8  # degrees of freedom below which nothing is tested
+CLOCKS_APART = 0.01
+CLOCKS_FAR_APART = 0.05
+_ROUNDING = 1e-12
+_WINSOR = 3.0  # times the spread; a spike should neither hide an order effect nor make one
+
+
+class Severity(StrEnum):
+    """What a finding does: stands in the report, stands beside the verdict, or takes the verdict back."""
+
+    NOTE = "note"
+    WARNING = "warning"
+    SEVERE = "severe"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a run's data say about the run.
+
+    `effect` is its size (relative, 0.05: 5 %), `p` that of its absence (None: not a test). `corrected` holds, where the
+    effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval.
+    """
+
+    name: str
+    severity: Severity
+    message: str
+    effect: float
+    p: float | None = None
+    corrected: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+
+
+def order_effects(
+    values: Mapping[str, Array],
+    positions: Mapping[str, Array],
+    baseline: str,
+    *,
+    kind: Mapping[str, str] | None = None,
+    alpha: float = ALPHA,
+) -> tuple[Finding, ...]:
+    """Test whether a trial depends on which cell ran before it (carry-over) or on its position in the block.
+
+    `values` and `positions` map cell ids to shape (K,): the value (NaN: missing; it must be above 0) and the position,
+    from 0, at which it ran in its block (NaN: it did not run). `kind` maps cells to what they are: a null copy is the
+    same kind as the cell it copies. Each effect is the F test of its columns in the linear model log value = block +
+    cell + effect, on values drawn in to three spreads (median polish; Tukey 1977), their p values doubled as they are
+    two. A carry-over is severe when it changes a ratio to the baseline by over 0.5 %; `corrected` has the ratios that
+    the model leaves (Jones and Kenward, "Design and Analysis of Cross-Over Trials", 3rd ed., 5). A position that
+    matters is a warning: order is random, so it costs precision and no bias.
+    """
+    names = list(values)
+    data = np.array([values[name] for name in names], dtype=np.float64).T
+    place = np.array([positions[name] for name in names], dtype=np.float64).T
+    kinds = [(kind or {}).get(name, name) for name in names]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logs = np.where(data > 0, np.log(data), np.nan)
+    levels = sorted(set(kinds))
+    before = _before(place, np.array([levels.index(one) for one in kinds]))
+    block, cell = (np.asarray(index) for index in np.indices(logs.shape))
+    findings = []
+    for name, factor in (("carry-over", before), ("position", place)):
+        use = ~np.isnan(logs) & ~np.isnan(factor)
+        fitted = _f_test(_drawn_in(logs)[use], block[use], cell[use], factor[use].astype(np.int64))
+        if fitted is None:
+            continue
+        p = min(1.0, 2 * fitted.p)
+        if p >= alpha:
+            continue
+        effect, corrected, bias = fitted.effect, {}, 0.0
+        if name == "carry-over":
+            origin = names.index(baseline)
+            for i, other in enumerate(names):
+                if i != origin and {i, origin} <= set(fitted.cells):
+                    plain, allowed, half = fitted.difference(i, origin)
+                    bias = max(bias, abs(allowed - plain))
+                    low, high = allowed - half, allowed + half
+                    corrected[other] = (float(np.exp(allowed)), float(np.exp(low)), float(np.exp(high)))
+        severe = bias > SEVERE_BIAS
+        what = "on what ran before it" if name == "carry-over" else "on its position in the block"
+        costs = f"; ratios are off by up to {bias:.1%}" if name == "carry-over" else ""
+        findings.append(
+            Finding(
+                name,
+                Severity.SEVERE if severe else Severity.WARNING,
+                f"a trial depends {what}, by {np.expm1(effect):.1%}{costs}",
+                float(np.expm1(effect)),
+                p,
+                corrected,
+            )
+        )
+    return tuple(findings)
+
+
+def _before(place: Array, kinds: Index) -> Array:
+    """The kind that ran before each trial, shape (K, cells), NaN for the run's first and for what did not run."""
+    before = np.full(place.shape, np.nan)
+    previous = np.nan
+    for row in range(place.shape[0]):
+        for cell in np.argsort(place[row]).tolist():
+            if not np.isnan(place[row, cell]):
+                before[row, cell] = previous
+                previous = float(kinds[cell])
+    return before
+
+
+def _drawn_in(logs: Array) -> Array:
+    """The values with those further than three spreads from cell and block drawn in to there."""
+    with np.errstate(all="ignore"):
+        fit = np.zeros_like(logs)
+        for _ in range(2):
+            fit += _nanmedian(logs - fit, 0)
+            fit += _nanmedian(logs - fit, 1)
+        residual = logs - fit
+        away = np.abs(residual[~np.isnan(residual)])
+        away = away[away > _ROUNDING]  # medians of small blocks leave many residuals of exactly nothing
+        reach = _WINSOR * 1.4826 * float(np.median(away)) if away.size else 0.0
+    return np.asarray(fit + np.clip(residual, -reach, reach), dtype=np.float64) if reach > 0 else logs
+
+
+def _nanmedian(values: Array, axis: int) -> Array:
+    ordered = np.sort(values, axis=axis)
+    count = (~np.isnan(values)).sum(axis=axis, keepdims=True)
+    low = np.take_along_axis(ordered, np.maximum((count - 1) // 2, 0), axis=axis)
+    high = np.take_along_axis(ordered, np.minimum(count // 2, values.shape[axis] - 1), axis=axis)
+    return np.where(count > 0, (low + high) / 2, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """The factor's p and range, and both models' effects of `cells`; `scatter` is the covariance of the second's."""
+
+    p: float
+    effect: float
+    cells: list[int]
+    plain: Array
+    allowed: Array
+    scatter: Array
+    left: int  # degrees of freedom
+
+    def difference(self, cell: int, origin: int) -> tuple[float, float, float]:
+        """Log ratio of two cells without and with the factor, and the half-width of the latter's 95 % interval."""
+        from scipy.special import stdtrit
+
+        i, j = self.cells.index(cell), self.cells.index(origin)
+        variance = self.scatter[i, i] + self.scatter[j, j] - 2 * self.scatter[i, j]
+        half = float(stdtrit(self.left, 0.975)) * float(np.sqrt(max(variance, 0.0)))
+        return float(self.plain[i] - self.plain[j]), float(self.allowed[i] - self.allowed[j]), half
+
+
+def _f_test(y: Array, block: Index, cell: Index, factor: Index) -> _Fit | None:
+    """The F test of the factor beside blocks and cells; None if there is too little to tell."""
+    plain, cells = _columns(block, cell)
+    full = np.hstack([plain, *[(factor == level)[:, None] for level in np.unique(factor)[1:]]])
+    if full.shape[1] == plain.shape[1]:
+        return None
+    reduced_fit, reduced_rss, reduced_rank = _least_squares(plain, y)
+    full_fit, full_rss, full_rank = _least_squares(full, y)
+    left = y.size - full_rank
+    if full_rank == reduced_rank or left < MIN_TRIALS_LEFT or full_rss <= 1e-24 * max(float(y @ y), 1e-300):
+        return None
+    from scipy.special import fdtrc
+
+    f = (reduced_rss - full_rss) / (full_rank - reduced_rank) / (full_rss / left)
+    shifts = np.append(full_fit[plain.shape[1] :], 0.0)
+    mine = slice(plain.shape[1] - len(cells), plain.shape[1])
+    return _Fit(
+        p=float(fdtrc(full_rank - reduced_rank, left, max(f, 0.0))),
+        effect=float(np.ptp(shifts)),
+        cells=cells,
+        plain=reduced_fit[mine],
+        allowed=full_fit[mine],
+        scatter=np.linalg.pinv(full.T @ full)[mine, mine] * full_rss / left,
+        left=left,
+    )
+
+
+def _columns(block: Index, cell: Index) -> tuple[Array, list[int]]:
+    blocks, cells = np.unique(block), np.unique(cell)
+    columns = [block[:, None] == blocks[None, 1:], cell[:, None] == cells[None, :]]
+    return np.hstack(columns).astype(np.float64), [int(one) for one in cells]
+
+
+def _least_squares(design: Array, y: Array) -> tuple[Array, float, int]:
+    fit, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
+    residual = y - design @ fit
+    return np.asarray(fit, dtype=np.float64), float(residual @ residual), int(rank)
+
+
+def trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
+    """Test whether the ratio itself changed in the course of the run: Spearman's rank correlation of d with the block.
+
+    `d`, shape (K,), are log ratios, NaN where missing. A host that gets slower for all cells alike cancels and is no
+    finding. Reported with the change over the run by Theil and Sen's median slope (Sen 1968); a warning if that exceeds
+    `margin`, as no single ratio then describes the run, else a note.
+    """
+    block = np.flatnonzero(~np.isnan(d)).astype(np.float64)
+    x = d[~np.isnan(d)]
+    n = x.size
+    if n < MIN_TRIALS_LEFT or np.ptp(x) == 0:
+        return None
+    from scipy.special import stdtr
+
+    ranks = _ranks(x)
+    rho = float(np.corrcoef(ranks, block)[0, 1])
+    t = abs(rho) * np.sqrt((n - 2) / max(1 - rho**2, 1e-12))
+    p = 2 * float(stdtr(n - 2, -t))
+    if p >= alpha:
+        return None
+    first, second = np.triu_indices(n, 1)
+    change = float(np.median((x[second] - x[first]) / (block[second] - block[first]))) * float(np.ptp(block))
+    severity = Severity.WARNING if abs(change) > np.log1p(margin) else Severity.NOTE
+    return Finding(
+        "trend", severity, f"the ratio changed by {np.expm1(change):+.1%} in the course of the run",
+        float(np.expm1(change)), p,
+    )  # fmt: skip
+
+
+def _ranks(x: Array) -> Array:
+    """Ranks from 1, ties with their average."""
+    ordered = np.sort(x)
+    return (np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1) / 2
+
+
+def clock_disagreement(host_s: Sequence[float], guest_s: Sequence[float]) -> Finding | None:
+    """Compare durations, seconds, that the host's and the guest's clock gave of the same iterations.
+
+    By the median of |guest / host - 1|: a warning above 1 %, severe above 5 %, when the guest's own figures (processor
+    time, a tool's rate) cannot be believed; None otherwise. Pairs that are not finite and above 0 are left out.
+    """
+    host, guest = np.asarray(host_s, dtype=np.float64), np.asarray(guest_s, dtype=np.float64)
+    usable = np.isfinite(host) & np.isfinite(guest) & (host > 0) & (guest > 0)
+    if not usable.any():
+        return None
+    apart = guest[usable] / host[usable] - 1
+    middle = float(np.median(np.abs(apart)))
+    if middle <= CLOCKS_APART:
+        return None
+    return Finding(
+        "clocks",
+        Severity.SEVERE if middle > CLOCKS_FAR_APART else Severity.WARNING,
+        f"the guest's clock is off by {float(np.median(apart)):+.1%} in a typical iteration",
+        middle,
+    )

@@ -1,0 +1,292 @@
+"""Four answers about a cell: typical run, total, slow runs, first run."""
+
+import math
+
+import numpy as np
+import pytest
+
+from guestmark.core.model import Better
+from guestmark.stats import (
+    Answers,
+    Estimand,
+    Verdict,
+    compare_slow,
+    compare_trials,
+    sign_flip_p,
+    slow_runs,
+    unseen,
+)
+from guestmark.stats.tails import (
+    counts_p,
+    effective_size,
+    intraclass_correlation,
+    quantile_ratio,
+    share_difference,
+    share_interval,
+    slow_counts,
+)
+from guestmark.stats.total import (
+    blocks_for_equal_totals,
+    ratio_interval,
+    total_equivalence_p,
+    total_p,
+    trials_to_see,
+    unseen_share,
+    with_unseen,
+)
+from guestmark.stats.trials import withheld
+
+
+def trials(seed: int, blocks: int = 12, m: int = 7, level: float = 1.0, spread: float = 0.01) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return level * np.exp(generator.normal(0, spread, (blocks, 1)) + generator.normal(0, spread, (blocks, m)))
+
+
+def with_tail(values: np.ndarray, share: float = 0.1, factor: float = 2.0, seed: int = 99) -> np.ndarray:
+    hit = np.random.default_rng(seed).random(values.shape) < share
+    return np.where(hit, factor * values, values)
+
+
+def answers(cell: np.ndarray, baseline: np.ndarray, better: Better = Better.LOWER, **more) -> Answers:
+    return compare_trials({"base": baseline, "cell": cell}, "base", better=better, margin=0.03, **more)[
+        "cell"
+    ]
+
+
+def test_a_tail_changes_total_and_slow_runs_and_not_the_typical_run():
+    found = answers(with_tail(trials(1, 20)), trials(2, 20))
+    assert found.typical.verdict is Verdict.NO_DIFFERENCE
+    assert found.total.verdict is Verdict.SLOWER
+    assert found.total.ratio == pytest.approx(1.1, abs=0.04)
+    assert found.slow.verdict is Verdict.SLOWER
+    assert found.slow.difference == pytest.approx(0.1, abs=0.04)
+    assert found.slow.baseline.slow == 0
+    assert found.slow.ratio == pytest.approx(2, abs=0.1)
+    assert not found.slow.unsettled
+
+
+def test_equal_cells_are_equal_in_the_typical_run_alone():
+    found = answers(trials(1), trials(2))
+    assert found.typical.verdict is Verdict.NO_DIFFERENCE
+    assert (found.total.verdict, found.slow.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
+    assert found.total.reason == "rare slow runs need 398 blocks to be excluded"
+    assert found.slow.reason == "none seen; 59 blocks could say so"
+    low, high = found.total.unseen_ci
+    assert low < found.total.ci[0] < found.total.ci[1] < high
+    many = answers(trials(1, 400, 1), trials(2, 400, 1))
+    assert many.total.verdict is Verdict.NO_DIFFERENCE
+    assert many.slow.verdict is Verdict.NO_DIFFERENCE
+
+
+def test_everything_is_slower_where_all_iterations_are():
+    found = answers(trials(1, level=1.5), trials(2))
+    assert (found.typical.verdict, found.total.verdict) == (Verdict.SLOWER, Verdict.SLOWER)
+    assert found.slow.difference == 0  # slow is relative to the cell's own typical run
+    assert found.typical.ratio == pytest.approx(1.5, rel=0.01)
+
+
+def test_rates_are_what_their_times_are():
+    cell, baseline = with_tail(trials(1, 20)), trials(2, 20)
+    times = answers(cell, baseline)
+    rates = answers(1 / cell, 1 / baseline, Better.HIGHER)
+    assert rates.typical.ratio == pytest.approx(1 / times.typical.ratio)
+    assert rates.total.ratio == pytest.approx(1 / times.total.ratio)
+    assert rates.total.ci == pytest.approx((1 / times.total.ci[1], 1 / times.total.ci[0]))
+    assert (rates.total.verdict, rates.slow.verdict) == (times.total.verdict, times.slow.verdict)
+    assert rates.slow.p == times.slow.p
+
+
+def test_failed_trials_and_null_copies_are_left_out():
+    cell, copy = trials(1), trials(3)
+    cell[3] = np.nan
+    found = compare_trials(
+        {"base": trials(2), "copy": copy, "cell": cell},
+        "base",
+        better=Better.LOWER,
+        margin=0.03,
+        null_pairs=[("copy", "base")],
+    )
+    assert list(found) == ["cell"]
+    assert (found["cell"].typical.n, found["cell"].total.n, found["cell"].slow.n) == (11, 11, 11)
+    assert found["cell"].typical.noise_floor is not None
+    assert found["cell"].total.noise_floor is not None
+
+
+def test_unequal_iterations_are_refused():
+    with pytest.raises(ValueError, match="unequal iterations"):
+        answers(trials(1, m=7), trials(2, m=1))
+
+
+def test_first_runs_are_compared_where_they_are_known():
+    generator = np.random.default_rng(4)
+    first = {
+        "base": np.exp(generator.normal(0, 0.02, 12)),
+        "cell": 1.8 * np.exp(generator.normal(0, 0.02, 12)),
+    }
+    found = answers(trials(1), trials(2), first=first)
+    assert found.first.estimand is Estimand.FIRST
+    assert found.first.verdict is Verdict.SLOWER
+    assert found.first.ratio == pytest.approx(1.8, rel=0.05)
+    assert answers(trials(1), trials(2)).first is None
+
+
+def test_verdicts_can_be_withheld_and_figures_stay():
+    found = answers(with_tail(trials(1, 20)), trials(2, 20))
+    taken = withheld(found, "carry-over")
+    assert {taken.typical.verdict, taken.total.verdict, taken.slow.verdict} == {Verdict.INCONCLUSIVE}
+    assert (taken.total.ratio, taken.slow.p) == (found.total.ratio, found.slow.p)
+    assert taken.slow.reason == "carry-over"
+
+
+# --- slow runs ---
+
+
+def test_slow_runs_are_counted_against_the_cells_own_typical_run():
+    values = np.ones((10, 5))
+    values[0, 0], values[3, 1], values[3, 2] = 1.6, 2.5, 1.4
+    found = slow_runs(7 * values)
+    assert (found.slow, found.over_twice, found.slow_trials) == (2, 1, 2)
+    assert (found.trials, found.iterations, found.typical) == (10, 50, 7)
+    assert found.largest == 17.5
+    assert found.share == 0.04
+    assert found.share_ci[0] < 0.04 < found.share_ci[1]
+    with pytest.raises(ValueError, match="no trial"):
+        slow_runs(np.full((3, 2), np.nan))
+
+
+def test_a_slow_trial_is_one_event_however_many_iterations_it_holds():
+    whole = np.array([0.0, 0, 0, 7, 0, 0, 0, 7, 0, 0])
+    scattered = np.array([1.0, 2, 1, 1, 2, 1, 2, 1, 1, 2])
+    assert intraclass_correlation(whole, 7) == pytest.approx(1)
+    assert intraclass_correlation(scattered, 7) == 0
+    assert intraclass_correlation(np.array([0.0] * 9 + [7]), 7) is None  # one event says nothing
+    assert effective_size(10, 7, 1.0) == 10
+    assert effective_size(10, 7, 0.0) == 70
+    assert effective_size(10, 7, None) == 10
+    wide, narrow = share_interval(whole, 7, 1.0), share_interval(scattered, 7, 0.0)
+    assert wide[1] - wide[0] > 2 * (narrow[1] - narrow[0])
+
+
+def test_the_interval_of_a_share_is_clopper_and_pearsons():
+    from scipy.stats import binomtest
+
+    counts = np.array([1.0, 0, 0, 2, 0, 0, 0, 1, 0, 0])
+    expected = binomtest(4, 30).proportion_ci(method="exact")
+    assert share_interval(counts, 3, 0.0) == pytest.approx((expected.low, expected.high))
+    assert share_interval(np.zeros(10), 3, None) == pytest.approx((0.0, 1 - 0.025**0.1))
+    d, (low, high) = share_difference(counts, np.zeros(10), 3)
+    assert low < d < high
+
+
+def test_too_few_slow_trials_decide_nothing_and_are_worth_going_on_for():
+    cell = trials(1, 10)
+    cell[2] *= 2
+    cell[5, 3] *= 2
+    found = answers(cell, trials(2, 10)).slow
+    assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, "too few slow runs to tell")
+    assert found.unsettled
+    longer = trials(1, 20)
+    longer[2] *= 2
+    longer[5, 3] *= 2
+    assert not answers(longer, trials(2, 20)).slow.unsettled  # 20 blocks are as many as that is worth
+    once = trials(1, 10)
+    once[2] *= 2
+    assert not answers(once, trials(2, 10)).slow.unsettled
+
+
+def test_slow_runs_of_whole_machines_are_not_claimed_from_few_machines():
+    """Three slow machines of 12 hold 21 slow iterations: Fisher's test on iterations would be sure."""
+    cell = trials(1)
+    cell[[1, 4, 9]] *= 2
+    found = answers(cell, trials(2)).slow
+    assert found.cell.slow == 21
+    assert found.p == 0.25
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
+def test_cells_without_ratios_have_no_slow_runs():
+    values = {"base": trials(1), "zero": np.zeros((12, 7)), "gone": np.full((12, 7), np.nan)}
+    assert compare_slow(values, "base", better=Better.LOWER) == {}
+
+
+@pytest.mark.parametrize("blocks", [3, 10, 20])
+def test_the_test_of_counts_is_the_sign_flip_test(blocks):
+    generator = np.random.default_rng(blocks)
+    for _ in range(50):
+        excess = generator.integers(-3, 8, blocks)
+        assert counts_p(excess) == pytest.approx(sign_flip_p(excess.astype(float)), rel=1e-9)
+    assert counts_p(np.zeros(blocks, dtype=np.int64)) == 1
+    assert counts_p(np.full(blocks, 7)) == 2.0 ** (1 - blocks)
+
+
+def test_slow_counts_leave_missing_trials_missing():
+    values = np.ones((3, 2))
+    values[1] = np.nan
+    assert np.isnan(slow_counts(values)).tolist() == [False, True, False]
+
+
+def test_the_interval_of_a_quantiles_ratio_holds_it():
+    covered = 0
+    for seed in range(200):
+        cell, base = trials(2 * seed, 30, 3, 1.3, 0.05), trials(2 * seed + 1, 30, 3, 1.0, 0.05)
+        ratio, ends = quantile_ratio(cell, base)
+        assert ends is None or ends[0] <= ratio <= ends[1]
+        covered += ends is None or ends[0] <= 1.3 <= ends[1]
+    assert covered >= 186
+    assert quantile_ratio(trials(1, 3, 3), trials(2, 3, 3))[1] is None
+
+
+# --- total ---
+
+
+def test_fiellers_interval_is_where_the_t_test_does_not_reject():
+    from scipy.stats import ttest_1samp
+
+    generator = np.random.default_rng(1)
+    x, y = generator.normal(3, 0.4, 10), generator.normal(2, 0.3, 10)
+    low, high = ratio_interval(x, y, 0.95)
+    assert [ttest_1samp(x - end * y, 0).pvalue for end in (low, high)] == pytest.approx([0.05, 0.05])
+    assert low < x.mean() / y.mean() < high
+    huge = ratio_interval(1e200 * x, 1e-200 * y, 0.95)
+    assert huge is None or math.isinf(huge[1])
+
+
+def test_a_baseline_that_may_be_nothing_has_no_interval():
+    assert ratio_interval(np.array([1.0, 1.1]), np.array([0.01, 3.0])) is None
+    assert ratio_interval(np.array([1.0]), np.array([1.0])) is None
+
+
+def test_totals_test_is_exact_and_equivalence_no_certainty():
+    x = np.array([1.1, 1.2, 1.15, 1.3, 1.12, 1.18])
+    assert total_p(x, np.ones(6)) == 2.0**-5
+    assert total_equivalence_p(np.ones(6), np.ones(6), 0.03) == 2.0**-6
+    assert total_equivalence_p(x, np.ones(6), 0.03) > 0.9
+    assert total_equivalence_p(np.ones(1), np.ones(1), 0.03) == 1
+
+
+# --- what could not be seen ---
+
+
+@pytest.mark.parametrize("trials_run", [1, 10, 59, 99])
+def test_the_largest_share_that_stays_unseen_with_five_percent(trials_run):
+    assert (1 - unseen_share(trials_run)) ** trials_run == pytest.approx(0.05)
+    assert trials_to_see(unseen_share(trials_run)) == trials_run
+
+
+def test_what_could_not_be_seen_shrinks_with_the_trials():
+    assert unseen_share(0) == 1
+    assert with_unseen((0.9, 1.1), 10, 2.0) == pytest.approx((0.9 / 1.2589, 1.1 * 1.2589), rel=1e-4)
+    assert with_unseen((0.9, 1.1), 10)[1] == pytest.approx(1.1 * (1 + 4 * 0.2589), rel=1e-4)
+    assert blocks_for_equal_totals(0.03) == 398
+    assert blocks_for_equal_totals(0.03, 2.0) == 99
+    with pytest.raises(ValueError, match="share"):
+        trials_to_see(0)
+
+
+def test_rare_iterations_and_rare_machines_are_two_things():
+    each_by_chance = unseen(10, 7)
+    assert each_by_chance.machines == pytest.approx(1 - 0.05**0.1)
+    assert each_by_chance.iterations == pytest.approx(1 - 0.05 ** (1 / 70))
+    assert unseen(10, 7, None).iterations == pytest.approx(each_by_chance.machines)
+    assert each_by_chance.iterations < unseen(10, 7, 0.3).iterations < each_by_chance.machines
+    assert unseen(0, 7).machines == 1
