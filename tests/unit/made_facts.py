@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from msgspec.structs import fields
-
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Fact, Findings, Flushes, Program
 from guestmark.core.machine_facts import GuestMachine, Inside
@@ -54,8 +52,3 @@ def call(median_ns: float, **counted: float) -> Call:
         clock_ns=0.0,
         per_operation=counted,
     )
-
-
-def keys(kind: type[Fact]) -> list[str]:
-    """Those under which facts of that type are kept."""
-    return [known.encode_name for known in fields(kind)]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import guestmark.workloads
-from guestmark.core.facts import Facts
+from guestmark.core.facts import Facts, keys
 from guestmark.core.findings import TARGET, Counted, Fact, Findings, Flushes, Mount, Program, programs
 from guestmark.core.machine_facts import GuestMachine, MachineFacts
 from guestmark.core.model import Trial, TrialStatus
@@ -101,7 +101,7 @@ def test_facts_of_another_form_are_as_good_as_absent_and_kept() -> None:
     assert facts == Facts(odd)
 
 
-KEYS = sorted({known for kind in every_kind() for known in made_facts.keys(kind)})
+KEYS = sorted({known for kind in every_kind() for known in keys(kind)})
 
 
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), JSON, max_size=8))
@@ -119,13 +119,13 @@ def test_a_key_has_one_owner() -> None:
     """But for those of machines, of which a trial has one, and `inner`, which a network boot has in place of them."""
     owners = [kind for kind in every_kind() if not issubclass(kind, MachineFacts)]
     assert {Netboot, Oltp, Syscalls, Boot, Flushes} <= set(owners)
-    counts = Counter(key for kind in owners for key in made_facts.keys(kind))
+    counts = Counter(key for kind in owners for key in keys(kind))
     assert [key for key, count in counts.items() if count > 1] == []
-    machines = {key for kind in every_kind() if kind not in owners for key in made_facts.keys(kind)}
+    machines = {key for kind in every_kind() if kind not in owners for key in keys(kind)}
     assert machines & counts.keys() == {"inner"}
 
 
 @pytest.mark.parametrize("kind", every_kind(), ids=lambda kind: kind.__name__)
 def test_a_name_cannot_make_one_fact_look_like_another(kind: type[Fact]) -> None:
-    named = {f"{name}_{key}" for name in (TARGET, "server") for key in made_facts.keys(kind)}
-    assert not named & {key for other in every_kind() for key in made_facts.keys(other)}
+    named = {f"{name}_{key}" for name in (TARGET, "server") for key in keys(kind)}
+    assert not named & {key for other in every_kind() for key in keys(other)}

@@ -15,7 +15,7 @@ from test_facts import every_kind
 
 import recorded
 from guestmark.core.facts import Facts
-from guestmark.core.findings import TARGET, Flushes, flat
+from guestmark.core.findings import TARGET, Flushes, Mount, flat
 from guestmark.core.machine_facts import NestedMachine
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import RunState, StoredRun
@@ -27,7 +27,7 @@ from guestmark.workloads.boot.facts import Boot
 from guestmark.workloads.fio.facts import Fio
 from guestmark.workloads.guestfs.facts import Guestfs
 from guestmark.workloads.netboot.facts import Netboot
-from guestmark.workloads.oltp.facts import SERVER
+from guestmark.workloads.oltp.facts import SERVER, Oltp
 
 COMMAND, CALLS, FILESYSTEMS = "20261122-215509-9ty", "20261122-220649-srp", "20261122-220722-vtf"
 INITCALLS, STARTS, PEERS = "20261122-215946-1h9", "20261122-220028-5rn", "20261122-215543-e67"
@@ -101,6 +101,12 @@ def test_every_fact_belongs_to_a_type_and_comes_out_the_same(runs: Mapping[str, 
                 if found is not None:
                     read |= {f"{name}_{key}" if name else key: value for key, value in flat(found).items()}
         assert json.loads(json.dumps(read)) == trial.facts.kept
+
+
+def test_what_only_goes_wrong_elsewhere_has_its_key() -> None:
+    """Caches that a user may not drop, and the log of a server that died: no recorded run has these."""
+    assert flat(Mount(caches="not dropped")) == {"caches": "not dropped"}
+    assert flat(Oltp(server_log="[ERROR]")) == {"server_log": "[ERROR]"}
 
 
 def test_programs_and_missing_features_are_still_said(runs: Mapping[str, StoredRun]) -> None:

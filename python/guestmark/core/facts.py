@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ class Facts:
     __slots__ = ("kept",)
     kept: Mapping[str, Any]  # by key, in builtin types: as it is stored, and shown in result documents
 
-    def __init__(self, kept: Mapping[str, Any] = MappingProxyType({})) -> None:
-        self.kept = kept
+    def __init__(self, kept: Mapping[str, Any] | None = None) -> None:
+        self.kept = {} if kept is None else kept
 
     def of(self, kind: type[F], name: str = "") -> F | None:
         """The facts of that type, added under that name.
@@ -32,8 +32,7 @@ class Facts:
         import msgspec
 
         start = prefix(name)
-        keys = [known.encode_name for known in msgspec.structs.fields(kind)]
-        found = {key: self.kept[start + key] for key in keys if start + key in self.kept}
+        found = {key: self.kept[start + key] for key in keys(kind) if start + key in self.kept}
         if not found:
             return None
         try:
@@ -44,10 +43,18 @@ class Facts:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Facts) and self.kept == other.kept
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment] # mappings have none
 
     def __repr__(self) -> str:
         return f"Facts({self.kept!r})"
+
+
+@functools.cache
+def keys(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The keys under which facts of that type are kept."""
+    import msgspec
+
+    return tuple(known.encode_name for known in msgspec.structs.fields(kind))
 
 
 def prefix(name: str) -> str:

@@ -22,13 +22,16 @@ class Fact(msgspec.Struct, omit_defaults=True):
 F = TypeVar("F", bound=Fact)
 
 
+_DIGEST, _HOST_DIGEST = "binary_sha256", "host_binary_sha256"
+
+
 class Program(Fact, kw_only=True):
     """A program that was run: where it is on the machine and on this host, and the digests of both files."""
 
     path: str = msgspec.field(name="binary")
-    sha256: str = msgspec.field(name="binary_sha256")
+    sha256: str = msgspec.field(name=_DIGEST)
     host_path: str = msgspec.field(name="host_binary")  # empty when it is not there
-    host_sha256: str = msgspec.field(name="host_binary_sha256")  # empty when it cannot be read
+    host_sha256: str = msgspec.field(name=_HOST_DIGEST)  # empty when it cannot be read
     xxh3: str | None = msgspec.field(name="binary_xxh3", default=None)  # of a large file, compared instead
 
 
@@ -88,10 +91,6 @@ def flat(fact: Fact) -> dict[str, Any]:
 
 def programs(facts: Facts) -> list[Program]:
     """All programs that a trial ran, under whatever name, in the order in which they were found."""
-    digest, on_host = (
-        known.encode_name for known in msgspec.structs.fields(Program) if known.name.endswith("sha256")
-    )
-    names = [key.removesuffix(digest) for key in facts.kept if key.endswith(digest)]
-    theirs = [name.removesuffix("_") for name in names if not f"{name}{digest}".endswith(on_host)]
-    found = [facts.of(Program, name) for name in theirs]
+    digests = [key for key in facts.kept if key.endswith(_DIGEST) and not key.endswith(_HOST_DIGEST)]
+    found = [facts.of(Program, key.removesuffix(_DIGEST).removesuffix("_")) for key in digests]
     return [program for program in found if program is not None]
