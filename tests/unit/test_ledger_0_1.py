@@ -17,8 +17,9 @@ import recorded
 from guestmark.core.facts import Facts
 from guestmark.core.findings import TARGET, Flushes, Mount, flat
 from guestmark.core.machine_facts import NestedMachine
+from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
-from guestmark.ledger.model import RunState, StoredRun
+from guestmark.ledger.model import StoredRun
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
