@@ -16,7 +16,6 @@ from scipy.special import stdtrit
 from guestmark.core.model import Better
 from guestmark.stats import (
     Answers,
-    Severity,
     Table,
     Verdict,
     compare_table,
@@ -171,7 +170,7 @@ def decided(
                 "baseline",
                 kind={"copy": "baseline"},
             )
-            severe = any(finding.severity is Severity.SEVERE for finding in findings)
+            severe = any("cell" in finding.cells for finding in findings)
             allowed = [finding.corrected["cell"] for finding in findings if "cell" in finding.corrected]
             yield (
                 int(n),

@@ -14,15 +14,15 @@ from guestmark.core import registry
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.page.figures import split
 from guestmark.plan.outline import Overrides
 from guestmark.platforms import phases as steps
 from guestmark.platforms.process import Console, SupervisedProcess
-from guestmark.report.figures import split
-from guestmark.report.sections.phases import slowest
 from guestmark.workloads.boot import initcalls
 from guestmark.workloads.boot import metrics as boot_metrics
 from guestmark.workloads.boot.facts import Initcall, Initcalls
 from guestmark.workloads.boot.plan import build
+from guestmark.workloads.boot.sections import slowest
 from guestmark.workloads.boot.workload import BootWorkload, durations
 from guestmark.workloads.guestfs import run as guestfs_run
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +12,9 @@ from pathlib import Path
 import capture_files as cf
 import pytest
 from capture_traffic import need, run
+from rich.console import Console
 
+from guestmark.capture import picture, table
 from guestmark.capture.binary import Selection, analyse, analyse_file, capture_binary
 from guestmark.capture.model import Connection, Trace
 
@@ -226,6 +230,33 @@ def test_the_exported_packet_list(tmp_path: Path) -> None:
     assert trace.format == "csv"
     assert trace.counters["inferred"] == 2
     assert trace.counters["other"] == 1
+
+
+def test_names_of_hosts_in_an_export_are_inert(tmp_path: Path) -> None:
+    """A name may be any text: a terminal must not obey it, nor a page hold it as markup."""
+    evil = "\x1b]0;owned\x07[bold]\u202e<b>x</b>"
+    rows = [
+        (evil, "s", "1028 > 80 [SYN] Seq=0 Win=65535 Len=0 MSS=1460"),
+        ("s", evil, "80 > 1028 [SYN, ACK] Seq=0 Ack=1 Win=5840 Len=0 MSS=1460"),
+        (evil, "s", "1028 > 80 [ACK] Seq=1 Ack=1 Win=65535 Len=100"),
+        ("s", evil, "80 > 1028 [ACK] Seq=1 Ack=101 Win=5840 Len=1000"),
+    ]
+    text = LIST_HEADER
+    for number, (source, target, info) in enumerate(rows, 1):
+        text += f'"{number}","0.00{number}","{source}","{target}","TCP","1200","{info}"\n'
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    document, _ = analyse(Selection((str(path),)), histograms=True, sequence=True)
+    out = io.StringIO()
+    console = Console(file=out, width=160, force_terminal=True, color_system=None)
+    for by in ("connection", "endpoint"):
+        console.print(table.render(document.files[0], by, named=True, width=160))
+    assert out.getvalue().count("[bold]") == 2
+    page = picture.render(document)
+    for shown in (out.getvalue(), page):
+        assert "\\x1b]0;owned\\x07[bold]\\u202e" in shown
+        assert not re.search("[\x1b\x07\u202e]", shown)
+    assert "<b>x</b>" not in page
 
 
 def test_the_packet_list_of_real_wireshark_code(tmp_path: Path) -> None:

@@ -207,6 +207,24 @@ def test_on_until_precise_then_never_on_significance():
     assert decide(plan, slower(9), 12).state is RunState.COMPLETE  # known to a small part of what it is
 
 
+def test_on_while_slow_runs_are_seen_that_so_few_blocks_cannot_call():
+    plan = make_plan(precision=0.02, time_limit_s=1e9)
+
+    def trials(blocks, slow_blocks):
+        return [
+            replace(trial, measurements=(Measurement(WALL, 1.0, (1.0, 1.0, 2.2 if hit else 1.0)),))
+            for trial in noisy(plan, blocks, 0.0001)
+            for hit in [trial.cell_id == "uml" and trial.block in slow_blocks]
+        ]
+
+    assert decide(plan, trials(10, {3}), 10).state is RunState.COMPLETE  # once is no pattern
+    going_on = decide(plan, trials(10, {3, 7}), 10)
+    assert going_on.state is None
+    assert going_on.goal == 20
+    assert decide(plan, trials(10, {1, 2, 3, 5, 7, 9}), 10).state is RunState.COMPLETE  # called: 6 against 0
+    assert decide(plan, trials(20, {3, 7}), 20).state is RunState.COMPLETE  # as many as it is worth
+
+
 def test_the_time_limit_ends_a_run_between_blocks():
     plan = make_plan(precision=0.0001, time_limit_s=100.0)  # a block costs 6 s
     assert decide(plan, noisy(plan, 15, 0.1), 15).state is None

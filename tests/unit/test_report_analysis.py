@@ -1,12 +1,15 @@
 """What an analysis says of constructed runs."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from report_runs import EXEC, MEMORY, constructed, host_uml_tcg, memory_sweep
 
-from guestmark.core.model import Cell, CellStatus, TrialStatus
+from guestmark.core.model import Cell, CellStatus, Measurement, TrialStatus
 from guestmark.core.platform_spec import HOST, PlatformSpec
+from guestmark.ledger.model import StoredRun
 from guestmark.stats import Verdict
 from guestmark.stats.analysis import analyse
 
@@ -76,6 +79,74 @@ def test_a_null_cell_that_differs_takes_every_verdict_back() -> None:
     assert "null" in uml.reason
 
 
+def run_of_iterations(*, carry: float = 0.0, tail: float = 0.0, blocks: int = 20, held: int = 5) -> StoredRun:
+    """Three equal cells in random order, `held` iterations a trial; a trial after uml takes longer by `carry`, and a
+    share `tail` of uml's iterations twice as long.
+    """
+    run = host_uml_tcg(blocks=blocks)
+    generator = np.random.default_rng(6)
+    ids = ["host", "uml", "host#2"]
+    by_place = {(trial.cell_id, trial.block): trial for trial in run.trials}
+    trials, before = [], ""
+    for block in range(blocks):
+        for order, i in enumerate(generator.permutation(3)):
+            values = np.exp(
+                generator.normal(0, 0.01, held) + generator.normal(0, 0.01) + carry * (before == "uml")
+            )
+            values[(generator.random(held) < tail) & (ids[i] == "uml")] *= 2
+            measurement = Measurement(run.plan.metrics[0], float(np.median(values)), tuple(values.tolist()))
+            trials.append(replace(by_place[ids[i], block], order=order, measurements=(measurement,)))
+            before = ids[i]
+    return replace(run, trials=tuple(trials))
+
+
+def test_slow_runs_are_told_beside_an_equal_typical_run() -> None:
+    run = run_of_iterations(tail=0.15)
+    cells = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    answers = cells["uml"].answers
+    assert answers is not None
+    assert answers.total is not None
+    assert answers.slow is not None
+    assert cells["uml"].comparison["wall_s"].verdict is Verdict.NO_DIFFERENCE
+    assert (answers.total.verdict, answers.slow.verdict) == (Verdict.SLOWER, Verdict.SLOWER)
+    assert answers.slow.cell.slow > 5
+    assert answers.slow.baseline.slow == 0
+    assert cells["host"].answers is None
+    assert cells["host#2"].answers is None
+
+
+def test_cells_with_unequal_iterations_have_a_typical_run_only() -> None:
+    run = run_of_iterations()
+    cut = [
+        replace(
+            one, measurements=(replace(one.measurements[0], iterations=one.measurements[0].iterations[:1]),)
+        )
+        if one.cell_id == "uml"
+        else one
+        for one in run.trials
+    ]
+    cells = {result.cell.id: result for result in analyse(run.plan, cut).cells}
+    assert cells["uml"].answers is None
+    assert cells["uml"].comparison["wall_s"].verdict is Verdict.NO_DIFFERENCE
+
+
+def test_what_a_cell_leaves_behind_takes_verdicts_back() -> None:
+    sound = run_of_iterations()
+    assert analyse(sound.plan, sound.trials).workloads[0].findings == ()
+    run = run_of_iterations(carry=0.1)
+    (workload,) = analyse(run.plan, run.trials).workloads
+    assert [finding.name for finding in workload.findings] == ["carry-over"]
+    assert workload.findings[0].cells == ("uml",)
+    assert workload.downgraded == ()
+    uml = next(result for result in workload.cells if result.cell.id == "uml")
+    assert (uml.comparison["wall_s"].verdict, uml.comparison["wall_s"].reason) == (
+        Verdict.INCONCLUSIVE,
+        "carry-over",
+    )
+    assert uml.answers is not None
+    assert uml.answers.typical.verdict is Verdict.INCONCLUSIVE
+
+
 def test_workloads_are_compared_within_themselves() -> None:
     run = constructed(
         [
@@ -131,8 +202,6 @@ def test_disturbed_blocks_are_named() -> None:
 
 
 def test_most_frequent_reason_is_named_first() -> None:
-    from dataclasses import replace
-
     run = host_uml_tcg(failing={("uml", block) for block in range(3)})
     trials = [
         replace(one, reason="it hung") if one.status is TrialStatus.FAILED and one.block == 0 else one

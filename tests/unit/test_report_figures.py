@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guestmark.core.model import Metric
-from guestmark.report.figures import (
+from guestmark.page.figures import (
     aligned,
     bar,
     decimals,

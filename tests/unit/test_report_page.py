@@ -1,5 +1,6 @@
 """Every format says the same: sentences node by node, and no figure that the others do not have."""
 
+import functools
 import io
 import json
 import re
@@ -105,6 +106,11 @@ def document(run: StoredRun) -> str:
 FORMATS = {"terminal": terminal, "markdown": markdown, "html": html, "json": document}
 
 
+@functools.cache
+def written(name: str, format_: str) -> str:
+    return FORMATS[format_](RUNS[name]())
+
+
 def said(node: Node) -> list[str]:
     """What a node says, in the order in which it is to be read."""
     texts: list[str]
@@ -150,7 +156,7 @@ def nodes(run: StoredRun) -> Iterator[Node]:
 @pytest.mark.parametrize("name", RUNS)
 def test_every_node_is_said_in_every_format(name: str, format_: str) -> None:
     run = RUNS[name]()
-    text = flat(FORMATS[format_](run))
+    text = flat(written(name, format_))
     count = 0
     for node in nodes(run):
         wanted = said(node)
@@ -173,8 +179,7 @@ def in_order(wanted: list[str], text: str, at: int) -> bool:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_no_format_has_a_figure_that_another_has_not(name: str) -> None:
-    run = RUNS[name]()
-    figures = {format_: set(NUMBER.findall(read(run))) for format_, read in FORMATS.items()}
+    figures = {format_: set(NUMBER.findall(written(name, format_))) for format_ in FORMATS}
     for format_, found in figures.items():
         assert found == figures["json"], (format_, found ^ figures["json"])
     assert len(figures["json"]) > (5 if name == "nothing" else 20)
@@ -185,7 +190,7 @@ def test_figures_of_charts_are_in_the_text_of_every_format(name: str) -> None:
     run = RUNS[name]()
     charts = [node for node in nodes(run) if isinstance(node, Chart)]
     assert charts or name == "nothing"
-    texts = [read(run) for read in FORMATS.values()]
+    texts = [written(name, format_) for format_ in FORMATS]
     for chart in charts:
         assert chart.alternative
         figures = CHARTED.findall(chart.alternative)

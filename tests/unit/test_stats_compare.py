@@ -165,6 +165,13 @@ def test_intervals_that_floats_cannot_hold_are_left_out():
     assert c.ci is None
 
 
+def test_a_total_without_an_end_is_too_wide_to_tell():
+    wild = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e6])
+    c = compared(np.ones(7), wild, estimand=Estimand.TOTAL)
+    assert c.ci is None
+    assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "interval too wide")
+
+
 def test_bad_tables_are_refused():
     with pytest.raises(ValueError, match="baseline"):
         compare_table({"a": np.ones(3)}, "b", better=Better.LOWER, margin=0.03)

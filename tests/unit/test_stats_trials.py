@@ -10,10 +10,10 @@ from guestmark.stats import (
     Answers,
     Estimand,
     Verdict,
+    cell_runs,
     compare_slow,
     compare_trials,
     sign_flip_p,
-    slow_runs,
     unseen,
 )
 from guestmark.stats.tails import (
@@ -94,6 +94,10 @@ def test_rates_are_what_their_times_are():
     assert rates.total.ci == pytest.approx((1 / times.total.ci[1], 1 / times.total.ci[0]))
     assert (rates.total.verdict, rates.slow.verdict) == (times.total.verdict, times.slow.verdict)
     assert rates.slow.p == times.slow.p
+    assert rates.slow.ratio == pytest.approx(1 / times.slow.ratio)
+    for name in ("typical", "total", "p95", "worst"):
+        assert getattr(rates.slow.cell, name) == pytest.approx(1 / getattr(times.slow.cell, name))
+    assert rates.slow.cell.slow == times.slow.cell.slow
 
 
 def test_failed_trials_and_null_copies_are_left_out():
@@ -144,14 +148,15 @@ def test_verdicts_can_be_withheld_and_figures_stay():
 def test_slow_runs_are_counted_against_the_cells_own_typical_run():
     values = np.ones((10, 5))
     values[0, 0], values[3, 1], values[3, 2] = 1.6, 2.5, 1.4
-    found = slow_runs(7 * values)
+    found = cell_runs(7 * values)
     assert (found.slow, found.over_twice, found.slow_trials) == (2, 1, 2)
     assert (found.trials, found.iterations, found.typical) == (10, 50, 7)
-    assert found.largest == 17.5
+    assert found.worst == 17.5
+    assert found.total == pytest.approx(7 * (47 + 1.6 + 2.5 + 1.4) / 50)
     assert found.share == 0.04
     assert found.share_ci[0] < 0.04 < found.share_ci[1]
     with pytest.raises(ValueError, match="no trial"):
-        slow_runs(np.full((3, 2), np.nan))
+        cell_runs(np.full((3, 2), np.nan))
 
 
 def test_a_slow_trial_is_one_event_however_many_iterations_it_holds():
@@ -207,6 +212,7 @@ def test_slow_runs_of_whole_machines_are_not_claimed_from_few_machines():
 def test_cells_without_ratios_have_no_slow_runs():
     values = {"base": trials(1), "zero": np.zeros((12, 7)), "gone": np.full((12, 7), np.nan)}
     assert compare_slow(values, "base", better=Better.LOWER) == {}
+    assert compare_slow(values, "base", better=Better.HIGHER) == {}
 
 
 @pytest.mark.parametrize("blocks", [3, 10, 20])

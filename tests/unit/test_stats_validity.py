@@ -49,6 +49,14 @@ def test_what_a_guest_leaves_behind_is_found_and_allowed_for():
     assert "ratios are off by up to" in severe[0].message
 
 
+def test_what_a_guest_leaves_behind_does_not_make_a_large_ratio_doubtful():
+    small = [found(seed, carry=0.05).get("carry-over") for seed in range(20)]
+    large = [found(seed, carry=0.05, effect=2.0).get("carry-over") for seed in range(20)]
+    assert sum("tcg" in finding.cells for finding in small if finding is not None) >= 17
+    assert sum(finding is not None for finding in large) >= 17
+    assert not any("tcg" in finding.cells for finding in large if finding is not None)
+
+
 @pytest.mark.parametrize("options", [{}, {"spikes": 0.1}, {"blocks": 8}])
 def test_sound_runs_are_seldom_warned_of(options):
     wrong = sum(bool(found(seed, **options)) for seed in range(200))

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from guestmark.capture.model import Connection, Endpoint, Response, Shares, Side, Trace
+from guestmark.page.text import inert
 
 _CAPTURED = {"no-start": "no start", "no-end": "no end", "middle": "no start, no end"}
 WIDE, MIDDLE = 140, 92
@@ -54,7 +55,8 @@ def _three(value: float) -> str:
 
 
 def host_port(address: str, port: int | None) -> str:
-    """`10.0.6.1:8000`, `[::1]:80`; without a port the address."""
+    """`10.0.6.1:8000`, `[::1]:80`; without a port the address. In Wireshark's exports an address is any text."""
+    address = inert(address)
     if port is None:
         return address
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
@@ -67,7 +69,7 @@ def render(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Renderab
     """
     parts: list[RenderableType] = []
     if named:
-        parts.append(Text(trace.file, style="bold"))
+        parts.append(Text(inert(trace.file), style="bold"))
     if trace.connection_count:
         parts += [_endpoints(trace, width) if by == "endpoint" else _connections(trace, width)]
         parts += [*_remarks_below(trace, by, width), Text()]
@@ -131,8 +133,13 @@ def _connections(trace: Trace, width: int) -> Table:
             *_response(one.server.response, slower is one.server.response),
             ", ".join(_remarks(one)),
         ]
-        table.add_row(*(cell for at, cell in enumerate(cells) if at in shown))
+        table.add_row(*(_plain(cell) for at, cell in enumerate(cells) if at in shown))
     return table
+
+
+def _plain(cell: str | Text) -> Text:
+    """The cell as text: Rich would take square brackets in a string for markup."""
+    return Text(cell) if isinstance(cell, str) else cell
 
 
 def _ends(one: Connection) -> str:
@@ -192,7 +199,7 @@ def _endpoints(trace: Trace, width: int) -> Table:
     shown = set(range(10)) if width >= MIDDLE + 16 else {0, 1, 4, 5, 7, 8, 9}
     table = _table(*(heading for at, heading in enumerate(headings) if at in shown))
     for one in trace.endpoints:
-        table.add_row(*(cell for at, cell in enumerate(_endpoint(one)) if at in shown))
+        table.add_row(*(_plain(cell) for at, cell in enumerate(_endpoint(one)) if at in shown))
     return table
 
 

@@ -72,7 +72,7 @@ class Lines:
         _line(text)
 
     def _estimate(self, result: CellResult) -> str:
-        from guestmark.report import figures
+        from guestmark.page import figures
 
         comparison = result.comparison.get(self._metric)
         if comparison is None or comparison.ratio is None:
@@ -80,7 +80,7 @@ class Lines:
         return f"{result.cell.id} {figures.ratio(comparison.ratio, comparison.ci)}"
 
     def _mean(self, result: CellResult) -> str:
-        from guestmark.report.figures import table_unit
+        from guestmark.page.figures import table_unit
 
         summary = result.summary.get(self._metric)
         if summary is None:

@@ -38,6 +38,7 @@ def command(
     from rich.text import Text
 
     from guestmark.cli.console import Console
+    from guestmark.page.text import inert
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("run", "begun", "state"):
@@ -48,7 +49,7 @@ def command(
     for run in runs:
         begun = datetime.fromtimestamp(run.created_at).astimezone().strftime("%Y-%m-%d %H:%M")
         numbers = (run.cells, run.blocks, run.trials, run.failed)
-        table.add_row(run.id, begun, run.state.value, *map(str, numbers), Text(run.label))
+        table.add_row(run.id, begun, run.state.value, *map(str, numbers), Text(inert(run.label)))
     console = Console()
     if not console.is_terminal:
         console.width = 1000  # a program reads it: nothing is cut off

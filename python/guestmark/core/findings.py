@@ -46,6 +46,20 @@ class Mount(Fact, kw_only=True):
 TARGET = "target"
 
 
+class StoredDisk(msgspec.Struct, kw_only=True):
+    """Where a disk's image or directory is."""
+
+    location: str
+    filesystem: str
+    in_memory: bool  # lost with the power, flushed or not
+
+
+class Storage(Fact, kw_only=True):
+    """Where a trial's disks were, by their names."""
+
+    disks: dict[str, StoredDisk] = msgspec.field(name="storage")
+
+
 class Flushes(Fact, kw_only=True):
     """Whether what was flushed on the machine has reached the host."""
 

@@ -7,8 +7,22 @@ import msgspec
 from guestmark.core.findings import Fact
 
 
-class MachineFacts(Fact):
+class Placed(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Which of this host's processors had what: lists as in `0,2-3`."""
+
+    level: str  # of the factor
+    processors: int
+    machine: str
+    emulator: str
+    control: str
+    nodes: list[int]
+    remarks: list[str] | None = None
+
+
+class MachineFacts(Fact, kw_only=True):
     """What a machine of some kind really is."""
+
+    placement: Placed | None = None
 
 
 class HostMachine(MachineFacts, kw_only=True):

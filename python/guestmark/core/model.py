@@ -51,7 +51,7 @@ class CellStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is measured. Durations reduce by the median over iterations, rates by the mean (STATISTICS)."""
+    """What is measured. A trial reduces to the median over its iterations."""
 
     name: str
     unit: str
@@ -93,6 +93,7 @@ class Cell:
     baseline: bool = False
     null_of: str | None = None
     added: bool = False  # a null cell that nobody asked for: shown apart from the plan's own cells
+    processors: int = 0  # that its machine is given; 0: as many as there are
     group: str = ""  # cells of one group share a table and a baseline; empty: those of one workload do
 
     def compares_with(self, other: "Cell") -> bool:

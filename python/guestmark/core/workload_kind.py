@@ -38,7 +38,8 @@ class WorkloadKind:
     too, goes before both: True takes a factor even where the platform itself does not (mount options on the host, where
     the workload mounts an image), False does not take it, None leaves it to them.
 
-    `sections` names a function that adds to a report what only this workload knows.
+    `sections` names functions that add to a report what only this workload knows: given the `WorkloadResult` and the
+    `StoredRun`, they return nodes of `page.nodes`.
     """
 
     name: str
@@ -54,7 +55,7 @@ class WorkloadKind:
     )
     programs: tuple[Program, ...] = ()  # that it runs, on the host or in guests
     peer: bool = False  # another program that starts a machine of its own; ours is only the host's agent
-    sections: str = ""
+    sections: tuple[str, ...] = ()
 
     @property
     def model(self) -> type[BaseModel]:

@@ -72,7 +72,12 @@ UML_DISK = Factor(
     one_of(*_UML_DISKS),
     _UML_DISKS,
 )
-LOCATION = Factor("location", "directory of the images (default: shared memory)", _location, ("/dev/shm",))
+LOCATION = Factor(
+    "location",
+    "directory of the images (default: TMPDIR if that is on a disk, else /var/tmp; never memory where there is a disk)",
+    _location,
+    ("/var/tmp", "/dev/shm"),
+)
 SIZE = Factor("size", "the disk's size, e.g. 2G", _size, ("1G", "2G"))
 FILESYSTEM = Factor("filesystem", "what the disk is formatted with", one_of(*FILESYSTEMS), FILESYSTEMS)
 MKFS = Factor("mkfs", "options for mkfs, e.g. '-b 1024'", _options, ("defaults",))

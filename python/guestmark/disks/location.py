@@ -1,14 +1,93 @@
-"""Where a directory's files are: on a disk, or in memory."""
+"""Where a directory's files are: on a disk, or in memory; and where images go unless somebody says otherwise."""
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from guestmark.core.errors import UsageError
+from guestmark.core.findings import Storage, StoredDisk
+from guestmark.core.model import Cell
+from guestmark.disks.spec import SHARED_MEMORY, disks_of
+from guestmark.ledger.location import default_path
+
+LOCATION = "location"  # of the factor
+_IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+_MOUNTS = "/proc/self/mounts"
+_FALLBACK = "/var/tmp"
+
+
+def filesystem_of(directory: str, mounts: str | None = None) -> str:
+    """The type of the filesystem that holds the directory, as Linux calls it; `mounts`: this host's."""
+    best, kind = "", ""
+    for line in (Path(_MOUNTS).read_text() if mounts is None else mounts).splitlines():
+        _, escaped, filesystem, *_ = line.split(" ")
+        where = escaped.replace("\\040", " ")
+        if os.path.commonpath([where, directory]) == where and len(where) >= len(best):
+            best, kind = where, filesystem
+    return kind
 
 
 def in_memory(directory: str, mounts: str | None = None) -> bool:
     """Whether files in the directory are lost with the host's power, flushed or not; `mounts`: this host's."""
-    best, kind = "", ""
-    for line in (Path("/proc/self/mounts").read_text() if mounts is None else mounts).splitlines():
-        _, where, filesystem, *_ = line.split(" ")
-        if os.path.commonpath([where, directory]) == where and len(where) >= len(best):
-            best, kind = where, filesystem
-    return kind in ("tmpfs", "ramfs", "devtmpfs")
+    return filesystem_of(directory, mounts) in _IN_MEMORY
+
+
+def default_location(
+    environment: Mapping[str, str] = os.environ,
+    mounts: str | None = None,
+    others: Sequence[str] | None = None,
+) -> str:
+    """The first directory that is on a disk: TMPDIR, /var/tmp, that of the ledger; memory only where nothing else is.
+
+    `others` are the directories after TMPDIR.
+    """
+    known = (_FALLBACK, str(_existing(default_path().parent))) if others is None else others
+    usable = [
+        directory
+        for name in (environment.get("TMPDIR", ""), *known)
+        if name and os.access(directory := os.path.realpath(name), os.W_OK | os.X_OK)
+    ]
+    on_disk = [directory for directory in usable if not in_memory(directory, mounts)]
+    return (on_disk or usable or [SHARED_MEMORY])[0]
+
+
+def located(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells, each that has disks with their location among its factors, so that it is stored with the plan.
+
+    What a cell or its workload says stays. Images of guests inside guests are in the outer guest's memory.
+    """
+    found = ""
+    result = []
+    for cell in cells:
+        if _says_nothing(cell):
+            found = found or default_location()
+            level = SHARED_MEMORY if cell.platform.nested else found
+            cell = replace(cell, factors={**cell.factors, LOCATION: level})  # noqa: PLW2901
+        result.append(cell)
+    return result
+
+
+def storage(cell: Cell, mounts: str) -> Storage:
+    """Where each disk of the cell is; `mounts` are those of where its images are."""
+    kinds = {disk.name: (disk.location, filesystem_of(disk.location, mounts)) for disk in disks_of(cell)}
+    return Storage(
+        disks={
+            name: StoredDisk(location=location, filesystem=kind, in_memory=kind in _IN_MEMORY)
+            for name, (location, kind) in kinds.items()
+        }
+    )
+
+
+def _says_nothing(cell: Cell) -> bool:
+    if LOCATION in cell.factors or any(LOCATION in need for need in cell.workload.params.get("disks") or ()):
+        return False
+    try:
+        return bool(disks_of(cell))
+    except UsageError:  # is said where disks are checked
+        return False
+
+
+def _existing(path: Path) -> Path:
+    """The directory, or the nearest one above it that exists."""
+    return next((folder for folder in (path, *path.parents) if folder.is_dir()), path)

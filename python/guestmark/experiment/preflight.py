@@ -11,7 +11,8 @@ from guestmark.core.model import Cell, LeftOut, Plan, runnable
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks import preflight as disks
-from guestmark.platforms import registry
+from guestmark.disks.location import located
+from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.workloads import base as workloads
 
@@ -40,6 +41,7 @@ def examine(plan: Plan, probe: Probe) -> Readiness:
     `UsageError` for a platform this version does not have and for what the user has to give otherwise,
     `PlatformUnusableError` when nothing is left, or what a workload's own check raised.
     """
+    plan = replace(plan, cells=tuple(located(plan.cells)))
     check_requests(plan, plan.cells)
     left_out = larger_than_host(plan.cells)
     left_out += unusable_platforms(runnable(plan.cells, left_out), probe)
@@ -73,6 +75,7 @@ def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
     for name in dict.fromkeys(cell.workload.name for cell in cells):
         workloads.check_request(name, plan, [cell for cell in cells if cell.workload.name == name])
     check_kernels(cells)
+    affinity.check(cells)
 
 
 def check_kernels(cells: Iterable[Cell]) -> None:

@@ -15,10 +15,11 @@ from guestmark.core.errors import (
 )
 from guestmark.core.findings import Counted, Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
+from guestmark.disks import location
 from guestmark.experiment.counting import Counting
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
-from guestmark.platforms.base import Nests
+from guestmark.platforms.base import Nests, innermost
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -124,6 +125,9 @@ def _measure(
             record.command_line = machine.command_line
             record.phases = machine.phases
             record.findings.add(machine.attest())
+            if machine.disks:
+                mounts = innermost(machine).place.read("/proc/self/mounts")
+                record.findings.add(location.storage(started, mounts))
             try:
                 observer.phase("preparing")
                 workload.prepare(machine)

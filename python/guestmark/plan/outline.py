@@ -10,6 +10,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.model import Metric, Plan, Policy, Published
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
+from guestmark.plan.placing import inequality, with_placements
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +104,15 @@ def _policy(policy: Policy, given: Overrides) -> Policy:
 def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
     """The plan with all its cells. `context` is the caller: cwd, env, uid, gid, groups. Raises `UsageError`."""
     matrix = span(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
-    about: dict[str, Any] = {**context, "notes": list(matrix.notes)}
+    cells = tuple(with_placements(matrix.cells))
+    about: dict[str, Any] = {**context, "notes": [*matrix.notes, *inequality(cells)]}
     if outline.scale != 1.0:
         about["scale"] = outline.scale
     if outline.cost:
         about["cost"] = dict(outline.cost)
     return Plan(
         outline.name,
-        matrix.cells,
+        cells,
         outline.policy,
         outline.metrics,
         about,

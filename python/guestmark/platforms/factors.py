@@ -3,6 +3,7 @@
 import os
 import re
 
+from guestmark.core import placement
 from guestmark.core.factor import Factor
 from guestmark.core.units import format_size, parse_size
 
@@ -69,7 +70,14 @@ KERNEL_ARGS = Factor(
     _kernel_args,
     ("mitigations=off",),
 )
-EVERY_GUEST = (MEMORY, KERNEL, KERNEL_ARGS)
+PLACEMENT = Factor(
+    placement.NAME,
+    "where on the host it runs: pinned (virtual processors, the emulator's other threads and guestmark itself apart as "
+    r"far as there are processors), free (wherever the host's scheduler likes), or a list: cpus=2-3, cpus=1\,3",
+    placement.level,
+    (placement.PINNED, placement.FREE, "cpus=0"),
+)
+EVERY_GUEST = (MEMORY, KERNEL, KERNEL_ARGS, PLACEMENT)
 # Of the guest around a nested one.
 OUTER = Factor(
     "outer",

@@ -14,6 +14,7 @@ from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms import counters
 from guestmark.platforms import phases as steps
+from guestmark.platforms.affinity import Seat
 from guestmark.platforms.base import LATE, Platform, Unusable
 from guestmark.platforms.place import HERE, Place, Process
 
@@ -32,6 +33,7 @@ class Guest:
     disks: tuple[AttachedDisk, ...] = ()
     query: Callable[[str], Any] | None = None  # asks the hypervisor's monitor, where there is one
     place: Place = HERE  # where the hypervisor runs
+    seat: Seat = field(default_factory=Seat)
 
     @property
     def command_line(self) -> tuple[str, ...]:
@@ -45,7 +47,9 @@ class Guest:
 
     def attest(self) -> GuestMachine:
         """What the guest really is. Raises `AttestationError` when it is not what the cell asked for."""
-        return self.check(self)
+        found = self.check(self)
+        found.placement = self.seat.attest(self.vmm_pid)
+        return found
 
     def switch_off(self, timeout_s: float) -> None:
         """Orders the guest to switch off, waits for the end of its hypervisor and notes the phases of that.

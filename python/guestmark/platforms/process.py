@@ -21,6 +21,7 @@ from pathlib import Path
 from guestmark.agent.binary import supervised
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import MachineError
+from guestmark.platforms.affinity import starting
 
 _CONSOLE_LIMIT = 1 << 20
 _STOP_DEADLINE_S = 5.0
@@ -114,15 +115,16 @@ class SupervisedProcess:
         wrapped = supervised(command, lifeline_fd=lifeline, remove=[str(self.scratch)])
         self.started_at = time.monotonic()
         try:
-            self._process = subprocess.Popen(
-                wrapped,
-                stdin=subprocess.DEVNULL,
-                stdout=output_write,
-                stderr=subprocess.STDOUT,
-                pass_fds=(lifeline, *pass_fds),
-                cwd=self.scratch,
-                start_new_session=True,
-            )
+            with starting():
+                self._process = subprocess.Popen(
+                    wrapped,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output_write,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(lifeline, *pass_fds),
+                    cwd=self.scratch,
+                    start_new_session=True,
+                )
         except OSError as error:
             os.close(output)
             raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error

@@ -30,13 +30,14 @@ from guestmark.stats.repetition import (
     wanted_half_width,
 )
 from guestmark.stats.summary import Summary, reduce_iterations, summarise
-from guestmark.stats.tails import SlowRuns, Unseen, slow_runs, unseen
+from guestmark.stats.tails import CellRuns, Unseen, cell_runs, unseen
 from guestmark.stats.trials import Answers, SlowComparison, compare_slow, compare_trials
 from guestmark.stats.validity import Finding, Severity, clock_disagreement, order_effects, trend
 
 __all__ = [
     "THRESHOLDS",
     "Answers",
+    "CellRuns",
     "Comparison",
     "Estimand",
     "Finding",
@@ -45,7 +46,6 @@ __all__ = [
     "Repetition",
     "Severity",
     "SlowComparison",
-    "SlowRuns",
     "Summary",
     "Table",
     "Unseen",
@@ -53,6 +53,7 @@ __all__ = [
     "adjust",
     "blocks_needed",
     "blocks_to_claim",
+    "cell_runs",
     "choose_repetition",
     "clock_disagreement",
     "compare_slow",
@@ -72,7 +73,6 @@ __all__ = [
     "predicted_half_width",
     "reduce_iterations",
     "sign_flip_p",
-    "slow_runs",
     "summarise",
     "t_interval",
     "trend",

@@ -24,7 +24,7 @@ from guestmark.stats.compare import (
 from guestmark.stats.noise import THRESHOLDS, flag_blocks
 from guestmark.stats.summary import Summary, summarise
 from guestmark.stats.trials import Answers, compare_trials, withheld
-from guestmark.stats.validity import Finding, Severity, order_effects, trend
+from guestmark.stats.validity import ALPHA, Finding, Severity, order_effects, trend
 
 Array = NDArray[np.float64]
 
@@ -68,10 +68,10 @@ class WorkloadResult:
     metrics: tuple[Metric, ...]  # in table order, the primary one first; only those that were measured
     cells: tuple[CellResult, ...]
     noise_floors: Mapping[str, float]  # by metric name, |ratio - 1|; absent when unknown
-    downgraded: tuple[
-        str, ...
-    ]  # metrics whose verdicts were taken back: a null cell differs, or a severe finding
-    findings: tuple[Finding, ...] = ()  # what the values say about the run; a severe one takes verdicts back
+    downgraded: tuple[str, ...]  # metrics whose verdicts were taken back because a null cell differs
+    findings: tuple[
+        Finding, ...
+    ] = ()  # what the values say about the run; a severe one takes its cells' verdicts back
 
     @property
     def title(self) -> str:
@@ -200,18 +200,21 @@ def _workload(
             taken_back[metric.name] = "a null comparison differs"
     findings: tuple[Finding, ...] = ()
     answers: dict[str, Answers] = {}
+    spoilt: dict[str, str] = {}  # by a severe finding, cell by cell
     if measured:
         primary = measured[0]
         findings = _findings(plan, cells, by_cell, row, primary)
         severe = [finding for finding in findings if finding.severity is Severity.SEVERE]
-        if severe and primary.name in tables:
-            taken_back.setdefault(primary.name, severe[0].name)
-        answers = _answers(plan, cells, by_cell, row, primary)
-        if primary.name in taken_back:
-            answers = {name: withheld(answer, taken_back[primary.name]) for name, answer in answers.items()}
+        spoilt = {cell_id: finding.name for finding in severe for cell_id in finding.cells}
+        answers = {
+            name: withheld(answer, reason)
+            if (reason := taken_back.get(primary.name) or spoilt.get(name))
+            else answer
+            for name, answer in _answers(plan, cells, by_cell, row, primary).items()
+        }
     for name, found in _compared(tables, measured[:1]).items():
         for cell_id, comparison in found.items():
-            reason = taken_back.get(name)
+            reason = taken_back.get(name) or (spoilt.get(cell_id) if name == primary.name else None)
             comparisons[cell_id][name] = downgraded(comparison, reason) if reason else comparison
     results = tuple(
         CellResult(
@@ -333,12 +336,12 @@ def _findings(
     if len(mine) < len(plan.cells):  # many cells: what a platform leaves behind, whatever ran on it
         kind = {cell.id: str(cell.platform) for cell in plan.cells}
     found = list(order_effects(values, positions, baseline, kind=kind))
-    for cell in cells:
-        if cell.id != baseline and cell.null_of is None:
-            d = _log_ratios(values[cell.id], values[baseline])
-            finding = trend(d, plan.policy.margin)
-            if finding is not None:
-                found.append(replace(finding, message=f"{cell.id}: {finding.message}"))
+    compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
+    for name in compared:
+        d = _log_ratios(values[name], values[baseline])
+        finding = trend(d, plan.policy.margin, alpha=ALPHA / len(compared))
+        if finding is not None:
+            found.append(replace(finding, message=f"{name}: {finding.message}"))
     return tuple(found)
 
 

@@ -282,8 +282,10 @@ def noise_floor(
 
 
 def _decide(c: Comparison, table: Table, alpha: float, *, cells: int, refused: str) -> tuple[Verdict, str]:
-    if c.n < MIN_BLOCKS or c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
+    if c.n < MIN_BLOCKS:
         return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks"
+    if c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
+        return Verdict.INCONCLUSIVE, "interval too wide"
     higher = c.ratio > 1
     excludes_one = c.ci[0] > 1 or c.ci[1] < 1
     margin = table.margin
@@ -298,12 +300,11 @@ def _decide(c: Comparison, table: Table, alpha: float, *, cells: int, refused: s
                 Verdict.FASTER if faster else Verdict.SLOWER,
                 f"by less than the margin of {margin:.3g}" if equivalent else "",
             )
-    if equivalent and c.noise_floor is not None and c.noise_floor > margin:
-        return Verdict.INCONCLUSIVE, "noise floor above the margin"
-    if equivalent and refused:
-        return Verdict.INCONCLUSIVE, refused
     if equivalent:
-        return Verdict.NO_DIFFERENCE, f"within the margin of {margin:.3g}"
+        if c.noise_floor is not None and c.noise_floor > margin:
+            refused = "noise floor above the margin"
+        equal = Verdict.NO_DIFFERENCE, f"within the margin of {margin:.3g}"
+        return (Verdict.INCONCLUSIVE, refused) if refused else equal
     if not blocked and excludes_one and c.n < blocks_to_claim(cells, alpha):
         blocked = f"{cells} cells need {blocks_to_claim(cells, alpha)} blocks"
     return Verdict.INCONCLUSIVE, blocked or "interval too wide"

@@ -21,7 +21,7 @@ NOMINAL = 0.96  # of intervals that are looked at after every block: at the stop
 EXACT_BLOCKS = 100  # beyond, the normal approximation is within .001
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def null_cdf(n: int) -> Array:
     """Return P(W <= w) for w = 0 … n(n+1)/2, W being the sum of the positive ranks of n symmetric differences.
 
@@ -50,7 +50,7 @@ def cut(n: int, confidence: float = NOMINAL) -> int | None:
     return outside - 1 if outside else None
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8)
 def _pairs(n: int) -> tuple[Counts, Counts]:
     first, second = np.triu_indices(n)
     return first.astype(np.int64), second.astype(np.int64)

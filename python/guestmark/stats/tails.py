@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.core.model import Better
 from guestmark.stats.total import unseen_share
 
 Array = NDArray[np.float64]
@@ -22,19 +23,22 @@ QUANTILE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class SlowRuns:
-    """The slow runs of one cell, in the metric's unit.
+class CellRuns:
+    """All measured runs of one cell, in the metric's unit.
 
-    `typical` is the median over trials of each trial's median; `slow` iterations took over `SLOW` times that, in
-    `slow_trials` trials, `over_twice` of them over twice. `share_ci` is the 95 % interval of the share of slow
-    iterations; `correlation` is how much the iterations of a trial are slow together (0 to 1; None: too few are).
+    `typical` is the median over trials of each trial's median and `total` the mean (of a rate the harmonic mean, so
+    that it says what a batch costs). `p95` and `worst` are towards the slow end. `slow` iterations took over `SLOW`
+    times the typical, in `slow_trials` trials, `over_twice` of them over twice. `share_ci` is the 95 % interval of the
+    share of slow iterations; `correlation` is how much the iterations of a trial are slow together (0 to 1; None: too
+    few are).
     """
 
     trials: int
     iterations: int
     typical: float
+    total: float
     p95: float
-    largest: float
+    worst: float
     slow: int
     over_twice: int
     slow_trials: int
@@ -45,6 +49,14 @@ class SlowRuns:
     def share(self) -> float:
         """Of slow iterations among all."""
         return self.slow / self.iterations if self.iterations else 0.0
+
+
+def as_costs(iterations: Array, better: Better) -> Array:
+    """Return what an iteration costs: the value itself, or the inverse of a rate."""
+    if better is Better.LOWER:
+        return iterations
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / iterations, dtype=np.float64)
 
 
 def typical_level(costs: Array) -> float:
@@ -60,19 +72,22 @@ def slow_counts(costs: Array, times: float = SLOW) -> Array:
     return counts
 
 
-def slow_runs(costs: Array) -> SlowRuns:
-    """Describe the slow runs of one cell. Raises ValueError without a complete trial."""
-    rows = costs[~np.isnan(costs).any(axis=1)]
-    if not rows.size:
+def cell_runs(iterations: Array, better: Better = Better.LOWER) -> CellRuns:
+    """Describe all runs of one cell, shape (K, m). Raises ValueError without a complete trial of values above 0."""
+    rows = as_costs(iterations[~np.isnan(iterations).any(axis=1)], better)
+    if not rows.size or not (np.isfinite(rows) & (rows > 0)).all():
         raise ValueError("no trial to describe")
     counts = slow_counts(rows)
     alike = intraclass_correlation(counts, rows.shape[1])
-    return SlowRuns(
+    figures = np.array([typical_level(rows), rows.mean(), np.quantile(rows, QUANTILE), rows.max()])
+    typical, total, p95, worst = (float(figure) for figure in as_costs(figures, better))
+    return CellRuns(
         trials=rows.shape[0],
         iterations=rows.size,
-        typical=typical_level(rows),
-        p95=float(np.quantile(rows, QUANTILE)),
-        largest=float(rows.max()),
+        typical=typical,
+        total=total,
+        p95=p95,
+        worst=worst,
         slow=int(counts.sum()),
         over_twice=int(slow_counts(rows, 2.0).sum()),
         slow_trials=int((counts > 0).sum()),

@@ -21,12 +21,13 @@ from guestmark.stats.noise import Null
 from guestmark.stats.tails import (
     SHARE_MARGIN,
     TAIL_BLOCKS,
-    SlowRuns,
+    CellRuns,
+    as_costs,
+    cell_runs,
     counts_p,
     quantile_ratio,
     share_difference,
     slow_counts,
-    slow_runs,
 )
 from guestmark.stats.total import trials_to_see
 
@@ -43,8 +44,8 @@ class SlowComparison:
     """
 
     n: int
-    cell: SlowRuns
-    baseline: SlowRuns
+    cell: CellRuns
+    baseline: CellRuns
     difference: float
     ci: tuple[float, float]
     ratio: float
@@ -133,24 +134,28 @@ def compare_slow(
     cells, is below `alpha`; no difference when the 90 % interval of the difference of shares lies within ±5 points;
     inconclusive otherwise. Where higher is better, slow means low.
     """
-    reference = _costs(iterations[baseline], better)
+    reference = as_costs(iterations[baseline], better)
     found: dict[str, tuple[SlowComparison, tuple[float, float]]] = {}
     for name, array in iterations.items():
         if name == baseline:
             continue
-        costs = _costs(array, better)
+        costs = as_costs(array, better)
         both = ~(np.isnan(costs).any(axis=1) | np.isnan(reference).any(axis=1))
-        if not both.any() or not ((costs[both] > 0).all() and (reference[both] > 0).all()):
+        pair = np.concatenate((costs[both], reference[both]))
+        if not pair.size or not (np.isfinite(pair) & (pair > 0)).all():
             continue
+        rate = better is Better.HIGHER
         x, y = costs[both], reference[both]
         cell_counts, base_counts = slow_counts(x), slow_counts(y)
         difference, ci = share_difference(cell_counts, base_counts, x.shape[1])
         narrow = share_difference(cell_counts, base_counts, x.shape[1], 1 - 2 * alpha)[1]
         ratio, ratio_ci = quantile_ratio(x, y)
+        if rate:
+            ratio, ratio_ci = 1 / ratio, (1 / ratio_ci[1], 1 / ratio_ci[0]) if ratio_ci else None
         slow = SlowComparison(
             n=x.shape[0],
-            cell=slow_runs(x),
-            baseline=slow_runs(y),
+            cell=cell_runs(array[both], better),
+            baseline=cell_runs(iterations[baseline][both], better),
             difference=difference,
             ci=ci,
             ratio=ratio,
@@ -217,10 +222,3 @@ def _cost_mean(array: Array, better: Better) -> Array:
         return np.asarray(array.mean(axis=1), dtype=np.float64)
     with np.errstate(divide="ignore"):
         return np.asarray(1 / (1 / array).mean(axis=1), dtype=np.float64)
-
-
-def _costs(array: Array, better: Better) -> Array:
-    if better is Better.LOWER:
-        return array
-    with np.errstate(divide="ignore"):
-        return np.asarray(1 / array, dtype=np.float64)

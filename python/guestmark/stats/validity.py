@@ -17,7 +17,8 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 ALPHA = 0.01  # a sound run should not be warned of one time in twenty
-SEVERE_BIAS = 0.005  # what an order effect does to a ratio before the ratio is refused
+SEVERE_BIAS = 0.005  # what an order effect may do to the log of a ratio before it is refused: this much,
+SEVERE_SHARE = 0.05  # or this share of the log: what ran before does not make ×10 doubtful
 MIN_TRIALS_LEFT = 8  # degrees of freedom below which nothing is tested
 CLOCKS_APART = 0.01
 CLOCKS_FAR_APART = 0.05
@@ -38,7 +39,8 @@ class Finding:
     """One thing that a run's data say about the run.
 
     `effect` is its size (relative, 0.05: 5 %), `p` that of its absence (None: not a test). `corrected` holds, where the
-    effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval.
+    effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval. `cells`
+    are those whose verdicts a severe finding takes back.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Finding:
     effect: float
     p: float | None = None
     corrected: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    cells: tuple[str, ...] = ()
 
 
 def order_effects(
@@ -63,9 +66,10 @@ def order_effects(
     from 0, at which it ran in its block (NaN: it did not run). `kind` maps cells to what they are: a null copy is the
     same kind as the cell it copies. Each effect is the F test of its columns in the linear model log value = block +
     cell + effect, on values drawn in to three spreads (median polish; Tukey 1977), their p values doubled as they are
-    two. A carry-over is severe when it changes a ratio to the baseline by over 0.5 %; `corrected` has the ratios that
-    the model leaves (Jones and Kenward, "Design and Analysis of Cross-Over Trials", 3rd ed., 5). A position that
-    matters is a warning: order is random, so it costs precision and no bias.
+    two. A carry-over is severe for the cells whose log ratio to the baseline it changes by over .005 and over a
+    twentieth of it; `corrected` has the ratios that the model leaves (Jones and Kenward, "Design and Analysis of
+    Cross-Over Trials", 3rd ed., 5). A position that matters is a warning: order is random, so it costs precision and
+    no bias.
     """
     names = list(values)
     data = np.array([values[name] for name in names], dtype=np.float64).T
@@ -86,25 +90,28 @@ def order_effects(
         if p >= alpha:
             continue
         effect, corrected, bias = fitted.effect, {}, 0.0
+        spoilt: list[str] = []
         if name == "carry-over":
             origin = names.index(baseline)
             for i, other in enumerate(names):
                 if i != origin and {i, origin} <= set(fitted.cells):
                     plain, allowed, half = fitted.difference(i, origin)
                     bias = max(bias, abs(allowed - plain))
+                    if abs(allowed - plain) > max(SEVERE_BIAS, SEVERE_SHARE * abs(allowed)):
+                        spoilt.append(other)
                     low, high = allowed - half, allowed + half
                     corrected[other] = (float(np.exp(allowed)), float(np.exp(low)), float(np.exp(high)))
-        severe = bias > SEVERE_BIAS
         what = "on what ran before it" if name == "carry-over" else "on its position in the block"
         costs = f"; ratios are off by up to {bias:.1%}" if name == "carry-over" else ""
         findings.append(
             Finding(
                 name,
-                Severity.SEVERE if severe else Severity.WARNING,
+                Severity.SEVERE if spoilt else Severity.WARNING,
                 f"a trial depends {what}, by {np.expm1(effect):.1%}{costs}",
                 float(np.expm1(effect)),
                 p,
                 corrected,
+                tuple(spoilt),
             )
         )
     return tuple(findings)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from guestmark.core import registry
 from guestmark.core.platform_spec import HOST
+from guestmark.platforms.factors import PLACEMENT
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -109,7 +110,8 @@ def started_for(cell: Cell) -> Cell:
     """The machine that is started for a cell: for a peer, which starts its own, only the host's agent."""
     if not registry.workload_kind(cell.workload.name).peer:
         return cell
-    return replace(cell, platform=HOST, factors={}, workload=replace(cell.workload, params={}))
+    where = {name: level for name, level in cell.factors.items() if name == PLACEMENT.name}
+    return replace(cell, platform=HOST, factors=where, workload=replace(cell.workload, params={}))
 
 
 def start_machine(workload: Workload, platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:

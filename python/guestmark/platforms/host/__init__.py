@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from guestmark.core.platform_kind import PlatformKind
 from guestmark.disks import factors as disks
+from guestmark.platforms import factors
 
 
 def _usable(_levels: Mapping[str, str]) -> int:
@@ -17,7 +18,7 @@ PLATFORMS = (
         "this machine itself",
         "guestmark.platforms.host.platform:HostPlatform",
         guest=False,
-        factors=disks.DIRECTORY,
+        factors=(*disks.DIRECTORY, factors.PLACEMENT),
         processors=_usable,
         start_limit_s=10.0,
     ),

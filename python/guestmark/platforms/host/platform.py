@@ -20,6 +20,7 @@ from guestmark.disks import loop
 from guestmark.disks.attached import AttachedDisk, directories
 from guestmark.disks.spec import DEFAULTS as DISK_FACTORS
 from guestmark.disks.spec import DiskSpec, disks_of
+from guestmark.platforms.affinity import Seat, placed, starting
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.place import HERE, Place
 
@@ -38,6 +39,8 @@ class Host:
     disks: tuple[AttachedDisk, ...] = ()
     query: None = None
     place: Place = HERE
+    seat: Seat = field(default_factory=Seat)
+    pid: int | None = None  # of the agent
 
     def attest(self) -> HostMachine:
         """The host's kernel as the agent sees it. Raises `AttestationError` when it is not this process's own."""
@@ -49,7 +52,11 @@ class Host:
                 f"found {hello.kernel} {hello.arch}"
             )
         return HostMachine(
-            kernel=hello.kernel, arch=hello.arch, boot_id=hello.boot_id, processors=os.cpu_count()
+            kernel=hello.kernel,
+            arch=hello.arch,
+            boot_id=hello.boot_id,
+            processors=self.seat.placement.processors if self.seat.placement else os.cpu_count(),
+            placement=self.seat.attest(self.pid),
         )
 
     def console(self) -> str:
@@ -85,16 +92,18 @@ class HostPlatform:
             loop.check()
         begin = time.monotonic()
         command = (*within, str(agent_binary()), "serve")
-        try:
-            process, transport = start_host_agent(within)
-        except OSError as error:
-            raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
         with contextlib.ExitStack() as stack:
+            seat = stack.enter_context(placed(cell, emulator=False))
+            try:
+                with starting():
+                    process, transport = start_host_agent(within)
+            except OSError as error:
+                raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
             stack.callback(_stop, process)
             agent = Agent(transport)
             stack.callback(agent.close)
             agent.hello(timeout_s=READY_DEADLINE_S)
-            host = Host(agent, command, {"ready": time.monotonic() - begin})
+            host = Host(agent, command, {"ready": time.monotonic() - begin}, seat=seat, pid=process.pid)
             host.disks = stack.enter_context(directories(disks))
             yield host
 

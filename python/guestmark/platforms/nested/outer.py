@@ -18,6 +18,7 @@ from guestmark.core.machine_facts import GuestMachine, OuterMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size, parse_size
+from guestmark.platforms.factors import PLACEMENT
 from guestmark.platforms.nested.images import images_bytes
 from guestmark.platforms.nested.place import PORTS, OuterPlace
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
@@ -42,6 +43,7 @@ class OuterSpec:
     kernel: str
     memory: int
     ports: int
+    placement: str = ""
 
     @classmethod
     def of(cls, cell: Cell) -> OuterSpec:
@@ -55,18 +57,21 @@ class OuterSpec:
             cell.factors.get("kernel", "") if layers[-1].kind in ACCELERATORS else "",
             outer_memory(cell),
             len(layers) - 1,
+            cell.factors.get(PLACEMENT.name, ""),
         )
 
     @property
     def key(self) -> tuple[str, ...]:
         """Cells of which this is equal can share an outer guest."""
-        return (str(self.layer), self.cpu, self.smp, self.kernel)
+        return (str(self.layer), self.cpu, self.smp, self.kernel, self.placement)
 
     def cell(self) -> Cell:
         """As a cell of its own, to be started."""
         factors = {"memory": format_size(self.memory), "cpu": self.cpu, "smp": self.smp}
         if self.kernel:
             factors["kernel"] = self.kernel
+        if self.placement:
+            factors[PLACEMENT.name] = self.placement
         return Cell("outer", WorkloadSpec("outer"), PlatformSpec((self.layer,)), factors)
 
 
@@ -197,6 +202,7 @@ class Outers:
         large = OuterSpec(
             spec.layer, spec.cpu, spec.smp, spec.kernel,
             max(spec.memory, *(one.memory for one in others)), max(spec.ports, *(one.ports for one in others)),
+            spec.placement,
         )  # fmt: skip
         with contextlib.ExitStack() as stack:
             held = _start(large, stack, deadline, PER_BLOCK)

@@ -21,7 +21,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.factors import OUTER_GUEST
+from guestmark.platforms.factors import OUTER_GUEST, PLACEMENT
 from guestmark.platforms.guest import DYING_S, Guest, GuestPlatform
 from guestmark.platforms.nested.images import check as check_images
 from guestmark.platforms.nested.outer import OUTERS, Held, lodge, shortage
@@ -93,7 +93,7 @@ class NestedPlatform:
         self, cell: Cell, place: Place, deadline: float
     ) -> contextlib.AbstractContextManager[Guest]:
         left_s = max(1.0, deadline - time.monotonic())
-        outside = {factor.name for factor in OUTER_GUEST}
+        outside = {factor.name for factor in (*OUTER_GUEST, PLACEMENT)}
         factors = {name: level for name, level in cell.factors.items() if name not in outside}
         return self._inner.start(replace(cell, factors=factors), left_s, place=place)
 

@@ -11,11 +11,12 @@ from guestmark.agent.client import Agent
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify, find_kernel
 from guestmark.appliance.modules import ModuleTree
-from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import Vmm
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
+from guestmark.platforms.affinity import placed, virtual_processors
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, stopping
 from guestmark.platforms.phases import Watch
@@ -80,6 +81,7 @@ class QemuPlatform:
         line, monitor_line = place.line("agent"), place.line("monitor")
         monitor = Monitor(monitor_line.socket())
         with contextlib.ExitStack() as stack:
+            seat = stack.enter_context(placed(cell, emulator=True))
             stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.disks(cell))
             command = [
@@ -103,7 +105,10 @@ class QemuPlatform:
                 agent,
                 lambda g: attest_qemu(g, facts_of_vmm(monitor), factors, kernel.release),
                 place=place,
+                seat=seat,
             )
+            if seat.placement:
+                _settle(guest, monitor)
             await_ready(agent, process, deadline_s or self.accelerator.start_limit_s, guest.phases)
             stack.callback(agent.close)
             guest.query = monitor.execute
@@ -143,6 +148,15 @@ class QemuPlatform:
         """
         khz = tsc_khz() if self.accelerator.emulates else None
         return [f"tsc_early_khz={khz}"] if khz else []
+
+
+def _settle(guest: Guest, monitor: Monitor) -> None:
+    """Gives QEMU's threads their places as soon as it can say which are its virtual processors: the guest boots there.
+
+    A QEMU that has ended by then is looked at where its start is waited for.
+    """
+    with contextlib.suppress(MachineError):
+        guest.seat.settle(virtual_processors(monitor.execute("query-cpus-fast")))
 
 
 def missing_program(program: str, package: str) -> Unusable | None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from guestmark.page import figures
 from guestmark.page.charts import Stack
 from guestmark.page.nodes import (
     Bullets,
@@ -20,7 +21,6 @@ from guestmark.page.nodes import (
 )
 from guestmark.page.tables import Align, Cell, Table
 from guestmark.page.text import Inline, Span, Tone, inert
-from guestmark.report import figures
 
 _SPECIAL = re.compile(r"[\\|*`<>&$~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|!(?=\[)")
 _LINE_START = re.compile(r"^(#{1,6}(?=\s|$)|[-+=](?=[-+=\s]|$)|\d{1,9}[.)](?=\s|$))")

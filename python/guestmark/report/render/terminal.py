@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
 from guestmark.page.charts import Stack
 from guestmark.page.nodes import (
     Bullets,
@@ -27,7 +28,6 @@ from guestmark.page.nodes import (
 )
 from guestmark.page.tables import Align, Column, Row, RowName, Table, words
 from guestmark.page.text import Inline, Tone, inert
-from guestmark.report import figures
 from guestmark.report.render.terminal_table import fitted, is_numbered, key_lines, lines, styled
 from guestmark.stats.analysis import Analysis, analyse
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from rich.cells import cell_len
 from rich.text import Text
 
+from guestmark.page import figures
 from guestmark.page.tables import Align, Cell, Column, RowName, Table
 from guestmark.page.text import Span, Tone, inert
-from guestmark.report import figures
 
 STYLES = {
     Tone.PLAIN: "",

@@ -29,8 +29,8 @@ def page(run: StoredRun, analysis: Analysis, *, published: bool = True, environm
 
 def live(workload: WorkloadResult) -> Section:
     """A workload's result without details, for the screen of a run that is going on."""
+    from guestmark.page.names import everywhere, key
     from guestmark.report.sections import results, troubles
-    from guestmark.report.sections.names import everywhere, key
 
     table: list[Node] = [results.table(workload), *results.units(workload)] if workload.metrics else []
     nodes = (*table, *troubles.lines(workload))
@@ -38,10 +38,10 @@ def live(workload: WorkloadResult) -> Section:
 
 
 def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool) -> Section:
+    from guestmark.page.names import everywhere, key
     from guestmark.report.sections import explanations, metrics, results, trials, troubles
     from guestmark.report.sections import published as publications
     from guestmark.report.sections.by_workload import of_kind
-    from guestmark.report.sections.names import everywhere, key
 
     nodes: list[Node] = [*results.sections(workload, run), *of_kind(workload, run)]
     if published:

@@ -2,9 +2,9 @@
 and what an upload consists of (libguestfs 1.23.16, 2013)."""
 
 from guestmark.core.platform_spec import parse_platform
+from guestmark.page import figures
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import Inline, Tone, line
-from guestmark.report import figures
 from guestmark.report.sections.durability import verdicts
 from guestmark.report.sections.nested import ratio
 from guestmark.report.sections.published import figure_for

@@ -1,24 +1,25 @@
-"""What each kind of workload adds to the section of its results: the one table that lists them."""
+"""What each kind of workload adds to the section of its results, as its description names it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+from guestmark.core import registry
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Node
-from guestmark.report.sections import explanations, latency, phases, shares
 from guestmark.stats.analysis import WorkloadResult
 
 Sections = Callable[[WorkloadResult, StoredRun], Sequence[Node]]
 
-OF_KIND: Mapping[str, tuple[Sections, ...]] = {
-    "boot": (phases.sections,),
-    "guestfs-run": (phases.sections,),
-    "netboot": (shares.sections, latency.sections),
-    "syscalls": (explanations.calls,),
-}
-
 
 def of_kind(workload: WorkloadResult, run: StoredRun) -> list[Node]:
-    """What the kinds of the workloads in this table add; each kind's sections once."""
+    """What the kinds of the workloads in this table add; each kind's sections once.
+
+    A kind that is gone since the run was stored adds nothing.
+    """
+    kinds = registry.workload_kinds()
     names = dict.fromkeys(result.cell.workload.name for result in workload.cells)
-    wanted = dict.fromkeys(sections for name in names for sections in OF_KIND.get(name, ()))
-    return [node for sections in wanted for node in sections(workload, run)]
+    paths = dict.fromkeys(path for name in names if name in kinds for path in kinds[name].sections)
+    made: list[Node] = []
+    for path in paths:
+        sections: Sections = registry.load(path)
+        made += sections(workload, run)
+    return made

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from guestmark.core.model import Metric
+from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.report import figures
 from guestmark.report.sections import nested
 from guestmark.report.sections.backends import backends
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult

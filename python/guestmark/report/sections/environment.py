@@ -11,13 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guestmark.core.facts import Facts
 from guestmark.core.findings import programs
-from guestmark.core.machine_facts import GuestMachine, Inside, NestedMachine
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Definitions
-from guestmark.workloads.netboot.facts import Netboot
+from guestmark.report.sections import places
 
 _HERE = "this host"
 _SHORT = 16  # digits of a digest that are shown
@@ -81,7 +79,7 @@ def machines(run: StoredRun) -> list[MachineKind]:
             or not trial.command_line
         ):
             continue
-        guest = _guest(trial.facts)
+        guest = places.guest_of(trial.facts)
         missing = None if guest is None else tuple(guest.cpu_flags_missing)
         found[str(cell.platform)] = MachineKind(str(cell.platform), trial.command_line, missing)
     return list(found.values())
@@ -90,6 +88,7 @@ def machines(run: StoredRun) -> list[MachineKind]:
 def rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
     """Names and values for a table; `whole` gives every flag and digest in full."""
     said = [*_host_rows(run.environment)]
+    said.append(("placement", places.placement(run.trials)))
     for binary in binaries(run):
         said.append(("program", _proof(binary, whole=whole)))
     for machine in machines(run):
@@ -223,15 +222,6 @@ def _flags(missing: tuple[str, ...], *, whole: bool) -> str:
     left = 0 if whole else len(missing) - _FLAGS_SHOWN
     more = f" … and {left} more" if left > 0 else ""
     return f"{len(missing)} processor features of the host: {shown}{more}"
-
-
-def _guest(facts: Facts) -> Inside | None:
-    """What is known of the innermost guest; of one that was booted inside by firmware, nothing."""
-    nested, netboot = facts.of(NestedMachine), facts.of(Netboot)
-    if netboot is not None and netboot.inner is not None:
-        return None
-    found = nested.inner if nested is not None else facts.of(GuestMachine)
-    return None if found is None else found.guest
 
 
 def _good_first(trials: Iterable[Trial]) -> list[Trial]:

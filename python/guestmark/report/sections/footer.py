@@ -5,12 +5,13 @@ from collections import Counter
 from guestmark.core.model import RunState, Trial
 from guestmark.core.units import format_duration
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.text import Span, Tone, line, spans
-from guestmark.report import figures
+from guestmark.report.sections import places
 from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
-from guestmark.stats.compare import MIN_BLOCKS
+from guestmark.stats.compare import MIN_BLOCKS, Verdict
 from guestmark.workloads.boot.metrics import TOTAL
 
 WALL = "wall_s"
@@ -43,6 +44,8 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
     spent = time_spent(tuple(trial for result in analysis.cells for trial in result.trials))
     if spent:
         nodes.append(_small(spent))
+    if where := places.placement(run.trials):
+        nodes.append(_small(f"Placement {where}"))
     if here := summary(run):
         nodes.append(_small(f"Measured on {here}"))
     if run.id:
@@ -101,8 +104,10 @@ def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
             nodes.append(Note(said, NoteKind.ERROR))
         elif comparison.n < MIN_BLOCKS:
             nodes.append(_small(f"Null comparison {shown}, too few blocks to tell"))
-        else:
+        elif comparison.verdict is Verdict.NO_DIFFERENCE:
             nodes.append(_small(f"Null comparison {shown}, no difference, as it should be"))
+        else:
+            nodes.append(_small(f"Null comparison {shown}, too wide to show that equal cells are equal"))
     floor = workload.noise_floors.get(primary)
     if floor is not None:
         where = f" ({workload.title})" if many else ""

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from guestmark.core.model import Metric
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.names import row_names
 from guestmark.page.nodes import Node
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure
 from guestmark.page.text import line
-from guestmark.report import figures
-from guestmark.report.sections.names import row_names
 from guestmark.report.sections.verdicts import LEGEND, MARKS, TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.summary import Summary

@@ -7,8 +7,8 @@ import numpy as np
 
 from guestmark.core.model import Metric
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.page import figures
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
-from guestmark.report import figures
 from guestmark.report.sections.results import by_block
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from guestmark.core.model import Better, Metric, Plan, Published, PublishedFigure
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.names import row_names
 from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import line
 from guestmark.plan.pattern import level_of
 from guestmark.plan.published_units import size_of
-from guestmark.report import figures
-from guestmark.report.sections.names import row_names
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 
 _MEANING = {

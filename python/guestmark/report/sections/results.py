@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 from guestmark.core.model import CellStatus, Metric, Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
 from guestmark.page.charts import RatioRow, Ratios
+from guestmark.page.names import brief, row_names
 from guestmark.page.nodes import Chart, Node, Note
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import line
-from guestmark.report import figures
+from guestmark.report.sections import places
 from guestmark.report.sections.durability import MEANING, durability
-from guestmark.report.sections.names import brief, row_names
 from guestmark.report.sections.verdicts import TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, label
@@ -38,12 +39,17 @@ def table(workload: WorkloadResult) -> Table:
     headings, names = row_names(workload, shown)
     columns = [Column(figures.heading(metric, unit), ESTIMATE), Column(_versus(workload), RATIO)]
     columns += [Column("durable")] if any(durable) else []
+    beside = _beside(shown)
+    columns += [Column(heading) for heading in beside]
     columns += [Column("", bar=True), Column("verdict")]
     rows = []
-    for result, name, summary, reached in zip(shown, names, summaries, durable, strict=True):
+    for index, (result, name, summary, reached) in enumerate(
+        zip(shown, names, summaries, durable, strict=True)
+    ):
         comparison = result.comparison.get(metric.name)
         cells = [_estimate(result, metric, unit), _ratio(result, comparison)]
         cells += [words(reached)] if any(durable) else []
+        cells += [words(said[index]) for said in beside.values()]
         share = summary.mean / largest if summary and largest > 0 else None
         cells += [Cell(bar=share), _verdict(comparison, metric)]
         rows.append(Row(name, tuple(cells), strong=result.cell.baseline, soft=summary is None))
@@ -53,6 +59,15 @@ def table(workload: WorkloadResult) -> Table:
         tuple(columns),
         tuple(rows),
     )
+
+
+def _beside(shown: Sequence[CellResult]) -> dict[str, list[str]]:
+    """Columns for what should be equal in cells that are compared, where it is not."""
+    columns = {
+        "processors": [str(places.processors(result) or "") for result in shown],
+        "where": [places.storage(result) for result in shown],
+    }
+    return {heading: said for heading, said in columns.items() if len(set(filter(None, said))) > 1}
 
 
 def _versus(workload: WorkloadResult) -> str:
@@ -89,6 +104,9 @@ def units(workload: WorkloadResult) -> list[Note]:
     said = ["1 MB = 10^6 bytes"] if any(metric.unit == "B/s" for metric in workload.metrics) else []
     if any(durability(result) for result in workload.shown):
         said.append(MEANING)
+    stored = {where for result in workload.shown if (where := places.storage(result))}
+    if len(stored) == 1:  # otherwise the table has a column
+        said.append(f"disks {stored.pop()}")
     return [Note(line("; ".join(said)))] if said else []
 
 

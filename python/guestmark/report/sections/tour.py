@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from guestmark.core.model import Better, CellStatus, Metric, RunState
 from guestmark.core.platform_spec import parse_platform
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Cell, Column, Row, RowName, Table, words
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.report import figures
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 

@@ -7,12 +7,12 @@ import numpy as np
 
 from guestmark.core.model import Better, Metric
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
 from guestmark.page.charts import Series, SeriesRow, Spread, SpreadRow
+from guestmark.page.names import brief, label, platform, row_names, varying
 from guestmark.page.nodes import Chart, Matrix, MatrixCell, Node
 from guestmark.page.tables import Align, Column, Row, Table, figure
 from guestmark.page.text import Tone, line
-from guestmark.report import figures
-from guestmark.report.sections.names import brief, label, platform, row_names, varying
 from guestmark.report.sections.results import by_block
 from guestmark.report.sections.verdicts import MARKS, TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult

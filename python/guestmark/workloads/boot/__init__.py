@@ -22,5 +22,6 @@ WORKLOADS = (
         run="guestmark.workloads.boot.workload:BootWorkload",
         metrics=lambda _params: ALL,
         label=_label,
+        sections=("guestmark.workloads.boot.sections:sections",),
     ),
 )

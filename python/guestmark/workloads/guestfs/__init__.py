@@ -10,9 +10,10 @@ from guestmark.workloads.common.metrics import LAUNCHING
 from guestmark.workloads.guestfs.metrics import SESSION
 
 _PROGRAMS = (Program("guestfish", "guestfish"),)
-_GUEST = takes_only("memory", "smp")
+_GUEST = takes_only("memory", "smp", "placement")
 _GUEST_AND_DISK = takes_only(
-    "memory", "smp", "format", "preallocation", "cluster_size", "location", "size", "filesystem", "mkfs", "mount"
+    "memory", "smp", "placement", "format", "preallocation", "cluster_size", "location", "size", "filesystem", "mkfs",
+    "mount",
 )  # fmt: skip
 
 
@@ -51,6 +52,7 @@ WORKLOADS = (
         run="guestmark.workloads.guestfs.run:GuestfsRunWorkload",
         metrics=lambda _params: BOOT_METRICS,
         label=lambda _params: "guestfish run",
+        sections=("guestmark.workloads.boot.sections:sections",),
         takes=_GUEST,
         programs=_PROGRAMS,
     ),

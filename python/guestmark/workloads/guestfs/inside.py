@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.platform_spec import HOST
+from guestmark.platforms.factors import PLACEMENT
 from guestmark.platforms.host.platform import HostPlatform
 from guestmark.platforms.nested.platform import READY_DEADLINE_S, NestedPlatform
 from guestmark.platforms.qemu.accelerators import KVM, TCG
@@ -45,7 +46,8 @@ def machine(platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
     """Where guestfish runs: this host, or the outer guest of a nested platform; what is inside it starts itself."""
     if isinstance(platform, NestedPlatform):
         return platform.outer(cell, READY_DEADLINE_S)
-    return HostPlatform().start(replace(cell, platform=HOST, factors={}))
+    where = {name: level for name, level in cell.factors.items() if name == PLACEMENT.name}
+    return HostPlatform().start(replace(cell, platform=HOST, factors=where))
 
 
 def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_s: float) -> Session:

@@ -4,7 +4,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.workloads.netboot import factors, metrics
 
-_MACHINE = frozenset({"memory", "smp", "cpu", "machine"})
+_MACHINE = frozenset({"memory", "smp", "cpu", "machine", "placement"})
 
 
 def _takes(factor: str, platform: PlatformSpec) -> bool:
@@ -20,6 +20,10 @@ WORKLOADS = (
         metrics=lambda _params: metrics.ALL,
         label=lambda params: f"{params['files']} × {params['size']} over HTTP by iPXE",
         factors=factors.FACTORS,
+        sections=(
+            "guestmark.workloads.netboot.shares:sections",
+            "guestmark.workloads.netboot.latency:sections",
+        ),
         takes=_takes,
     ),
 )

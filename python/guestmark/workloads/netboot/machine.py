@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.model import Cell
 from guestmark.platforms import counters
+from guestmark.platforms.affinity import Seat, placed, virtual_processors
 from guestmark.platforms.guest import stopping
 from guestmark.platforms.place import HERE, Place, channel
 from guestmark.platforms.process import SupervisedProcess, watchdog
@@ -47,6 +48,7 @@ class NetbootMachine:
     phases: dict[str, float] = field(default_factory=dict)
     disks: tuple[()] = ()
     place: Place = HERE
+    seat: Seat = field(default_factory=Seat)
 
     @property
     def agent(self) -> Agent:
@@ -106,6 +108,7 @@ class NetbootMachine:
             rom=str(settings.rom.path),
             rom_sha256=settings.rom.sha256,
             firmware=settings.firmware_file,
+            placement=self.seat.attest(self.vmm_pid),
         )
 
     def _of_card(self, name: str) -> Any:
@@ -166,6 +169,7 @@ def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> It
     monitor = Monitor(ours)
     control_url = link.url(link.control)
     with contextlib.ExitStack() as stack:
+        seat = stack.enter_context(placed(cell, emulator=True))
         stack.enter_context(stopping(process, monitor.close, theirs.close))
         boot = process.scratch / f"{_BOOT_CAPTURE}.pcap"
         command = [
@@ -183,9 +187,13 @@ def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> It
         control = stack.enter_context(Control(link.control, {scripts.BOOT: scripts.boot(control_url)}))
         process.start(command, pass_fds=(theirs.fileno(), *link.pass_fds))
         theirs.close()
+        if seat.placement:
+            with contextlib.suppress(MachineError):  # a QEMU that has ended is found by what follows
+                seat.settle(virtual_processors(monitor.execute("query-cpus-fast")))
         ends = time.monotonic() + deadline_s
         request = control.next(watchdog(process, "QEMU"), lambda: ends - time.monotonic())
         machine = NetbootMachine(cell, settings, process, monitor, link, control, request or Request("", {}))
+        machine.seat = seat
         if request is None or request.kind != "hello":
             reason = what_happened(boot, asked=bool(control.fetched))
             raise NetbootError(f"iPXE did not ask what to do within {deadline_s:.0f} s: {reason}", machine)

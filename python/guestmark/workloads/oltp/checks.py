@@ -92,7 +92,7 @@ def _may_enter(folder: Path, account: Account) -> bool:
 
 def _threads(cell: Cell) -> str:
     threads = int(cell.factors.get("threads", cell.workload.params["threads"]))
-    processors = cell.platform.processors(cell.factors)
+    processors = cell.processors or cell.platform.processors(cell.factors)
     if threads <= processors:
         return ""
     have = "1 processor" if processors == 1 else f"{processors} processors"

@@ -53,7 +53,7 @@ def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) 
 
 
 def _threads(cell: Cell, options: Mapping[str, str]) -> str:
-    processors = cell.platform.processors(cell.factors)
+    processors = cell.processors or cell.platform.processors(cell.factors)
     threads = int(options["threads"])
     if threads <= processors:
         return ""

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
 from guestmark.page.charts import Stack, StackRow
+from guestmark.page.names import brief
 from guestmark.page.nodes import Chart, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import line
-from guestmark.report import figures
-from guestmark.report.sections.names import brief
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.boot.facts import Boot, Initcalls
 from guestmark.workloads.boot.metrics import AGENT, PHASES, TOTAL

@@ -1,0 +1,212 @@
+"""Which of the host's processors a machine, its emulator's own threads and the control plane get: pure choosing.
+
+Nothing here changes a process, `platforms.affinity` does. Importing this costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from guestmark.core.errors import UsageError
+
+NAME = "placement"  # of the factor
+PINNED, FREE, LIST = "pinned", "free", "cpus="
+FULL_CAPACITY = 1024  # what Linux gives the fastest processors of a machine
+_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
+
+
+def read_list(text: str) -> tuple[int, ...]:
+    """The numbers of a list as Linux writes it (`0,2-3`), ascending. Raises `ValueError` with one line."""
+    numbers: set[int] = set()
+    for part in text.strip().split(","):
+        found = _RANGE.fullmatch(part.strip())
+        if not found:
+            raise ValueError(f"{text!r} is not a list of processors")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise ValueError(f"{part.strip()!r} ends before it begins")
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))
+
+
+def write_list(numbers: Iterable[int]) -> str:
+    """The inverse of `read_list`."""
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def level(text: str) -> str:
+    """A level of the factor in its one spelling. Raises `ValueError`."""
+    word = text.strip().lower()
+    if word in (PINNED, FREE):
+        return word
+    if word.startswith(LIST):
+        return LIST + write_list(read_list(word.removeprefix(LIST)))
+    raise ValueError(f"{text!r} is none of {PINNED}, {FREE}, {LIST}LIST")
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """One processor of the host, as Linux counts them; hyper-threads of one core have the same `core`."""
+
+    number: int
+    core: tuple[int, int]  # package, core
+    node: int = 0
+    capacity: int = FULL_CAPACITY  # less on the small cores of big.LITTLE
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The processors that this process may use, by number."""
+
+    processors: tuple[Processor, ...]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The processors' numbers, ascending."""
+        return tuple(processor.number for processor in self.processors)
+
+    def of(self, number: int) -> Processor:
+        """The processor of that number."""
+        return next(processor for processor in self.processors if processor.number == number)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where everything of one machine is to run. Virtual processor i has `machine[i]` when there are as many of them
+    (`one_each`), otherwise they share all of `machine`.
+    """
+
+    level: str
+    processors: int  # that the machine has itself
+    machine: tuple[int, ...]
+    emulator: tuple[int, ...]
+    control: tuple[int, ...]
+    nodes: tuple[int, ...] = ()  # NUMA nodes of `machine`
+    remarks: tuple[str, ...] = ()  # what could not be kept apart
+
+    @property
+    def one_each(self) -> bool:
+        """Whether every virtual processor has a processor of its own."""
+        return self.level != FREE and len(self.machine) == self.processors
+
+
+def choose(topology: Topology, level: str, processors: int, *, emulator: bool = True) -> Placement:
+    """The places of a machine with that many processors (0: all that this process may use).
+
+    `emulator`: it has threads beside its virtual processors that are worth a place of their own; otherwise everything
+    of the machine shares the same processors. Raises `UsageError` for a list that this process may not use.
+    """
+    every = topology.numbers
+    wanted = processors or len(every)
+    if level == FREE:
+        return _made(topology, level, wanted, every, every, every)
+    if level.startswith(LIST):
+        given = read_list(level.removeprefix(LIST))
+        if refused := [number for number in given if number not in every]:
+            raise UsageError(
+                f"{NAME}={level}: this process may not use processor {write_list(refused)}",
+                hint=f"it may use {write_list(every)}",
+            )
+        machine = given[:wanted]
+        own = (given[wanted:] or machine) if emulator else machine
+        others = tuple(number for number in every if number not in given)
+        return _made(topology, level, wanted, machine, own, others or every)
+    machine = _for_machine(topology, wanted)
+    rest = _far_from(topology, machine)
+    if not rest:
+        return _made(topology, level, wanted, machine, every if emulator else machine, every)
+    # The control plane sleeps while a machine works: where nothing is spare it shares with the emulator's threads.
+    control = rest[-1]
+    own = tuple(sorted(rest[:-1][: len(machine)])) or (control,)
+    return _made(topology, level, wanted, machine, own if emulator else machine, (control,))
+
+
+def _made(  # noqa: PLR0917 (the three places in the order of `Placement`)
+    topology: Topology,
+    level: str,
+    wanted: int,
+    machine: Sequence[int],
+    emulator: Sequence[int],
+    control: Sequence[int],
+) -> Placement:
+    found = [topology.of(number) for number in machine]
+    remarks = []
+    if level != FREE:
+        if len(machine) < wanted:
+            remarks.append(f"{wanted} virtual processors share {_counted(len(machine))}")
+        if len({processor.core for processor in found}) < len(found):
+            remarks.append("some of the machine's processors are hyper-threads of one core")
+        if len({processor.capacity for processor in found}) > 1:
+            remarks.append("the machine's processors are not equally fast")
+        if len({processor.node for processor in found}) > 1:
+            remarks.append("the machine's processors are on several NUMA nodes")
+        if set(control) & set(machine) and len(topology.numbers) > 1:
+            remarks.append("the control plane shares the machine's processors")
+    nodes = tuple(sorted({processor.node for processor in found}))
+    return Placement(level, wanted, tuple(machine), tuple(emulator), tuple(control), nodes, tuple(remarks))
+
+
+def _for_machine(topology: Topology, wanted: int) -> tuple[int, ...]:
+    """Equally fast, one on each core, on one node where that can be had; high numbers first: 0 serves interrupts."""
+    first, second = _threads(topology.processors)
+    by_number = sorted(first, key=lambda processor: -processor.number)
+    classes = sorted({processor.capacity for processor in first}, reverse=True)
+    nodes = sorted({processor.node for processor in first}, reverse=True)
+    for capacity in classes:
+        for node in nodes:
+            fitting = [one for one in by_number if (one.capacity, one.node) == (capacity, node)]
+            # A core more than needed keeps the emulator on the same node.
+            if len(fitting) > wanted or (len(fitting) == wanted and len(by_number) > wanted):
+                return _ascending(fitting[:wanted])
+    for capacity in classes:
+        equal = [one for one in by_number if one.capacity == capacity]
+        if len(equal) >= wanted:
+            return _ascending(equal[:wanted])
+    fastest_first = sorted([*first, *second], key=lambda one: (one in second, -one.capacity, -one.number))
+    return _ascending(fastest_first[:wanted])
+
+
+def _far_from(topology: Topology, machine: Collection[int]) -> list[int]:
+    """The other processors, the best place for an emulator first: not the other thread of a core that the machine has,
+    near its memory, fast; the control plane takes the last of them that is not such a thread.
+    """
+    mine = [topology.of(number) for number in machine]
+    cores = {processor.core for processor in mine}
+    nodes = {processor.node for processor in mine}
+    others = [processor for processor in topology.processors if processor.number not in machine]
+    apart = [processor for processor in others if processor.core not in cores] or others
+    first, _ = _threads(apart)
+    best_first = sorted(
+        apart, key=lambda one: (one not in first, one.node not in nodes, -one.capacity, -one.number)
+    )
+    # The control plane's place comes last: a whole core, which is as slow and as far away as there is.
+    control = max((one for one in best_first if one in first), key=best_first.index, default=None)
+    numbers = [one.number for one in best_first if one is not control]
+    return numbers if control is None else [*numbers, control.number]
+
+
+def _threads(processors: Iterable[Processor]) -> tuple[list[Processor], list[Processor]]:
+    """The first thread of every core, and the other ones."""
+    first: list[Processor] = []
+    second: list[Processor] = []
+    seen: set[tuple[int, int]] = set()
+    for processor in processors:
+        (second if processor.core in seen else first).append(processor)
+        seen.add(processor.core)
+    return first, second
+
+
+def _ascending(processors: Iterable[Processor]) -> tuple[int, ...]:
+    return tuple(sorted(processor.number for processor in processors))
+
+
+def _counted(number: int) -> str:
+    return f"{number} processor{'' if number == 1 else 's'}"

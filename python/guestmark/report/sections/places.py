@@ -1,0 +1,76 @@
+"""Where machines ran and where their disks were, in words: from what the trials found out."""
+
+from collections.abc import Iterable
+
+from guestmark.core.facts import Facts
+from guestmark.core.findings import Flushes, Storage
+from guestmark.core.machine_facts import GuestMachine, HostMachine, Inside, MachineFacts, NestedMachine
+from guestmark.core.model import Trial, TrialStatus
+from guestmark.stats.analysis import CellResult
+from guestmark.workloads.netboot.facts import Netboot
+
+
+def placement(trials: Iterable[Trial]) -> str:
+    """`pinned: 1 processor each, CPU 1; emulator and control plane CPU 0`; several when they differ, empty when
+    nobody looked.
+    """
+    return "; or ".join(dict.fromkeys(said for trial in trials if (said := _placed(trial.facts))))
+
+
+def storage(result: CellResult) -> str:
+    """`on /var/tmp: ext4`, `on /dev/shm: memory`; empty for cells without disks."""
+    return ", ".join(dict.fromkeys(said for trial in result.trials for said in _stored(trial, result)))
+
+
+def processors(result: CellResult) -> int | None:
+    """How many the cell's machines had; None when that is not known or not always the same."""
+    found = {
+        number
+        for trial in result.trials
+        if trial.status is TrialStatus.OK and (number := _processors(trial.facts))
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def guest_of(facts: Facts) -> Inside | None:
+    """What is known of the innermost guest; of one that was booted inside by firmware, nothing."""
+    nested, netboot = facts.of(NestedMachine), facts.of(Netboot)
+    if netboot is not None and netboot.inner is not None:
+        return None
+    found = nested.inner if nested is not None else facts.of(GuestMachine)
+    return None if found is None else found.guest
+
+
+def _placed(facts: Facts) -> str:
+    machine, nested = facts.of(MachineFacts), facts.of(NestedMachine)
+    where = machine.placement if machine is not None else nested.outer.placement if nested else None
+    if where is None:
+        return ""
+    if where.level == "free":
+        return f"free: anywhere on CPU {where.machine}"
+    number = where.processors
+    words = [f"{number} processor{'' if number == 1 else 's'} each, CPU {where.machine}"]
+    if where.emulator == where.control != where.machine:
+        words.append(f"emulator and control plane CPU {where.control}")
+    else:
+        words += [f"emulator CPU {where.emulator}"] if where.emulator != where.machine else []
+        words.append(f"control plane CPU {where.control}")
+    return f"{where.level}: {'; '.join([*words, *(where.remarks or ())])}"
+
+
+def _stored(trial: Trial, result: CellResult) -> list[str]:
+    stored = trial.facts.of(Storage)
+    if stored is not None:
+        return [
+            f"on {disk.location}: {'memory' if disk.in_memory else disk.filesystem}"
+            for disk in stored.disks.values()
+        ]
+    flushes = trial.facts.of(Flushes)  # of trials before there was `Storage`
+    if flushes is not None and flushes.in_memory:
+        return [f"on {result.cell.factors.get('location', '/dev/shm')}: memory"]
+    return []
+
+
+def _processors(facts: Facts) -> int | None:
+    guest, host = guest_of(facts), facts.of(HostMachine)
+    return guest.processors if guest is not None else host.processors if host is not None else None

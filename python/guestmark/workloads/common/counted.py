@@ -1,0 +1,34 @@
+"""What hypervisors count, in words; the counters are those of `platforms.counters`."""
+
+from collections.abc import Mapping
+
+from guestmark.page import figures
+
+COUNTS = {  # counters of `platforms.counters`, and what their columns are called
+    "kvm_exits": "exits",
+    "uml_stops": "stops",
+    "tcg_tlb_flushes": "flushes",
+    "tcg_blocks": "blocks",
+}
+LEGEND = {
+    "exits": "exits from the guest to KVM",
+    "stops": "times that User-Mode Linux waited for a traced process to stop",
+    "flushes": "flushes of an emulated TLB",
+    "blocks": "blocks of code that TCG translated",
+}
+PREFIX = "kvm_"
+_TOLD = 0.02  # share of all exits from which a kind is told
+
+
+def by_kind(counted: Mapping[str, float]) -> str:
+    """What KVM counted beside its exits: those kinds that are a fair share of them, the most frequent first."""
+    every = counted.get("kvm_exits", 0.0)
+    told = sorted(
+        (
+            (value, name.removeprefix(PREFIX))
+            for name, value in counted.items()
+            if name.startswith(PREFIX) and name != "kvm_exits" and value >= _TOLD * every > 0
+        ),
+        reverse=True,
+    )
+    return ", ".join(f"{name} {figures.number(value, int(value < 1000))}" for value, name in told)

@@ -1,0 +1,96 @@
+"""What the report says of system calls: one row for each, with what the hypervisor did meanwhile."""
+
+from collections.abc import Mapping, Sequence
+
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.nodes import Bullets, Node
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure
+from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.common.counted import COUNTS, LEGEND, PREFIX, by_kind
+from guestmark.workloads.syscalls.facts import Syscalls
+
+
+def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """Nanoseconds and counts of each system call, averages over a cell's good trials; nothing where none were told."""
+    found = [(result, each) for result in workload.shown if (each := calls_of(result))]
+    if not found:
+        return []
+    names = list(dict.fromkeys(name for _, each in found for name in each))
+    platforms = [result.cell.platform for result, _ in found]
+    titles = platforms if len(set(platforms)) == len(found) else [result.cell.id for result, _ in found]
+    columns: list[Column] = []
+    cells: list[list[Cell]] = []
+    used = set()
+    for (_, each), title in zip(found, titles, strict=True):
+        columns.append(Column(f"{title}, ns", (Align.RIGHT,)))
+        cells.append(
+            [figure(_significant(each[name]["ns"])) if name in each else figure("–") for name in names]
+        )
+        for counter, heading in COUNTS.items():
+            if any(counter in call for call in each.values()):
+                used.add(heading)
+                counts = [each.get(name, {}).get(counter) for name in names]
+                columns.append(Column(f"{heading}/op", (Align.POINT,)))
+                cells.append([figure("–") if count is None else figure(_count(count)) for count in counts])
+    rows = tuple(
+        Row(RowName((name,)), tuple(column[position] for column in cells))
+        for position, name in enumerate(names)
+    )
+    legend = "; ".join(f"{name}: {text}" for name, text in LEGEND.items() if name in used)
+    kinds = tuple(said for result, each in found for said in _kinds(result, each))
+    return [
+        Table(
+            "Time and counted events of each system call",
+            ("",),
+            tuple(columns),
+            rows,
+            divisible=True,
+            legend=(line(legend),) if legend else (),
+            heading="For each call:",
+        ),
+        *([Bullets((), kinds)] if kinds else []),
+    ]
+
+
+def calls_of(result: CellResult) -> dict[str, dict[str, float]]:
+    """By call: `ns` and each counter per operation, averaged over the good trials that have them."""
+    sums: dict[str, dict[str, list[float]]] = {}
+    for trial in result.trials:
+        found = trial.facts.of(Syscalls)
+        for name, call in ((found and found.calls) or {}).items():
+            into = sums.setdefault(name, {})
+            for counter, value in {"ns": call.median_ns, **call.per_operation}.items():
+                into.setdefault(counter, []).append(value)
+    return {
+        name: {counter: sum(values) / len(values) for counter, values in into.items()}
+        for name, into in sums.items()
+    }
+
+
+def _kinds(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list[Inline]:
+    """What KVM's exits were for, in a sentence, over one of each call."""
+    totals: dict[str, float] = {}
+    for call in calls.values():
+        for counter, value in call.items():
+            if counter.startswith(PREFIX):
+                totals[counter] = totals.get(counter, 0.0) + value
+    kinds = by_kind(totals)
+    if not kinds:
+        return []
+    every = figures.number(totals["kvm_exits"], 1)
+    return [
+        spans(
+            Span(f"{result.cell.id}: ", Tone.STRONG),
+            f"of {every} exits for one of each call, KVM counted {kinds}",
+        )
+    ]
+
+
+def _significant(value: float) -> str:
+    return figures.number(value, max(0, min(2, figures.decimals(None, value))))
+
+
+def _count(value: float) -> str:
+    return figures.number(value, 3 if value < 0.1 else 2 if value < 10 else 1)
