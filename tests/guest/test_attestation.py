@@ -4,6 +4,8 @@ import os
 import shutil
 
 import pytest
+from tests.framework.guests import start
+from msgspec.structs import asdict
 
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.placement import read_list, write_list
@@ -24,17 +26,17 @@ from tests.framework.guests import start
 def test_factors_reach_the_guest(factors, found):
     with start("tcg", **factors) as guest:
         attested = guest.attest()
-        assert attested["vmm"]["accelerator"] == "tcg"
-        assert attested["vmm"].items() >= found.items()
+        assert attested.vmm.accelerator == "tcg"
+        assert asdict(attested.vmm).items() >= found.items()
         asked = 512 if factors.get("memory") == "512M" else 1024
-        assert attested["vmm"]["memory_bytes"] == asked << 20
+        assert attested.vmm.memory_bytes == asked << 20
 
 
 def test_uml_has_the_memory_it_was_given():
     with start("uml", memory="300M") as guest:
-        inside = guest.attest()["guest"]
-        assert 250 << 20 < inside["memory_bytes"] <= 300 << 20
-        assert inside["processors"] == 1
+        inside = guest.attest().guest
+        assert 250 << 20 < inside.memory_bytes <= 300 << 20
+        assert inside.processors == 1
 
 
 @pytest.mark.parametrize(
@@ -66,12 +68,12 @@ def test_features_that_cannot_be_had_are_not_dropped_silently():
     with pytest.raises(MachineError, match="TCG doesn't support requested feature"), start("tcg", cpu="EPYC"):
         pass
     with start("tcg", cpu="EPYC,enforce=off") as guest:
-        assert guest.attest()["vmm"]["cpu"] == "EPYC"
+        assert guest.attest().vmm.cpu == "EPYC"
 
 
 def test_a_kernel_given_by_path_is_the_one_that_boots():
     with start("uml", kernel=shutil.which("linux.uml")) as guest:
-        assert guest.attest()["guest"]["cpu"] == "UML"
+        assert guest.attest().guest.cpu == "UML"
 
 
 USABLE = sorted(os.sched_getaffinity(0))

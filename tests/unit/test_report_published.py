@@ -4,6 +4,7 @@ import io
 import re
 from dataclasses import replace
 
+from tests.framework import made_facts
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -216,7 +217,7 @@ def test_durability_stands_beside_speed():
     run = run_with()
     verdicts = {"upload tcg preallocation=off": "yes", "upload tcg preallocation=full": "no"}
     trials = tuple(
-        replace(trial, attestation={"flushes_reached_host": verdicts[trial.cell_id]})
+        replace(trial, facts=made_facts.of(made_facts.flushes(verdicts[trial.cell_id])))
         if trial.cell_id in verdicts
         else trial
         for trial in run.trials
