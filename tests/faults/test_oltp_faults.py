@@ -13,9 +13,9 @@ from guestmark.core.errors import GuestmarkError, MachineError, WorkloadError
 from guestmark.core.findings import Program
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
+from guestmark.workloads.oltp.facts import SERVER
 from tests.framework.databases import SERVERS, started
 from tests.framework.processes import gone, others
-from guestmark.workloads.oltp.facts import SERVER
 
 
 def processes_at(machine):

@@ -4,7 +4,6 @@ import os
 import shutil
 
 import pytest
-from tests.framework.guests import start
 from msgspec.structs import asdict
 
 from guestmark.core.errors import AttestationError, MachineError

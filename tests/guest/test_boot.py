@@ -6,10 +6,9 @@ import pytest
 
 from guestmark.platforms import registry
 from guestmark.workloads import base
-from guestmark.workloads.boot import initcalls
 from guestmark.workloads.boot import metrics as boot_metrics
-from tests.framework.cells import cell_of, plan_of
 from guestmark.workloads.boot.facts import Boot
+from tests.framework.cells import cell_of, plan_of
 
 CALLER = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
 

@@ -5,9 +5,9 @@ import contextlib
 import pytest
 
 from guestmark.core.errors import MachineError, WorkloadError
-from tests.framework.databases import SERVERS, started
 from guestmark.core.findings import Program
 from guestmark.workloads.oltp.facts import SERVER
+from tests.framework.databases import SERVERS, started
 
 
 def values_of(platform, factors=None, **given):

@@ -6,7 +6,6 @@ import pkgutil
 from collections import Counter
 from typing import Any
 
-from tests.framework import made_facts
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +20,7 @@ from guestmark.workloads.boot.facts import Boot
 from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.oltp.facts import Oltp
 from guestmark.workloads.syscalls.facts import Syscalls
+from tests.framework import made_facts
 
 
 def every_kind() -> list[type[Fact]]:

@@ -15,8 +15,8 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_report
 from guestmark.workloads.boot import metrics as boot_metrics
-from tests.framework.runs import constructed
 from guestmark.workloads.boot.facts import Boot, Initcall, Initcalls
+from tests.framework.runs import constructed
 
 BOOT = WorkloadSpec("boot", {"watch": {"initcalls": False}}, "boot", "boot")
 PEER = WorkloadSpec("guestfs-run", {}, "guestfish run", "guestfish")

@@ -4,7 +4,6 @@ import io
 import re
 from dataclasses import replace
 
-from tests.framework import made_facts
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from guestmark.report.formats import Format, render
 from guestmark.report.render.terminal import print_report
 from guestmark.report.sections.published import figure_for, percent_ratio, signed_percent
 from guestmark.stats.analysis import analyse
+from tests.framework import made_facts
 from tests.framework.runs import constructed
 
 UPLOAD = WorkloadSpec("upload", {}, "upload from the host", "upload")
