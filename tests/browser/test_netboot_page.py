@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from guestmark.capture.binary import analyse_file
-from guestmark.capture.excerpt import PICTURE, drawn
+from guestmark.capture.excerpt import drawn
+from guestmark.core.facts import Facts
+from guestmark.core.findings import flat
 from guestmark.core.model import WorkloadSpec
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
+from guestmark.workloads.netboot.facts import Netboot
 from tests.framework import traffic as ct
 from tests.framework.browser import browser, lay_out
 from tests.framework.runs import memory_sweep
@@ -29,11 +32,10 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ct.talk(listener.getsockname(), 40, 200_000, 0.003)
         port = listener.getsockname()[1]
         stop()
-    kept = json.loads(
-        json.dumps(drawn(analyse_file(capture, filter_by=str(port), sequence=True)))
-    )  # as the ledger keeps it
+    picture = drawn(analyse_file(capture, filter_by=str(port), sequence=True))
+    facts = Facts(json.loads(json.dumps(flat(Netboot(picture=picture)))))  # as the ledger keeps it
     run = memory_sweep()
-    trials = tuple(replace(trial, attestation={**trial.attestation, PICTURE: kept}) for trial in run.trials)
+    trials = tuple(replace(trial, facts=facts) for trial in run.trials)
     booted = WorkloadSpec("netboot", {}, "network boot")
     cells = tuple(replace(cell, workload=booted) for cell in run.plan.cells)
     run = replace(run, plan=replace(run.plan, cells=cells), trials=trials)

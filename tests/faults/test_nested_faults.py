@@ -30,7 +30,7 @@ def broken(harm):
     first = ""
     try:
         with registry.get("tcg/uml").start(INNER) as guest:
-            first = guest.attest()["outer"]["guest"]["boot_id"]
+            first = guest.attest().outer.guest.boot_id
             harm(guest)
             guest.agent.exec(["sleep", "60"], timeout_s=100)
     except MachineError as error:
@@ -43,7 +43,7 @@ def test_an_outer_guest_that_dies_fails_its_trial_only():
         first, error = broken(lambda guest: os.kill(guest.vmm_pid, signal.SIGKILL))
         assert "outer guest" in str(error)
         with registry.get("tcg/uml").start(INNER) as guest:
-            assert guest.attest()["outer"]["guest"]["boot_id"] != first
+            assert guest.attest().outer.guest.boot_id != first
             # What a clock looks like that has stood still for a while.
             guest._held.pause()
             time.sleep(1.0)
@@ -76,8 +76,8 @@ def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said):
         assert str(error).startswith("inside tcg: the guest ended")
         assert said in str(error)
         with registry.get("tcg/uml").start(INNER) as guest:
-            outer = guest.attest()["outer"]
-            assert (outer["guest"]["boot_id"], outer["inner_guest"]) == (first, 2)
+            outer = guest.attest().outer
+            assert (outer.guest.boot_id, outer.inner_guest) == (first, 2)
             mine = {guest.process.pid(), *guest.place.descendants(guest.process.pid())}
             with guest.place.calling() as agent:
                 left = agent.exec(["sh", "-c", LEFT], timeout_s=30).stdout.decode().split()

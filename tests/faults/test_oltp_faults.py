@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import GuestmarkError, MachineError, WorkloadError
+from guestmark.core.findings import Program
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
+from guestmark.workloads.oltp.facts import SERVER
 from tests.framework.databases import SERVERS, started
 from tests.framework.processes import gone, others
 
@@ -48,12 +50,13 @@ def test_transactions_are_measured_and_the_server_ends_cleanly(server):
     assert values["host_flushes_per_transaction"] == values["server_flushes_per_transaction"] > 0.2
     assert not directory.exists()
     assert workload.warnings == []
-    assert workload.facts["server_binary_sha256"] == workload.facts["server_host_binary_sha256"]
-    assert workload.facts["server_stop_s"] > 0
-    assert workload.facts["server"].startswith(f"{KINDS[server].title} 1")
+    program = workload.facts.facts().of(Program, SERVER)
+    assert program.sha256 == program.host_sha256
+    assert workload.facts.facts().kept["server_stop_s"] > 0
+    assert workload.facts.facts().kept["server"].startswith(f"{KINDS[server].title} 1")
     with started(server=server) as (_, again):
-        assert again.facts["database_from_cache"]
-        assert again.facts["database_prepared_s"] < 0.3
+        assert again.facts.facts().kept["database_from_cache"]
+        assert again.facts.facts().kept["database_prepared_s"] < 0.3
 
 
 def test_a_server_that_does_not_start_shows_its_log():
@@ -81,7 +84,7 @@ def test_a_server_that_is_killed_in_the_middle_is_the_reason(server):
         workload.cleanup(machine)
         assert not processes_at(machine)
     assert KINDS[server].ready.decode() in caught.value.console
-    assert KINDS[server].ready.decode() in workload.facts["server_log"]
+    assert KINDS[server].ready.decode() in workload.facts.facts().kept["server_log"]
 
 
 def test_a_server_that_does_not_end_cleanly_fails_the_trial():

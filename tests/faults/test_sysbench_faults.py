@@ -128,10 +128,10 @@ def test_an_image_on_the_host_has_the_options_that_were_asked_for(tmp_path):
         workload.prepare(machine)
         found = named(workload.run(machine))
         assert found["guest_flushes"] == 0
-        assert workload.facts["flushes_reached_host"] == "no"
+        assert workload.facts.facts().kept["flushes_reached_host"] == "no"
         device = machine.disks[0].device
         assert device.startswith("/dev/loop")
-        assert "data=journal" in workload.facts["target_mount"]
+        assert "data=journal" in workload.facts.facts().kept["target_mount"]
         assert device not in Path("/proc/self/mounts").read_text()  # only the agent's namespace has it
         assert Path(f"/sys/block/{device[5:]}/loop/backing_file").exists()
     assert not Path(f"/sys/block/{device[5:]}/loop/backing_file").exists()

@@ -1,16 +1,22 @@
 """A constructed run of every kind of workload that adds something of its own to a report, and of what can go wrong."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from guestmark.capture.excerpt import PICTURE, drawn
+from guestmark.capture.excerpt import drawn
 from guestmark.capture.model import Endpoint, Response, SequencePoint, Shares, Trace
 from guestmark.capture.model import Sequence as Packets
+from guestmark.core.findings import Counted, Fact
 from guestmark.core.model import Cell, Measurement, Metric, Published, PublishedFigure, RunState, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.workloads.boot import metrics as boot_metrics
+from guestmark.workloads.boot.facts import Boot, Initcall, Initcalls
+from guestmark.workloads.netboot.facts import Netboot
+from guestmark.workloads.syscalls.facts import Syscalls
+from tests.framework import made_facts
+from tests.framework.made_facts import call
 from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep
 
 ENVIRONMENT: Mapping[str, Any] = {
@@ -22,12 +28,9 @@ ENVIRONMENT: Mapping[str, Any] = {
 }
 
 
-def with_facts(run: StoredRun, facts: Mapping[str, Mapping[str, Any]]) -> StoredRun:
-    """The run with these facts in the attestations of each cell's trials."""
-    trials = tuple(
-        replace(trial, attestation={**trial.attestation, **facts.get(trial.cell_id, {})})
-        for trial in run.trials
-    )
+def with_facts(run: StoredRun, facts: Mapping[str, Sequence[Fact]]) -> StoredRun:
+    """The run with these facts of each cell's trials."""
+    trials = tuple(replace(trial, facts=made_facts.of(*facts.get(trial.cell_id, ()))) for trial in run.trials)
     return replace(run, trials=trials)
 
 
@@ -54,11 +57,10 @@ def plain() -> StoredRun:
         noise={("tcg", 1): {"swapped_pages": 5}},
         warnings={("uml", 1): ("clocks disagree by 2 %",)},
     )
-    told = {"binary": "/bin/x", "host_binary_sha256": "a" * 64}
-    facts: dict[str, dict[str, Any]] = {
-        "host": {**told, "binary_sha256": "a" * 64},
-        "uml": {**told, "binary_sha256": "b" * 64, "counted": {"uml_stops": 1234.4}},
-        "tcg": {"counted": {"tcg_blocks": 5000.0}, "guest": {"cpu_flags_missing": ["avx2", "vmx"]}},
+    facts: dict[str, Sequence[Fact]] = {
+        "host": [made_facts.program("a" * 64)],
+        "uml": [made_facts.program("b" * 64), Counted(each={"uml_stops": 1234.4})],
+        "tcg": [Counted(each={"tcg_blocks": 5000.0}), made_facts.guest(["avx2", "vmx"])],
     }
     return replace(with_facts(run, facts), environments=(ENVIRONMENT,))
 
@@ -102,9 +104,9 @@ def starts() -> StoredRun:
             (Cell("gf tcg", peer, PlatformSpec.read("tcg"), group="starts"), 1.0),
         ]
     )
-    slowest = [{"name": f"call_{number}", "seconds": 0.1 / number} for number in range(1, 14)]
-    initcalls = {"initcalls": {"slowest": slowest, "count": 321, "seconds": 1.5}}
-    return with_facts(with_metrics(run, metrics), {"boot tcg": initcalls})
+    slowest = [Initcall(f"call_{number}", 0.1 / number) for number in range(1, 14)]
+    traced = Boot(initcalls=Initcalls(slowest=slowest, count=321, seconds=1.5))
+    return with_facts(with_metrics(run, metrics), {"boot tcg": [traced]})
 
 
 def calls() -> StoredRun:
@@ -118,24 +120,15 @@ def calls() -> StoredRun:
         ]
     )
 
-    def call(median_ns: float, **counted: float) -> dict[str, Any]:
-        return {"median_ns": median_ns, "per_operation": counted}
-
-    facts = {
-        "uml": {
-            "syscalls": {"null": call(17_900, uml_stops=1.01), "exec": call(10_800_000, uml_stops=486.2)}
-        },
-        "tcg/kvm": {
-            "syscalls": {
-                "null": call(870, kvm_exits=0.001, kvm_io_exits=0.0),
-                "exec": call(130_000_000, kvm_exits=98.2, kvm_irq_exits=35.6),
-            }
-        },
+    uml = {"null": call(17_900, uml_stops=1.01), "exec": call(10_800_000, uml_stops=486.2)}
+    kvm = {
+        "null": call(870, kvm_exits=0.001, kvm_io_exits=0.0),
+        "exec": call(130_000_000, kvm_exits=98.2, kvm_irq_exits=35.6),
     }
-    return with_facts(run, facts)
+    return with_facts(run, {"uml": [Syscalls(calls=uml)], "tcg/kvm": [Syscalls(calls=kvm)]})
 
 
-def trace() -> dict[str, Any]:
+def trace() -> Trace:
     """A captured connection as it is kept with a trial."""
 
     def endpoint(role: str, median: float) -> Endpoint:
@@ -166,7 +159,8 @@ def boots_from_network() -> StoredRun:
     shares = {Metric("client_share", ""): 0.7, Metric("server_share", ""): 0.2}
     repeated = {Metric("retransmitted_bytes", "B"): 1.5e6}
     metrics = {"tcg": {wall: 2.0, **shares, **repeated}, "kvm": {wall: 1.0, **shares, **repeated}}
-    return with_facts(with_metrics(run, metrics), {"tcg": {PICTURE: trace()}, "kvm": {PICTURE: trace()}})
+    captured = [Netboot(picture=trace())]
+    return with_facts(with_metrics(run, metrics), {"tcg": captured, "kvm": captured})
 
 
 def disks() -> StoredRun:
@@ -189,8 +183,7 @@ def disks() -> StoredRun:
     )
     published = Published("Someone, 2012", rate.name, "s", "time", figures, "bare", "on a laptop")
     run = replace(run, plan=replace(run.plan, published=(published,), title="How fast is an upload?"))
-    facts = {"disk uml": {"flushes_reached_host": "no"}, "disk tcg": {"flushes_reached_host": "yes"}}
-    return with_facts(run, facts)
+    return with_facts(run, {"disk uml": [made_facts.flushes("no")], "disk tcg": [made_facts.flushes("yes")]})
 
 
 def null() -> StoredRun:

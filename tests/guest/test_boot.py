@@ -6,8 +6,8 @@ import pytest
 
 from guestmark.platforms import registry
 from guestmark.workloads import base
-from guestmark.workloads.boot import initcalls
 from guestmark.workloads.boot import metrics as boot_metrics
+from guestmark.workloads.boot.facts import Boot
 from tests.framework.cells import cell_of, plan_of
 
 CALLER = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
@@ -44,7 +44,7 @@ def test_a_start_on_qemu_with_the_slowest_initcalls():
     assert set(values) == {metric.name for metric in boot_metrics.ALL}
     assert_adds_up(values)
     assert values["kernel_s"] > values["poweroff_s"] > 0
-    assert workload.facts[initcalls.FACT]["count"] > 100
+    assert workload.facts.facts().of(Boot).initcalls.count > 100
     assert "reboot: Power down" in machine.console()
     assert machine.vmm_pid is None
 
@@ -76,4 +76,5 @@ def test_libguestfs_beside():
     assert values["ready_s"] < values["total_s"]
     starting = boot_metrics.PHASES[: boot_metrics.PHASES.index(boot_metrics.WORK)]
     assert {metric.name for metric in starting} <= set(values)
-    assert sum(values[metric.name] for metric in starting) == pytest.approx(workload.facts["traced_ready_s"])
+    ready_s = workload.facts.facts().kept["traced_ready_s"]
+    assert sum(values[metric.name] for metric in starting) == pytest.approx(ready_s)

@@ -55,14 +55,14 @@ QEMU = [
 def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform, factors):
     with start(platform, **factors) as machine:
         agent = machine.agent
-        attested = machine.attest()["disks"]
+        attested = machine.attest().disks
         target, source = machine.disks
-        assert attested["target"]["size"] == 512 * MB
+        assert attested["target"].size == 512 * MB
         assert (target.spec.role, source.spec.role) == (Role.TARGET, Role.SOURCE)
         directory = target.mount(agent)
         for option in filter(None, target.spec.mount_options.split(",")):
-            assert option in target.facts["mount"] or option == "barrier=0"
-        assert not target.facts["unconfirmed_options"]
+            assert option in target.facts.options or option == "barrier=0"
+        assert not target.facts.unconfirmed
         below = Below.before(machine)
         for direct in (True, False):
             path = f"{directory}/copied-{direct}"
@@ -90,15 +90,15 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform, factors)
         assert values["host_read_bytes"] >= 24 * MB
         assert values["allocated_bytes"] >= 56 * MB
         assert values["guest_cpu_s"] > 0
-        assert changes.facts["location_in_memory"]
-        reached = changes.facts["flushes_reached_host"]
+        assert changes.flushes.in_memory
+        reached = changes.flushes.reached
         if factors.get("cache") == "unsafe":
             assert reached == "no"
         elif platform == "tcg":
             assert reached == ("unknown" if factors.get("bus") == "nvme" and reached == "unknown" else "yes")
         else:  # ubd drops them, a storage daemon does not: seen with strace, where that may watch
             assert reached in ("yes" if "uml_disk" in factors else "no", "unknown")
-            assert "strace" in changes.facts["flushes_why"]
+            assert "strace" in changes.flushes.why
 
 
 def test_without_barriers_no_flush_is_sent():
@@ -109,8 +109,8 @@ def test_without_barriers_no_flush_is_sent():
         machine.agent.copy(source.path, f"{directory}/copy", direct=True, timeout_s=120)
         changes = below.after()
         assert changes.counters.guest_flushes == 0
-        assert changes.facts["flushes_reached_host"] == "no"
-        assert "sent no flush" in changes.facts["flushes_why"]
+        assert changes.flushes.reached == "no"
+        assert "sent no flush" in changes.flushes.why
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
@@ -118,7 +118,7 @@ def test_a_guest_without_disks_has_no_modules_for_them(platform):
     cell = Cell("test", WorkloadSpec("test"), PlatformSpec.read(platform), {})
     with registry.get(platform).start(cell) as machine:
         assert machine.disks == ()
-        assert "disks" not in machine.attest()
+        assert machine.attest().disks is None
         if platform == "tcg":
             assert b"ext4" not in machine.agent.read_file("/proc/modules")
 

@@ -37,7 +37,7 @@ def uploaded(cell, machine):
     workload.prepare(machine)
     values = {one.metric.name: one.value for one in workload.run(machine)}
     workload.cleanup(machine)
-    return values, workload.facts
+    return values, workload.facts.facts().kept
 
 
 @pytest.mark.usefixtures("one_block")
@@ -45,11 +45,11 @@ def test_kvm_inside_tcg_is_kvm_and_has_a_disk():
     cell = cell_of("tcg/kvm")
     with registry.get("tcg/kvm").start(cell) as guest:
         attested = guest.attest()
-        assert attested["outer"]["vmm"]["accelerator"] == "tcg"
-        assert attested["inner"]["vmm"]["accelerator"] == "kvm"
-        assert attested["inner"]["vmm"]["cpu"] == "host"
-        assert attested["inner"]["guest"]["boot_id"] != attested["outer"]["guest"]["boot_id"]
-        assert attested["inner"]["disks"]["target"]["cache"]["writeback"]
+        assert attested.outer.vmm.accelerator == "tcg"
+        assert attested.inner.vmm.accelerator == "kvm"
+        assert attested.inner.vmm.cpu == "host"
+        assert attested.inner.guest.boot_id != attested.outer.guest.boot_id
+        assert attested.inner.disks["target"].cache["writeback"]
         result = guest.agent.exec(["sh", "-c", "sleep 0.5; uname -r"], timeout_s=60)
         assert result.status == 0
         assert result.wall_s == pytest.approx(result.guest_wall_s, abs=0.1 + result.wall_error_s)
@@ -70,9 +70,9 @@ def test_the_next_inner_guest_is_fresh_in_the_same_outer_one():
     cell = cell_of("tcg/uml", amount="256K")
     with registry.get("tcg/uml").start(cell) as guest:
         attested = guest.attest()
-        assert attested["outer"]["started_for_each"] == "block"
-        assert attested["outer"]["inner_guest"] == 2
-        assert attested["inner"]["guest"]["cpu"] == "UML"
+        assert attested.outer.started_for_each == "block"
+        assert attested.outer.inner_guest == 2
+        assert attested.inner.guest.cpu == "UML"
         assert "outer_ready" not in guest.phases
         values, facts = uploaded(cell, guest)
         assert values["host_written_bytes"] >= 256 << 10
@@ -145,7 +145,7 @@ def test_trials_of_a_block_share_the_outer_guest(guestmark):
 def test_three_layers():
     cell = Cell("test", WorkloadSpec("test"), PlatformSpec.read("tcg/tcg/uml"), {"memory": "256M"})
     with registry.get("tcg/tcg/uml").start(cell, 1200.0) as guest:
-        assert guest.attest()["inner"]["guest"]["cpu"] == "UML"
+        assert guest.attest().inner.guest.cpu == "UML"
 
 
 def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(guestmark):

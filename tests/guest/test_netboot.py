@@ -48,10 +48,10 @@ def check_values(values, size):
 def test_files_arrive_and_others_count_the_same_packets(kept):
     with prepared(files=2) as (one, machine):
         facts = machine.attest()
-        assert facts["vmm"]["accelerator"] == "tcg"
-        assert facts["ipxe"]["platform"] == "pcbios"
-        assert facts["nic"]["type"] == "e1000"
-        assert len(facts["rom_sha256"]) == 64
+        assert facts.vmm.accelerator == "tcg"
+        assert facts.ipxe["platform"] == "pcbios"
+        assert facts.nic.type == "e1000"
+        assert len(facts.rom_sha256) == 64
         values = values_of(one.run(machine))
         again = values_of(one.run(machine))  # a second iteration on the same machine
         assert "iPXE" in machine.console()
@@ -60,7 +60,7 @@ def test_files_arrive_and_others_count_the_same_packets(kept):
         pid, scratch = machine.vmm_pid, machine.scratch
     check_values(values, 2 * MIB)
     check_values(again, 2 * MIB)
-    assert one.facts["server_bytes_per_s"] > values["throughput"]
+    assert one.facts.facts().kept["server_bytes_per_s"] > values["throughput"]
     assert gone(pid)
     assert not scratch.exists()
     captures = sorted(kept.glob("*.pcap"))
@@ -129,7 +129,7 @@ def test_a_wrong_byte_is_found(monkeypatch):
 @pytest.mark.long
 def test_uefi():
     with prepared(firmware="uefi") as (one, machine):
-        assert machine.attest()["ipxe"]["platform"] == "efi"
+        assert machine.attest().ipxe["platform"] == "efi"
         check_values(values_of(one.run(machine)), 2 * MIB)
 
 
@@ -140,7 +140,7 @@ def test_tap_in_a_namespace_of_its_own():
     except PlatformUnusableError as error:
         pytest.skip(error.message)
     with prepared(network="tap", nic="virtio-net") as (one, machine):
-        assert machine.attest()["ipxe"]["ip"] == tap.GUEST
+        assert machine.attest().ipxe["ip"] == tap.GUEST
         values = values_of(one.run(machine))
     check_values(values, 2 * MIB)
     devices = Path("/proc/net/dev").read_text()
@@ -166,4 +166,4 @@ def test_kvm_inside_tcg():
         machine.attest()
         nested.prepare(machine)
         check_values(values_of(nested.run(machine)), MIB)
-    assert nested.facts["inner"]["attestation"]["vmm"]["accelerator"] == "kvm"
+    assert nested.facts.facts().kept["inner"]["attestation"]["vmm"]["accelerator"] == "kvm"

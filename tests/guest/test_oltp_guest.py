@@ -5,6 +5,8 @@ import contextlib
 import pytest
 
 from guestmark.core.errors import MachineError, WorkloadError
+from guestmark.core.findings import Program
+from guestmark.workloads.oltp.facts import SERVER
 from tests.framework.databases import SERVERS, started
 
 
@@ -23,9 +25,10 @@ def checked(values, workload):
     assert values["transactions_per_s"] > 0.2
     assert values["guest_flushes_per_transaction"] > 0.2
     assert values["server_flushes_per_transaction"] > 0.2
-    assert workload.facts["server_binary_sha256"] == workload.facts["server_host_binary_sha256"]
-    assert "Shutdown complete" not in workload.facts.get("server_log", "")
-    assert workload.facts["server_stop_s"] > 0
+    program = workload.facts.facts().of(Program, SERVER)
+    assert program.sha256 == program.host_sha256
+    assert "Shutdown complete" not in workload.facts.facts().kept.get("server_log", "")
+    assert workload.facts.facts().kept["server_stop_s"] > 0
 
 
 @pytest.mark.long
@@ -35,7 +38,7 @@ def checked(values, workload):
 def test_mariadb_in_tcg(factors):
     values, workload = values_of("tcg", factors, test="write_only")
     checked(values, workload)
-    assert workload.facts["flushes_reached_host"] == "yes"
+    assert workload.facts.facts().kept["flushes_reached_host"] == "yes"
     assert values["host_flushes_per_transaction"] == pytest.approx(values["guest_flushes_per_transaction"])
 
 
@@ -43,8 +46,10 @@ def test_mariadb_in_tcg(factors):
 def test_commits_in_uml_are_as_durable_as_its_disk(uml_disk):
     values, workload = values_of("uml", {"uml_disk": uml_disk}, test="write_only")
     checked(values, workload)
-    if workload.facts["flushes_reached_host"] != "unknown":
-        assert workload.facts["flushes_reached_host"] == ("yes" if uml_disk == "vhost-user" else "no")
+    if workload.facts.facts().kept["flushes_reached_host"] != "unknown":
+        assert workload.facts.facts().kept["flushes_reached_host"] == (
+            "yes" if uml_disk == "vhost-user" else "no"
+        )
         flushed = values["host_flushes_per_transaction"]
         assert flushed == (values["guest_flushes_per_transaction"] if uml_disk == "vhost-user" else 0)
 
@@ -53,7 +58,7 @@ def test_commits_in_uml_are_as_durable_as_its_disk(uml_disk):
 def test_mariadb_in_a_guest_inside_a_guest():
     values, workload = values_of("tcg/kvm")
     checked(values, workload)
-    assert workload.facts["flushes_reached_host"] == "yes"
+    assert workload.facts.facts().kept["flushes_reached_host"] == "yes"
 
 
 @pytest.mark.long
@@ -91,4 +96,4 @@ def test_a_disk_that_has_become_full_is_the_reason(server):
         workload.cleanup(machine)
     assert "its disk has 0.0 MB free" in caught.value.message
     assert "--set size=" in caught.value.hint
-    assert workload.facts["server_log"]
+    assert workload.facts.facts().kept["server_log"]

@@ -26,7 +26,9 @@ def measured(platform, machine, *calls):
     values = {one.metric.name: one.value for one in workload.run(machine)}
     workload.cleanup(machine)
     assert not [warning for warning in workload.warnings if "clocks" not in warning], workload.warnings
-    return values, {name: call["per_operation"] for name, call in workload.facts["syscalls"].items()}
+    return values, {
+        name: call["per_operation"] for name, call in workload.facts.facts().kept["syscalls"].items()
+    }
 
 
 def test_every_call_stops_uml_as_often_as_it_enters_the_kernel():

@@ -28,7 +28,7 @@ def cloud_kernel(tmp_path):
 
 def test_the_root_comes_over_virtiofs(cloud_kernel):
     with start("tcg", kernel=str(cloud_kernel)) as guest:
-        assert guest.attest()["guest"]["kernel"] == cloud_kernel.name.removeprefix("vmlinuz-")
+        assert guest.attest().guest.kernel == cloud_kernel.name.removeprefix("vmlinuz-")
         result = guest.agent.exec(["sh", "-c", "echo x > /tmp/made; cat /tmp/made"], timeout_s=60)
         assert result.stdout == b"x\n"
         assert any("vhost-user-fs" in argument for argument in guest.command_line)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guestmark.core.errors import LedgerError
+from guestmark.core.facts import Facts
 from guestmark.core.model import (
     Better,
     Cell,
@@ -54,7 +55,7 @@ def trial(block: int = 0, cell: str = "host", **changes: object) -> Trial:
         "started_at": 1795296580.123456,
         "duration_s": 3.5,
         "phases": {"ready": 0.75},
-        "attestation": {"accelerator": "tcg", "sizes": [1, 2], "kvm": None},
+        "facts": Facts({"accelerator": "tcg", "sizes": [1, 2], "kvm": None}),
         "noise": {"psi_cpu_some": 0.01, "frequency_mhz": [2250.0, 2250.0]},
         "warnings": ("clocks disagree",),
         "command_line": ("qemu-system-x86_64", "-M", "pc"),
@@ -116,7 +117,7 @@ def test_every_plan_and_trial_survives_storage_exactly(
     )
     assert codec.load(codec.dump(plan), Plan, "plan") == plan
     stored = trial(
-        reason=text, console=text, attestation=content, measurements=(Measurement(WALL, 1.0, tuple(series)),)
+        reason=text, console=text, facts=Facts(content), measurements=(Measurement(WALL, 1.0, tuple(series)),)
     )
     assert codec.unpack_trial(*codec.pack_trial(stored), "trial") == stored
 
@@ -124,9 +125,9 @@ def test_every_plan_and_trial_survives_storage_exactly(
 def test_values_that_are_not_json_are_stored_rather_than_lost() -> None:
     import numpy as np
 
-    odd = trial(attestation={"size": np.float64(1.5), "path": Path("/dev/kvm"), "array": np.arange(2)})
+    odd = trial(facts=Facts({"size": np.float64(1.5), "path": Path("/dev/kvm"), "array": np.arange(2)}))
     back = codec.unpack_trial(*codec.pack_trial(odd), "trial")
-    assert back.attestation == {"size": 1.5, "path": "/dev/kvm", "array": [0, 1]}
+    assert back.facts == Facts({"size": 1.5, "path": "/dev/kvm", "array": [0, 1]})
 
 
 def test_infinite_raw_values_are_kept() -> None:

@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
+from msgspec.structs import asdict
+
+from guestmark.core.machine_facts import GuestMachine, NestedMachine, OuterMachine
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.environment import binaries, machines, rows
+from tests.framework import made_facts
 from tests.framework.runs import host_uml_tcg
 
 
@@ -32,9 +36,10 @@ def run_with(digests):
     trials = []
     for trial in run.trials:
         platform = trial.cell_id.partition("#")[0]
-        guest = {"guest": {"cpu_flags_missing": flags[platform]}} if platform in flags else {}
-        told = {"binary": "/bin/x", "binary_sha256": digests[platform], "host_binary_sha256": "a" * 64}
-        trials.append(replace(trial, attestation={**guest, **told}))
+        facts = [made_facts.program(digests[platform])]
+        if platform in flags:
+            facts.append(made_facts.guest(flags[platform]))
+        trials.append(replace(trial, facts=made_facts.of(*facts)))
     return replace(run, trials=tuple(trials), environments=(ENVIRONMENT,))
 
 
@@ -65,13 +70,14 @@ def test_another_program_on_one_side_is_said_loudly():
 
 def test_machines_of_layers_inside_of_others_are_the_innermost():
     run = run_with(SAME)
-    trials = tuple(
-        replace(
-            trial, attestation={"outer": {"guest": {"cpu_flags_missing": ["x"]}}, "inner": trial.attestation}
-        )
-        for trial in run.trials
-    )
-    assert machines(replace(run, trials=trials)) == machines(run)
+    around = made_facts.guest(["x"])
+    outer = OuterMachine(**asdict(around), started_for_each="block", inner_guest=1)
+    trials = []
+    for trial in run.trials:
+        inner = trial.facts.of(GuestMachine)
+        nested = [NestedMachine(outer=outer, inner=inner)] if inner else []
+        trials.append(replace(trial, facts=made_facts.of(*nested)))
+    assert machines(replace(run, trials=tuple(trials))) == machines(run)
 
 
 def test_the_page_and_the_document_have_it_in_full():

@@ -3,12 +3,12 @@
 import dataclasses
 import io
 from collections.abc import Mapping
-from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 
 from guestmark.core.errors import MachineError
+from guestmark.core.findings import Counted, Fact
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.experiment.counting import Counting
@@ -17,31 +17,30 @@ from guestmark.report.render.terminal import draw
 from guestmark.report.sections.by_workload import of_kind
 from guestmark.report.sections.explanations import counted
 from guestmark.stats.analysis import analyse
+from guestmark.workloads.syscalls.facts import Syscalls
+from tests.framework import made_facts
+from tests.framework.made_facts import call
 from tests.framework.runs import constructed
 
 MIX = WorkloadSpec("syscalls", {}, "system calls")
 
 
-def call(median_ns: float, **counted: float) -> dict[str, Any]:
-    return {"median_ns": median_ns, "per_operation": counted}
-
-
-FACTS: Mapping[str, Mapping[str, Any]] = {
-    "host": {"syscalls": {"null": call(186.2), "exec": call(455_000.0)}},
-    "uml": {"syscalls": {"null": call(17_900, uml_stops=1.01), "exec": call(10_800_000, uml_stops=486.2)}},
-    "tcg/kvm": {
-        "syscalls": {
+FACTS: Mapping[str, Fact] = {
+    "host": Syscalls(calls={"null": call(186.2), "exec": call(455_000.0)}),
+    "uml": Syscalls(calls={"null": call(17_900, uml_stops=1.01), "exec": call(10_800_000, uml_stops=486.2)}),
+    "tcg/kvm": Syscalls(
+        calls={
             "null": call(870, kvm_exits=0.001, kvm_io_exits=0.0),
             "exec": call(130_000_000, kvm_exits=98.2, kvm_irq_exits=35.6, kvm_io_exits=0.3),
         }
-    },
+    ),
 }
 
 
-def said(width: int, workload: WorkloadSpec, facts: Mapping[str, Mapping[str, Any]]) -> str:
+def said(width: int, workload: WorkloadSpec, facts: Mapping[str, Fact]) -> str:
     cells = [Cell(name, workload, PlatformSpec.read(name), baseline=name == "host") for name in facts]
     run = constructed([(cell, 1.0) for cell in cells], blocks=2)
-    trials = [dataclasses.replace(trial, attestation=facts[trial.cell_id]) for trial in run.trials]
+    trials = [dataclasses.replace(trial, facts=made_facts.of(facts[trial.cell_id])) for trial in run.trials]
     (result,) = analyse(run.plan, trials).workloads
     out = io.StringIO()
     nodes = (*of_kind(result, run), *counted(result, run))
@@ -73,9 +72,9 @@ def test_narrow_terminals_get_several_tables_and_kinds_are_told_in_words() -> No
 def test_other_workloads_have_a_sentence_for_each_guest() -> None:
     command = WorkloadSpec("exec", {"argv": ["true"]}, "true")
     counted = {
-        "host": {},
-        "uml": {"counted": {"uml_stops": 1234.4}},
-        "tcg": {"counted": {"tcg_blocks": 5000.0, "tcg_tlb_flushes": 12_345.0, "tcg_flushes": 0.0}},
+        "host": Counted(each={}),
+        "uml": Counted(each={"uml_stops": 1234.4}),
+        "tcg": Counted(each={"tcg_blocks": 5000.0, "tcg_tlb_flushes": 12_345.0, "tcg_flushes": 0.0}),
     }
     assert said(120, command, counted).splitlines() == [
         "In each iteration:",

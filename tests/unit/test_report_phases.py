@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from guestmark.core.facts import Facts
+from guestmark.core.findings import flat
 from guestmark.core.model import Cell, Measurement, Metric, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_report
 from guestmark.workloads.boot import metrics as boot_metrics
+from guestmark.workloads.boot.facts import Boot, Initcall, Initcalls
 from tests.framework.runs import constructed
 
 BOOT = WorkloadSpec("boot", {"watch": {"initcalls": False}}, "boot", "boot")
@@ -25,7 +28,7 @@ TRACED = {"vmm_s": 0.4, "firmware_s": 0.1, "entry_s": 4.0, "kernel_s": 2.0, "mod
           "agent_s": 6.0}  # fmt: skip
 
 
-def a_run(facts=None):
+def a_run(found_out=None):
     cells = [
         (Cell("boot tcg", BOOT, PlatformSpec.read("tcg"), {}, True, group="starts"), 1.0),
         (Cell("boot uml", BOOT, PlatformSpec.read("uml"), group="starts"), 1.0),
@@ -46,7 +49,7 @@ def a_run(facts=None):
                 Measurement(Metric(name, "s"), value, (value,))
                 for name, value in found[trial.cell_id].items()
             ),
-            attestation=facts or {},
+            facts=Facts(flat(found_out)) if found_out else Facts(),
         )
         for trial in run.trials
     ]
@@ -82,8 +85,8 @@ def test_phases_that_are_of_another_start_are_said():
 
 
 def test_the_slowest_initcalls_stand_below():
-    slowest = [{"name": f"call_{number}", "seconds": 0.1 / number} for number in range(1, 21)]
-    text = printed(a_run({"initcalls": {"slowest": slowest, "count": 321, "seconds": 1.5}}))
+    calls = [Initcall(f"call_{number}", 0.1 / number) for number in range(1, 21)]
+    text = printed(a_run(Boot(initcalls=Initcalls(slowest=calls, count=321, seconds=1.5))))
     assert "Slowest initcalls of boot tcg (321, 1.5 s in all)" in text
     assert re.search(r"^call_1 +100\.0$", text, re.MULTILINE)
     assert "call_10 " in text

@@ -17,6 +17,7 @@ from guestmark.report.formats import Format, render
 from guestmark.report.render.terminal import print_report
 from guestmark.report.sections.published import figure_for, percent_ratio, signed_percent
 from guestmark.stats.analysis import analyse
+from tests.framework import made_facts
 from tests.framework.runs import constructed
 
 UPLOAD = WorkloadSpec("upload", {}, "upload from the host", "upload")
@@ -216,7 +217,7 @@ def test_durability_stands_beside_speed():
     run = run_with()
     verdicts = {"upload tcg preallocation=off": "yes", "upload tcg preallocation=full": "no"}
     trials = tuple(
-        replace(trial, attestation={"flushes_reached_host": verdicts[trial.cell_id]})
+        replace(trial, facts=made_facts.of(made_facts.flushes(verdicts[trial.cell_id])))
         if trial.cell_id in verdicts
         else trial
         for trial in run.trials

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from guestmark.core.facts import Facts
 from guestmark.core.platform_spec import PlatformSpec
 
 
@@ -209,7 +210,7 @@ class Trial:
     run_s: tuple[
         float, ...
     ] = ()  # of every run of the workload, warm-ups first, on the host's monotonic clock
-    attestation: Mapping[str, Any] = field(default_factory=dict)  # what the machine really is
+    facts: Facts = field(default_factory=Facts)  # what the machine really is, and what else was found out
     noise: Mapping[str, Any] = field(
         default_factory=dict
     )  # host pressure, run-queue delay, steal, frequency, swap

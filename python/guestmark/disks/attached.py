@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.agent.results import CallError, CommandError
 from guestmark.core.errors import AttestationError, MachineError
+from guestmark.core.findings import Mount
 from guestmark.disks import loop, options
 from guestmark.disks.spec import DiskSpec
 
@@ -32,15 +33,15 @@ class AttachedDisk:
     """One disk of a machine, in the order of `disks_of(cell)`; `machine.disks` holds them.
 
     `device` is its path in the guest (`/dev/vda`), empty on the host. `directory` is where a formatted target is
-    mounted; on the host it is a fresh directory of the location, which is always there. `facts` is what was found out
-    about the disk (live mount options, …), for the trial's attestation.
+    mounted; on the host it is a fresh directory of the location, which is always there. `facts` is how it
+    was mounted.
     """
 
     spec: DiskSpec
     image: Image
     device: str = ""
     directory: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Mount = field(default_factory=Mount)
 
     @property
     def path(self) -> str:
@@ -84,7 +85,7 @@ class AttachedDisk:
         try:
             agent.drop_caches()
         except CallError as error:  # the host's user need not be root
-            self.facts["caches"] = f"not dropped: {error.message}"
+            self.facts.caches = f"not dropped: {error.message}"
 
     def remount(self, agent: Agent, *, drop_caches: bool = True) -> str:
         """Unmount and mount again, so that what is read next comes from the disk."""
@@ -112,7 +113,7 @@ class AttachedDisk:
                 f"mount options did not take effect: asked {self.spec.mount_options}, found {live.text}"
                 f" ({', '.join(verdict.refuted)})"
             )
-        self.facts |= {"mount": live.text, "unconfirmed_options": list(verdict.unconfirmed)}
+        self.facts.options, self.facts.unconfirmed = live.text, list(verdict.unconfirmed)
 
 
 @contextmanager

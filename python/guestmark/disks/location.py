@@ -4,15 +4,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from guestmark.core.errors import UsageError
+from guestmark.core.findings import Storage, StoredDisk
 from guestmark.core.model import Cell
 from guestmark.disks.spec import SHARED_MEMORY, disks_of
 from guestmark.ledger.location import default_path
 
 LOCATION = "location"  # of the factor
-STORAGE = "storage"  # in a trial's attestation: by the name of each disk, where it is
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _MOUNTS = "/proc/self/mounts"
 _FALLBACK = "/var/tmp"
@@ -69,17 +68,15 @@ def located(cells: Sequence[Cell]) -> list[Cell]:
     return result
 
 
-def facts(cell: Cell, mounts: str) -> dict[str, Any]:
-    """For a trial's attestation: where each disk of the cell is; `mounts` are those of where its images are."""
-    disks = {
-        disk.name: {
-            "location": disk.location,
-            "filesystem": (kind := filesystem_of(disk.location, mounts)),
-            "in_memory": kind in _IN_MEMORY,
+def storage(cell: Cell, mounts: str) -> Storage:
+    """Where each disk of the cell is; `mounts` are those of where its images are."""
+    kinds = {disk.name: (disk.location, filesystem_of(disk.location, mounts)) for disk in disks_of(cell)}
+    return Storage(
+        disks={
+            name: StoredDisk(location=location, filesystem=kind, in_memory=kind in _IN_MEMORY)
+            for name, (location, kind) in kinds.items()
         }
-        for disk in disks_of(cell)
-    }
-    return {STORAGE: disks} if disks else {}
+    )
 
 
 def _says_nothing(cell: Cell) -> bool:

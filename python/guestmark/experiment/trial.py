@@ -13,6 +13,7 @@ from guestmark.core.errors import (
     PlatformUnusableError,
     WorkloadError,
 )
+from guestmark.core.findings import Counted, Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.disks import location
 from guestmark.experiment.counting import Counting
@@ -24,7 +25,6 @@ from guestmark.workloads import base as workloads
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
-COUNTED = "counted"  # in a trial's attestation: what the hypervisor counted in an iteration, on average
 _CONSOLE_TAIL = 4096  # characters kept of a good trial's console
 _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
 
@@ -47,7 +47,7 @@ class _Record:
     warmups: tuple[Measurement, ...] = ()
     run_s: list[float] = field(default_factory=list)
     phases: Mapping[str, float] = field(default_factory=dict)
-    attestation: dict[str, Any] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
     noise: Mapping[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     command_line: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ def run_trial(
         started_at=started_at,
         duration_s=time.monotonic() - begin,
         phases=dict(record.phases),
-        attestation=record.attestation,
+        facts=record.findings.facts(),
         noise=dict(record.noise),
         warnings=tuple(dict.fromkeys(record.warnings)),
         command_line=record.command_line,
@@ -124,25 +124,24 @@ def _measure(
         try:
             record.command_line = machine.command_line
             record.phases = machine.phases
-            record.attestation.update(machine.attest())
+            record.findings.add(machine.attest())
             if machine.disks:
                 mounts = innermost(machine).place.read("/proc/self/mounts")
-                record.attestation.update(location.facts(started, mounts))
+                record.findings.add(location.storage(started, mounts))
             try:
                 observer.phase("preparing")
                 workload.prepare(machine)
-                record.attestation.update(workload.facts)
                 with recorder:
                     counting = Counting(machine)
                     _iterate(
                         plan, slot, workload, machine, record=record, observer=observer, counting=counting
                     )
                 if counted := counting.each():
-                    record.attestation[COUNTED] = counted
+                    record.findings.add(Counted(each=counted))
             finally:
                 record.warnings += workload.warnings
                 _clean_up(workload, machine, record)
-                record.attestation.update(workload.facts)  # with what the run and its end found out
+                record.findings.include(workload.facts)  # with what the run and its end found out
         finally:
             record.noise = recorder.result()
             record.console = machine.console()

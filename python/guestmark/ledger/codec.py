@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from guestmark.core.errors import LedgerError
+from guestmark.core.facts import Facts
 from guestmark.core.model import Trial
 from guestmark.core.platform_spec import PlatformSpec
 
 T = TypeVar("T")
+_FACTS = "attestation"  # what a trial's facts are stored as, since version 0.1
 
 
 def _plain(value: Any) -> Any:
@@ -31,12 +33,16 @@ def _plain(value: Any) -> Any:
         return os.fspath(value)
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, Facts):
+        return value.kept
     return str(value)
 
 
 def _made(kind: type, value: Any) -> Any:
     if kind is PlatformSpec:
         return PlatformSpec.read(value)
+    if kind is Facts and isinstance(value, dict):
+        return Facts(value)
     raise NotImplementedError(kind)
 
 
@@ -55,12 +61,24 @@ def load(text: str, kind: type[T], what: str) -> T:
     damaged.
     """
     try:
-        return msgspec.convert(json.loads(text), kind, dec_hook=_made)
-    except (ValueError, RecursionError) as error:  # both JSON's and msgspec's errors are ValueErrors
-        raise LedgerError(
-            f"{what} in the ledger cannot be read: {error}",
-            hint="It is damaged or from another version of guestmark; the other runs are not affected.",
-        ) from error
+        stored = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(what, error) from error
+    return _converted(stored, kind, what)
+
+
+def _converted(stored: Any, kind: type[T], what: str) -> T:
+    try:
+        return msgspec.convert(stored, kind, dec_hook=_made)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise _unreadable(what, error) from error
+
+
+def _unreadable(what: str, error: Exception) -> LedgerError:
+    return LedgerError(
+        f"{what} in the ledger cannot be read: {error}",
+        hint="It is damaged or from another version of guestmark; the other runs are not affected.",
+    )
 
 
 def pack_console(console: str) -> bytes:
@@ -80,9 +98,13 @@ def unpack_console(stored: bytes) -> str:
 
 def pack_trial(trial: Trial) -> tuple[str, bytes]:
     """Stored body (everything but the console) and stored console of a trial."""
-    return dump(replace(trial, console="")), pack_console(trial.console)
+    body = to_plain(replace(trial, console=""))
+    body[_FACTS] = body.pop("facts")
+    return dump(body), pack_console(trial.console)
 
 
 def unpack_trial(body: str, console: bytes, what: str) -> Trial:
     """Inverse of `pack_trial`."""
-    return replace(load(body, Trial, what), console=unpack_console(console))
+    stored = load(body, dict[str, Any], what)
+    trial = _converted({**stored, "facts": stored.get(_FACTS, {})}, Trial, what)
+    return replace(trial, console=unpack_console(console))

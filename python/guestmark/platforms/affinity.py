@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import AttestationError
+from guestmark.core.machine_facts import Placed
 from guestmark.core.placement import (
     FULL_CAPACITY,
     NAME,
@@ -61,14 +62,15 @@ class Seat:
             if not wrong:
                 return
 
-    def attest(self, pid: int | None) -> dict[str, Any]:
-        """Where the machine and this process are. Raises `AttestationError` when that is not what was asked for.
+    def attest(self, pid: int | None) -> Placed | None:
+        """Where the machine and this process are; None without a placement.
 
-        `pid` is the process that the machine began with: all its descendants are looked at.
+        `pid` is the process that the machine began with: all its descendants are looked at. Raises `AttestationError`
+        when that is not what was asked for.
         """
         placement = self.placement
         if placement is None:
-            return {}
+            return None
         if pid is None:
             raise AttestationError("where the machine runs cannot be found out: its process is gone")
         for _, asked, found, name in self._threads([pid, *processes.descendants(pid)]):
@@ -76,17 +78,15 @@ class Seat:
         for thread in _tasks(os.getpid()):
             if found := _allowed(os.getpid(), thread):
                 _same("the placement of the control plane", frozenset(placement.control), found)
-        facts: dict[str, Any] = {
-            "level": placement.level,
-            "processors": placement.processors,
-            "machine": write_list(placement.machine),
-            "emulator": write_list(placement.emulator),
-            "control": write_list(placement.control),
-            "nodes": list(placement.nodes),
-        }
-        if placement.remarks:
-            facts["remarks"] = list(placement.remarks)
-        return {NAME: facts}
+        return Placed(
+            level=placement.level,
+            processors=placement.processors,
+            machine=write_list(placement.machine),
+            emulator=write_list(placement.emulator),
+            control=write_list(placement.control),
+            nodes=list(placement.nodes),
+            remarks=list(placement.remarks) or None,
+        )
 
     def _threads(self, pids: Iterable[int]) -> Iterator[tuple[int, frozenset[int], frozenset[int], str]]:
         """Every thread: its id, the processors it was given, those it has, and what it is called."""

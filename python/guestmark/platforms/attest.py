@@ -1,10 +1,9 @@
 """What every guest is asked and held against: what the cell asked for. Nothing falls back silently."""
 
 import functools
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from guestmark.core.machine_facts import Disk, Inside
 from guestmark.platforms.attest_disks import attest_disks
 from guestmark.platforms.guest import Guest, mismatch
 
@@ -13,29 +12,29 @@ _MEMORY_KEPT = 0.15
 _MEMORY_KEPT_BYTES = 128 << 20
 
 
-def disks(guest: Guest) -> dict[str, Any]:
-    """The facts of the guest's disks under `disks`; nothing where there are none. Raises `AttestationError`."""
-    return {"disks": attest_disks(guest)} if guest.disks else {}
+def disks(guest: Guest) -> dict[str, Disk] | None:
+    """The facts of the guest's disks by name; None where there are none. Raises `AttestationError`."""
+    return attest_disks(guest) if guest.disks else None
 
 
-def inside_of(guest: Guest) -> dict[str, Any]:
+def inside_of(guest: Guest) -> Inside:
     """What the guest's own kernel says it is."""
     facts = guest.agent.facts()
     hello = guest.agent.hello()
-    return {
-        "kernel": hello.kernel,
-        "root": next(
+    return Inside(
+        kernel=hello.kernel,
+        root=next(
             (line.split()[2] for line in reversed(facts.mounts.splitlines()) if line.split()[1] == "/"), ""
         ),
-        "arch": hello.arch,
-        "boot_id": hello.boot_id,
-        "cpu": facts.cpu_model,
-        "processors": facts.cpus_online,
-        "memory_bytes": facts.mem_total_kib * 1024,
-        "clocksource": facts.clocksource,
-        "cpu_flags_missing": sorted(host_cpu_flags() - set(facts.cpu_flags)),  # that the host has
-        "cpu_flags_more": sorted(set(facts.cpu_flags) - host_cpu_flags()),  # that the host has not
-    }
+        arch=hello.arch,
+        boot_id=hello.boot_id,
+        cpu=facts.cpu_model,
+        processors=facts.cpus_online,
+        memory_bytes=facts.mem_total_kib * 1024,
+        clocksource=facts.clocksource,
+        cpu_flags_missing=sorted(host_cpu_flags() - set(facts.cpu_flags)),
+        cpu_flags_more=sorted(set(facts.cpu_flags) - host_cpu_flags()),
+    )
 
 
 @functools.cache
@@ -48,10 +47,10 @@ def host_cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
-def check_kernel(asked: str, inside: Mapping[str, Any], guest: Guest) -> None:
+def check_kernel(asked: str, inside: Inside, guest: Guest) -> None:
     """Raises `AttestationError` when another kernel runs, or not on the overlay of the shared root."""
-    same("the kernel", asked, inside["kernel"], guest)
-    same("the root filesystem", "overlay", inside["root"], guest)
+    same("the kernel", asked, inside.kernel, guest)
+    same("the root filesystem", "overlay", inside.root, guest)
 
 
 def same(what: str, asked: object, found: object, guest: Guest) -> None:
@@ -61,7 +60,7 @@ def same(what: str, asked: object, found: object, guest: Guest) -> None:
 
 
 def check_memory(asked: int, vmm: int, inside: int, guest: Guest) -> None:
-    """Holds bytes that were asked for against the hypervisor\'s and the guest\'s own. Raises `AttestationError`."""
+    """Holds bytes that were asked for against the hypervisor's and the guest's own. Raises `AttestationError`."""
     if vmm != asked:
         raise mismatch("the memory (hypervisor)", asked, vmm, guest)
     kept = max(_MEMORY_KEPT * asked, _MEMORY_KEPT_BYTES)

@@ -1,9 +1,11 @@
 """What the disks of a guest really are, held against what the cell asked for."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from guestmark.agent.results import CallError
+from guestmark.core.machine_facts import Disk
 from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms.block import facts_of_drives
 from guestmark.platforms.guest import Guest, mismatch
@@ -18,30 +20,36 @@ _CACHE = {
 }
 
 
-def attest_disks(guest: Guest) -> dict[str, Any]:
+def attest_disks(guest: Guest) -> dict[str, Disk]:
     """Facts of every disk by its name. Raises `AttestationError` with both values of what differs."""
     drives = facts_of_drives(guest.query) if guest.query else {}
     engines = _engines(guest) if guest.query else set()
     facts = {}
     for disk in guest.disks:
-        found = _inside(guest, disk)
-        _same(disk, "size in the guest", disk.spec.size, found["size"], guest)
+        drive = drives.get(disk.spec.name, {})
+        size, write_cache = _inside(guest, disk)
+        _same(disk, "size in the guest", disk.spec.size, size, guest)
         if disk.spec.bus == "vhost-user":
-            _same(disk, "cache in the guest", "write back", found["write_cache"], guest)
+            _same(disk, "cache in the guest", "write back", write_cache, guest)
         if guest.query:
-            found |= _of_qemu(guest, disk, drives.get(disk.spec.name, {}), engines)
-        facts[disk.spec.name] = {
-            **found,
-            "device": disk.device,
-            "location": disk.spec.location,
-            "allocated_bytes": disk.image.allocated_bytes(),
-            "prepared_s": disk.image.prepared_s,
-            "from_template": disk.image.from_template,
-        }
+            _check_drive(guest, disk, drive, engines)
+        facts[disk.spec.name] = Disk(
+            size=size,
+            write_cache=write_cache,
+            format=drive["drv"] if guest.query else None,
+            cache=drive["cache"] if guest.query else None,
+            aio=disk.spec.aio if guest.query else None,
+            device=disk.device,
+            location=disk.spec.location,
+            allocated_bytes=disk.image.allocated_bytes(),
+            prepared_s=disk.image.prepared_s,
+            from_template=disk.image.from_template,
+        )
     return facts
 
 
-def _of_qemu(guest: Guest, disk: AttachedDisk, drive: Any, engines: set[str]) -> dict[str, Any]:
+def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], engines: set[str]) -> None:
+    """Holds what QEMU says of a drive against what was asked for. Raises `AttestationError`."""
     spec = disk.spec
     if not drive:
         raise mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
@@ -59,7 +67,6 @@ def _of_qemu(guest: Guest, disk: AttachedDisk, drive: Any, engines: set[str]) ->
         raise mismatch(
             f"the {spec.name} disk's aio", spec.aio, ", ".join(sorted(engines)) or "threads", guest
         )
-    return {"format": drive["drv"], "cache": drive["cache"], "aio": spec.aio}
 
 
 def _engines(guest: Guest) -> set[str]:
@@ -74,7 +81,8 @@ def _engines(guest: Guest) -> set[str]:
     return found
 
 
-def _inside(guest: Guest, disk: AttachedDisk) -> dict[str, Any]:
+def _inside(guest: Guest, disk: AttachedDisk) -> tuple[int, str]:
+    """Size in bytes and write cache, as the guest's kernel has them."""
     directory = f"/sys/block/{disk.device.removeprefix('/dev/')}"
 
     def line(name: str) -> str:
@@ -83,7 +91,7 @@ def _inside(guest: Guest, disk: AttachedDisk) -> dict[str, Any]:
         except CallError:
             return ""
 
-    return {"size": int(line("size") or 0) * 512, "write_cache": line("queue/write_cache")}
+    return int(line("size") or 0) * 512, line("queue/write_cache")
 
 
 def _same(disk: AttachedDisk, what: str, asked: object, found: object, guest: Guest) -> None:

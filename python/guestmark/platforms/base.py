@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
+    from guestmark.core.machine_facts import MachineFacts
     from guestmark.core.model import Cell
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.place import Place
@@ -90,7 +91,7 @@ class Machine(Protocol):
     def query(self) -> Callable[[str], Any] | None:
         """Asks the hypervisor's monitor (QMP) by a command's name; None where there is none."""
 
-    def attest(self) -> Mapping[str, Any]:
+    def attest(self) -> MachineFacts:
         """What the machine really is. Raises `AttestationError` when it is not what the cell asked for."""
 
     def console(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from guestmark.agent.client import Agent, CallError
 from guestmark.core.errors import AgentError, AttestationError, MachineError
+from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms import counters
@@ -22,13 +23,12 @@ DYING_S = 5.0  # at most between the end of the channel and that of the process
 
 @dataclass(slots=True)
 class Guest:
-    """A started guest. `facts_of_vmm` asks the hypervisor what it is running (empty for UML, which has no monitor)."""
+    """A started guest; `check` holds it against what its cell asked for."""
 
     cell: Cell
     process: Process
     agent: Agent
-    facts_of_vmm: Callable[[], Mapping[str, Any]]
-    check: Callable[["Guest"], Mapping[str, Any]]
+    check: Callable[["Guest"], GuestMachine]
     phases: dict[str, float] = field(default_factory=dict)
     disks: tuple[AttachedDisk, ...] = ()
     query: Callable[[str], Any] | None = None  # asks the hypervisor's monitor, where there is one
@@ -45,9 +45,11 @@ class Guest:
         """Process id of the hypervisor, where it runs."""
         return self.process.pid()
 
-    def attest(self) -> Mapping[str, Any]:
+    def attest(self) -> GuestMachine:
         """What the guest really is. Raises `AttestationError` when it is not what the cell asked for."""
-        return {**self.check(self), **self.seat.attest(self.vmm_pid)}
+        found = self.check(self)
+        found.placement = self.seat.attest(self.vmm_pid)
+        return found
 
     def switch_off(self, timeout_s: float) -> None:
         """Orders the guest to switch off, waits for the end of its hypervisor and notes the phases of that.

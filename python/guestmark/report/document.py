@@ -121,7 +121,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "started_at": timestamp(trial.started_at),
         "duration_s": trial.duration_s,
         "phases": to_plain(trial.phases),
-        "attestation": to_plain(trial.attestation),
+        "attestation": to_plain(trial.facts),
         "noise": to_plain(trial.noise),
         "warnings": list(trial.warnings),
         "command_line": list(trial.command_line),

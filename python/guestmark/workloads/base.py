@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from guestmark.core import registry
 from guestmark.core.platform_spec import HOST
@@ -13,6 +13,7 @@ from guestmark.platforms.factors import PLACEMENT
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from guestmark.core.findings import Findings
     from guestmark.core.model import Cell, Measurement, Plan
     from guestmark.platforms.base import Machine, Platform
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class Workload(Protocol):
     """One workload during one trial; a fresh one is made for every trial."""
 
-    facts: Mapping[str, Any]  # what `prepare` found out about the machine; goes into the trial's attestation
+    facts: Findings  # what its steps found out
     warnings: list[str]  # remarks for the user, collected by all steps
 
     def prepare(self, machine: Machine) -> None:

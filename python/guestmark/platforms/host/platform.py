@@ -8,12 +8,12 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.core import registry
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
+from guestmark.core.machine_facts import HostMachine
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import HOST, Layer
 from guestmark.disks import loop
@@ -42,7 +42,7 @@ class Host:
     seat: Seat = field(default_factory=Seat)
     pid: int | None = None  # of the agent
 
-    def attest(self) -> Mapping[str, Any]:
+    def attest(self) -> HostMachine:
         """The host's kernel as the agent sees it. Raises `AttestationError` when it is not this process's own."""
         hello = self.agent.hello()
         here = os.uname()
@@ -51,13 +51,13 @@ class Host:
                 f"the agent does not run on this host: asked {here.release} {here.machine}, "
                 f"found {hello.kernel} {hello.arch}"
             )
-        return {
-            "kernel": hello.kernel,
-            "arch": hello.arch,
-            "boot_id": hello.boot_id,
-            "processors": self.seat.placement.processors if self.seat.placement else os.cpu_count(),
-            **self.seat.attest(self.pid),
-        }
+        return HostMachine(
+            kernel=hello.kernel,
+            arch=hello.arch,
+            boot_id=hello.boot_id,
+            processors=self.seat.placement.processors if self.seat.placement else os.cpu_count(),
+            placement=self.seat.attest(self.pid),
+        )
 
     def console(self) -> str:
         """Nothing: a host has no console."""

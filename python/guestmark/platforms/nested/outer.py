@@ -9,9 +9,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
+from guestmark.core.machine_facts import GuestMachine, OuterMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size, parse_size
@@ -107,11 +110,12 @@ def shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
 
 @dataclass(slots=True)
 class Held:
-    """A running outer guest. `facts` is what it is; `trials` how many inner guests it has held."""
+    """A running outer guest; `trials` is how many inner guests it has held."""
 
     spec: OuterSpec
     place: OuterPlace
-    facts: dict[str, Any]
+    found: GuestMachine  # when it was started
+    started_for: str
     phases: Mapping[str, float]
     stack: contextlib.ExitStack = field(repr=False)
     trials: int = 0
@@ -123,6 +127,12 @@ class Held:
         assert query is not None
         query("stop")
         self.paused = True
+
+    def facts(self) -> OuterMachine:
+        """What it is, and how often it was used by now."""
+        return OuterMachine(
+            **msgspec.structs.asdict(self.found), started_for_each=self.started_for, inner_guest=self.trials
+        )
 
     def resume(self) -> None:
         """Goes on where it was paused."""
@@ -231,8 +241,7 @@ def _start(spec: OuterSpec, stack: contextlib.ExitStack, deadline: float, starte
     )
     place = OuterPlace(guest, lambda name: _connected(guest, f"inner-{name}"))
     place.set_up()
-    facts = {**guest.attest(), "started_for_each": started_for}
-    return Held(spec, place, facts, dict(guest.phases), stack)
+    return Held(spec, place, guest.attest(), started_for, dict(guest.phases), stack)
 
 
 def lodge(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guestmark.agent.clocks import Ping
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
+from guestmark.core.machine_facts import NestedMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
@@ -181,10 +182,9 @@ class NestedGuest:
         """Process id of the outer hypervisor, the one this host sees."""
         return self._held.place.guest.vmm_pid
 
-    def attest(self) -> Mapping[str, Any]:
+    def attest(self) -> NestedMachine:
         """Both layers: the outer one as this host sees it, the inner one as it is seen in the outer guest."""
-        outer = {**self._held.facts, "inner_guest": self._held.trials}
-        return {"outer": outer, "inner": self.inner.attest()}
+        return NestedMachine(outer=self._held.facts(), inner=self.inner.attest())
 
     def switch_off(self, timeout_s: float) -> None:
         """Switches the inner guest off; see `Guest.switch_off`."""

@@ -1,26 +1,24 @@
 """What a QEMU guest really is, held against what the cell asked for."""
 
 from collections.abc import Mapping
-from typing import Any
 
+from guestmark.core.machine_facts import GuestMachine, Vmm
 from guestmark.core.units import parse_size
 from guestmark.platforms.attest import check_kernel, check_memory, disks, inside_of, same
 from guestmark.platforms.guest import Guest
 
 
-def attest_qemu(guest: Guest, factors: Mapping[str, str], kernel: str) -> dict[str, Any]:
+def attest_qemu(guest: Guest, vmm: Vmm, factors: Mapping[str, str], kernel: str) -> GuestMachine:
     """Accelerator, model, processors and memory by QMP and from inside, and the release of the `kernel`.
 
     Raises `AttestationError` with both values.
     """
-    vmm = guest.facts_of_vmm()
     inside = inside_of(guest)
-    asked = {"accelerator": guest.cell.platform.inner.kind}
-    same("the accelerator", asked["accelerator"], vmm["accelerator"], guest)
-    same("the processor model", factors["cpu"].partition(",")[0], vmm["cpu"], guest)
+    same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
+    same("the processor model", factors["cpu"].partition(",")[0], vmm.cpu, guest)
     processors = int(factors["smp"])
-    same("the number of processors (hypervisor)", processors, vmm["processors"], guest)
-    same("the number of processors (guest)", processors, inside["processors"], guest)
+    same("the number of processors (hypervisor)", processors, vmm.processors, guest)
+    same("the number of processors (guest)", processors, inside.processors, guest)
     check_kernel(kernel, inside, guest)
-    check_memory(parse_size(factors["memory"]), vmm["memory_bytes"], inside["memory_bytes"], guest)
-    return {"asked": dict(factors), "vmm": dict(vmm), "guest": inside, **disks(guest)}
+    check_memory(parse_size(factors["memory"]), vmm.memory_bytes, inside.memory_bytes, guest)
+    return GuestMachine(asked=dict(factors), vmm=vmm, guest=inside, disks=disks(guest))

@@ -5,7 +5,6 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from guestmark.agent.binary import agent_binary, tsc_khz
 from guestmark.agent.client import Agent
@@ -13,6 +12,7 @@ from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify, find_kernel
 from guestmark.appliance.modules import ModuleTree
 from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.machine_facts import Vmm
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
@@ -103,8 +103,7 @@ class QemuPlatform:
                 cell,
                 process,
                 agent,
-                lambda: facts_of_vmm(monitor),
-                lambda g: attest_qemu(g, factors, kernel.release),
+                lambda g: attest_qemu(g, facts_of_vmm(monitor), factors, kernel.release),
                 place=place,
                 seat=seat,
             )
@@ -167,20 +166,20 @@ def missing_program(program: str, package: str) -> Unusable | None:
     return Unusable(f"{program} is not installed", f"install the package {package}")
 
 
-def facts_of_vmm(monitor: Monitor) -> dict[str, Any]:
+def facts_of_vmm(monitor: Monitor) -> Vmm:
     """What QEMU says it is running: version, accelerator, processors and their model, memory in bytes."""
     kvm = monitor.execute("query-kvm")
     processors = monitor.execute("query-cpus-fast")
     model = monitor.execute("qom-get", {"path": processors[0]["qom-path"], "property": "type"})
     version = monitor.execute("query-version")["qemu"]
-    return {
-        "accelerator": KVM.name if kvm["enabled"] else TCG.name,
-        "kvm_present": kvm["present"],
-        "processors": len(processors),
-        "cpu": str(model).removesuffix("-x86_64-cpu"),
-        "memory_bytes": monitor.execute("query-memory-size-summary")["base-memory"],
-        "qemu": f"{version['major']}.{version['minor']}.{version['micro']}",
-    }
+    return Vmm(
+        accelerator=KVM.name if kvm["enabled"] else TCG.name,
+        kvm_present=kvm["present"],
+        processors=len(processors),
+        cpu=str(model).removesuffix("-x86_64-cpu"),
+        memory_bytes=monitor.execute("query-memory-size-summary")["base-memory"],
+        qemu=f"{version['major']}.{version['minor']}.{version['micro']}",
+    )
 
 
 def _share_of(kernel: Kernel) -> str:

@@ -1,20 +1,20 @@
 """What a User-Mode Linux guest really is, held against what the cell asked for."""
 
 from collections.abc import Mapping
-from typing import Any
 
+from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.units import parse_size
 from guestmark.platforms.attest import check_kernel, check_memory, disks, inside_of, same
 from guestmark.platforms.guest import Guest, mismatch
 
 
-def attest_uml(guest: Guest, factors: Mapping[str, str], kernel: str) -> dict[str, Any]:
+def attest_uml(guest: Guest, factors: Mapping[str, str], kernel: str) -> GuestMachine:
     """Kernel kind and release, processors and memory from inside. Raises `AttestationError` with both values."""
     inside = inside_of(guest)
-    if inside["cpu"] != "UML":
-        raise mismatch("the processor model", "UML", inside["cpu"] or inside["kernel"], guest)
-    same("the number of processors", 1, inside["processors"], guest)
+    if inside.cpu != "UML":
+        raise mismatch("the processor model", "UML", inside.cpu or inside.kernel, guest)
+    same("the number of processors", 1, inside.processors, guest)
     check_kernel(kernel, inside, guest)
     asked = parse_size(factors["memory"])
-    check_memory(asked, asked, inside["memory_bytes"], guest)
-    return {"asked": dict(factors), "guest": inside, **disks(guest)}
+    check_memory(asked, asked, inside.memory_bytes, guest)
+    return GuestMachine(asked=dict(factors), guest=inside, disks=disks(guest))

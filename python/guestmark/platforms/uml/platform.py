@@ -64,7 +64,7 @@ class UmlPlatform:
             line.handed()
             agent = Agent(line.transport())
             check = functools.partial(attest_uml, factors=factors, kernel=release)
-            guest = Guest(cell, process, agent, dict, check, place=place, seat=seat)
+            guest = Guest(cell, process, agent, check, place=place, seat=seat)
             try:
                 await_ready(agent, process, deadline_s or LAYER.described.start_limit_s, guest.phases)
             except MachineError as error:

@@ -5,7 +5,7 @@ from guestmark.core.platform_spec import parse_platform
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import Inline, Tone, line
-from guestmark.report.sections.durability import FLUSHES
+from guestmark.report.sections.durability import verdicts
 from guestmark.report.sections.nested import ratio
 from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
@@ -149,7 +149,7 @@ def _slow_channel(channels: dict[str, CellResult]) -> list[Inline]:
 
 
 def _durable(disk: CellResult) -> str:
-    said = {str(trial.attestation[FLUSHES]) for trial in disk.trials if FLUSHES in trial.attestation}
+    said = verdicts(disk)
     whose = "the outer guest's" if disk.cell.platform.nested else "the host's"
     if said == {"no"}:
         return f" Its flushes do not reach {whose} disk, which is why it looks fast."

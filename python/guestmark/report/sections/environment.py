@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from guestmark.core.findings import programs
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Definitions
 from guestmark.report.sections import places
 
-_DIGEST = "binary_sha256"
 _HERE = "this host"
 _SHORT = 16  # digits of a digest that are shown
 _FLAGS_SHOWN = 12
@@ -51,17 +51,15 @@ def binaries(run: StoredRun) -> list[Binary]:
     found: dict[str, dict[str, dict[str, None]]] = {}
     counts: dict[str, int] = {}
     for trial in run.trials:
-        for name, digest in trial.attestation.items():
-            if not name.endswith(_DIGEST) or name.endswith(f"host_{_DIGEST}") or not digest:
+        for program in programs(trial.facts):
+            if not program.sha256:
                 continue
-            prefix = name.removesuffix(_DIGEST)
-            path = str(trial.attestation.get(f"{prefix}binary", "?"))
-            sides = found.setdefault(path, {})
+            sides = found.setdefault(program.path, {})
             platform = platform_of.get(trial.cell_id, trial.cell_id)
-            sides.setdefault(platform, {})[str(digest)] = None
-            if on_host := trial.attestation.get(f"{prefix}host_{_DIGEST}"):
-                sides.setdefault(_HERE, {})[str(on_host)] = None
-            counts[path] = counts.get(path, 0) + 1
+            sides.setdefault(platform, {})[program.sha256] = None
+            if program.host_sha256:
+                sides.setdefault(_HERE, {})[program.host_sha256] = None
+            counts[program.path] = counts.get(program.path, 0) + 1
     return [
         Binary(path, {side: tuple(digests) for side, digests in sides.items()}, counts[path])
         for path, sides in found.items()
@@ -81,8 +79,8 @@ def machines(run: StoredRun) -> list[MachineKind]:
             or not trial.command_line
         ):
             continue
-        flags = _guest(trial.attestation).get("cpu_flags_missing")
-        missing = None if flags is None else tuple(map(str, flags))
+        guest = places.guest_of(trial.facts)
+        missing = None if guest is None else tuple(guest.cpu_flags_missing)
         found[str(cell.platform)] = MachineKind(str(cell.platform), trial.command_line, missing)
     return list(found.values())
 
@@ -224,13 +222,6 @@ def _flags(missing: tuple[str, ...], *, whole: bool) -> str:
     left = 0 if whole else len(missing) - _FLAGS_SHOWN
     more = f" … and {left} more" if left > 0 else ""
     return f"{len(missing)} processor features of the host: {shown}{more}"
-
-
-def _guest(attestation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is known of the innermost guest."""
-    inner = attestation.get("inner", attestation)
-    guest = inner.get("guest", {}) if isinstance(inner, Mapping) else {}
-    return guest if isinstance(guest, Mapping) else {}
 
 
 def _good_first(trials: Iterable[Trial]) -> list[Trial]:

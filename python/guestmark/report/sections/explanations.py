@@ -1,8 +1,8 @@
 """Why it takes its time: what the hypervisor did meanwhile."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from guestmark.core.findings import Counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node
@@ -11,8 +11,6 @@ from guestmark.stats.analysis import WorkloadResult
 from guestmark.workloads.common.counted import COUNTS, LEGEND, by_kind
 from guestmark.workloads.syscalls.sections import calls_of
 
-COUNTED = "counted"  # of all workloads' trials: what was counted in an iteration, on average
-
 
 def counted(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Sentences of what was counted in each iteration; nothing where nothing was, or each call has its own row."""
@@ -20,7 +18,9 @@ def counted(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     for result in workload.shown:
         if calls_of(result):
             return []
-        averages = _averages([trial.attestation.get(COUNTED, {}) for trial in result.trials])
+        averages = _averages(
+            [found.each for trial in result.trials if (found := trial.facts.of(Counted)) is not None]
+        )
         counts = [
             f"{figures.number(averages[counter], 0)} {LEGEND[name]}"
             for counter, name in COUNTS.items()
@@ -33,9 +33,9 @@ def counted(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     return [Bullets(line("In each iteration:", Tone.STRONG), tuple(items))] if items else []
 
 
-def _averages(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _averages(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for counts in found:
         for name, value in counts.items():
-            values.setdefault(name, []).append(float(value))
+            values.setdefault(name, []).append(value)
     return {name: sum(each) / len(each) for name, each in values.items()}

@@ -1,20 +1,20 @@
 """Where machines ran and where their disks were, in words: from what the trials found out."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from guestmark.core.facts import Facts
+from guestmark.core.findings import Flushes, Storage
+from guestmark.core.machine_facts import GuestMachine, HostMachine, Inside, MachineFacts, NestedMachine
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import CellResult
-
-PLACEMENT, STORAGE, PROCESSORS = "placement", "storage", "processors"  # in attestations
-_MEMORY_BEFORE = "location_in_memory"  # of trials before there was `storage`
+from guestmark.workloads.netboot.facts import Netboot
 
 
 def placement(trials: Iterable[Trial]) -> str:
     """`pinned: 1 processor each, CPU 1; emulator and control plane CPU 0`; several when they differ, empty when
     nobody looked.
     """
-    return "; or ".join(dict.fromkeys(said for trial in trials if (said := _placed(trial.attestation))))
+    return "; or ".join(dict.fromkeys(said for trial in trials if (said := _placed(trial.facts))))
 
 
 def storage(result: CellResult) -> str:
@@ -27,45 +27,50 @@ def processors(result: CellResult) -> int | None:
     found = {
         number
         for trial in result.trials
-        if trial.status is TrialStatus.OK and (number := _processors(trial.attestation))
+        if trial.status is TrialStatus.OK and (number := _processors(trial.facts))
     }
     return found.pop() if len(found) == 1 else None
 
 
-def _placed(attestation: Mapping[str, Any]) -> str:
-    where = attestation.get(PLACEMENT) or _mapping(attestation.get("outer")).get(PLACEMENT)
-    if not isinstance(where, Mapping):
+def guest_of(facts: Facts) -> Inside | None:
+    """What is known of the innermost guest; of one that was booted inside by firmware, nothing."""
+    nested, netboot = facts.of(NestedMachine), facts.of(Netboot)
+    if netboot is not None and netboot.inner is not None:
+        return None
+    found = nested.inner if nested is not None else facts.of(GuestMachine)
+    return None if found is None else found.guest
+
+
+def _placed(facts: Facts) -> str:
+    machine, nested = facts.of(MachineFacts), facts.of(NestedMachine)
+    where = machine.placement if machine is not None else nested.outer.placement if nested else None
+    if where is None:
         return ""
-    machine, emulator, control = (str(where.get(part, "?")) for part in ("machine", "emulator", "control"))
-    if where.get("level") == "free":
-        return f"free: anywhere on CPU {machine}"
-    number = where.get(PROCESSORS, "?")
-    words = [f"{number} processor{'' if number == 1 else 's'} each, CPU {machine}"]
-    if emulator == control != machine:
-        words.append(f"emulator and control plane CPU {control}")
+    if where.level == "free":
+        return f"free: anywhere on CPU {where.machine}"
+    number = where.processors
+    words = [f"{number} processor{'' if number == 1 else 's'} each, CPU {where.machine}"]
+    if where.emulator == where.control != where.machine:
+        words.append(f"emulator and control plane CPU {where.control}")
     else:
-        words += [f"emulator CPU {emulator}"] if emulator != machine else []
-        words.append(f"control plane CPU {control}")
-    return f"{where.get('level')}: {'; '.join([*words, *map(str, where.get('remarks', ()))])}"
+        words += [f"emulator CPU {where.emulator}"] if where.emulator != where.machine else []
+        words.append(f"control plane CPU {where.control}")
+    return f"{where.level}: {'; '.join([*words, *(where.remarks or ())])}"
 
 
 def _stored(trial: Trial, result: CellResult) -> list[str]:
-    disks = trial.attestation.get(STORAGE)
-    if isinstance(disks, Mapping):
+    stored = trial.facts.of(Storage)
+    if stored is not None:
         return [
-            f"on {disk.get('location')}: {'memory' if disk.get('in_memory') else disk.get('filesystem')}"
-            for disk in map(_mapping, disks.values())
+            f"on {disk.location}: {'memory' if disk.in_memory else disk.filesystem}"
+            for disk in stored.disks.values()
         ]
-    if trial.attestation.get(_MEMORY_BEFORE):
+    flushes = trial.facts.of(Flushes)  # of trials before there was `Storage`
+    if flushes is not None and flushes.in_memory:
         return [f"on {result.cell.factors.get('location', '/dev/shm')}: memory"]
     return []
 
 
-def _processors(attestation: Mapping[str, Any]) -> int | None:
-    inner = _mapping(attestation.get("inner", attestation))
-    number = _mapping(inner.get("guest")).get(PROCESSORS, inner.get(PROCESSORS))
-    return number if isinstance(number, int) else None
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _processors(facts: Facts) -> int | None:
+    guest, host = guest_of(facts), facts.of(HostMachine)
+    return guest.processors if guest is not None else host.processors if host is not None else None

@@ -2,7 +2,8 @@
 
 import re
 
-FACT = "initcalls"  # in a trial's attestation: names and seconds, slowest first, and how many there were
+from guestmark.workloads.boot.facts import Initcall, Initcalls
+
 _SHOWN = 20
 # Linux, init/main.c: `initcall %pS returned %d after %lld usecs`; modules' names stand behind in brackets.
 _RETURNED = re.compile(
@@ -18,12 +19,12 @@ def parse(log: str) -> list[tuple[str, float]]:
     ]
 
 
-def slowest(log: str) -> dict[str, object]:
+def slowest(log: str) -> Initcalls:
     """What a trial keeps: the slowest calls, the number of all and their sum in seconds."""
     calls = parse(log)
     ordered = sorted(calls, key=lambda call: call[1], reverse=True)
-    return {
-        "slowest": [{"name": name, "seconds": seconds} for name, seconds in ordered[:_SHOWN]],
-        "count": len(calls),
-        "seconds": sum(seconds for _, seconds in calls),
-    }
+    return Initcalls(
+        slowest=[Initcall(name, seconds) for name, seconds in ordered[:_SHOWN]],
+        count=len(calls),
+        seconds=sum(seconds for _, seconds in calls),
+    )

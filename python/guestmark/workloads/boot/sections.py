@@ -1,8 +1,7 @@
 """Where the time of starts goes: for each cell a bar of its phases, and the slowest of its kernel's initcalls."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -12,9 +11,9 @@ from guestmark.page.nodes import Chart, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.boot.facts import Boot, Initcalls
 from guestmark.workloads.boot.metrics import AGENT, PHASES, TOTAL
 
-INITCALLS = "initcalls"  # a fact of trials whose kernel was made to say how long each took
 LETTERS = "VFEKMRAWPX"  # of the phases in their order
 _MOST_CALLS = 10
 
@@ -48,12 +47,12 @@ def phases(result: CellResult) -> list[float]:
     return [result.summary[metric.name].mean if metric.name in result.summary else 0.0 for metric in PHASES]
 
 
-def slowest(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+def slowest(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
     """Initcalls with their mean seconds, slowest first; one that a trial does not name was not slow there: it is 0."""
     sums: dict[str, float] = {}
     for told in found:
-        for call in told["slowest"]:
-            sums[call["name"]] = sums.get(call["name"], 0.0) + call["seconds"]
+        for call in told.slowest:
+            sums[call.name] = sums.get(call.name, 0.0) + call.seconds
     return sorted(((name, total / len(found)) for name, total in sums.items()), key=lambda call: -call[1])
 
 
@@ -82,10 +81,10 @@ def _initcalls(shown: Sequence[CellResult]) -> list[Node]:
     """The slowest initcalls of every cell that has them, means over its trials."""
     parts: list[Node] = []
     for result in shown:
-        found = [trial.attestation[INITCALLS] for trial in result.trials if INITCALLS in trial.attestation]
+        found = [boot.initcalls for trial in result.trials if (boot := trial.facts.of(Boot)) is not None]
         if not found:
             continue
-        count, seconds = (fmean(told[what] for told in found) for what in ("count", "seconds"))
+        count, seconds = fmean(told.count for told in found), fmean(told.seconds for told in found)
         title = f"Slowest initcalls of {result.cell.id} ({count:.0f}, {seconds:.3g} s in all)"
         rows = tuple(
             Row(RowName((name,)), (figure(f"{1e3 * mean:.1f}"),))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan, WorkloadSpec
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import Machine
 from guestmark.workloads.boot import initcalls, metrics
+from guestmark.workloads.boot.facts import Boot
 from guestmark.workloads.exec.workload import ExecWorkload
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class BootWorkload:
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
         self.warnings: list[str] = []
         self._plan = plan
         self._cell = cell
@@ -80,7 +82,7 @@ class BootWorkload:
         """Finds the command, if there is one."""
         if self._work:
             self._work.prepare(machine)
-            self.facts |= self._work.facts
+            self.facts.include(self._work.facts)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """What is left of the machine's life: the command, the kernel's log when it is asked for, the power-off."""
@@ -89,7 +91,7 @@ class BootWorkload:
             self._work.run(guest)
             self.warnings += self._work.warnings
         if self._watch.initcalls:
-            self.facts[initcalls.FACT] = initcalls.slowest(self._kernel_log(guest))
+            self.facts.add(Boot(initcalls=initcalls.slowest(self._kernel_log(guest))))
         guest.switch_off(_END_S)
         return self._measured(guest.phases)
 

@@ -7,10 +7,11 @@ processes, the guest's `/sys/block/*/stat` (kernel's Documentation/block/stat.rs
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.results import CallError
+from guestmark.core.findings import Findings, Flushes
 from guestmark.core.model import Measurement, Metric
 from guestmark.disks import metrics
 from guestmark.disks.location import in_memory
@@ -41,14 +42,16 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What one stretch of time changed: differences of counters, and facts for the trial's attestation.
-
-    `facts["flushes_reached_host"]` is `yes`, `no` or `unknown`, `facts["flushes_why"]` the evidence.
-    """
+    """What one stretch of time changed: differences of counters, and where flushes went; None without a disk."""
 
     counters: Counters
     allocated_bytes: int | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    flushes: Flushes | None = None
+
+    def note(self, facts: Findings) -> None:
+        """Adds where flushes went, where that is known."""
+        if self.flushes is not None:
+            facts.add(self.flushes)
 
     def measurements(self, amount: int) -> list[Measurement]:
         """What is known, as measurements; `amount` is the bytes of content that were moved."""
@@ -98,17 +101,14 @@ class Below:
         }
         counters = Counters(**changed)
         target = next((disk for disk in self.machine.disks if disk.spec.role is Role.TARGET), None)
-        facts: dict[str, Any] = {}
-        if target is not None:
-            verdict = flushes.judge(self.machine, target, counters.guest_flushes, counters.host_flushes)
-            facts = {
-                "flushes_reached_host": verdict.reached,
-                "flushes_why": verdict.why,
-                "location_in_memory": in_memory(
-                    target.spec.location, self.machine.place.read("/proc/self/mounts")
-                ),
-            }
-        return Changes(counters, target.image.allocated_bytes() if target else None, facts)
+        if target is None:
+            return Changes(counters)
+        verdict = flushes.judge(self.machine, target, counters.guest_flushes, counters.host_flushes)
+        mounts = self.machine.place.read("/proc/self/mounts")
+        found = Flushes(
+            reached=verdict.reached, why=verdict.why, in_memory=in_memory(target.spec.location, mounts)
+        )
+        return Changes(counters, target.image.allocated_bytes(), found)
 
 
 def _ratio(value: float | None, of: float) -> float | None:

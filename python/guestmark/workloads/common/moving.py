@@ -8,10 +8,11 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.agent.results import CallError
 from guestmark.core.errors import WorkloadError
+from guestmark.core.findings import TARGET, Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks.image import Image, images
@@ -19,6 +20,7 @@ from guestmark.disks.spec import SHARED_MEMORY, DiskSpec, Role
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.clocks import disagreement
 from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.facts import Moving
 from guestmark.workloads.common.sources import check_sources
 from guestmark.workloads.common.verify import checked
 
@@ -60,7 +62,8 @@ class MovingWorkload(ABC):
     """
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
+        self.moving = self.facts.add(Moving())
         self.warnings: list[str] = []
         self.params = cell.workload.params
         self.amount = parse_size(self.params["amount"])
@@ -96,8 +99,8 @@ class MovingWorkload(ABC):
     def prepare(self, machine: Machine) -> None:
         """Mounts the target and makes everything ready. Raises `MachineError`, `WorkloadError`."""
         disk = target_of(machine)
-        self.facts["image_prepared_s"] = disk.image.prepared_s
-        self.facts["image_from_template"] = disk.image.from_template
+        self.moving.image_prepared_s = disk.image.prepared_s
+        self.moving.image_from_template = disk.image.from_template
         with refusals(disk):
             self._mount(machine, disk)
             self._check_room(machine.agent, disk)
@@ -128,7 +131,7 @@ class MovingWorkload(ABC):
             (metrics.GUEST_FLUSH, timed.flush_s),
             (metrics.HOST_FLUSH, host_flush_s),
         ]
-        self.facts |= changes.facts
+        changes.note(self.facts)
         return [*measured(values), *changes.measurements(self.amount)]
 
     def cleanup(self, machine: Machine) -> None:
@@ -152,7 +155,7 @@ class MovingWorkload(ABC):
         if not self._mounted:
             disk.mount(machine.agent)
             self._mounted = True
-            self.facts |= {f"target_{name}": value for name, value in disk.facts.items()}
+            self.facts.add(disk.facts, TARGET)
         return disk.directory
 
     def _check_room(self, agent: Agent, disk: AttachedDisk) -> None:

@@ -8,9 +8,10 @@ import os
 import shutil
 import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, WorkloadError
+from guestmark.core.findings import Program
 from guestmark.core.units import format_duration, format_size
 from guestmark.workloads.common.clocks import disagreement
 
@@ -26,10 +27,9 @@ _known: dict[str, str] = {}  # SHA-256 by XXH3, as machines have told both of th
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A program on a machine. `facts` go into the attestation; `warning` is empty when it is the host's own file."""
+    """A program on a machine; `warning` is empty when it is the host's own file."""
 
-    path: str
-    facts: dict[str, Any]
+    program: Program
     warning: str = ""
 
 
@@ -37,7 +37,7 @@ def find_same(agent: Agent, name: str, *, path: str | None, cwd: str, same_root:
     """Finds a command on the machine and compares its SHA-256 with the host's.
 
     For a large program that takes an emulated machine seconds. There a machine tells SHA-256 and XXH3 (128 bits) once,
-    and the later ones are compared by XXH3; `binary_xxh3` among the facts says so.
+    and the later ones are compared by XXH3; `xxh3` of the program says so.
 
     Raises `CommandError` when it is not there, `AttestationError` when it is another file than on the host although the
     machine has the host's files.
@@ -45,20 +45,17 @@ def find_same(agent: Agent, name: str, *, path: str | None, cwd: str, same_root:
     found = agent.which(name, path=path, cwd=cwd)
     host = _on_host(name, os.defpath if path is None else path, cwd)
     digest, xxh3 = _digest_there(agent, found, host)
-    facts = {
-        "binary": found,
-        "binary_sha256": digest,
-        "host_binary": host.path,
-        "host_binary_sha256": host.sha256,
-    } | ({"binary_xxh3": xxh3} if xxh3 else {})
+    program = Program(
+        path=found, sha256=digest, host_path=host.path, host_sha256=host.sha256, xxh3=xxh3 or None
+    )
     if host.sha256 == digest:
-        return Found(found, facts)
+        return Found(program)
     if same_root:
         raise AttestationError(
             f"the workload is not the same program: {host.path} has SHA-256 {host.sha256} on the host, "
             f"{found} has {digest} on the machine"
         )
-    return Found(found, facts, f"{found} is another file than on this host (SHA-256 {digest[:12]}… there)")
+    return Found(program, f"{found} is another file than on this host (SHA-256 {digest[:12]}… there)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class CopyWorkload(MovingWorkload):
             length=self.amount,
             timeout_s=self.limit_s,
         )
-        self.facts |= {"direct": moved.direct, "preallocated": moved.preallocated}
+        self.moving.direct, self.moving.preallocated = moved.direct, moved.preallocated
         return Timed.of(moved)
 
     def expected(self, machine: Machine) -> Checksum:

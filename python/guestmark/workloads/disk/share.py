@@ -39,7 +39,7 @@ class ShareWorkload(MovingWorkload):
             )
         self._at = _MOUNTED_AT
         words = machine.agent.facts().cmdline.split()
-        self.facts["share"] = next(
+        self.moving.share = next(
             (word.partition("=")[2] for word in words if word.startswith("guestmark.root=")), "unknown"
         )
 

@@ -31,7 +31,7 @@ class TarWorkload(MovingWorkload):
         self._image = self.source()
         self._image.checksum()
         self._archive = tar_gz(self._image, FILE)
-        self.facts["archive_bytes"] = self._archive.stat().st_size
+        self.moving.archive_bytes = self._archive.stat().st_size
         for program in ("tar", "gzip"):
             done = machine.agent.exec([program, "--version"], timeout_s=60)
             if not done.ok:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec
 from guestmark.core.errors import WorkloadError
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.workloads.common.lookup import check_command
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
@@ -23,7 +24,7 @@ class ExecWorkload:
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         params, context = cell.workload.params, plan.context
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
         self.warnings: list[str] = []
         self._argv: list[str] = list(params["argv"])
         self._metrics = [metric_spec.MetricSpec.from_params(one) for one in params.get("metrics", ())]
@@ -56,7 +57,7 @@ class ExecWorkload:
             found = find_same(agent, self._argv[0], path=env.get("PATH"), cwd=cwd, same_root=self._same_root)
         except CommandError as error:
             raise _cannot_run(self._argv, error) from error
-        self.facts |= found.facts
+        self.facts.add(found.program)
         self.warnings += [found.warning] if found.warning else []
 
     def run(self, machine: Machine) -> list[Measurement]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
+from guestmark.core.findings import TARGET, Findings
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.workloads.common.durability import Below
@@ -16,6 +17,7 @@ from guestmark.workloads.common.moving import measured, sync_everything, target_
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
 from guestmark.workloads.fio import metrics
 from guestmark.workloads.fio import output as fio_report
+from guestmark.workloads.fio.facts import Fio
 from guestmark.workloads.fio.variables import THREADS_VARIABLE
 from guestmark.workloads.sysbench.metrics import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
@@ -33,7 +35,7 @@ class FioWorkload:
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         params = cell.workload.params
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
         self.warnings: list[str] = []
         self._job: str = params["job"]
         path = plan.context.get("env", {}).get("PATH") or os.defpath
@@ -55,10 +57,10 @@ class FioWorkload:
         """Mounts the disk, lays the job's files out and empties the machine's caches."""
         agent, disk = machine.agent, target_of(machine)
         found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", same_root=self._same_root)
-        self.facts |= found.facts
+        self.facts.add(found.program)
         self.warnings += [found.warning] if found.warning else []
         self._cwd = disk.mount(agent)
-        self.facts |= {f"target_{name}": value for name, value in disk.facts.items()}
+        self.facts.add(disk.facts, TARGET)
         agent.write_file(f"{self._cwd}/{_JOB}", self._job.encode())
         before = self._used(machine)
         self._do(machine, "--create_only=1")
@@ -72,9 +74,9 @@ class FioWorkload:
         below = Below.before(machine)
         result = self._do(machine)
         changes = below.after()
-        self.facts |= changes.facts
+        changes.note(self.facts)
         report = fio_report.parse(result.stdout.decode(errors="replace"))
-        self.facts["fio"] = report.version
+        self.facts.add(Fio(version=report.version))
         self.warnings += [f"fio: {note}" for note in report.notes]
         values: list[tuple[Metric, float | None]] = [
             (THROUGHPUT, report.read.bytes_per_s + report.write.bytes_per_s),

@@ -7,15 +7,17 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.workloads.common.metrics import LAUNCH
 from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs, session
+from guestmark.workloads.guestfs.facts import Guestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
 from guestmark.workloads.guestfs.metrics import CALLS, WALL
 
@@ -30,7 +32,8 @@ class GuestfsApiWorkload:
     """`guestfs-api`: one launch, one session; seconds and calls a second without the launch."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
+        self._found = self.facts.add(Guestfs())
         self.warnings: list[str] = []
         self._cell = cell
         self._spec = cell.platform
@@ -58,7 +61,7 @@ class GuestfsApiWorkload:
     def prepare(self, machine: Machine) -> None:
         """Has the appliance ready, so that no launch builds it."""
         libguestfs.prepare(self._kind)
-        self.facts["guestfish"] = version()
+        self._found.version = version()
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Launches, and then makes the calls. Raises `WorkloadError` when one fails or says something else."""
@@ -66,7 +69,7 @@ class GuestfsApiWorkload:
         script: list[str | Mark] = [*libguestfs.sized(self._factors)]
         script += [session.drive(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
         started_at, marks, printed = self._told(machine, script)
-        self.facts["calls"] = len(calls)
+        self._found.calls = len(calls)
         if found := session.wrong(printed, self._rounds):
             raise WorkloadError(f"libguestfs did not do what it was told: {found}")
         wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
@@ -79,7 +82,7 @@ class GuestfsApiWorkload:
             inside = guestfs_inside.run(machine, self._kind, script, self._limit_s)
             return inside.started_at, inside.marks, inside.printed
         timeline = libguestfs.run(self._kind, script, self._limit_s)
-        self.facts["libguestfs_qemu"] = list(timeline.qemu)
+        self._found.qemu = list(timeline.qemu)
         return timeline.started_at, timeline.marks, timeline.console.text()
 
     def cleanup(self, machine: Machine) -> None:

@@ -6,8 +6,9 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.platforms import phases as steps
 from guestmark.workloads.boot import metrics
@@ -15,12 +16,12 @@ from guestmark.workloads.boot.workload import durations
 from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.api import unusable
+from guestmark.workloads.guestfs.facts import Guestfs
 from guestmark.workloads.guestfs.libguestfs import Mark, Timeline
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
-TRACED = "traced_ready_s"  # in a trial's attestation: the time to ready of the launch that the phases are of
 _LAUNCHED, _CLOSED = "launched", "closed"
 # What ends a phase in the messages of libguestfs, of its guest's kernel, and of its guest.
 _LINES = {
@@ -32,10 +33,7 @@ _LINES = {
     steps.ROOT: rb"Starting /init script",
 }
 # Before the guest starts: the appliance is looked at, then what QEMU can do.
-_BEFORE = {
-    "appliance_s": rb"finished building supermin appliance",
-    "features_s": rb"finished testing qemu features",
-}
+_BEFORE = (rb"finished building supermin appliance", rb"finished testing qemu features")
 _ENDING = (metrics.POWEROFF, metrics.EXIT)
 
 
@@ -45,7 +43,8 @@ class GuestfsRunWorkload:
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
+        self._found = self.facts.add(Guestfs())
         self.warnings: list[str] = []
         self._cell = cell
         self._spec = cell.platform
@@ -82,7 +81,8 @@ class GuestfsRunWorkload:
             values, missing = durations(reached(traced))
             starting = metrics.PHASES[: metrics.PHASES.index(metrics.WORK)]
             kept |= {metric: values[metric] for metric in starting if metric in values}
-            self.facts |= {TRACED: values[metrics.READY], **before_start(traced)}
+            self._found.traced_ready_s = values[metrics.READY]
+            self._found.appliance_s, self._found.features_s = before_start(traced)
             if missing:
                 said = ", ".join(metric.name for metric in missing)
                 self.warnings.append(f"libguestfs's messages do not show the end of {said}")
@@ -105,7 +105,7 @@ class GuestfsRunWorkload:
 
     def _launch(self, *, verbose: bool = False) -> Timeline:
         timeline = libguestfs.run(self._accelerator, self._script(), self._limit_s, verbose=verbose)
-        self.facts["libguestfs_qemu"] = list(timeline.qemu)
+        self._found.qemu = list(timeline.qemu)
         return timeline
 
 
@@ -124,12 +124,15 @@ def reached(timeline: Timeline) -> dict[str, float]:
     return {name: at - timeline.started_at for name, at in times.items()}
 
 
-def before_start(timeline: Timeline) -> dict[str, float]:
-    """Seconds from guestfish's start until its appliance was known to be up to date, and then what QEMU can do."""
-    found = {}
+def before_start(timeline: Timeline) -> Sequence[float | None]:
+    """Seconds from guestfish's start until its appliance was known to be up to date, and then what QEMU can do.
+
+    None for what its messages do not show; it is in what follows.
+    """
+    found: list[float | None] = []
     before = timeline.started_at
-    for name, line in _BEFORE.items():
+    for line in _BEFORE:
         at = timeline.console.when(re.compile(line))
-        if at is not None:
-            found[name], before = at - before, at
+        found.append(None if at is None else at - before)
+        before = before if at is None else at
     return found

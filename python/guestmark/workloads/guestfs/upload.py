@@ -6,9 +6,10 @@ import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import UsageError
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks import programs
@@ -21,6 +22,7 @@ from guestmark.workloads.common.moving import FILE, measured
 from guestmark.workloads.common.verify import READABLE, compare
 from guestmark.workloads.disk.archive import tar_gz
 from guestmark.workloads.guestfs import libguestfs
+from guestmark.workloads.guestfs.facts import Guestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class GuestfishWorkload:
     """`guestfish`: upload, copy of a second disk, tgz-in or fill. Times hold the flush in its guest and on the host."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
         self.warnings: list[str] = []
         self._cell = cell
         self._accelerator = accelerator_of(cell)
@@ -77,7 +79,7 @@ class GuestfishWorkload:
             os.sync()
             timeline = libguestfs.run(self._accelerator, self._script(image), self._limit_s)
             host_flush_s = image.flush()
-            self.facts |= {"libguestfs_qemu": list(timeline.qemu)}
+            self.facts.add(Guestfs(qemu=list(timeline.qemu)))
             compare(self._read_back(image), self._expected(), "by debugfs on the host")
             image.check()
         launch_s = timeline.marks["launched"] - timeline.started_at

@@ -5,12 +5,17 @@ import json
 import socket
 import struct
 import sys
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.workloads.netboot import metrics
+from guestmark.workloads.netboot.facts import InnerBoot
+from guestmark.workloads.netboot.machine import NetbootMachine
+from guestmark.workloads.netboot.nested import Answer
 from guestmark.workloads.netboot.workload import NetbootWorkload
 
 _SIOCSIFFLAGS, _UP_RUNNING = 0x8914, 0x41
@@ -26,18 +31,17 @@ def main(order_text: str) -> None:
     workload = NetbootWorkload(plan, cell)
     try:
         with workload.machine(_NONE) as machine:
-            attestation = dict(machine.attest())
+            attestation = cast(NetbootMachine, machine).attest()
             phases = dict(machine.phases)
             workload.prepare(machine)
-            values = {one.metric.name: one.value for one in workload.run(machine)}
-            answer = {
-                "values": values,
-                "attestation": attestation,
-                "phases": phases,
-                "facts": workload.facts,
-                "warnings": workload.warnings,
-                "command_line": list(machine.command_line),
-            }
+            values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
+            boot = InnerBoot(
+                attestation=attestation,
+                phases=phases,
+                facts=workload.found,
+                command_line=list(machine.command_line),
+            )
+            answer = msgspec.to_builtins(Answer(values=values, warnings=workload.warnings, boot=boot))
     except GuestmarkError as error:
         console = error.console if isinstance(error, MachineError) else ""
         answer = {"error": error.message, "hint": error.hint, "console": console}

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from guestmark.capture.excerpt import PICTURE, read
 from guestmark.capture.model import Endpoint, Trace
 from guestmark.ledger.model import StoredRun
 from guestmark.page.charts import Picture
 from guestmark.page.nodes import Chart, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
 from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.netboot.facts import Netboot
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -99,13 +99,11 @@ def _sequences(trace: Trace) -> str:
 
 def _trace(result: CellResult) -> Trace | None:
     for trial in reversed(result.trials):
-        facts = trial.attestation
-        inner = facts.get("inner")  # of a nested platform
-        kept = facts.get(PICTURE) or (
-            inner.get("facts", {}).get(PICTURE) if isinstance(inner, dict) else None
-        )
-        if kept:
-            return read(kept)
+        found = trial.facts.of(Netboot)
+        if found is not None and found.inner is not None:  # of a nested platform
+            found = found.inner.facts
+        if found is not None and found.picture is not None:
+            return found.picture
     return None
 
 

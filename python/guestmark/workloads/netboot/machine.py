@@ -22,6 +22,7 @@ from guestmark.platforms.qmp import Monitor
 from guestmark.workloads.netboot import scripts
 from guestmark.workloads.netboot.bootlog import what_happened
 from guestmark.workloads.netboot.control import Control, Request
+from guestmark.workloads.netboot.facts import BootingMachine, Card
 from guestmark.workloads.netboot.link import NETDEV, Link
 from guestmark.workloads.netboot.screen import screen_text
 from guestmark.workloads.netboot.settings import Settings
@@ -78,23 +79,20 @@ class NetbootMachine:
         """Raises `MachineError` when QEMU has ended."""
         watchdog(self.process, "QEMU")()
 
-    def attest(self) -> Mapping[str, Any]:
+    def attest(self) -> BootingMachine:
         """QEMU by its monitor, iPXE by what it said itself. Raises `AttestationError` with both values."""
         settings = self.settings
         vmm = facts_of_vmm(self.monitor)
-        nic = {
-            name: self.monitor.execute("qom-get", {"path": "/machine/peripheral/nic0", "property": name})
-            for name in ("type", "romfile", "mac")
-        }
+        nic = Card(type=self._of_card("type"), romfile=self._of_card("romfile"), mac=self._of_card("mac"))
         inside = dict(self.waiting.values)
         asked: list[tuple[str, object, object]] = [
-            ("the accelerator", settings.accelerator, vmm["accelerator"]),
-            ("the processor model", settings.cpu.partition(",")[0], vmm["cpu"]),
-            ("the number of processors", settings.smp, vmm["processors"]),
-            ("the memory", settings.memory, vmm["memory_bytes"]),
-            ("the network card (QEMU)", settings.nic.device, nic["type"]),
-            ("the card's ROM", settings.romfile, nic["romfile"] or ""),
-            ("the card's address (iPXE)", nic["mac"], inside.get("mac", "")),
+            ("the accelerator", settings.accelerator, vmm.accelerator),
+            ("the processor model", settings.cpu.partition(",")[0], vmm.cpu),
+            ("the number of processors", settings.smp, vmm.processors),
+            ("the memory", settings.memory, vmm.memory_bytes),
+            ("the network card (QEMU)", settings.nic.device, nic.type),
+            ("the card's ROM", settings.romfile, nic.romfile or ""),
+            ("the card's address (iPXE)", nic.mac, inside.get("mac", "")),
             ("the firmware (iPXE)", settings.ipxe_platform, inside.get("platform", "")),
         ]
         for what, wanted, found in asked:
@@ -102,16 +100,19 @@ class NetbootMachine:
                 raise AttestationError(
                     f"{what} is not what was asked for: asked {wanted}, found {found}", console=self.console()
                 )
-        return {
-            "asked": dict(self.cell.factors),
-            "vmm": vmm,
-            "nic": nic,
-            "ipxe": inside,
-            "rom": str(settings.rom.path),
-            "rom_sha256": settings.rom.sha256,
-            "firmware": settings.firmware_file,
-            **self.seat.attest(self.vmm_pid),
-        }
+        return BootingMachine(
+            asked=dict(self.cell.factors),
+            vmm=vmm,
+            nic=nic,
+            ipxe=inside,
+            rom=str(settings.rom.path),
+            rom_sha256=settings.rom.sha256,
+            firmware=settings.firmware_file,
+            placement=self.seat.attest(self.vmm_pid),
+        )
+
+    def _of_card(self, name: str) -> Any:
+        return self.monitor.execute("qom-get", {"path": "/machine/peripheral/nic0", "property": name})
 
     def console(self) -> str:
         """What went to the serial line, then what stands on the screen."""

@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.model import Cell, Measurement
@@ -17,6 +19,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size
 from guestmark.platforms.nested.platform import NestedPlatform
 from guestmark.workloads.netboot import metrics
+from guestmark.workloads.netboot.facts import InnerBoot
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
@@ -34,6 +37,23 @@ _KEPT_VARIABLES = (
     "GUESTMARK_ROMS",
     "LANG",
 )
+
+
+class Answer(msgspec.Struct):
+    """What comes back from inside: values by metric, remarks for the user, and what was found out."""
+
+    values: dict[str, float]
+    warnings: list[str]
+    boot: InnerBoot
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """One boot inside an outer guest."""
+
+    measurements: list[Measurement]
+    warnings: list[str]
+    boot: InnerBoot
 
 
 def inner_of(platform: PlatformSpec) -> str:
@@ -57,7 +77,7 @@ def outer_guest(platform: Platform, cell: Cell, memory: int, moved: int) -> Iter
         yield guest
 
 
-def run_inside(guest: Guest, cell: Cell, limit_s: float) -> tuple[list[Measurement], dict[str, Any]]:
+def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
     """One boot with its downloads in the outer guest, and what else was found out.
 
     Raises `MachineError` with the reason, and the console, from inside.
@@ -79,18 +99,20 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> tuple[list[Measureme
     )
     try:
         answer: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
+        found = None if "error" in answer else msgspec.convert(answer, Answer)
     except (ValueError, IndexError):
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise MachineError(
             f"the boot inside the outer guest failed: {said[0]}", console=guest.console()
         ) from None
-    if "error" in answer:
+    if found is None:
         raise MachineError(
             f"inside {cell.platform.outer}: {answer['error']}",
             hint=answer["hint"],
             console=answer["console"],
         )
-    values: Mapping[str, float] = answer.pop("values")
-    return [
+    values = found.values
+    measurements = [
         Measurement(metric, values[metric.name], (values[metric.name],)) for metric in metrics.ALL
-    ], answer
+    ]
+    return Inside(measurements, found.warnings, found.boot)

@@ -9,15 +9,17 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from guestmark.capture.excerpt import PICTURE, drawn
+from guestmark.capture.excerpt import drawn
 from guestmark.core.errors import WorkloadError
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
 from guestmark.workloads.netboot import figures, memory, nested, network, scripts
 from guestmark.workloads.netboot.content import Content, make_content, measure_rate, server
 from guestmark.workloads.netboot.control import NOTHING, Request
+from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.netboot.link import listen, port_of
 from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, started
 from guestmark.workloads.netboot.settings import Settings
@@ -39,7 +41,8 @@ class NetbootWorkload:
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         params = cell.workload.params
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
+        self.found = self.facts.add(Netboot())
         self.warnings: list[str] = []
         self._cell = cell
         self._nested = cell.platform.nested
@@ -85,21 +88,18 @@ class NetbootWorkload:
         mine = _own(machine)
         assert self._content is not None
         self._rate = measure_rate(mine.link.connect(), self._content)
-        self.facts |= {
-            "server_bytes_per_s": self._rate,
-            "file_sha256": self._content.sha256,
-            "files": self._files,
-            "file_bytes": self._size,
-        }
+        found = self.found
+        found.server_bytes_per_s, found.file_sha256 = self._rate, self._content.sha256
+        found.files, found.file_bytes = self._files, self._size
         self._check_room(mine.scratch)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """All files once, one after the other; nested, with a boot of their own."""
         if self._nested:
-            measurements, found = nested.run_inside(cast("Guest", machine), self._cell, self._limit_s)
-            self.warnings += found.pop("warnings")
-            self.facts["inner"] = found
-            return measurements
+            inside = nested.run_inside(cast("Guest", machine), self._cell, self._limit_s)
+            self.warnings += inside.warnings
+            self.found.inner = inside.boot
+            return inside.measurements
         mine = _own(machine)
         numbers = range(self._next, self._next + self._files)
         self._next += self._files
@@ -129,7 +129,7 @@ class NetbootWorkload:
             if request.values.get("number") != str(number):
                 raise WorkloadError(f"iPXE says it has fetched {request.values}, not file {number}")
             at = memory.check_fetched(machine, self._content, number)
-            self.facts["fetched_to"] = f"{at:#x}"
+            self.found.fetched_to = f"{at:#x}"
             begin = time.monotonic()
             request.answer(NOTHING)
         machine.waiting = self._await(machine, "done", ends, capture)
@@ -168,7 +168,7 @@ class NetbootWorkload:
         from guestmark.capture.binary import analyse_file
 
         trace = analyse_file(capture, filter_by=str(port_of(machine.link.data)), sequence=True)
-        self.facts[PICTURE] = drawn(trace)
+        self.found.picture = drawn(trace)
         connections = figures.check_connections(trace, self._files, self._size)
         measurements = figures.measured(trace, connections, self._size, wall_s)
         fastest = max(one.server.unique_bytes / one.duration_s for one in connections if one.duration_s)

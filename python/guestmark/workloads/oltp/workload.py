@@ -10,9 +10,10 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
+from guestmark.core.findings import TARGET, Findings
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.workloads.common.durability import Below, Changes
@@ -24,7 +25,9 @@ from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Databa
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
 from guestmark.workloads.oltp.databases.server import Server
+from guestmark.workloads.oltp.facts import SERVER, Oltp
 from guestmark.workloads.sysbench import output as sysbench_report
+from guestmark.workloads.sysbench.facts import Sysbench
 from guestmark.workloads.sysbench.workload import spread
 
 if TYPE_CHECKING:
@@ -40,7 +43,9 @@ class OltpWorkload:
     """`oltp`: one server for all iterations of a trial; its clean shutdown is part of the trial."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
+        self._found = self.facts.add(Oltp())
+        self._client = self.facts.add(Sysbench())
         self.warnings: list[str] = []
         self._cell = cell
         self._params = cell.workload.params
@@ -75,7 +80,7 @@ class OltpWorkload:
     def machine(self, platform: Platform) -> Iterator[Machine]:
         """The platform's machine with the loaded tables on its disk; at its end, whether the server ended cleanly."""
         made = self._prepared()
-        self.facts |= {"database_prepared_s": made.seconds, "database_from_cache": made.was_there}
+        self._found.prepared_s, self._found.from_cache = made.seconds, made.was_there
         disks = [{**disk, "tree": str(made.tree)} for disk in self._params["disks"]]
         workload = replace(self._cell.workload, params={**self._params, "disks": disks})
         with platform.start(replace(self._cell, workload=workload)) as machine:
@@ -86,13 +91,13 @@ class OltpWorkload:
     def prepare(self, machine: Machine) -> None:
         """Mounts the disk and starts the server. Raises `MachineError` with its log when it does not start."""
         agent, disk = machine.agent, target_of(machine)
-        for name, program in (("server", self._kind.server), ("", sysbench())):
+        for name, program in ((SERVER, self._kind.server), ("", sysbench())):
             found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", same_root=self._same_root)
-            self.facts |= {f"{name}_{fact}" if name else fact: value for fact, value in found.facts.items()}
+            self.facts.add(found.program, name)
             self.warnings += [found.warning] if found.warning else []
         directory = disk.mount(agent)
         self._mounted = True
-        self.facts |= {f"target_{name}": value for name, value in disk.facts.items()}
+        self.facts.add(disk.facts, TARGET)
         self._server = Server(
             agent,
             self._kind,
@@ -101,11 +106,11 @@ class OltpWorkload:
             account=self._account,
             on_host=self._on_host,
         )
-        self.facts["server_command"] = " ".join(self._kind.command(self._server.data, self._settings))
-        self.facts["sysbench_command"] = " ".join(self._argv(self._server))
+        self._found.server_command = " ".join(self._kind.command(self._server.data, self._settings))
+        self._client.command = " ".join(self._argv(self._server))
         with self._told(machine):
-            self.facts["server_start_s"] = self._server.start(self._limit_s)
-        self.facts["server"] = self._server.version
+            self._found.server_start_s = self._server.start(self._limit_s)
+        self._found.server = self._server.version
 
     def run(self, machine: Machine) -> list[Measurement]:
         """One measurement. Raises `WorkloadError`, or `MachineError` with the log when the server has ended."""
@@ -118,14 +123,14 @@ class OltpWorkload:
             report, result = self._measure(server)
             changes = below.after()
             flushes = server.flushes() - flushes
-        self.facts |= changes.facts
+        changes.note(self.facts)
         return measured([*_of_sysbench(report, result), *_for_each(report, flushes, changes, self._on_host)])
 
     def cleanup(self, machine: Machine) -> None:
         """Shuts the server down and unmounts; what was not clean is raised when the machine is left."""
         try:
             if self._server is not None and not self._failed:
-                self.facts["server_stop_s"] = self._server.stop()
+                self._found.server_stop_s = self._server.stop()
         except MachineError as error:
             if not machine.agent.closed:
                 self._unclean = error
@@ -161,7 +166,7 @@ class OltpWorkload:
             sysbench_report.check_faults(result.stdout.decode(errors="replace"))
         judge(result, self.warnings, self._limit_s)
         report = sysbench_report.parse(result.stdout.decode(errors="replace"))
-        self.facts["sysbench"] = report.version
+        self._client.version = report.version
         self.warnings += [f"sysbench: {text}" for text in report.warnings]
         return report, result
 
@@ -193,7 +198,7 @@ class OltpWorkload:
 
     def _keep_log(self) -> None:
         if self._server is not None:
-            self.facts["server_log"] = self._server.log[-65536:]
+            self._found.server_log = self._server.log[-65536:]
 
 
 def _of_sysbench(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
@@ -224,7 +229,7 @@ def _for_each(
     reached: Mapping[str, int | None] = {"no": 0, "yes": counted.guest_flushes}
     host_flushes = counted.host_flushes
     if host_flushes is None:
-        verdict = changes.facts.get("flushes_reached_host", "unknown")
+        verdict = changes.flushes.reached if changes.flushes else "unknown"
         directly = on_host and counted.guest_flushes is None  # not through a loop device
         host_flushes = server_flushes if directly and verdict == "yes" else reached.get(verdict)
     shares: list[tuple[Metric, int | None]] = [

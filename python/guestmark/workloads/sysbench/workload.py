@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
+from guestmark.core.findings import TARGET, Findings
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import format_size, parse_size
@@ -18,6 +19,7 @@ from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
 from guestmark.workloads.sysbench import metrics
 from guestmark.workloads.sysbench import output as sysbench_report
 from guestmark.workloads.sysbench.checks import check_cells, lies_of_memory
+from guestmark.workloads.sysbench.facts import Sysbench
 from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ class SysbenchWorkload:
     """`sysbench`: for fileio the files are made before and removed after the timing, on the disk under test."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
+        self._found = self.facts.add(Sysbench())
         self.warnings: list[str] = []
         self._test: str = cell.workload.params["test"]
         self._options = options_of(cell)
@@ -71,22 +74,23 @@ class SysbenchWorkload:
     def prepare(self, machine: Machine) -> None:
         """Finds sysbench; for fileio mounts the disk and makes the files, then empties the machine's caches."""
         found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", same_root=self._same_root)
-        self.facts |= {**found.facts, "sysbench_command": " ".join(self._argv("run"))}
+        self.facts.add(found.program)
+        self._found.command = " ".join(self._argv("run"))
         self.warnings += [found.warning] if found.warning else []
         if self._test != "fileio":
             return
         disk = target_of(machine)
         self._cwd = disk.mount(machine.agent)
         self._mounted, self._remounted = True, bool(disk.device)
-        self.facts |= {f"target_{name}": value for name, value in disk.facts.items()}
+        self.facts.add(disk.facts, TARGET)
         self._check_room(machine)
         memory = machine.agent.facts().mem_total_kib * 1024
         lie = lies_of_memory(self._options, memory)
         self.warnings += [lie] if lie else []
         if self._options["file_test_mode"] != "seqwr":  # which makes its files itself
-            self.facts["sysbench_prepare_s"] = self._do(machine, "prepare").wall_s
+            self._found.prepare_s = self._do(machine, "prepare").wall_s
             self._made = True
-            self.facts["prepare_flush_s"] = disk.image.flush()
+            self._found.prepare_flush_s = disk.image.flush()
             if disk.device or self._through_cache():
                 self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
 
@@ -99,7 +103,7 @@ class SysbenchWorkload:
         below = Below.before(machine)
         report, result = self._measure(machine)
         changes = below.after()
-        self.facts |= changes.facts
+        changes.note(self.facts)
         files = _of_files(report, self._options)
         if not self._made:
             self._remove(machine)
@@ -121,7 +125,7 @@ class SysbenchWorkload:
                 disk.umount(machine.agent, drop_caches=False)
 
     def _remove(self, machine: Machine) -> None:
-        self.facts["sysbench_cleanup_s"] = self._do(machine, "cleanup").wall_s
+        self._found.cleanup_s = self._do(machine, "cleanup").wall_s
 
     def _through_cache(self) -> bool:
         """Whether what was just written may be read from the machine's own page cache."""
@@ -141,7 +145,7 @@ class SysbenchWorkload:
     def _measure(self, machine: Machine) -> tuple[Report, ExecResult]:
         result = self._do(machine, "run")
         report = sysbench_report.parse(result.stdout.decode(errors="replace"))
-        self.facts["sysbench"] = report.version
+        self._found.version = report.version
         self.warnings += [f"sysbench: {text}" for text in report.warnings if text != _NO_LIMIT]
         return report, result
 

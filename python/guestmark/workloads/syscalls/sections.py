@@ -1,7 +1,6 @@
 """What the report says of system calls: one row for each, with what the hypervisor did meanwhile."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -10,8 +9,7 @@ from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figu
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.common.counted import COUNTS, LEGEND, PREFIX, by_kind
-
-FACT = "syscalls"  # of the workload's trials: by call, how it was measured and what was counted
+from guestmark.workloads.syscalls.facts import Syscalls
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -60,18 +58,15 @@ def calls_of(result: CellResult) -> dict[str, dict[str, float]]:
     """By call: `ns` and each counter per operation, averaged over the good trials that have them."""
     sums: dict[str, dict[str, list[float]]] = {}
     for trial in result.trials:
-        for name, call in _described(trial.attestation):
+        found = trial.facts.of(Syscalls)
+        for name, call in ((found and found.calls) or {}).items():
             into = sums.setdefault(name, {})
-            for counter, value in {"ns": call["median_ns"], **call["per_operation"]}.items():
-                into.setdefault(counter, []).append(float(value))
+            for counter, value in {"ns": call.median_ns, **call.per_operation}.items():
+                into.setdefault(counter, []).append(value)
     return {
         name: {counter: sum(values) / len(values) for counter, values in into.items()}
         for name, into in sums.items()
     }
-
-
-def _described(attestation: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield from attestation.get(FACT, {}).items()
 
 
 def _kinds(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list[Inline]:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.agent import syscalls
 from guestmark.agent.binary import PROGRAM, agent_binary
 from guestmark.agent.syscalls import Section
 from guestmark.core.errors import AttestationError
+from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_duration
 from guestmark.workloads.common.clocks import disagreement
 from guestmark.workloads.common.program import sha256_here
 from guestmark.workloads.syscalls import metrics
+from guestmark.workloads.syscalls.facts import Call, Syscalls
 
 if TYPE_CHECKING:
     from guestmark.agent.clocks import Ping
     from guestmark.platforms.base import Machine
 
-FACT = "syscalls"  # in a trial's attestation: by operation, how it was measured and what was counted
 _HOST_CPU = "host_cpu_s"
 _LEAST = 0.01  # nanoseconds: what is below the clock's grain still has a logarithm
 
@@ -31,7 +32,8 @@ class SyscallsWorkload:
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         params = cell.workload.params
-        self.facts: dict[str, Any] = {}
+        self.facts = Findings()
+        self._found = self.facts.add(Syscalls())
         self.warnings: list[str] = []
         self._operations = int(params["operations"])
         self._time_s = parse_duration(params["time"])
@@ -42,7 +44,7 @@ class SyscallsWorkload:
     def prepare(self, machine: Machine) -> None:
         """Makes sure that the agent there is the same program as here. Raises `AttestationError` when it is not."""
         found, here = machine.agent.sha256(PROGRAM).sha256, sha256_here(str(agent_binary()))
-        self.facts["agent_sha256"] = found
+        self._found.agent_sha256 = found
         if found != here:
             raise AttestationError(
                 f"the agent is not the same program: SHA-256 {here} on the host, {found} on the machine"
@@ -65,7 +67,7 @@ class SyscallsWorkload:
             timeout_s=self._limit_s,
         )
         self._check_clocks(before, machine.agent.ping())
-        self.facts[FACT] = {one.measured.name: _described(one, nothing) for one in sections}
+        self._found.calls = {one.measured.name: _described(one, nothing) for one in sections}
         times = [max(one.measured.median_ns, _LEAST) for one in sections]
         values: list[tuple[Metric, float]] = [
             (metrics.GEOMEAN, math.exp(math.fsum(map(math.log, times)) / len(times)))
@@ -105,25 +107,25 @@ def _counters(machine: Machine) -> Mapping[str, float]:
     return {**machine.counters(), **({} if spent is None else {_HOST_CPU: spent})}
 
 
-def _described(section: Section, nothing: Section) -> dict[str, Any]:
+def _described(section: Section, nothing: Section) -> Call:
     measured = section.measured
     counted = {
         counter: per_operation(section, nothing, counter)
         for counter in section.counted
         if counter != _HOST_CPU
     }
-    return {
-        "operations": measured.operations,
-        "batches": measured.batches,
-        "elapsed_s": measured.elapsed_ns / 1e9,
-        "guest_cpu_s": measured.cpu_ns / 1e9,
-        **({_HOST_CPU: section.counted[_HOST_CPU]} if _HOST_CPU in section.counted else {}),
-        "median_ns": measured.median_ns,
-        "lowest_ns": measured.lowest_ns,
-        "loop_ns": measured.loop_ns,
-        "clock_ns": measured.clock_ns,
-        "per_operation": counted,
-    }
+    return Call(
+        operations=measured.operations,
+        batches=measured.batches,
+        elapsed_s=measured.elapsed_ns / 1e9,
+        guest_cpu_s=measured.cpu_ns / 1e9,
+        host_cpu_s=section.counted.get(_HOST_CPU),
+        median_ns=measured.median_ns,
+        lowest_ns=measured.lowest_ns,
+        loop_ns=measured.loop_ns,
+        clock_ns=measured.clock_ns,
+        per_operation=counted,
+    )
 
 
 def _processor(sections: Sequence[Section]) -> list[tuple[Metric, float]]:

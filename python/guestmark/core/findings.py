@@ -1,0 +1,110 @@
+"""What is found out about a trial: typed where it is made and where it is read, flat where it is kept.
+
+A producer makes a `Fact`, and a reader asks the trial's `Facts` for that same type: no key is written twice. The keys
+under which the fields are stored, and shown as a trial's `attestation` in result documents, are an interface that
+stays: a field that is renamed keeps its key by `msgspec.field(name=…)`. `core.machine_facts` has the facts of machines;
+those that only one kind of workload finds out are in its package.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from guestmark.core.facts import Facts, prefix
+
+
+class Fact(msgspec.Struct, omit_defaults=True):
+    """What one producer found out. A field that is None by default is absent while nothing is known of it."""
+
+
+F = TypeVar("F", bound=Fact)
+
+
+_DIGEST, _HOST_DIGEST = "binary_sha256", "host_binary_sha256"
+
+
+class Program(Fact, kw_only=True):
+    """A program that was run: where it is on the machine and on this host, and the digests of both files."""
+
+    path: str = msgspec.field(name="binary")
+    sha256: str = msgspec.field(name=_DIGEST)
+    host_path: str = msgspec.field(name="host_binary")  # empty when it is not there
+    host_sha256: str = msgspec.field(name=_HOST_DIGEST)  # empty when it cannot be read
+    xxh3: str | None = msgspec.field(name="binary_xxh3", default=None)  # of a large file, compared instead
+
+
+class Mount(Fact, kw_only=True):
+    """How a disk was mounted in the end; of the disk under test it is kept as `TARGET`."""
+
+    options: str | None = msgspec.field(name="mount", default=None)  # in force, as in /proc/mounts
+    unconfirmed: list[str] | None = msgspec.field(name="unconfirmed_options", default=None)
+    caches: str | None = None  # why they could not be dropped
+
+
+TARGET = "target"
+
+
+class StoredDisk(msgspec.Struct, kw_only=True):
+    """Where a disk's image or directory is."""
+
+    location: str
+    filesystem: str
+    in_memory: bool  # lost with the power, flushed or not
+
+
+class Storage(Fact, kw_only=True):
+    """Where a trial's disks were, by their names."""
+
+    disks: dict[str, StoredDisk] = msgspec.field(name="storage")
+
+
+class Flushes(Fact, kw_only=True):
+    """Whether what was flushed on the machine has reached the host."""
+
+    reached: str = msgspec.field(name="flushes_reached_host")  # yes, no or unknown
+    why: str = msgspec.field(name="flushes_why")
+    in_memory: bool = msgspec.field(name="location_in_memory")  # lost with the host's power, flushed or not
+
+
+class Counted(Fact, kw_only=True):
+    """What the hypervisor counted in an iteration, on average, by the names of `platforms.counters`."""
+
+    each: dict[str, float] = msgspec.field(name="counted")
+
+
+class Findings:
+    """The facts of a trial that goes on. What is added may still be completed by whoever made it."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[type[Fact], str], Fact] = {}
+
+    def add(self, fact: F, name: str = "") -> F:
+        """Takes the fact, in place of an earlier one of its type; `name` tells several of one type apart."""
+        self._found[type(fact), name] = fact
+        return fact
+
+    def include(self, others: Findings) -> None:
+        """Takes all of the others."""
+        self._found |= others._found
+
+    def facts(self) -> Facts:
+        """All that is known by now, as it is kept."""
+        kept: dict[str, Any] = {}
+        for (_, name), fact in self._found.items():
+            kept |= {f"{prefix(name)}{key}": value for key, value in flat(fact).items()}
+        return Facts(kept)
+
+
+def flat(fact: Fact) -> dict[str, Any]:
+    """The fact by its keys, in builtin types."""
+    plain: dict[str, Any] = msgspec.to_builtins(fact, str_keys=True)
+    return plain
+
+
+def programs(facts: Facts) -> list[Program]:
+    """All programs that a trial ran, under whatever name, in the order in which they were found."""
+    digests = [key for key in facts.kept if key.endswith(_DIGEST) and not key.endswith(_HOST_DIGEST)]
+    found = [facts.of(Program, key.removesuffix(_DIGEST).removesuffix("_")) for key in digests]
+    return [program for program in found if program is not None]

@@ -1,0 +1,98 @@
+"""What machines really are, as attestation finds it: hosts, guests, and guests inside guests."""
+
+from __future__ import annotations
+
+import msgspec
+
+from guestmark.core.findings import Fact
+
+
+class Placed(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Which of this host's processors had what: lists as in `0,2-3`."""
+
+    level: str  # of the factor
+    processors: int
+    machine: str
+    emulator: str
+    control: str
+    nodes: list[int]
+    remarks: list[str] | None = None
+
+
+class MachineFacts(Fact, kw_only=True):
+    """What a machine of some kind really is."""
+
+    placement: Placed | None = None
+
+
+class HostMachine(MachineFacts, kw_only=True):
+    """This host, as the agent on it sees it."""
+
+    kernel: str
+    arch: str
+    boot_id: str
+    processors: int | None
+
+
+class Vmm(msgspec.Struct, kw_only=True):
+    """What a hypervisor says it is running."""
+
+    accelerator: str
+    kvm_present: bool
+    processors: int
+    cpu: str  # the processors' model
+    memory_bytes: int
+    qemu: str  # its version
+
+
+class Inside(msgspec.Struct, kw_only=True):
+    """What a guest's own kernel says of the machine."""
+
+    kernel: str
+    root: str  # type of the root filesystem
+    arch: str
+    boot_id: str
+    cpu: str
+    processors: int
+    memory_bytes: int
+    clocksource: str
+    cpu_flags_missing: list[str]  # that the host has
+    cpu_flags_more: list[str]  # that the host does not have
+
+
+class Disk(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One disk: its size and cache as the guest sees them, the rest as QEMU (where there is one) and the host do."""
+
+    size: int
+    write_cache: str
+    format: str | None = None
+    cache: dict[str, bool] | None = None
+    aio: str | None = None
+    device: str
+    location: str
+    allocated_bytes: int
+    prepared_s: float
+    from_template: bool
+
+
+class GuestMachine(MachineFacts, kw_only=True):
+    """A guest: what was asked for, and what hypervisor and guest say of it. UML has no monitor that could be asked."""
+
+    asked: dict[str, str]
+    vmm: Vmm | None = None
+    guest: Inside
+    disks: dict[str, Disk] | None = None
+
+
+class OuterMachine(GuestMachine, kw_only=True):
+    """A guest that holds others."""
+
+    started_for_each: str  # block or trial
+    inner_guest: int  # how many it has held by now
+
+
+class NestedMachine(MachineFacts, kw_only=True):
+    """The outermost guest as this host sees it, and the innermost one as it is seen in the guest around it."""
+
+    outer: OuterMachine
+    inner: GuestMachine

@@ -1,0 +1,54 @@
+"""Facts of trials as their producers make them, with what does not matter filled in."""
+
+from collections.abc import Sequence
+
+from guestmark.core.facts import Facts
+from guestmark.core.findings import Fact, Findings, Flushes, Program
+from guestmark.core.machine_facts import GuestMachine, Inside
+from guestmark.workloads.syscalls.facts import Call
+
+
+def of(*facts: Fact) -> Facts:
+    """A trial's facts, as they are kept."""
+    findings = Findings()
+    for fact in facts:
+        findings.add(fact)
+    return findings.facts()
+
+
+def program(sha256: str, host_sha256: str = "a" * 64) -> Program:
+    return Program(path="/bin/x", sha256=sha256, host_path="/bin/x", host_sha256=host_sha256)
+
+
+def guest(flags_missing: Sequence[str] = ()) -> GuestMachine:
+    inside = Inside(
+        kernel="6.1.0",
+        root="overlay",
+        arch="x86_64",
+        boot_id="1",
+        cpu="QEMU",
+        processors=1,
+        memory_bytes=1 << 30,
+        clocksource="tsc",
+        cpu_flags_missing=list(flags_missing),
+        cpu_flags_more=[],
+    )
+    return GuestMachine(asked={}, guest=inside)
+
+
+def flushes(reached: str) -> Flushes:
+    return Flushes(reached=reached, why="as counted", in_memory=False)
+
+
+def call(median_ns: float, **counted: float) -> Call:
+    return Call(
+        operations=20,
+        batches=1,
+        elapsed_s=0.1,
+        guest_cpu_s=0.1,
+        median_ns=median_ns,
+        lowest_ns=median_ns,
+        loop_ns=0.0,
+        clock_ns=0.0,
+        per_operation=counted,
+    )

@@ -1,0 +1,33 @@
+"""What version 0.1 recorded: its ledger, and the keys of its result documents' attestations.
+
+`ledger_0_1/README.md` says how they were made.
+"""
+
+import json
+import lzma
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "ledger_0_1"
+KEYS: Mapping[str, Mapping[str, list[str]]] = json.loads(
+    (FOLDER / "keys.json").read_text()
+)  # by run and cell
+
+
+def ledger(folder: Path) -> Path:
+    """A copy of the ledger, in the folder."""
+    file = folder / "ledger.sqlite"
+    file.write_bytes(lzma.decompress((FOLDER / "ledger.sqlite.xz").read_bytes()))
+    return file
+
+
+def keys(value: Any, above: str = "") -> Iterator[str]:
+    """The keys of a JSON value at every depth, with dots between them; those of a list are its elements'."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield f"{above}{name}"
+            yield from keys(inner, f"{above}{name}.")
+    elif isinstance(value, list):
+        for element in value:
+            yield from keys(element, f"{above}[].")
