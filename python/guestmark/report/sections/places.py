@@ -7,14 +7,29 @@ from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import CellResult
 
 PLACEMENT, STORAGE, PROCESSORS = "placement", "storage", "processors"  # in attestations
+_EMULATORS = "\0"
 _MEMORY_BEFORE = "location_in_memory"  # of trials before there was `storage`
 
 
 def placement(trials: Iterable[Trial]) -> str:
-    """`pinned: 1 processor each, CPU 1; emulator and control plane CPU 0`; several when they differ, empty when
-    nobody looked.
-    """
-    return "; or ".join(dict.fromkeys(said for trial in trials if (said := _placed(trial.attestation))))
+    """`pinned: 1 processor each, CPU 1; control plane CPU 0`; several when they differ, empty when nobody looked."""
+    found: dict[
+        str, dict[str, None]
+    ] = {}  # sentences that await where emulators are, when not with the machine
+    for trial in trials:
+        where = _mapping(
+            trial.attestation.get(PLACEMENT) or _mapping(trial.attestation.get("outer")).get(PLACEMENT)
+        )
+        if where:
+            emulators = found.setdefault(_placed(where), {})
+            if where.get("emulator") != where.get("machine"):
+                emulators[str(where.get("emulator"))] = None
+    return "; or ".join(
+        said.replace(
+            _EMULATORS, f"emulators' own threads CPU {' or '.join(emulators)}; " if emulators else ""
+        )
+        for said, emulators in found.items()
+    )
 
 
 def storage(result: CellResult) -> str:
@@ -32,21 +47,15 @@ def processors(result: CellResult) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _placed(attestation: Mapping[str, Any]) -> str:
-    where = attestation.get(PLACEMENT) or _mapping(attestation.get("outer")).get(PLACEMENT)
-    if not isinstance(where, Mapping):
-        return ""
-    machine, emulator, control = (str(where.get(part, "?")) for part in ("machine", "emulator", "control"))
+def _placed(where: Mapping[str, Any]) -> str:
     if where.get("level") == "free":
-        return f"free: anywhere on CPU {machine}"
-    number = where.get(PROCESSORS, "?")
-    words = [f"{number} processor{'' if number == 1 else 's'} each, CPU {machine}"]
-    if emulator == control != machine:
-        words.append(f"emulator and control plane CPU {control}")
-    else:
-        words += [f"emulator CPU {emulator}"] if emulator != machine else []
-        words.append(f"control plane CPU {control}")
-    return f"{where.get('level')}: {'; '.join([*words, *map(str, where.get('remarks', ()))])}"
+        return f"free: anywhere on CPU {where.get('machine')}"
+    number = where.get(PROCESSORS)
+    remarks = "".join(f"; {remark}" for remark in where.get("remarks", ()))
+    return (
+        f"{where.get('level')}: {number} processor{'' if number == 1 else 's'} each, CPU {where.get('machine')}; "
+        f"{_EMULATORS}control plane CPU {where.get('control')}{remarks}"
+    )
 
 
 def _stored(trial: Trial, result: CellResult) -> list[str]:
