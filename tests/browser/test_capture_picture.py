@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-import capture_traffic as ct
-from headless import browser, lay_out
-
 from guestmark.capture import picture
 from guestmark.capture.binary import Selection, analyse
+from tests.framework import traffic as ct
+from tests.framework.browser import browser, lay_out
 
 
 @pytest.fixture(scope="module")

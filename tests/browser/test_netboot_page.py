@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-import capture_traffic as ct
-from headless import browser, lay_out
-from report_runs import memory_sweep
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.excerpt import drawn
@@ -25,6 +16,9 @@ from guestmark.core.model import WorkloadSpec
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.workloads.netboot.facts import Netboot
+from tests.framework import traffic as ct
+from tests.framework.browser import browser, lay_out
+from tests.framework.runs import memory_sweep
 
 
 @pytest.fixture(scope="module")

@@ -6,20 +6,15 @@ import html
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from headless import FLAGS, browser
-from report_kinds import RUNS
-
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
+from tests.framework.browser import FLAGS, browser
+from tests.framework.run_kinds import RUNS
 
 # How wide everything is, and the contrast of every text with what is painted below it (WCAG 2.2, relative luminance).
 _PROBE = """<script>addEventListener('load',()=>{

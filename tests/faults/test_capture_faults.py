@@ -13,11 +13,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
-import capture_files as cf
-
 from guestmark.capture.binary import capture_binary
+from tests.framework import captures as cf
 
 FRAMES = cf.frames(cf.conversation())
 GOOD = cf.pcap(FRAMES)

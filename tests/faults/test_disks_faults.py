@@ -7,7 +7,6 @@ import signal
 import threading
 
 import pytest
-from disk_files import flip_bit, small_mount
 
 from guestmark.agent.bulk import Pattern
 from guestmark.agent.results import CallError
@@ -17,7 +16,8 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
 from guestmark.disks.store import store
 from guestmark.platforms import drives, registry
-from processes import gone, others
+from tests.framework.disk_files import flip_bit, small_mount
+from tests.framework.processes import gone, others
 
 MB = 1 << 20
 SMALL = {"disks": [{"role": "target", "filesystem": "ext4", "size": "64M"}]}

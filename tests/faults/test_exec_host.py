@@ -6,17 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from command_line import CommandLine, all_trials
 
-from processes import wait_until
+from tests.framework.command_line import all_trials
+from tests.framework.processes import wait_until
 
 METRICS = {"wall_s", "guest_wall_s", "user_s", "system_s", "max_rss_bytes"}
 VERDICTS = {"faster", "slower", "no difference", "inconclusive"}
-
-
-@pytest.fixture
-def guestmark(tmp_path):
-    return CommandLine(tmp_path)
 
 
 def reason_of(result):

@@ -7,17 +7,12 @@ import signal
 import time
 
 import pytest
-from command_line import CommandLine, all_trials, processes_with
 
-from processes import wait_until
+from tests.framework.command_line import all_trials, processes_with
+from tests.framework.processes import wait_until
 
 SEED = 11
 BLOCKS = 6
-
-
-@pytest.fixture
-def guestmark(tmp_path):
-    return CommandLine(tmp_path)
 
 
 def marked(tmp_path, seconds):
@@ -124,8 +119,8 @@ def test_sigkill_at_any_moment_then_resume(guestmark, tmp_path):
     for attempt in range(4):
         process = guestmark.start("exec", "--quiet", *arguments)
         runs = attempt + 2
-        assert wait_until(lambda: guestmark("runs").stdout.count("sleep") == runs)  # noqa: B023
-        time.sleep(moments.uniform(0, 0.8))
+        assert wait_until(lambda: len(guestmark.runs()) == runs)  # noqa: B023
+        time.sleep(moments.uniform(0, 1.6))
         process.kill()
         process.communicate(timeout=10)
         assert gone(mark)

@@ -1,49 +1,41 @@
 """Guests that crash, hang, starve or are killed: the trial fails with a reason, and nothing is left behind."""
 
-import contextlib
+import json
 import os
 import signal
-import time
 
 import pytest
-from command_line import CommandLine
 
-from processes import kill, others, wait_until
+from tests.framework.processes import cpu_seconds, kill, wait_until
 
 GUESTS = ("uml", "tcg")
+pytestmark = pytest.mark.usefixtures("guests_known")
 
 
-@pytest.fixture
-def guestmark(tmp_path):
-    return CommandLine.with_scratch(tmp_path)
+# The kernel waits for a root that never comes: a guest that is starting as long as it lives.
+NEVER_READY = ("--set", "kernel_args=rdinit=/no/such/program root=/dev/never rootwait")
 
 
-def hypervisors(guestmark):
-    """Ids of hypervisor processes whose scratch directory or console is this test's."""
-    found = []
-    for folder, command in others():
-        if command[0].rpartition(b"/")[2] in (b"qemu-system-x86_64", b"linux.uml"):
-            with contextlib.suppress(OSError):
-                if (guestmark.folder / "scratch") in (folder / "cwd").readlink().parents:
-                    found.append(int(folder.name))
-    return found
+def one_trial(platform, *arguments):
+    return (
+        "exec", "--quiet", "--json", "-", "--on", platform, "--null", "none", "--blocks", 1, "--warmup", 0,
+        "--iterations", 1, *arguments,
+    )  # fmt: skip
 
 
-def leftovers(guestmark):
-    return [*hypervisors(guestmark), *(guestmark.folder / "scratch").iterdir()]
+def only_trial(document):
+    (cell,) = document["cells"]
+    (trial,) = cell["trials"]
+    return trial
 
 
 def failed(guestmark, platform, *arguments, **more):
     """The only trial of a run of one block on `platform`; it must have failed."""
-    result = guestmark.measure(
-        "--on", platform, "--null", "none", "--blocks", 1, "--warmup", 0, "--iterations", 1, *arguments,
-        timeout=150, **more,
-    )  # fmt: skip
+    result = guestmark(*one_trial(platform, *arguments), timeout=150, **more)
     assert result.status == 3, result.stderr
-    (cell,) = result.document()["cells"]
-    (trial,) = cell["trials"]
+    trial = only_trial(result.document())
     assert trial["status"] == "failed"
-    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+    guestmark.assert_nothing_left()
     return trial
 
 
@@ -57,8 +49,8 @@ def test_a_kernel_panic_is_the_reason(guestmark, platform):
 
 @pytest.mark.parametrize("platform", GUESTS)
 def test_running_out_of_memory_is_the_reason(guestmark, platform):
-    eat = "x = []\nwhile True: x.append(b'x' * (16 << 20))"  # at once: near the end a guest only moves pages about
-    trial = failed(guestmark, platform, "--set", "memory=256M", "--", "python3", "-c", eat)
+    # A small program that keeps all it reads: of a large one, a guest that is short of memory reads the pages again.
+    trial = failed(guestmark, platform, "--set", "memory=256M", "--", "tail", "/dev/zero")
     assert "memory" in trial["reason"]
 
 
@@ -68,38 +60,57 @@ def test_a_command_past_its_limit(guestmark, platform):
     assert "past its limit" in trial["reason"]
 
 
-@pytest.mark.parametrize("platform", GUESTS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
-def test_a_hypervisor_that_dies_or_hangs(guestmark, platform, number):
-    process = guestmark.start(
-        "exec", "--quiet", "--json", "-", "--on", platform, "--null", "none", "--blocks", 1, "--warmup", 0,
-        "--iterations", 1, "--trial-limit", "10s", "--", "sleep", "9",
-    )  # fmt: skip
-    try:
-        assert wait_until(lambda: hypervisors(guestmark), 60)
-        time.sleep(0.5 if number == signal.SIGKILL else 6)  # while it boots; while the command runs
-        kill(hypervisors(guestmark), number)
-        stdout, stderr = process.communicate(timeout=150)
-    finally:
-        process.kill()
-        process.wait()
+def end_of_trial(guestmark, process):
+    """The only trial of a call that has been started; it must have failed, with nothing left."""
+    stdout, stderr = process.communicate(timeout=150)
     assert process.returncode == 3, stderr
     assert b"Traceback" not in stderr
-    assert b'"failed"' in stdout
-    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+    trial = only_trial(json.loads(stdout))
+    assert trial["status"] == "failed"
+    guestmark.assert_nothing_left()
+    return trial
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-@pytest.mark.parametrize("after", [0.05, 1.0, 4.0])
-def test_a_killed_controller_leaves_nothing(guestmark, platform, after):
-    process = guestmark.start("exec", "--on", platform, "--null", "none", "--blocks", 2, "--", "sleep", "30")
-    try:
-        assert wait_until(lambda: hypervisors(guestmark), 60)
-        time.sleep(after)
-    finally:
-        process.kill()
-        process.wait()
-    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+def test_a_hypervisor_that_dies_while_it_boots(guestmark, platform):
+    with guestmark.running(*one_trial(platform, *NEVER_READY, "--", "true")) as process:
+        assert wait_until(guestmark.hypervisors, 60)
+        kill(guestmark.hypervisors(), signal.SIGKILL)
+        trial = end_of_trial(guestmark, process)
+    assert "ready" not in trial["phases"]
+    assert "was not ready after" not in trial["reason"]  # its death was noticed, not its silence
+
+
+@pytest.mark.parametrize("platform", GUESTS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_a_hypervisor_that_dies_or_hangs(guestmark, marker, platform, number):
+    """While the command runs."""
+    command = ["--trial-limit", "5s", "--", "sh", "-c", f"sleep 4 <{marker}"]
+    with guestmark.running(*one_trial(platform, *command)) as process:
+        assert wait_until(lambda: guestmark.reads(marker), 120)
+        kill(guestmark.hypervisors(), number)
+        trial = end_of_trial(guestmark, process)
+    assert trial["phases"]["ready"] > 0
+    assert ("guest ended" in trial["reason"]) == (number == signal.SIGKILL), trial["reason"]
+
+
+@pytest.mark.parametrize("platform", GUESTS)
+@pytest.mark.parametrize("phase", ["starting", "booting", "running"])
+def test_a_killed_controller_leaves_nothing(guestmark, marker, platform, phase):
+    hang = NEVER_READY if phase == "booting" else ()
+    command = ["exec", "--on", platform, "--null", "none", "--blocks", 2, *hang]
+    with guestmark.running(*command, "--", "sh", "-c", f"sleep 30 <{marker}") as process:
+        if phase == "running":
+            assert wait_until(lambda: guestmark.reads(marker), 120)
+        else:
+            assert wait_until(guestmark.hypervisors, 60)
+        if phase == "booting":
+            (hypervisor, *_) = guestmark.hypervisors()
+            assert wait_until(lambda: cpu_seconds(hypervisor) > 0.5, 60)
+        assert guestmark.hypervisors()
+        assert guestmark.reads(marker) == (phase == "running")
+        assert process.poll() is None
+    guestmark.assert_nothing_left()
     assert guestmark("runs").status == 0
 
 

@@ -4,7 +4,6 @@ import os
 import shutil
 
 import pytest
-from command_line import CommandLine
 
 from guestmark.core.model import Cell, CellStatus, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -29,15 +28,14 @@ null = "none"
 needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")
 
 
-def run(tmp_path, platform, **environment):
-    guestmark = CommandLine(tmp_path)
+def run(guestmark, tmp_path, platform, **environment):
     guestmark.environment |= environment
     plan = tmp_path / "api.toml"
     plan.write_text(PLAN.format(platform=platform))
     return guestmark("run", plan, "--json", "-", timeout=120)
 
 
-def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(tmp_path):
+def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(guestmark, tmp_path):
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in reversed(os.get_exec_path()):
@@ -46,7 +44,7 @@ def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(tmp
                 link = programs / entry.name
                 if entry.name != "guestfish" and not link.is_symlink():
                     link.symlink_to(entry.path)
-    result = run(tmp_path, "tcg", PATH=str(programs))
+    result = run(guestmark, tmp_path, "tcg", PATH=str(programs))
     assert result.status == 3
     assert "guestfish is not installed" in result.stderr
     assert "apt-get install guestfish" in result.stderr
@@ -54,8 +52,8 @@ def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(tmp
 
 
 @needs_guestfish
-def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tried(tmp_path):
-    result = run(tmp_path, "uml")
+def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tried(guestmark, tmp_path):
+    result = run(guestmark, tmp_path, "uml")
     reason = f"{guestfs_api.version()} has no backend for User-Mode Linux any more: invalid backend: uml"
     assert result.status == 3
     assert f"nothing can be measured here: uml: {reason}" in result.stderr

@@ -19,28 +19,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.model import (
-    Cell,
-    Measurement,
-    Metric,
-    Plan,
-    Policy,
-    RunState,
-    Trial,
-    TrialStatus,
-    WorkloadSpec,
-)
-from guestmark.core.platform_spec import HOST
+from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
-
-WALL = Metric("wall_s", "s")
-PLAN = Plan("exec", (Cell("host", WorkloadSpec("exec", {}, "true"), HOST, {}, True),), Policy(), (WALL,), {})
-NOISE = random.Random(1).randbytes(150_000).decode("latin-1")  # a console that compression cannot shrink
-
-
-def trial(block: int, console: str = "") -> Trial:
-    measurements = (Measurement(WALL, float(block), tuple(float(one) for one in range(50))),)
-    return Trial("host", block, 0, TrialStatus.OK, measurements=measurements, console=console)
+from tests.framework import IMPORTABLE
+from tests.framework.ledgers import INCOMPRESSIBLE, PLAN, trial
 
 
 @pytest.fixture
@@ -77,7 +59,7 @@ def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_stored(file:
             with open_ledger(file) as mine, mine.claim(run_id):
                 mine.set_run_state(run_id, RunState.RUNNING)
                 for block in range(first, first + 10_000):
-                    mine.append(run_id, trial(block, NOISE[: chance.randrange(60_000)]))
+                    mine.append(run_id, trial(block, INCOMPRESSIBLE[: chance.randrange(60_000)]))
                     os.write(told, b".")
 
         child = forked(write)
@@ -201,7 +183,7 @@ def test_a_file_size_limit(file: Path) -> None:
         with open_ledger(file) as mine:
             for block in range(100):
                 try:
-                    mine.append(run_id, trial(block, NOISE))
+                    mine.append(run_id, trial(block, INCOMPRESSIBLE))
                 except LedgerError as error:
                     os.write(writer, f"{block}\n{error.message}\n{error.hint}".encode())
                     return
@@ -216,7 +198,7 @@ def test_a_file_size_limit(file: Path) -> None:
         run = ledger.load_run(run_id)
         assert [one.block for one in run.trials] == list(range(int(block)))
         assert int(block) > 1
-        ledger.append(run_id, trial(int(block), NOISE))  # and it goes on
+        ledger.append(run_id, trial(int(block), INCOMPRESSIBLE))  # and it goes on
 
 
 def in_namespace(script: str) -> str:
@@ -228,7 +210,7 @@ def in_namespace(script: str) -> str:
     if allowed.returncode != 0:
         pytest.skip(f"nothing can be mounted here: {allowed.stderr.decode(errors='replace').strip()}")
     command = [*alone, sys.executable, "-c", textwrap.dedent(script)]
-    environment = os.environ | {"PYTHONPATH": f"python:{Path(__file__).parent}"}
+    environment = os.environ | {"PYTHONPATH": IMPORTABLE}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -238,7 +220,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
     output = in_namespace(f"""
         import subprocess
         from pathlib import Path
-        from test_ledger_faults import *
+        from guestmark.core.errors import LedgerError
+        from guestmark.ledger import open_ledger
+        from tests.framework.ledgers import INCOMPRESSIBLE, PLAN, trial
         disk = Path({str(tmp_path)!r})
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", disk], check=True)
         file = disk / "ledger.sqlite"
@@ -247,7 +231,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             block = 0
             try:
                 while block < 100:
-                    ledger.append(run_id, trial(block, NOISE))
+                    ledger.append(run_id, trial(block, INCOMPRESSIBLE))
                     block += 1
             except LedgerError as error:
                 assert "No space" in error.message, error
@@ -291,7 +275,9 @@ def test_read_only_storage(tmp_path: Path) -> None:
     output = in_namespace(f"""
         import subprocess
         from pathlib import Path
-        from test_ledger_faults import *
+        from guestmark.core.errors import LedgerError
+        from guestmark.ledger import open_ledger
+        from tests.framework.ledgers import INCOMPRESSIBLE, PLAN, trial
         disk = Path({str(tmp_path)!r})
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", disk], check=True)
         file = disk / "ledger.sqlite"
@@ -394,7 +380,7 @@ def test_damage_anywhere_is_said_and_never_a_crash(file: Path) -> None:
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(PLAN, {"a": 1}, 1)
         for block in range(30):
-            ledger.append(run_id, trial(block, NOISE[:3000]))
+            ledger.append(run_id, trial(block, INCOMPRESSIBLE[:3000]))
     whole = file.read_bytes()
     assert len(whole) > 50_000
     chance = random.Random(3)

@@ -6,23 +6,16 @@ import signal
 import time
 
 import pytest
-from command_line import CommandLine
-from test_guest_faults import hypervisors, leftovers
 
 from guestmark.core.errors import MachineError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.nested.outer import OUTERS
-from processes import kill, wait_until
+from tests.framework.processes import cpu_seconds, kill, wait_until
 
 LEFT = "find /run/guestmark -mindepth 1 -maxdepth 1 -type d; pgrep linux"
 INNER = Cell("test", WorkloadSpec("test"), PlatformSpec.read("tcg/uml"), {"memory": "256M"})
-
-
-@pytest.fixture
-def guestmark(tmp_path):
-    return CommandLine.with_scratch(tmp_path)
 
 
 def arguments(blocks, *command, limit="10m"):
@@ -93,43 +86,43 @@ def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("nested_known")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
-def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(guestmark, number):
-    process = guestmark.start(*arguments(2, "sleep", "20", limit="40s"))
-    try:
-        assert wait_until(lambda: hypervisors(guestmark), 60)
-        time.sleep(12)
-        kill(hypervisors(guestmark), number)
+def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(guestmark, marker, number):
+    command = ("sh", "-c", f"sleep 20 <{marker}")
+    with guestmark.running(*arguments(2, *command, limit="40s")) as process:
+        assert wait_until(lambda: guestmark.reads(marker), 200)
+        kill(guestmark.hypervisors(), number)
         stdout, stderr = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == 1, stderr
     (cell,) = json.loads(stdout)["cells"]
-    assert sorted(trial["status"] for trial in cell["trials"]) == ["failed", "ok"]
-    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+    trials = sorted(cell["trials"], key=lambda trial: trial["block"])
+    assert [trial["status"] for trial in trials] == ["failed", "ok"]
+    assert trials[0]["phases"]["ready"] > 0
+    guestmark.assert_nothing_left()
 
 
-@pytest.mark.parametrize("after", [2.0, pytest.param(9.0, marks=pytest.mark.long)])
-def test_a_killed_controller_leaves_no_layer(guestmark, after):
-    process = guestmark.start(*arguments(1, "sleep", "60"))
-    try:
-        assert wait_until(lambda: hypervisors(guestmark), 60)
-        time.sleep(after)
-    finally:
-        process.kill()
-        process.wait()
-    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+@pytest.mark.usefixtures("nested_known")
+@pytest.mark.parametrize("phase", ["starting", pytest.param("running", marks=pytest.mark.long)])
+def test_a_killed_controller_leaves_no_layer(guestmark, marker, phase):
+    with guestmark.running(*arguments(1, "sh", "-c", f"sleep 60 <{marker}")) as process:
+        if phase == "starting":
+            assert wait_until(guestmark.hypervisors, 60)
+            (outer, *_) = guestmark.hypervisors()
+            assert wait_until(lambda: cpu_seconds(outer) > 1, 60)
+        else:
+            assert wait_until(lambda: guestmark.reads(marker), 200)
+        assert guestmark.hypervisors()
+        assert guestmark.reads(marker) == (phase == "running")
+        assert process.poll() is None
+    guestmark.assert_nothing_left()
 
 
+@pytest.mark.usefixtures("nested_known")
 def test_an_interrupted_run_stops_the_outer_guest_too(guestmark):
-    process = guestmark.start(*arguments(2, "sleep", "60"))
-    try:
-        assert wait_until(lambda: hypervisors(guestmark), 60)
+    with guestmark.running(*arguments(2, "sleep", "60")) as process:
+        assert wait_until(guestmark.hypervisors, 60)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == 130
-    assert wait_until(lambda: not leftovers(guestmark), 5), leftovers(guestmark)
+    guestmark.assert_nothing_left()

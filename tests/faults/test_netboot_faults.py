@@ -12,15 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import CHECKOUT, CommandLine
-from netboot_trial import growing, prepared, workload
 
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.netboot import machine as machines
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot import workload as workloads
 from guestmark.workloads.netboot.link import NETDEV, Link, listen
-from processes import gone, wait_until
+from tests.framework import IMPORTABLE
+from tests.framework.netboot import growing, prepared, workload
+from tests.framework.processes import gone, wait_until
 
 ROMS = Path("/usr/lib/ipxe/qemu")
 PLAN = """
@@ -40,12 +41,14 @@ null = "none"
 
 
 @pytest.fixture
-def run_plan(tmp_path):
+def run_plan(guestmark, tried_platforms, tmp_path):
     """Runs a plan of one cell as a user would; the cells' factors as TOML lines."""
+
+    guestmark.knows(tried_platforms, "tcg")
 
     def run(factors="", port=0):
         (tmp_path / "plan.toml").write_text(PLAN.format(factors=factors, port=port))
-        return CommandLine(tmp_path)("run", "plan.toml", timeout=120)
+        return guestmark("run", "plan.toml", timeout=120)
 
     return run
 
@@ -87,7 +90,7 @@ def test_a_build_that_is_not_there(run_plan):
 
 @pytest.mark.parametrize("platform", ["host", "uml", "tcg/uml", "tcg/tcg/kvm"])
 def test_platforms_where_no_firmware_boots(platform):
-    cell = replace(workload()._cell, platform=platform, factors={})
+    cell = replace(workload()._cell, platform=PlatformSpec.read(platform), factors={})
     with pytest.raises(UsageError, match=f"cannot be measured on {platform}"):
         workloads.Settings.of(cell, 1 << 20)
 
@@ -105,8 +108,8 @@ def test_the_port_is_in_use(run_plan):
     assert f"port {port} on 127.0.0.1 is in use" in result.stderr
 
 
-def test_another_factor_of_another_workload(tmp_path):
-    result = CommandLine(tmp_path)("exec", "--on", "tcg", "--set", "nic=e1000", "--", "true")
+def test_another_factor_of_another_workload(guestmark):
+    result = guestmark("exec", "--on", "tcg", "--set", "nic=e1000", "--", "true")
     assert result.status == 2
     assert "nic" in result.stderr
 
@@ -223,9 +226,8 @@ def test_a_tap_that_the_kernel_refuses(monkeypatch):
 
 
 CONTROLLER = """
-import sys, time
-sys.path[:0] = [{tests!r}, {faults!r}, {python!r}]
-from netboot_trial import prepared
+import time
+from tests.framework.netboot import prepared
 with prepared() as (one, machine):
     print(machine.vmm_pid, one._server.pid, machine.scratch, flush=True)
     time.sleep(120)
@@ -233,9 +235,12 @@ with prepared() as (one, machine):
 
 
 def test_a_killed_controller_leaves_nothing():
-    folders = {name: str(CHECKOUT / name) for name in ("tests", "tests/faults", "python")}
-    code = CONTROLLER.format(tests=folders["tests"], faults=folders["tests/faults"], python=folders["python"])
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as controller:
+    with subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER],
+        env={**os.environ, "PYTHONPATH": IMPORTABLE},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as controller:
         qemu, server, scratch = controller.stdout.readline().split()
         controller.send_signal(signal.SIGKILL)
         controller.wait()

@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-from database_trials import SERVERS, started
 
 from guestmark.core.errors import GuestmarkError, MachineError, WorkloadError
 from guestmark.core.findings import Program
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.facts import SERVER
-from processes import gone, others
+from tests.framework.databases import SERVERS, started
+from tests.framework.processes import gone, others
 
 
 def processes_at(machine):

@@ -4,9 +4,9 @@ import os
 import signal
 
 import pytest
-from command_line import CommandLine, all_trials
 
-from processes import wait_until
+from tests.framework.command_line import all_trials
+from tests.framework.processes import wait_until
 
 PLAN = """
 schema = "guestmark-plan/1"
@@ -43,11 +43,6 @@ figures = [
     { cell = { workload = "long", platform = "kvm" }, value = 9 },
 ]
 """
-
-
-@pytest.fixture
-def guestmark(tmp_path):
-    return CommandLine(tmp_path)
 
 
 @pytest.fixture
@@ -219,8 +214,8 @@ def test_an_interrupted_plan_goes_on_where_it_stopped(guestmark, plan):
     count.unlink()
     hold.touch()
     process = guestmark.start("run", plan, "--seed", 5, "--quiet")
-    assert wait_until(lambda: "running" in guestmark("runs").stdout)
-    assert wait_until(lambda: len(guestmark.trials_of()) > 3)
+    assert wait_until(lambda: len(guestmark.runs()) == 2 and guestmark.trials_stored() > 3)
+    assert "running" in guestmark("runs").stdout
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
@@ -240,7 +235,7 @@ def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark, tmp_path):
         "[repetition]\nblocks = 40\n"
     )
     process = guestmark.start("run", plan, "--quiet")
-    assert wait_until(lambda: len(guestmark.trials_of()) > 2)
+    assert wait_until(lambda: guestmark.trials_stored() > 2)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130

@@ -4,17 +4,18 @@ import os
 import subprocess
 
 import pytest
-from setup_checkout import ROOT
+
+from tests.framework import CHECKOUT
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_readme_example_in_a_fresh_root() -> None:
     assert os.geteuid() == 0, "making a root file system needs root: run ./test --long as root"
-    readme = (ROOT / "README.md").read_text()
+    readme = (CHECKOUT / "README.md").read_text()
     example = next(line for line in readme.splitlines() if line.startswith("./guestmark exec"))
     run = subprocess.run(
-        [ROOT / "tools/clean-root", "--minutes", "20", example, "./guestmark runs", "./guestmark --help"],
+        [CHECKOUT / "tools/clean-root", "--minutes", "20", example, "./guestmark runs", "./guestmark --help"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

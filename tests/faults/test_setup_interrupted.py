@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from setup_checkout import STUB_STATUS, Checkout, copy_checkout, handed_over
 
-from processes import wait_until
+from tests.framework.checkouts import STUB_STATUS, Checkout, copy_checkout, handed_over
+from tests.framework.processes import wait_until
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from setup_checkout import ROOT, Checkout, copy_checkout, handed_over
+
+from tests.framework import CHECKOUT
+from tests.framework.checkouts import Checkout, copy_checkout, handed_over
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def test_edited_agent_source_is_rebuilt_and_a_failing_build_shows_line_and_log(r
         assert "building the agent failed" in run.stderr
         assert str(ready.log) in run.stderr
         assert "Cargo.toml" in ready.log.read_text()
-    shutil.copy2(ROOT / "Cargo.toml", ready.path / "Cargo.toml")
+    shutil.copy2(CHECKOUT / "Cargo.toml", ready.path / "Cargo.toml")
     handed_over(ready.run())
 
 

@@ -2,17 +2,17 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.framework import CHECKOUT
+
 LOCKS = ("requirements.txt", "requirements-dev.txt")
 
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_python_lock_has_hashes_and_no_addresses(name: str) -> None:
-    text = (ROOT / name).read_text()
+    text = (CHECKOUT / name).read_text()
     assert "://" not in text
     assert "--index-url" not in text
     entries = re.split(r"\n(?=[a-z])", text.strip())
@@ -23,12 +23,12 @@ def test_python_lock_has_hashes_and_no_addresses(name: str) -> None:
 
 
 def test_python_locks_hold_what_the_project_names() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
     for lock, wanted in (
         ("requirements.txt", project["project"]["dependencies"]),
         ("requirements-dev.txt", project["dependency-groups"]["dev"]),
     ):
-        locked = set(re.findall(r"^([a-z0-9.-]+)==", (ROOT / lock).read_text(), re.MULTILINE))
+        locked = set(re.findall(r"^([a-z0-9.-]+)==", (CHECKOUT / lock).read_text(), re.MULTILINE))
         for requirement in wanted:
             name = re.split(r"[<>=!~; \[]", requirement)[0].lower().replace(".", "-").replace("_", "-")
             assert name in locked, f"{lock} lacks {name}: run tools/lock"
@@ -36,7 +36,8 @@ def test_python_locks_hold_what_the_project_names() -> None:
 
 def test_both_locks_agree_where_they_overlap() -> None:
     versions = [
-        dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (ROOT / lock).read_text(), re.MULTILINE)) for lock in LOCKS
+        dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (CHECKOUT / lock).read_text(), re.MULTILINE))
+        for lock in LOCKS
     ]
     for name in versions[0].keys() & versions[1].keys():
         assert versions[0][name] == versions[1][name], name

@@ -4,17 +4,12 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from command_line import CommandLine
+
+from tests.framework.command_line import CommandLine
 
 SCRIPT = b"echo out; echo err >&2; test -t 0 || echo no terminal; exit 7\n"
-
-
-@pytest.fixture
-def guestmark(tmp_path: Path) -> CommandLine:
-    return CommandLine.with_scratch(tmp_path)
 
 
 def shell(

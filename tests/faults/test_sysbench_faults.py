@@ -8,42 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import CommandLine
 
-from guestmark.core import registry as kinds
-from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, WorkloadError
-from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.errors import AttestationError, MachineError, WorkloadError
 from guestmark.disks import loop
 from guestmark.experiment import preflight
-from guestmark.platforms import registry
-from guestmark.workloads import base
-from processes import wait_until
+from tests.framework import IMPORTABLE
+from tests.framework.cells import cell_of
+from tests.framework.guests import started
+from tests.framework.processes import wait_until
 
 as_root_with_loop = pytest.mark.skipif(
     bool(loop.why_not()), reason=loop.why_not() or "there are loop devices"
 )
-
-
-def cell_of(platform, kind, factors=None, **params):
-    return Cell(
-        "test",
-        WorkloadSpec(kind, kinds.workload_kind(kind).checked(params)),
-        PlatformSpec.read(platform),
-        factors or {},
-    )
-
-
-@contextlib.contextmanager
-def started(cell, limit_s=120.0):
-    plan = Plan("test", (cell,), Policy(trial_limit_s=limit_s), (), {"env": {"PATH": os.environ["PATH"]}})
-    workload = base.create(plan, cell)
-    with base.start_machine(workload, registry.get(cell.platform), cell) as machine:
-        try:
-            yield machine, workload
-        finally:
-            with contextlib.suppress(GuestmarkError):
-                workload.cleanup(machine)
 
 
 def named(measurements):
@@ -190,8 +166,9 @@ def test_who_may_not_mount_is_told_why(monkeypatch):
 
 KILLED = """
 import sys, time
-sys.path[:0] = sys.argv[2:]
-from test_sysbench_faults import cell_of, started
+from tests.framework import IMPORTABLE
+from tests.framework.cells import cell_of
+from tests.framework.guests import started
 cell = cell_of("host", "sysbench", {"location": sys.argv[1], "size": "64M"}, test="fileio", host_disk="loop",
                file_num=4, file_total_size="4M", events=1)
 with started(cell) as (machine, workload):
@@ -204,7 +181,8 @@ with started(cell) as (machine, workload):
 @as_root_with_loop
 def test_a_killed_controller_leaves_no_mount_no_loop_device_and_no_image(tmp_path):
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path), *map(str, Path(__file__).parents[:2])],
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": IMPORTABLE},
         stdout=subprocess.PIPE,
         text=True,
     ) as controller:
@@ -224,14 +202,14 @@ def test_a_killed_controller_leaves_no_mount_no_loop_device_and_no_image(tmp_pat
     assert wait_until(lambda: not list(tmp_path.iterdir()) and not left())
 
 
-def test_a_missing_program_is_said_before_anything_starts(tmp_path):
+def test_a_missing_program_is_said_before_anything_starts(guestmark, tmp_path):
     plan = tmp_path / "mine.toml"
     plan.write_text(
         'schema = "guestmark-plan/1"\nname = "mine"\ntitle = "?"\nplatforms = ["host"]\n'
         '[workloads.cpu]\nkind = "sysbench"\nparams.test = "cpu"\n'
         '[workloads.io]\nkind = "fio"\nparams.job = "[a]\\nrw=read\\nsize=1M\\n"\n'
     )
-    result = CommandLine(tmp_path)("run", plan, "--blocks", "1", env={"PATH": str(tmp_path)})
+    result = guestmark("run", plan, "--blocks", "1", env={"PATH": str(tmp_path)})
     assert result.status == 3
     assert not result.stdout
     for said in ("sysbench is not installed (install the package sysbench)", "fio is not installed"):

@@ -4,12 +4,6 @@ import signal
 import time
 
 import pytest
-from command_line import CommandLine
-
-
-@pytest.fixture
-def guestmark(tmp_path):
-    return CommandLine(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +32,7 @@ def test_no_guest_at_all(guestmark):
     assert not guestmark.ledger.exists()
 
 
+@pytest.mark.usefixtures("guests_known")
 @pytest.mark.timeout(200)
 def test_an_interrupted_tour(guestmark):
     process = guestmark.start("tour", "--on", "uml")

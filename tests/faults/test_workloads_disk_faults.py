@@ -8,37 +8,18 @@ import threading
 import time
 
 import pytest
-from command_line import CommandLine
-from disk_files import small_mount
 
-from guestmark.core import registry as kinds
-from guestmark.core.errors import GuestmarkError, MachineError, UsageError, WorkloadError
-from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.errors import MachineError, UsageError, WorkloadError
+from guestmark.core.model import Plan, Policy
 from guestmark.experiment import preflight
-from guestmark.platforms import registry
 from guestmark.workloads import base
 from guestmark.workloads.disk.upload import pieces
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
-from processes import others, wait_until
-
-
-def cell_of(platform, kind, factors, **params):
-    known = kinds.workload_kind(kind)
-    return Cell("test", WorkloadSpec(kind, known.checked(params)), PlatformSpec.read(platform), factors)
-
-
-@contextlib.contextmanager
-def started(cell, limit_s=120.0):
-    plan = Plan("test", (cell,), Policy(trial_limit_s=limit_s), ())
-    with registry.get(cell.platform).start(cell) as machine:
-        workload = base.create(plan, cell)
-        try:
-            yield machine, workload
-        finally:
-            with contextlib.suppress(GuestmarkError):
-                workload.cleanup(machine)
+from tests.framework.cells import cell_of
+from tests.framework.disk_files import small_mount
+from tests.framework.guests import started
+from tests.framework.processes import others, wait_until
 
 
 def test_a_disk_that_is_too_small_is_said_before_anything_is_written():
@@ -54,15 +35,15 @@ def test_a_disk_that_fills_up_is_the_reason(kind):
     cell = cell_of(
         "uml",
         kind,
-        {"size": "64M", "filesystem": "ext2", "mkfs": "-b 1024 -m 0"},
-        amount="56M",
+        {"size": "16M", "filesystem": "ext2", "mkfs": "-b 1024 -m 0"},
+        amount="12M",
         content="random",
     )
     with started(cell) as (machine, workload):
         workload.prepare(machine)
         disk = machine.disks[0]
         free = machine.agent.statfs(disk.directory)
-        left = free.free * free.block_size - (56 << 20)
+        left = free.free * free.block_size - (12 << 20)
         if left > 0:
             machine.agent.fill(f"{disk.directory}/ballast", left - left % 4096, timeout_s=60)
         with pytest.raises(WorkloadError) as caught:
@@ -164,10 +145,10 @@ repetition = {{ blocks = 1, warmup = 0, iterations = 1, null = "none" }}
 """
 
 
+@pytest.mark.usefixtures("guests_known")
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("ending", ["interrupted", "failed"])
-def test_images_stay_behind_only_when_asked(tmp_path, ending, keep):
-    guestmark = CommandLine(tmp_path)
+def test_images_stay_behind_only_when_asked(guestmark, tmp_path, ending, keep):
     (tmp_path / "one.toml").write_text(PLAN.format(amount="16M" if ending == "interrupted" else "128M"))
     place = tmp_path / "images"
     place.mkdir()
@@ -186,8 +167,8 @@ def test_images_stay_behind_only_when_asked(tmp_path, ending, keep):
         assert wait_until(lambda: not any(place.iterdir()))
 
 
-def test_a_trial_that_works_leaves_nothing_to_keep(tmp_path):
-    guestmark = CommandLine(tmp_path)
+@pytest.mark.usefixtures("guests_known")
+def test_a_trial_that_works_leaves_nothing_to_keep(guestmark, tmp_path):
     (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
     place = tmp_path / "images"
     place.mkdir()
@@ -197,8 +178,7 @@ def test_a_trial_that_works_leaves_nothing_to_keep(tmp_path):
     assert not any(place.iterdir())
 
 
-def test_a_location_that_is_too_small_is_said_before_anything_starts(tmp_path):
-    guestmark = CommandLine(tmp_path)
+def test_a_location_that_is_too_small_is_said_before_anything_starts(guestmark, tmp_path):
     (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
     with small_mount(tmp_path / "small", "tmpfs", "size=32M") as where:
         result = guestmark("run", "one.toml", "--set", f"location={where}")
@@ -209,8 +189,8 @@ def test_a_location_that_is_too_small_is_said_before_anything_starts(tmp_path):
     assert "no runs" in guestmark("runs").stdout + guestmark("runs").stderr
 
 
-def test_a_mount_option_the_kernel_rejects_fails_its_cell_alone(tmp_path):
-    guestmark = CommandLine(tmp_path)
+@pytest.mark.usefixtures("guests_known")
+def test_a_mount_option_the_kernel_rejects_fails_its_cell_alone(guestmark, tmp_path):
     (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
     result = guestmark(
         "run", "one.toml", "--set", "mount=defaults,data=nonsense", "--quiet", "--json", "-", timeout=120

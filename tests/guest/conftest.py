@@ -3,7 +3,8 @@
 import contextlib
 
 import pytest
-from fresh_guest import start
+
+from tests.framework.guests import start
 
 GUESTS = ("uml", "tcg")
 

@@ -1,12 +1,14 @@
 """What was asked for is what is there, or the machine is refused."""
 
+import os
 import shutil
 
 import pytest
-from fresh_guest import start
 from msgspec.structs import asdict
 
 from guestmark.core.errors import AttestationError, MachineError
+from guestmark.core.placement import read_list, write_list
+from tests.framework.guests import start
 
 
 @pytest.mark.parametrize(
@@ -71,3 +73,45 @@ def test_features_that_cannot_be_had_are_not_dropped_silently():
 def test_a_kernel_given_by_path_is_the_one_that_boots():
     with start("uml", kernel=shutil.which("linux.uml")) as guest:
         assert guest.attest().guest.cpu == "UML"
+
+
+USABLE = sorted(os.sched_getaffinity(0))
+apart = pytest.mark.skipif(len(USABLE) < 2, reason="one processor is everybody's")
+
+
+@apart
+@pytest.mark.parametrize("platform", ["tcg", "uml"])
+def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform):
+    with start(platform, placement="pinned") as guest:
+        placement = guest.attest().placement
+        assert placement.processors == 1
+        assert not set(read_list(placement.machine)) & set(read_list(placement.control))
+        assert (placement.machine == placement.emulator) == (platform == "uml")
+        os.sched_setaffinity(guest.vmm_pid, USABLE)
+        with pytest.raises(AttestationError, match=f"the placement of .* found {write_list(USABLE)}"):
+            guest.attest()
+    assert sorted(os.sched_getaffinity(0)) == USABLE
+
+
+@apart
+def test_every_virtual_processor_has_one_of_its_own():
+    with start("tcg", placement="pinned", smp="2") as guest:
+        assert guest.attest().placement.machine == write_list(USABLE[-2:])
+        masks = [os.sched_getaffinity(processor["thread-id"]) for processor in guest.query("query-cpus-fast")]
+        assert all(len(mask) == 1 for mask in masks)
+        assert len(set.union(*masks)) == 2
+
+
+def test_a_guest_without_a_placement_is_left_alone():
+    with start("uml") as guest:
+        assert sorted(os.sched_getaffinity(guest.vmm_pid)) == USABLE
+        assert guest.attest().placement is None
+
+
+def test_uml_tries_out_no_parity_algorithms_but_for_btrfs():
+    tried = "dmesg | grep -c 'raid6: using algorithm'; true"
+    with start("uml") as guest:
+        assert guest.agent.exec(["sh", "-c", tried], timeout_s=20).stdout == b"0\n"
+        assert any(argument.startswith("initcall_blacklist=raid6") for argument in guest.command_line)
+    with start("uml", filesystem="btrfs", size="256M") as guest:
+        assert guest.agent.exec(["sh", "-c", tried], timeout_s=20).stdout == b"1\n"

@@ -4,22 +4,19 @@ import shutil
 
 import pytest
 
-from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads import base
-from guestmark.workloads.boot import kind as boot_kind
 from guestmark.workloads.boot import metrics as boot_metrics
 from guestmark.workloads.boot.facts import Boot
+from tests.framework.cells import cell_of, plan_of
 
 CALLER = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
 
 
-def trial(platform, kind=boot_kind.BOOT, limit_s=300.0, **params):
+def trial(platform, kind="boot", limit_s=300.0, **params):
     """One trial as the experiment runs it: its measurements by name, its machine, its workload."""
-    spec = WorkloadSpec(kind.name, kind.params(params))
-    cell = Cell("boot", spec, PlatformSpec.read(platform), {"memory": "512M"}, baseline=True)
-    plan = Plan("boot", (cell,), Policy(blocks=1, trial_limit_s=limit_s), boot_metrics.ALL, CALLER)
+    cell = cell_of(platform, kind, {"memory": "512M"}, **params)
+    plan = plan_of(cell, limit_s=limit_s, context=CALLER)
     workload = base.create(plan, cell)
     started = base.started_for(cell)
     with base.start_machine(workload, registry.get(started.platform), cell) as machine:
@@ -74,7 +71,7 @@ def test_a_start_inside_a_guest(platform):
 def test_libguestfs_beside():
     if shutil.which("guestfish") is None:
         pytest.fail("guestfish is not installed: ./test installs it")
-    values, _, workload = trial("tcg", kind=boot_kind.GUESTFS_RUN)
+    values, _, workload = trial("tcg", kind="guestfs-run")
     assert workload.warnings == []
     assert values["ready_s"] < values["total_s"]
     starting = boot_metrics.PHASES[: boot_metrics.PHASES.index(boot_metrics.WORK)]

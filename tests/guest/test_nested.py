@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from command_line import CommandLine
 
 from guestmark.agent import syscalls
 from guestmark.core import registry as kinds
@@ -102,10 +101,9 @@ def test_an_outer_processor_without_virtualization_is_said():
         pass
 
 
-def test_too_little_memory_is_computed_before_anything_starts(tmp_path):
+def test_too_little_memory_is_computed_before_anything_starts(guestmark):
     cell = cell_of("tcg/tcg/uml", size="1G")
     assert outer_memory(cell) > outer_memory(cell, 1) > (256 << 20) + (1 << 30)
-    guestmark = CommandLine(tmp_path)
     result = guestmark("exec", "--on", "tcg/kvm", "--set", "memory=4T", "--", "true", timeout=30)
     assert result.status == 3
     assert "tcg/kvm needs " in result.stderr
@@ -127,8 +125,8 @@ def test_direct_io_on_an_image_in_the_outer_guests_memory_is_refused():
         nested_images.check(cell)
 
 
-def test_trials_of_a_block_share_the_outer_guest(tmp_path):
-    guestmark = CommandLine(tmp_path)
+@pytest.mark.usefixtures("nested_known")
+def test_trials_of_a_block_share_the_outer_guest(guestmark):
     result = guestmark.measure(
         "--on", "tcg/uml", "--set", "memory=256M", "--null", "baseline", "--blocks", 1, "--warmup", 0,
         "--iterations", 1, "--", "sh", "-c", "grep -q UML /proc/cpuinfo", timeout=300,
@@ -150,8 +148,8 @@ def test_three_layers():
         assert guest.attest().inner.guest.cpu == "UML"
 
 
-def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(tmp_path):
-    result = CommandLine(tmp_path)("doctor", "--json", timeout=120)
+def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(guestmark):
+    result = guestmark("doctor", "--json", timeout=120)
     assert result.status == 0, result.stderr
     found = {one["name"]: one for one in result.document()["platforms"]}
     assert found["tcg/kvm"]["usable"] in {True, None}, found["tcg/kvm"]
@@ -159,8 +157,7 @@ def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(tmp_path):
 
 
 @pytest.mark.long
-def test_the_doctor_finds_out_about_kvm_in_tcg(tmp_path):
-    guestmark = CommandLine(tmp_path)
+def test_the_doctor_finds_out_about_kvm_in_tcg(guestmark):
     result = guestmark("doctor", "--nested", "--again", "--json", timeout=250)
     assert result.status == 0, result.stderr
     found = {one["name"]: one for one in result.document()["platforms"]}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from netboot_trial import prepared, workload
 
 from guestmark.capture.binary import analyse_file
 from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadError
@@ -17,7 +16,8 @@ from guestmark.platforms import registry
 from guestmark.workloads.netboot import content as contents
 from guestmark.workloads.netboot import memory, metrics, tap, tap_setup
 from guestmark.workloads.netboot import workload as workloads
-from processes import gone
+from tests.framework.netboot import prepared, workload
+from tests.framework.processes import gone
 
 MIB = 1 << 20
 

@@ -3,11 +3,11 @@
 import contextlib
 
 import pytest
-from database_trials import SERVERS, started
 
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.findings import Program
 from guestmark.workloads.oltp.facts import SERVER
+from tests.framework.databases import SERVERS, started
 
 
 def values_of(platform, factors=None, **given):

@@ -1,12 +1,11 @@
 """A plan in real guests: `cpu`, small, on the host and in User-Mode Linux, with a factor that only guests take."""
 
 import pytest
-from command_line import CommandLine
 
 
+@pytest.mark.usefixtures("guests_known")
 @pytest.mark.timeout(280)
-def test_the_example_plan_in_a_guest(tmp_path):
-    guestmark = CommandLine(tmp_path)
+def test_the_example_plan_in_a_guest(guestmark):
     result = guestmark(
         "run", "cpu", "--on", "host,uml", "--scale", "0.05", "--blocks", 1, "--warmup", 0, "--iterations", 1,
         "--set", "memory=128M,256M", "--null", "none", "--quiet", "--json", "-", timeout=250,

@@ -4,8 +4,6 @@ import contextlib
 import time
 
 import pytest
-from command_line import CommandLine
-from fresh_guest import start
 
 from guestmark.agent import syscalls
 from guestmark.core.errors import MachineError
@@ -14,6 +12,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import counters
 from guestmark.platforms.qmp import UnknownCommandError
 from guestmark.workloads.base import create
+from tests.framework.guests import start
 
 CALLS = ["null", "signal", "pipe", "exec"]
 
@@ -78,8 +77,7 @@ def test_a_guest_that_ends_meanwhile_is_told_and_hangs_nothing():
 
 
 @pytest.mark.long
-def test_the_plan_on_kvm_inside_tcg(tmp_path):
-    guestmark = CommandLine(tmp_path)
+def test_the_plan_on_kvm_inside_tcg(guestmark):
     result = guestmark(
         "run", "syscalls", "--on", "tcg/kvm", "--set", "memory=256M", "--blocks", 1, "--null", "none", "--quiet",
         "--json", "-", "--scale", "0.2", timeout=280,

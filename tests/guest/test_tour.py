@@ -1,7 +1,6 @@
 """The whole tour in real guests, and what it leaves in the ledger."""
 
 import pytest
-from command_line import CommandLine
 
 ROWS = (
     "computing",
@@ -13,10 +12,10 @@ ROWS = (
 )
 
 
+@pytest.mark.usefixtures("guests_known")
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_the_whole_tour(tmp_path):
-    guestmark = CommandLine(tmp_path)
+def test_the_whole_tour(guestmark, tmp_path):
     result = guestmark("tour", "--on", "uml,tcg", "--json", tmp_path / "tour.json", timeout=1100)
     assert result.status == 0, result.stderr
     for row in ROWS:

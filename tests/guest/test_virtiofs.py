@@ -4,9 +4,9 @@ import os
 import subprocess
 
 import pytest
-from fresh_guest import start
 
 from guestmark.platforms.qemu.virtiofs import DAEMONS
+from tests.framework.guests import start
 
 pytestmark = pytest.mark.long
 

@@ -1,18 +1,17 @@
 """The disk workloads in real guests: what they measure, and that a wrong byte does not pass."""
 
-import contextlib
 import os
 import shutil
 
 import pytest
-from disk_files import flip_bit
 
 from guestmark.core import registry as kinds
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.platforms import registry
 from guestmark.workloads import base
+from tests.framework.disk_files import flip_bit
+from tests.framework.guests import prepared
 
 AMOUNT = 8 << 20
 FACTORS = {"size": "64M", "filesystem": "ext2"}
@@ -25,20 +24,6 @@ def cell_of(platform, kind, factors=None, **params):
     if platform == "host":
         factors = {}
     return Cell("test", WorkloadSpec(kind, params), PlatformSpec.read(platform), factors)
-
-
-@contextlib.contextmanager
-def prepared(cell):
-    """A started machine with the workload ready on it."""
-    plan = Plan("test", (cell,), Policy(trial_limit_s=120.0), ())
-    started = base.started_for(cell)
-    with registry.get(started.platform).start(started) as machine:
-        workload = base.create(plan, cell)
-        try:
-            workload.prepare(machine)
-            yield machine, workload
-        finally:
-            workload.cleanup(machine)
 
 
 def measured(platform, kind, factors=None, **params):

@@ -18,10 +18,10 @@ from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent, CallError, CommandError, ExecResult
 from guestmark.agent.clocks import host_boot_id
 from guestmark.core.errors import AgentError, GuestmarkError
-from processes import alive, gone, wait_until
+from tests.framework import PACKAGES
+from tests.framework.processes import alive, gone, wait_until
 
 LIMIT = 30.0
-PACKAGES = str(Path(__file__).resolve().parents[2] / "python")
 
 
 @pytest.fixture(scope="module")
@@ -353,7 +353,9 @@ def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
         f"open({str(pids)!r}, 'a').write(f'{{process.pid}}\\n')\n"
         f"Agent(transport).exec(['sh', '-c', {script!r}], timeout_s=100)\n"
     )
-    controller = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGES})
+    controller = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(PACKAGES)}
+    )
     assert wait_until(lambda: pids.exists() and "done" in pids.read_text())
     found = [int(word) for word in pids.read_text().split() if word.isdigit()]
     assert len(found) == 3

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.binary import agent_binary, supervised
-from processes import alive, gone, wait_until
-
-PACKAGES = str(Path(__file__).resolve().parents[2] / "python")
+from tests.framework import PACKAGES
+from tests.framework.processes import alive, gone, wait_until
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -124,7 +123,9 @@ def test_a_controller_killed_with_sigkill_leaves_nothing(tmp_path: Path) -> None
         "os.close(read)\n"
         "time.sleep(100)\n"
     )
-    controller = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGES})
+    controller = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(PACKAGES)}
+    )
     found = members(pids)
     controller.kill()
     controller.wait()

@@ -25,6 +25,7 @@ from guestmark.workloads.boot.plan import build
 from guestmark.workloads.boot.sections import slowest
 from guestmark.workloads.boot.workload import BootWorkload, durations
 from guestmark.workloads.guestfs import run as guestfs_run
+from tests.framework import FRAMEWORK
 
 LOGS = Path(__file__).parent / "boot_logs"
 STARTING = [steps.HANDOVER, steps.KERNEL, steps.MODULES, steps.ROOT, steps.DOWN]
@@ -254,7 +255,7 @@ def test_only_watched_guests_are_made_to_talk():
 
 def test_the_filter_that_forbids_ptrace_does():
     """What the faults' tests of UML rely on."""
-    helper = Path(__file__).parents[1] / "faults" / "without_ptrace.py"
+    helper = FRAMEWORK / "without_ptrace.py"
     traced = "import ctypes; exit(ctypes.CDLL(None).ptrace(0, 0, 0, 0) != 0)"  # PTRACE_TRACEME
     plain = subprocess.run(["python3", "-c", traced], check=False, timeout=20)
     refused = subprocess.run(["python3", helper, "python3", "-c", traced], check=False, timeout=20)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import capture_traffic as ct
 import pytest
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.model import Connection, Trace
-
-HERE = Path(__file__).parent
+from tests.framework import IMPORTABLE
+from tests.framework import traffic as ct
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,8 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("capture") / "lossy.pcapng"
     path.touch(0o666)
     done = subprocess.run(
-        ["unshare", "-n", sys.executable, str(HERE / "lossy_tunnel.py"), str(path)],
+        ["unshare", "-n", sys.executable, "-m", "tests.framework.lossy_tunnel", str(path)],
+        env={**os.environ, "PYTHONPATH": IMPORTABLE},
         capture_output=True,
         text=True,
         timeout=60,

@@ -9,14 +9,14 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import capture_files as cf
 import pytest
-from capture_traffic import need, run
 from rich.console import Console
 
 from guestmark.capture import picture, table
 from guestmark.capture.binary import Selection, analyse, analyse_file, capture_binary
 from guestmark.capture.model import Connection, Trace
+from tests.framework import captures as cf
+from tests.framework.traffic import need, run
 
 V6 = ("2001:db8::2", 1028), ("2001:db8::1", 8000)
 

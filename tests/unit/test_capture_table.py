@@ -7,17 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import capture_files as cf
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.framework import PACKAGES
+from tests.framework import captures as cf
+
 MAIN = "import sys; from guestmark.cli import main; sys.exit(main())"
 
 
 def guestmark(
     *arguments: str, columns: int = 150, stdin: bytes | None = None
 ) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "COLUMNS": str(columns)}
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGES), "COLUMNS": str(columns)}
     done = subprocess.run(
         [sys.executable, "-c", MAIN, "capture", *arguments],
         capture_output=True,

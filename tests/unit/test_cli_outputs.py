@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_runs import host_uml_tcg
-from test_cli_start import CHECKOUT, guestmark
 
 from guestmark.ledger import open_ledger
+from tests.framework import PACKAGES
+from tests.framework.runs import host_uml_tcg
+from tests.unit.test_cli_start import guestmark
 
 MEASURING = ("exec", "run", "boot", "tour", "resume", "show")
 CODE = "import sys; sys.argv[0] = 'guestmark'; from guestmark.cli import main; sys.exit(main())"
@@ -87,7 +88,7 @@ def test_suffixes_name_formats(ledger, tmp_path, name, start):
 
 @pytest.mark.parametrize("options", [(), ("--html", "-"), ("--json", "-"), ("--console", "uml")])
 def test_a_full_disk_is_one_line(ledger, options):
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "python"), "GUESTMARK_LEDGER": ledger}
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGES), "GUESTMARK_LEDGER": ledger}
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", CODE, "show", "last", *options],
@@ -105,7 +106,7 @@ def test_a_full_disk_is_one_line(ledger, options):
 
 
 def test_a_reader_that_has_gone_is_no_error(ledger):
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "python"), "GUESTMARK_LEDGER": ledger}
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGES), "GUESTMARK_LEDGER": ledger}
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(

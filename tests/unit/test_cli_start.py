@@ -3,18 +3,18 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).parents[2]
+from tests.framework import PACKAGES
+
 HEAVY = ("numpy", "scipy", "polars", "sqlalchemy", "pydantic", "rich", "msgspec", "jinja2", "vl_convert")
 
 
 def python(code, *arguments, **environment):
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT / "python"), **environment},
+        env={**os.environ, "PYTHONPATH": str(PACKAGES), **environment},
         capture_output=True,
         text=True,
         timeout=60,

@@ -5,11 +5,11 @@ import errno
 import os
 
 import pytest
-from disk_files import flip_bit, small_mount
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.bulk import Pattern
 from guestmark.agent.client import Agent, CallError
+from tests.framework.disk_files import flip_bit, small_mount
 
 MB = 1 << 20
 

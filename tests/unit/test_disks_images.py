@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from disk_files import small_mount
 
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.disks import programs, sparse
 from guestmark.disks.image import images
 from guestmark.disks.spec import DiskSpec, Role
 from guestmark.disks.store import Store, store
+from tests.framework.disk_files import small_mount
 
 MB = 1 << 20
 

@@ -42,10 +42,10 @@ def test_lists_span_the_matrix_and_a_factor_goes_where_it_applies():
     assert ids(text) == ["tcg smp=1", "tcg smp=2", "uml", "host"]
     made = plan_of(text).cells
     assert [dict(cell.factors) for cell in made[:4]] == [
-        {"smp": "1", "memory": "512M"},
-        {"smp": "2", "memory": "512M"},
-        {"memory": "512M"},
-        {},
+        {"smp": "1", "memory": "512M", "placement": "pinned"},
+        {"smp": "2", "memory": "512M", "placement": "pinned"},
+        {"memory": "512M", "placement": "pinned"},
+        {"placement": "pinned"},
     ]
 
 

@@ -1,12 +1,12 @@
 """tools/prose.py finds what it is there for, and lets pass what is meant."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SPEC = importlib.util.spec_from_file_location("prose", ROOT / "tools" / "prose.py")
+from tests.framework import CHECKOUT
+
+SPEC = importlib.util.spec_from_file_location("prose", CHECKOUT / "tools" / "prose.py")
 assert SPEC is not None
 assert SPEC.loader is not None
 prose = importlib.util.module_from_spec(SPEC)
@@ -24,7 +24,7 @@ TICKET = "issue " + "42"
         ("x.py", f"# see {TICKET}", f"refers to {TICKET}"),
         ("x.py", f"# {'PR'} 17 explains it", "refers to"),
         ("x.md", "as in " + "#12", "refers to #12"),
-        ("x.toml", f'path = "{ROOT}/target"', "a path of this machine"),
+        ("x.toml", f'path = "{CHECKOUT}/target"', "a path of this machine"),
         ("x.md", "it is in `/builds/me/checkout`", "no usual directory"),
     ],
 )

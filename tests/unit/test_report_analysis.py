@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from report_runs import EXEC, MEMORY, constructed, host_uml_tcg, memory_sweep
 
 from guestmark.core.model import Cell, CellStatus, Measurement, TrialStatus
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.stats import Verdict
 from guestmark.stats.analysis import analyse
+from tests.framework.runs import EXEC, MEMORY, constructed, host_uml_tcg, memory_sweep
 
 
 def test_verdicts_of_a_plain_run() -> None:

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from report_runs import constructed
 
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
@@ -14,6 +13,7 @@ from guestmark.report.formats import render
 from guestmark.report.sections.backends import backends
 from guestmark.report.sections.nested import pairs, table
 from guestmark.stats.analysis import analyse
+from tests.framework.runs import constructed
 
 CALLS = WorkloadSpec("syscalls", {}, "system calls")
 HALVES = {

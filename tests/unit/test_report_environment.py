@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-import made_facts
 from msgspec.structs import asdict
-from report_runs import host_uml_tcg
 
 from guestmark.core.machine_facts import GuestMachine, NestedMachine, OuterMachine
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.environment import binaries, machines, rows
+from tests.framework import made_facts
+from tests.framework.runs import host_uml_tcg
 
 
 def page(run):

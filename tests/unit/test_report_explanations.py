@@ -4,9 +4,6 @@ import dataclasses
 import io
 from collections.abc import Mapping
 
-import made_facts
-from made_facts import call
-from report_runs import constructed
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -21,6 +18,9 @@ from guestmark.report.sections.by_workload import of_kind
 from guestmark.report.sections.explanations import counted
 from guestmark.stats.analysis import analyse
 from guestmark.workloads.syscalls.facts import Syscalls
+from tests.framework import made_facts
+from tests.framework.made_facts import call
+from tests.framework.runs import constructed
 
 MIX = WorkloadSpec("syscalls", {}, "system calls")
 

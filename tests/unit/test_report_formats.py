@@ -11,15 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_runs import host_uml_tcg, memory_sweep
 
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.ledger import open_ledger
-from guestmark.ledger.model import StoredRun
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import columns, render, trial_rows, write
+from tests.framework import GOLDEN
+from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 
 
 def test_the_document_has_the_keys_that_stay() -> None:
@@ -118,14 +117,6 @@ def test_csv_survives_any_command_line() -> None:
     assert {row["workload"] for row in rows} == {label}
 
 
-def renamed(run: StoredRun, label: str) -> StoredRun:
-    cells = tuple(
-        Cell(c.id, WorkloadSpec("exec", {}, label), c.platform, c.factors, c.baseline, c.null_of)
-        for c in run.plan.cells
-    )
-    return replace(run, plan=replace(run.plan, cells=cells))
-
-
 def test_parquet_holds_the_same_rows() -> None:
     import polars
 
@@ -140,7 +131,7 @@ def test_parquet_holds_the_same_rows() -> None:
 
 def test_markdown() -> None:
     text = render(host_uml_tcg(failing={("uml", 3)}), Format.MARKDOWN).decode()
-    assert text == (Path(__file__).parent / "golden" / "report.md").read_text()
+    assert text == (GOLDEN / "report.md").read_text()
 
 
 def test_markdown_cannot_be_broken_out_of() -> None:

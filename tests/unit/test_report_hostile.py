@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from report_runs import constructed
 from rich.console import Console
 
 from guestmark.core.model import Cell, LeftOut, WorkloadSpec
@@ -23,6 +22,7 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render import markdown
 from guestmark.report.render.terminal import print_report
+from tests.framework.runs import constructed
 
 HOSTILE = {
     "escape sequences": "\x1b]0;owned\x07\x1b[31mred\x1b[2J\x1b]8;;http://x\x1b\\link",

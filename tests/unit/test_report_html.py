@@ -9,8 +9,6 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_runs import host_uml_tcg, memory_sweep
-from test_report_formats import renamed
 
 from guestmark.ledger.model import StoredRun
 from guestmark.page.charts import Ratios
@@ -20,6 +18,7 @@ from guestmark.report.formats import render
 from guestmark.report.render.charts import WIDTH, svg, ticks
 from guestmark.report.sections.results import block_ratios, sections
 from guestmark.stats.analysis import analyse
+from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 
 
 def page(run: StoredRun) -> str:

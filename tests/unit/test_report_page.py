@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from report_kinds import RUNS
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -34,6 +33,7 @@ from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_report
 from guestmark.report.sections import page
 from guestmark.stats.analysis import analyse
+from tests.framework.run_kinds import RUNS
 
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 CHARTED = re.compile(r"\d+\.\d+")  # in the words of a chart

@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from report_runs import constructed
 from rich.console import Console
 
 from guestmark.core.facts import Facts
@@ -17,6 +16,7 @@ from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_report
 from guestmark.workloads.boot import metrics as boot_metrics
 from guestmark.workloads.boot.facts import Boot, Initcall, Initcalls
+from tests.framework.runs import constructed
 
 BOOT = WorkloadSpec("boot", {"watch": {"initcalls": False}}, "boot", "boot")
 PEER = WorkloadSpec("guestfs-run", {}, "guestfish run", "guestfish")

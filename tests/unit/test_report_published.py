@@ -4,11 +4,9 @@ import io
 import re
 from dataclasses import replace
 
-import made_facts
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_runs import constructed
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -19,6 +17,8 @@ from guestmark.report.formats import Format, render
 from guestmark.report.render.terminal import print_report
 from guestmark.report.sections.published import figure_for, percent_ratio, signed_percent
 from guestmark.stats.analysis import analyse
+from tests.framework import made_facts
+from tests.framework.runs import constructed
 
 UPLOAD = WorkloadSpec("upload", {}, "upload from the host", "upload")
 DD = WorkloadSpec("dd", {}, "dd from a disk", "dd")

@@ -2,10 +2,8 @@
 
 import io
 import os
-from pathlib import Path
 
 import pytest
-from report_runs import EXEC, constructed, host_uml_tcg, memory_sweep
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -13,8 +11,9 @@ from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.report.render.terminal import print_report
+from tests.framework import GOLDEN
+from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep, renamed
 
-GOLDEN = Path(__file__).parent / "golden"
 RUNS = {
     "plain": lambda: host_uml_tcg(failing={("uml", 3)}),
     "few": lambda: host_uml_tcg(blocks=3, state=RunState.INTERRUPTED),
@@ -59,7 +58,6 @@ def test_no_colour_when_it_is_not_a_terminal() -> None:
 
 
 def test_markup_in_commands_is_text() -> None:
-    from test_report_formats import renamed
 
     text = printed(renamed(host_uml_tcg(blocks=7), "echo [bold]x[/nothing] :smile:"), 80)
     assert "echo [bold]x[/nothing] :smile:" in text
@@ -67,7 +65,6 @@ def test_markup_in_commands_is_text() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])
 def test_any_encoding_does(encoding: str) -> None:
-    from test_report_formats import renamed
 
     raw = io.BytesIO()
     with io.TextIOWrapper(raw, encoding=encoding, write_through=True) as file:

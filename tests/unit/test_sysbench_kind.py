@@ -1,7 +1,5 @@
 """sysbench and fio in plans: options, what is scaled, which cells take which factors, and what is said at once."""
 
-from pathlib import Path
-
 import pytest
 
 from guestmark.core import registry as kinds
@@ -14,8 +12,8 @@ from guestmark.plan.matrix import span
 from guestmark.workloads.base import preflight
 from guestmark.workloads.fio import output as fio_report
 from guestmark.workloads.sysbench.workload import options_of
+from tests.framework import GOLDEN
 
-GOLDEN = Path(__file__).parent / "golden" / "fio"
 HEAD = 'schema = "guestmark-plan/1"\nname = "x"\ntitle = "x"\nplatforms = ["host", "uml", "tcg"]\n'
 
 
@@ -202,7 +200,7 @@ def test_a_job_file_is_kept_with_the_run(tmp_path):
 
 @pytest.mark.parametrize("release", ["debian12", "debian13"])
 def test_real_json_of_fio_is_read(release):
-    text = (GOLDEN / f"{release}.json").read_text()
+    text = ((GOLDEN / "fio") / f"{release}.json").read_text()
     report = fio_report.parse("note: a remark\n" + text)
     assert report.notes == ("note: a remark",)
     assert report.jobs == 1
@@ -226,7 +224,7 @@ def test_real_json_of_fio_is_read(release):
     ],
 )
 def test_json_that_is_not_fios_is_an_error(old, new, said):
-    text = (GOLDEN / "debian12.json").read_text()
+    text = ((GOLDEN / "fio") / "debian12.json").read_text()
     assert old in text
     with pytest.raises(WorkloadError, match=said):
         fio_report.parse(text.replace(old, new))

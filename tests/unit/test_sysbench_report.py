@@ -1,20 +1,21 @@
 """Real outputs of sysbench as Debian 12 (1.0.20+ds-5) and Debian 13 (1.0.20+ds-7) carry it, read to the last line."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from guestmark.core.errors import WorkloadError
 from guestmark.workloads.sysbench.output import parse
+from tests.framework import GOLDEN
 
-GOLDEN = Path(__file__).parent / "golden" / "sysbench"
-OUTPUTS = sorted(path for path in GOLDEN.glob("debian*/*.txt") if not path.name.startswith("fault-"))
+OUTPUTS = sorted(
+    path for path in (GOLDEN / "sysbench").glob("debian*/*.txt") if not path.name.startswith("fault-")
+)
 DEBIAN = ("debian12", "debian13")
 
 
 def text(release, name):
-    return (GOLDEN / release / f"{name}.txt").read_text()
+    return ((GOLDEN / "sysbench") / release / f"{name}.txt").read_text()
 
 
 @pytest.mark.parametrize("path", OUTPUTS, ids=lambda path: f"{path.parent.name}-{path.stem}")

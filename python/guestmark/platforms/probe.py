@@ -155,8 +155,10 @@ def _restrictions() -> list[str]:
 
 
 def _stamp(path: str | None) -> str:
+    if path is None:
+        return "none"
     try:
-        found = Path(path or "").stat()
+        found = Path(path).stat()
     except OSError:
         return f"{path}: none"
     return f"{path}: {found.st_size} {found.st_mtime_ns} {found.st_mode}"

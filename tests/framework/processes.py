@@ -1,4 +1,4 @@
-"""The processes of this machine as tests look at them: each may end at any moment, also while its files are read."""
+"""The processes of this machine, as tests look at them: each may end at any moment, also while its files are read."""
 
 import contextlib
 import os
@@ -16,6 +16,15 @@ def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def cpu_seconds(pid: int) -> float:
+    """How long the process and its threads have been computing; 0 when it is not there."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def alive(pid: int) -> bool:

@@ -1,19 +1,24 @@
-"""One netboot trial without an experiment around it, for tests."""
+"""One netboot trial without an experiment around it."""
 
 import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.platforms import registry
 from guestmark.workloads.netboot import metrics
 from guestmark.workloads.netboot.workload import NetbootWorkload
-from processes import wait_until
+from tests.framework.processes import wait_until
 
 
-def workload(size="2M", files=1, limit_s=120.0, port=0, **factors):
-    spec = WorkloadSpec("netboot", {"size": size, "files": files, "port": port})
+def workload(
+    size: str = "2M", files: int = 1, limit_s: float = 120.0, port: int = 0, **factors: str
+) -> NetbootWorkload:
+    """Fetches `files` files of `size` through an e1000 card, unless the factors say otherwise."""
     cell = Cell(
         "cell",
-        spec,
+        WorkloadSpec("netboot", {"size": size, "files": files, "port": port}),
         PlatformSpec.read("tcg"),
         {"nic": "e1000", "console": "serial", **factors},
         baseline=True,
@@ -23,15 +28,15 @@ def workload(size="2M", files=1, limit_s=120.0, port=0, **factors):
 
 
 @contextlib.contextmanager
-def prepared(**given):
+def prepared(**given: Any) -> Iterator[tuple[NetbootWorkload, Any]]:
     """A workload whose machine has booted, and the machine."""
-    one = workload(**given)
-    with one.machine(None) as machine:
-        one.prepare(machine)
-        yield one, machine
+    booting = workload(**given)
+    with booting.machine(registry.get("tcg")) as machine:
+        booting.prepare(machine)
+        yield booting, machine
 
 
-def growing(machine, name, size):
+def growing(machine: Any, name: str, size: int) -> None:
     """Waits until a capture has `size` bytes."""
     capture = machine.scratch / name
     assert wait_until(lambda: capture.exists() and capture.stat().st_size > size, 60), "it did not grow"

@@ -4,21 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import made_facts
-from made_facts import call
-from report_runs import EXEC, constructed, host_uml_tcg, memory_sweep
-
 from guestmark.capture.excerpt import drawn
 from guestmark.capture.model import Endpoint, Response, SequencePoint, Shares, Trace
 from guestmark.capture.model import Sequence as Packets
 from guestmark.core.findings import Counted, Fact
-from guestmark.core.model import Cell, Measurement, Metric, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.model import Cell, Measurement, Metric, Published, PublishedFigure, RunState, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.ledger.model import RunState, StoredRun
+from guestmark.ledger.model import StoredRun
 from guestmark.workloads.boot import metrics as boot_metrics
 from guestmark.workloads.boot.facts import Boot, Initcall, Initcalls
 from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.syscalls.facts import Syscalls
+from tests.framework import made_facts
+from tests.framework.made_facts import call
+from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep
 
 ENVIRONMENT: Mapping[str, Any] = {
     "processor": {"model": "Core 5", "count": 2, "microcode": "0x1", "smt": "1"},

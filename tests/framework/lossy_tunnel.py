@@ -1,7 +1,7 @@
 """Run inside a network namespace of its own: real TCP through a tunnel that loses and reorders packets, captured.
 
 Every packet for 10.9.0.2 is given back with both addresses swapped, so that the machine talks to itself through the
-tunnel (the checksums stay right). Usage: lossy_tunnel.py CAPTURE
+tunnel (the checksums stay right). Usage: python -m tests.framework.lossy_tunnel CAPTURE
 """
 
 import fcntl
@@ -11,11 +11,8 @@ import struct
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from capture_traffic import echo_server, talk
+from tests.framework.traffic import echo_server, talk
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000
 

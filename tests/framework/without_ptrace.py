@@ -19,7 +19,8 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
 
-def forbid_ptrace(action=_REFUSE):
+def forbid_ptrace(action: int = _REFUSE) -> None:
+    """From now on ptrace does what `action` says, in this process and all it starts."""
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_JUMP_EQUAL, 0, 3, _X86_64),

@@ -3,12 +3,14 @@
 import contextlib
 import os
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 
 @contextlib.contextmanager
-def small_mount(where, kind, options="defaults"):
+def small_mount(where: Path, kind: str, options: str = "defaults") -> Iterator[Path]:
     """A filesystem in memory at the new directory `where`, gone afterwards; skips the test where nobody may mount."""
     where.mkdir()
     command = ["mount", "-t", kind, "-o", options, "none", str(where)]
@@ -20,7 +22,7 @@ def small_mount(where, kind, options="defaults"):
         subprocess.run(["umount", "-l", where], check=True)
 
 
-def flip_bit(path, at, mask=1):
+def flip_bit(path: Path, at: int, mask: int = 1) -> None:
     """Changes one bit of the byte at `at`."""
     with path.open("r+b") as stream:
         stream.seek(at)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import others
+from tests.framework import CHECKOUT
+from tests.framework.processes import others
 
-ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
     "guestmark",
     "tools",
@@ -67,7 +67,7 @@ class Checkout:
 
     def tiny_lock(self) -> None:
         """Replaces the lock by its smallest single package, so that a real environment takes seconds."""
-        blocks = (ROOT / "requirements-dev.txt").read_text().split("\n    # via")
+        blocks = (CHECKOUT / "requirements-dev.txt").read_text().split("\n    # via")
         entry = next(
             line
             for block in blocks
@@ -116,12 +116,12 @@ def copy_checkout(to: Path, *, venv: bool) -> Checkout:
     """Copies the checkout to `to` with the stub CLI and a ready agent; `venv`: with this checkout's environment."""
     to.mkdir(parents=True)
     for name in COPIED:
-        source = ROOT / name
+        source = CHECKOUT / name
         if source.is_dir():
             shutil.copytree(source, to / name)
         else:
             shutil.copy2(source, to / name)
-    for crate in (ROOT / "crates").iterdir():
+    for crate in (CHECKOUT / "crates").iterdir():
         shutil.copytree(crate, to / "crates" / crate.name, ignore=shutil.ignore_patterns("target"))
     (to / "python/guestmark/cli").mkdir(parents=True)
     (to / "python/guestmark/__init__.py").touch()
@@ -129,8 +129,8 @@ def copy_checkout(to: Path, *, venv: bool) -> Checkout:
     checkout = Checkout(to)
     checkout.mark_agent_ready()
     if venv:
-        (to / ".venv").symlink_to(ROOT / ".venv")
-        assert (ROOT / ".venv/.guestmark").read_text().strip() == checkout.key("venv_key"), (
+        (to / ".venv").symlink_to(CHECKOUT / ".venv")
+        assert (CHECKOUT / ".venv/.guestmark").read_text().strip() == checkout.key("venv_key"), (
             "run ./test: it sets up first"
         )
     return checkout

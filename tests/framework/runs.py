@@ -1,6 +1,7 @@
 """Constructed runs: figures drawn with a fixed seed around known ratios."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -128,3 +129,12 @@ def memory_sweep(**changes: Any) -> StoredRun:
         for n in range(4)
     ]
     return constructed(cells, **changes)
+
+
+def renamed(run: StoredRun, label: str) -> StoredRun:
+    """The same run as if its workload were called `label`."""
+    cells = tuple(
+        Cell(c.id, WorkloadSpec("exec", {}, label), c.platform, c.factors, c.baseline, c.null_of)
+        for c in run.plan.cells
+    )
+    return replace(run, plan=replace(run.plan, cells=cells))

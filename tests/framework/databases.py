@@ -2,21 +2,25 @@
 
 import contextlib
 import os
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
-from guestmark.core import registry as kinds
 from guestmark.core.errors import PlatformUnusableError
-from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
+from guestmark.platforms.base import Machine
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.workload import OltpWorkload
+from tests.framework.cells import plan_of, spec
 
 SMALL = {"tables": 1, "rows": 200, "time": "1", "log": "8M", "buffer": "16M"}
 
 
-def installed(server):
+def installed(server: str) -> bool:
+    """Whether the server's programs are there."""
     try:
         KINDS[server]()
     except PlatformUnusableError:
@@ -31,11 +35,11 @@ SERVERS = [
 
 
 @contextlib.contextmanager
-def started(platform="host", factors=None, **given):
+def started(
+    platform: str = "host", factors: Mapping[str, str] | None = None, **given: Any
+) -> Iterator[tuple[Machine, OltpWorkload]]:
     """A machine with a workload that is not prepared yet."""
-    params = kinds.workload_kind("oltp").checked({**SMALL, **given})
-    cell = Cell(platform, WorkloadSpec("oltp", params), PlatformSpec.read(platform), factors or {})
-    context = {"uid": os.getuid(), "gid": os.getgid()}
-    workload = OltpWorkload(Plan("test", (cell,), Policy(trial_limit_s=120.0), (), context), cell)
+    cell = Cell(platform, spec("oltp", **{**SMALL, **given}), PlatformSpec.read(platform), factors or {})
+    workload = OltpWorkload(plan_of(cell, context={"uid": os.getuid(), "gid": os.getgid()}), cell)
     with workload.machine(registry.get(platform)) as machine:
         yield machine, workload

@@ -1,0 +1,1 @@
+"""The tests of guestmark; what they share is in `tests.framework`."""

@@ -1,0 +1,174 @@
+"""Runs the real command line as a process of its own, as a user would."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from guestmark.core.errors import LedgerError
+from guestmark.ledger import open_ledger
+from guestmark.ledger.model import RunOverview
+from tests.framework import PACKAGES
+from tests.framework.caches import TriedPlatforms, private_cache
+from tests.framework.processes import others, wait_until
+
+_HYPERVISORS = (b"qemu-system-x86_64", b"linux.uml")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished call left."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    def document(self) -> Any:
+        """Standard output read as JSON."""
+        return json.loads(self.stdout)
+
+
+class CommandLine:
+    """`guestmark` with a ledger and a cache of its own; every call is bounded in time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger = folder / "ledger.sqlite"
+        self.cache = private_cache(folder / "cache")
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(PACKAGES),
+            "GUESTMARK_LEDGER": str(self.ledger),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CACHE_HOME": str(self.cache),
+        }
+        self.folder = folder
+        self.scratch = folder / "scratch"
+
+    @classmethod
+    def with_scratch(cls, folder: Path) -> CommandLine:
+        """One whose temporary files are all in `folder/scratch`, so that what is left there can be seen."""
+        made = cls(folder)
+        made.scratch.mkdir()
+        made.environment |= {"TMPDIR": str(made.scratch), "XDG_RUNTIME_DIR": str(made.scratch)}
+        return made
+
+    def knows(self, tried: TriedPlatforms, *platforms: str) -> None:
+        """From now on calls take these platforms as already tried: the first guest they start is a trial's."""
+        tried.copy_to(self.cache, platforms, {"TMPDIR": str(self.folder)})
+
+    def start(
+        self,
+        *arguments: object,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        **more: Any,
+    ) -> subprocess.Popen[bytes]:
+        """Starts a call without waiting for it; `env` goes on top of the environment, `more` to `Popen`."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "guestmark", *map(str, arguments)],
+            env={**self.environment, **(env or {})},
+            cwd=cwd or self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **more,
+        )
+
+    @contextlib.contextmanager
+    def running(self, *arguments: object, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """A started call that is killed, with nothing left of it but its output, when the block is left."""
+        process = self.start(*arguments, **more)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def __call__(self, *arguments: object, timeout: float = 60, **more: Any) -> Result:
+        """A whole call. Fails the test when it shows a traceback or writes a crash report."""
+        with self.running(*arguments, **more) as process:
+            stdout, stderr = process.communicate(timeout=timeout)
+        result = Result(process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
+        assert "Traceback" not in result.stderr, result.stderr
+        assert not list((self.folder / "state").rglob("crash-*")), result.stderr
+        return result
+
+    def measure(self, *arguments: object, **more: Any) -> Result:
+        """`exec` with its result document on standard output."""
+        return self("exec", "--quiet", "--json", "-", *arguments, **more)
+
+    def trials_of(self, run: str = "last") -> list[tuple[int, int, str]]:
+        """The trials of a run as `all_trials` gives them; none when there is no such run."""
+        shown = self("export", run)
+        return [] if shown.status else all_trials(shown.document())
+
+    def runs(self) -> list[RunOverview]:
+        """The runs in the ledger, oldest first, read from its file: for waiting, as a call takes much longer."""
+        if self.ledger.exists():
+            with contextlib.suppress(LedgerError), open_ledger(self.ledger, writable=False) as ledger:
+                return ledger.runs()
+        return []
+
+    def trials_stored(self) -> int:
+        """How many trials the newest run has; 0 when there is none."""
+        return next((run.trials for run in reversed(self.runs())), 0)
+
+    def hypervisors(self) -> list[int]:
+        """Ids of the hypervisors that work in this one's scratch directory."""
+        found = []
+        for folder, command in others():
+            if command[0].rpartition(b"/")[2] in _HYPERVISORS:
+                with contextlib.suppress(OSError):
+                    if self.scratch in (folder / "cwd").readlink().parents:
+                        found.append(int(folder.name))
+        return found
+
+    def reads(self, file: Path) -> bool:
+        """Whether a hypervisor of this one's has `file` open: a guest's program that reads it is running.
+
+        Guests see the host's files, and what they open there is open in their hypervisor. Inside a guest the file's
+        path is the same.
+        """
+        for pid in self.hypervisors():
+            with contextlib.suppress(OSError):
+                if any(_target(link) == str(file) for link in Path(f"/proc/{pid}/fd").iterdir()):
+                    return True
+        return False
+
+    def leftovers(self) -> list[int | Path]:
+        """Hypervisors and temporary files that are there now."""
+        return [*self.hypervisors(), *self.scratch.iterdir()]
+
+    def assert_nothing_left(self) -> None:
+        """All hypervisors and temporary files are gone within seconds."""
+        assert wait_until(lambda: not self.leftovers(), 5), self.leftovers()
+
+
+def _target(link: Path) -> str:
+    with contextlib.suppress(OSError):  # closed meanwhile
+        return os.readlink(link)  # noqa: PTH115  (also of what is no path: a pipe, a socket)
+    return ""
+
+
+def all_trials(document: Any) -> list[tuple[int, int, str]]:
+    """(block, order, cell) of every trial, null cells included, in the order they were made."""
+    cells = {cell["id"]: cell for cell in document["cells"] + document["null_cells"]}
+    return sorted(
+        (trial["block"], trial["order"], cell["id"]) for cell in cells.values() for trial in cell["trials"]
+    )
+
+
+def processes_with(word: str) -> list[int]:
+    """Ids of all processes but guestmark's own whose last argument is `word`."""
+    return [
+        int(folder.name)
+        for folder, (*before, last) in others()
+        if last == word.encode() and b"guestmark" not in before
+    ]

@@ -1,0 +1,46 @@
+"""Machines without an experiment around them."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from guestmark.core.errors import GuestmarkError
+from guestmark.core.model import Cell
+from guestmark.platforms import registry
+from guestmark.platforms.base import Machine
+from guestmark.workloads import base
+from guestmark.workloads.base import Workload
+from tests.framework.cells import cell, plan_of
+
+
+def start(platform: str, **factors: str) -> AbstractContextManager[Machine]:
+    """A fresh guest, as a trial would start it."""
+    return registry.get(platform).start(cell(platform, **factors))
+
+
+@contextlib.contextmanager
+def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload]]:
+    """The cell's machine, and its workload, which is not prepared yet and is cleaned up whatever happened."""
+    path = {"env": {"PATH": os.environ["PATH"]}}
+    workload = base.create(plan_of(trial, limit_s=limit_s, context=path), trial)
+    platform = registry.get(base.started_for(trial).platform)
+    with base.start_machine(workload, platform, trial) as machine:
+        try:
+            yield machine, workload
+        finally:
+            with contextlib.suppress(GuestmarkError):
+                workload.cleanup(machine)
+
+
+@contextlib.contextmanager
+def prepared(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload]]:
+    """The same with the workload ready on its machine; unlike there, a clean-up that fails fails the test."""
+    workload = base.create(plan_of(trial, limit_s=limit_s), trial)
+    platform = registry.get(base.started_for(trial).platform)
+    with base.start_machine(workload, platform, trial) as machine:
+        try:
+            workload.prepare(machine)
+            yield machine, workload
+        finally:
+            workload.cleanup(machine)

@@ -1,0 +1,74 @@
+"""Where images go unless somebody says otherwise: on a disk, and stored with the plan."""
+
+import pytest
+
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import parse_platform
+from guestmark.disks.location import default_location, facts, filesystem_of, in_memory, located
+
+MOUNTS = "/dev/vda / ext4 rw 0 0\ntmpfs {memory} tmpfs rw 0 0\n/dev/vdb /mnt/a\\040b xfs rw 0 0\n"
+
+
+@pytest.fixture
+def directories(tmp_path):
+    """One on a disk, one in memory, and the mounts that say so."""
+    disk, memory = tmp_path / "disk", tmp_path / "memory"
+    disk.mkdir()
+    memory.mkdir()
+    return str(disk), str(memory), MOUNTS.format(memory=memory)
+
+
+def test_the_innermost_mount_says_which_filesystem_it_is(directories) -> None:
+    disk, memory, mounts = directories
+    assert [filesystem_of(where, mounts) for where in (disk, memory, "/mnt/a b/c")] == [
+        "ext4",
+        "tmpfs",
+        "xfs",
+    ]
+    assert [in_memory(where, mounts) for where in (disk, memory)] == [False, True]
+
+
+def test_memory_is_taken_only_where_there_is_no_disk(directories, tmp_path) -> None:
+    disk, memory, mounts = directories
+    other = tmp_path / "other"
+    other.mkdir()
+    assert default_location({"TMPDIR": disk}, mounts, [str(other)]) == disk
+    assert default_location({"TMPDIR": memory}, mounts, [disk, str(other)]) == disk
+    assert default_location({"TMPDIR": "/no/such"}, mounts, [memory, disk]) == disk
+    assert default_location({}, mounts, [memory]) == memory
+
+
+def a_cell(platform: str, factors=None, disks=({"role": "target"},)) -> Cell:
+    params = {} if disks is None else {"disks": list(disks)}
+    return Cell(platform, WorkloadSpec("filewrite", params), parse_platform(platform), factors or {})
+
+
+def test_the_location_is_stored_with_cells_that_have_disks(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    cells = located([
+        a_cell("host"),
+        a_cell("tcg", {"location": "/dev/shm"}),
+        a_cell("tcg", disks=None),
+        a_cell("tcg", disks=[{"role": "target", "location": "/srv"}]),
+        a_cell("tcg/uml"),
+        a_cell("tcg", {"format": "qcow2"}, disks=None),
+    ])  # fmt: skip
+    place = default_location()
+    assert [cell.factors.get("location") for cell in cells] == [
+        place,
+        "/dev/shm",
+        None,
+        None,
+        "/dev/shm",
+        place,
+    ]
+    assert [cell.id for cell in cells] == ["host", "tcg", "tcg", "tcg", "tcg/uml", "tcg"]
+
+
+def test_a_trial_says_where_its_disks_were(directories) -> None:
+    disk, memory, mounts = directories
+    assert facts(a_cell("tcg", {"location": disk}), mounts) == {
+        "storage": {"target": {"location": disk, "filesystem": "ext4", "in_memory": False}}
+    }
+    assert facts(a_cell("uml", {"location": memory}), mounts)["storage"]["target"]["in_memory"]
+    assert facts(a_cell("uml", disks=None), mounts) == {}

@@ -1,0 +1,61 @@
+"""Where machines run when nobody says: parity of processors, ids that do not grow, remarks on what is unequal."""
+
+import pytest
+
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import parse_platforms
+from guestmark.ledger import codec
+from guestmark.plan.matrix import Entry as MatrixEntry
+from guestmark.plan.matrix import Null, Shape
+from guestmark.plan.outline import Outline, Overrides, assemble, override
+
+
+def plan(on: str, *settings: str, null: Null = Null.NONE) -> Plan:
+    entry = MatrixEntry(WorkloadSpec("exec", {"argv": ["true"]}, "true"))
+    outline = Outline("exec", Shape((entry,), parse_platforms([on]), null=null), Policy(), ())
+    return assemble(override(outline, Overrides(settings=settings)), {})
+
+
+def processors(on: str, *settings: str) -> dict[str, int]:
+    return {cell.id: cell.processors for cell in plan(on, *settings).cells}
+
+
+def test_machines_are_pinned_and_ids_do_not_say_so() -> None:
+    cells = plan("host,tcg,uml,tcg/uml", null=Null.BASELINE).cells
+    assert [cell.id for cell in cells] == ["host", "tcg", "uml", "tcg/uml", "host#2"]
+    assert {cell.factors["placement"] for cell in cells} == {"pinned"}
+
+
+def test_levels_that_were_asked_for_are_in_the_id_and_span_the_matrix() -> None:
+    assert [cell.id for cell in plan("uml", "placement=free,pinned").cells] == [
+        "uml placement=free",
+        "uml placement=pinned",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("on", "settings", "found"),
+    [
+        ("host,tcg,uml", (), {"host": 1, "tcg": 1, "uml": 1}),
+        ("host,tcg", ("smp=2",), {"host": 2, "tcg smp=2": 2}),
+        ("host,tcg,uml", ("smp=2",), {"host": 2, "tcg smp=2": 2, "uml": 1}),
+        ("host,tcg", ("smp=1,2",), {"host": 1, "tcg smp=1": 1, "tcg smp=2": 2}),
+        ("host", (), {"host": 0}),
+    ],
+)
+def test_the_host_gets_what_the_guests_get(on: str, settings: tuple[str, ...], found: dict[str, int]) -> None:
+    assert processors(on, *settings) == found
+
+
+def test_unequal_machines_are_remarked_on() -> None:
+    assert not plan("host,tcg,uml").context["notes"]
+    assert plan("host,tcg,uml", "smp=2").context["notes"][-1] == (
+        "the machines that are compared have different numbers of processors: 1 in uml; 2 in host, tcg smp=2"
+    )
+
+
+def test_cells_that_were_stored_before_have_no_place() -> None:
+    stored = codec.to_plain(plan("uml").cells[0])
+    del stored["processors"], stored["factors"]["placement"]
+    cell = codec.load(codec.dump(stored), Cell, "a cell")
+    assert (cell.processors, dict(cell.factors)) == (0, {})

@@ -1,0 +1,53 @@
+"""What is remembered of platforms that have been tried, and until when."""
+
+from pathlib import Path
+
+import pytest
+
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.probe import probe_all
+
+
+class Tried:
+    """A platform that counts how often it is tried."""
+
+    name = "tcg"
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+        self.times += 1
+        return Usable(1.0)
+
+
+@pytest.fixture
+def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tried:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Tried()
+
+
+def test_a_finding_holds_in_every_directory_also_where_a_program_is_missing(
+    platform: Tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert probe_all([platform]) == {"tcg": Usable(1.0)}
+        (tmp_path / name / "file").touch()  # which changes the directory
+    assert platform.times == 1
+
+
+def test_a_finding_does_not_hold_for_other_programs(
+    platform: Tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe_all([platform])
+    program = tmp_path / "qemu-system-x86_64"
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    probe_all([platform])
+    assert platform.times == 2
+    program.write_text("an update")
+    probe_all([platform])
+    assert platform.times == 3
