@@ -145,7 +145,7 @@ def test_false_discoveries_among_40_cells(blocks):
 def test_earlier_runs_teach_the_floor_what_one_run_cannot_know():
     alone, taught = (inside_the_floor(0.03, earlier, 12, 400, 14) for earlier in (0, 20))
     assert alone < 0.7
-    assert taught >= 0.88
+    assert taught >= 0.92
     assert inside_the_floor(0.0, 0, 12, 400, 15) >= 0.95 - scatter(400, 0.05)
 
 

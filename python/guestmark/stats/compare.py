@@ -282,10 +282,11 @@ def noise_floor(
 
 
 def _decide(c: Comparison, table: Table, alpha: float, *, cells: int, refused: str) -> tuple[Verdict, str]:
-    if c.n < MIN_BLOCKS:
-        return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks"
-    if c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
-        return Verdict.INCONCLUSIVE, "interval too wide"
+    if c.n < MIN_BLOCKS or c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
+        return (
+            Verdict.INCONCLUSIVE,
+            f"fewer than {MIN_BLOCKS} blocks" if c.n < MIN_BLOCKS else "interval too wide",
+        )
     higher = c.ratio > 1
     excludes_one = c.ci[0] > 1 or c.ci[1] < 1
     margin = table.margin

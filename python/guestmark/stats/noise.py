@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MIN_HISTORY = 20  # fewer ratios have no 95th percentile
-_PRIOR_RUNS = 5  # earlier null comparisons that count as much as none at all
+_PRIOR_RUNS = 2  # earlier null comparisons that count as much as none at all
 _Z = 1.96
 
 # What a block may show before it is flagged, fixed before anything is measured.
@@ -55,9 +55,9 @@ def floor_from(
 
     Runs minutes apart differ by more than the blocks inside one of them say. `history` tells by how much: with J
     earlier null ratios g of k blocks, the variance between runs is estimated by moments, t² = mean(g² - v/k), v being
-    this run's variance per block, and shrunk towards none by J / (J + 5), as five null runs say little about a
-    variance: floor² = h² + 1.96² t² J/(J + 5). Without a null pair in this run, `MIN_HISTORY` earlier ones give the
-    95th percentile of their |ratio - 1|.
+    this run's variance per block, and shrunk towards none by J / (J + 2), as two null runs say little about a
+    variance: floor² = h² + q² t² J/(J + 2), q being Student's .975 quantile with J degrees of freedom. Without a null
+    pair in this run, `MIN_HISTORY` earlier ones give the 95th percentile of their |ratio - 1|.
     """
     if n_blocks < 1:
         return None
@@ -68,9 +68,12 @@ def floor_from(
     per_block = float(np.mean([half**2 * blocks for _, half, blocks in own]))
     square = per_block / n_blocks
     if earlier.size:
+        from scipy.special import stdtrit
+
         blocks = np.array([null.blocks for null in history])
         between = max(0.0, float(np.mean(earlier**2 - per_block / _Z**2 / blocks)))
-        square += _Z**2 * between * earlier.size / (earlier.size + _PRIOR_RUNS)
+        reach = float(stdtrit(earlier.size, 0.975))
+        square += reach**2 * between * earlier.size / (earlier.size + _PRIOR_RUNS)
     return math.expm1(max(math.sqrt(square), *(abs(shift) for shift, _, _ in own)))
 
 
