@@ -1,10 +1,13 @@
 """Facts of trials as their producers make them, with what does not matter filled in."""
 
+import importlib
+import pkgutil
 from collections.abc import Sequence
 
+import guestmark.workloads
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Fact, Findings, Flushes, Program
-from guestmark.core.machine_facts import GuestMachine, Inside
+from guestmark.core.machine_facts import GuestMachine, Inside, MachineFacts
 from guestmark.workloads.syscalls.facts import Call
 
 
@@ -52,3 +55,16 @@ def call(median_ns: float, **counted: float) -> Call:
         clock_ns=0.0,
         per_operation=counted,
     )
+
+
+def every_kind() -> list[type[Fact]]:
+    """All types of facts, whoever makes them; those that others are made of are not among them."""
+    for module in pkgutil.walk_packages(guestmark.workloads.__path__, "guestmark.workloads."):
+        if module.name.endswith(".facts"):
+            importlib.import_module(module.name)
+    found, left = [], [Fact]
+    while left:
+        children = left.pop().__subclasses__()
+        found += children
+        left += children
+    return [kind for kind in found if kind is not MachineFacts]

@@ -83,10 +83,10 @@ apart = pytest.mark.skipif(len(USABLE) < 2, reason="one processor is everybody's
 @pytest.mark.parametrize("platform", ["tcg", "uml"])
 def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform):
     with start(platform, placement="pinned") as guest:
-        placement = guest.attest()["placement"]
-        assert placement["processors"] == 1
-        assert not set(read_list(placement["machine"])) & set(read_list(placement["control"]))
-        assert (placement["machine"] == placement["emulator"]) == (platform == "uml")
+        placement = guest.attest().placement
+        assert placement.processors == 1
+        assert not set(read_list(placement.machine)) & set(read_list(placement.control))
+        assert (placement.machine == placement.emulator) == (platform == "uml")
         os.sched_setaffinity(guest.vmm_pid, USABLE)
         with pytest.raises(AttestationError, match=f"the placement of .* found {write_list(USABLE)}"):
             guest.attest()
@@ -96,7 +96,7 @@ def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform):
 @apart
 def test_every_virtual_processor_has_one_of_its_own():
     with start("tcg", placement="pinned", smp="2") as guest:
-        assert guest.attest()["placement"]["machine"] == write_list(USABLE[-2:])
+        assert guest.attest().placement.machine == write_list(USABLE[-2:])
         masks = [os.sched_getaffinity(processor["thread-id"]) for processor in guest.query("query-cpus-fast")]
         assert all(len(mask) == 1 for mask in masks)
         assert len(set.union(*masks)) == 2
@@ -105,7 +105,7 @@ def test_every_virtual_processor_has_one_of_its_own():
 def test_a_guest_without_a_placement_is_left_alone():
     with start("uml") as guest:
         assert sorted(os.sched_getaffinity(guest.vmm_pid)) == USABLE
-        assert "placement" not in guest.attest()
+        assert guest.attest().placement is None
 
 
 def test_uml_tries_out_no_parity_algorithms_but_for_btrfs():

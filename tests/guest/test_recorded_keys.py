@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import CommandLine
 
-import recorded
+from tests.framework import recorded
+from tests.framework.command_line import CommandLine
 
 ONE_BLOCK = ["--blocks", "1", "--null", "none", "--quiet", "--json", "-"]
 # What a machine, or its user, has names of its own for.

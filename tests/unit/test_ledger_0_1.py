@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import CommandLine
 from rich.console import Console
-from test_facts import every_kind
 
-import recorded
 from guestmark.core.facts import Facts
 from guestmark.core.findings import TARGET, Flushes, Mount, flat
 from guestmark.core.machine_facts import NestedMachine
@@ -29,6 +26,9 @@ from guestmark.workloads.fio.facts import Fio
 from guestmark.workloads.guestfs.facts import Guestfs
 from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.oltp.facts import SERVER, Oltp
+from tests.framework import recorded
+from tests.framework.command_line import CommandLine
+from tests.framework.made_facts import every_kind
 
 COMMAND, CALLS, FILESYSTEMS = "20261122-215509-9ty", "20261122-220649-srp", "20261122-220722-vtf"
 INITCALLS, STARTS, PEERS = "20261122-215946-1h9", "20261122-220028-5rn", "20261122-215543-e67"

@@ -1,6 +1,6 @@
 """What version 0.1 recorded: its ledger, and the keys of its result documents' attestations.
 
-`ledger_0_1/README.md` says how they were made.
+`tests/ledger_0_1/README.md` says how they were made.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "ledger_0_1"
+FOLDER = Path(__file__).parents[1] / "ledger_0_1"
 KEYS: Mapping[str, Mapping[str, list[str]]] = json.loads(
     (FOLDER / "keys.json").read_text()
 )  # by run and cell
