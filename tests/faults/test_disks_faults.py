@@ -170,7 +170,7 @@ def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(sma
 
 def test_a_location_without_direct_io_is_told_with_the_way_out(small):
     where = str(small("ramfs"))
-    with pytest.raises(UsageError, match=r"cache=none needs O_DIRECT, which .* does not do") as caught:
+    with pytest.raises(UsageError, match=r"cache=none needs O_DIRECT, which .* does not support") as caught:
         preflight.check([cell("tcg", location=where, cache="none")])
     assert "location=DIRECTORY" in caught.value.hint
     preflight.check([cell("tcg", location=where, cache="writeback")])

@@ -294,7 +294,7 @@ def test_a_complete_run_has_nothing_to_resume(guestmark):
         (["exec", "--on", "tcg", "--set", "memory=x", "--", "true"], "not a size"),
         (["exec", "--metric", "n=(", "--", "true"], "^"),
         (["exec", "--blocks", "0", "--", "true"], "--blocks"),
-        (["exec", "--blocks", "3", "--time-limit", "1m", "--", "true"], "exclude each other"),
+        (["exec", "--blocks", "3", "--time-limit", "1m", "--", "true"], "cannot be combined"),
         (["exec", "--time-limit", "soon", "--", "true"], "--time-limit"),
         (["exec", "--trial-limit", "0", "--", "true"], "--trial-limit"),
         (["exec", "--precision", "2", "--", "true"], "did you mean 2%"),

@@ -234,7 +234,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
                     ledger.append(run_id, trial(block, INCOMPRESSIBLE))
                     block += 1
             except LedgerError as error:
-                assert "No space" in error.message, error
+                assert "no space" in error.message.lower(), error
                 assert f"in block {{block + 1}} of run {{run_id}}" in error.message, error
                 assert "safe" in error.hint
             assert 1 < block < 100, block
@@ -330,7 +330,7 @@ def test_a_newer_ledger_is_left_alone(file: Path) -> None:
     before = digest(file)
     with pytest.raises(LedgerError, match=r"newer guestmark \(schema 99") as raised:
         open_ledger(file)
-    assert "Update guestmark" in raised.value.hint
+    assert "update guestmark" in raised.value.hint
     assert digest(file) == before
 
 
@@ -420,6 +420,6 @@ def test_a_damaged_run_does_not_hide_the_others(file: Path) -> None:
         link.commit()
     with open_ledger(file) as ledger:
         assert [one.label for one in ledger.runs()] == ["(the plan is damaged)", "true"]
-        with pytest.raises(LedgerError, match=f"The plan of run {bad}"):
+        with pytest.raises(LedgerError, match=f"the plan of run {bad}"):
             ledger.load_run(bad)
         assert ledger.load_run(good).plan == PLAN

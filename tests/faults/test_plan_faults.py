@@ -173,8 +173,8 @@ def test_a_bad_plan_starts_nothing(guestmark, plan, change, telling):
         (["--only", "workload=z"], "known: long, short"),
         (["--only", "nonsense"], "is not NAME=LEVEL"),
         (["--baseline", "uml smp=2"], "unknown baseline"),
-        (["--blocks", "3", "--precision", "2%"], "exclude each other"),
-        (["--blocks", "3", "--time-limit", "2m"], "exclude each other"),
+        (["--blocks", "3", "--precision", "2%"], "cannot be combined"),
+        (["--blocks", "3", "--time-limit", "2m"], "cannot be combined"),
         (["--time-limit", "0"], "above 0"),
     ],
 )

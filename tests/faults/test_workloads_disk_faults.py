@@ -169,7 +169,7 @@ def test_images_stay_behind_only_when_asked(guestmark, tmp_path, ending, keep):
     assert process.returncode == (130 if ending == "interrupted" else 3), said
     left = list(place.rglob("*.raw"))
     assert len(left) == keep
-    assert (f"kept for you to look at and remove: {place}" in said.decode()) == keep
+    assert (f"kept for you to inspect and remove: {place}" in said.decode()) == keep
     if keep:
         assert f"{left[0].parent}\n" in said.decode()
     else:

@@ -190,7 +190,7 @@ def test_another_protocol_is_refused_with_advice() -> None:
 
 def test_data_nobody_asked_for() -> None:
     with facing(answering(frame({"id": 1, "stream": 1, "data": b"x"}), hang_up=False)) as agent:
-        assert "not asked for" in refuses(agent).message
+        assert "unrequested" in refuses(agent).message
 
 
 def flood(message: object) -> Callable[[socket.socket], None]:

@@ -147,7 +147,7 @@ def test_run_ids_are_unique_and_found_by_their_ends(file: Path) -> None:
         assert [overview.id for overview in ledger.runs()] == ids
         with pytest.raises(LedgerError, match="may be any of 30 runs"):
             ledger.load_run(ids[0][:4])
-        with pytest.raises(LedgerError, match="There is no run") as raised:
+        with pytest.raises(LedgerError, match="there is no run") as raised:
             ledger.load_run(ids[0][:-4] + "-!!!")
         assert ids[0][:-4] in raised.value.hint
 
@@ -180,7 +180,7 @@ def test_a_trial_is_stored_once(file: Path) -> None:
             ledger.append(run_id, trial(reason="another"))
         with pytest.raises(LedgerError, match="not in the ledger"):
             ledger.append("no-such-run", trial())
-        with pytest.raises(LedgerError, match="There is no run"):
+        with pytest.raises(LedgerError, match="there is no run"):
             ledger.set_run_state("no-such-run", RunState.COMPLETE)
         assert ledger.load_run(run_id).trials == (trial(),)
 
@@ -263,7 +263,7 @@ def test_urls_that_cannot_hold_a_ledger(url: str) -> None:
 
 
 def test_reading_makes_and_changes_nothing(file: Path) -> None:
-    with pytest.raises(LedgerError, match="There is no ledger"):
+    with pytest.raises(LedgerError, match="there is no ledger"):
         open_ledger(file, writable=False)
     assert not file.parent.exists()
     with open_ledger(file) as ledger:

@@ -345,7 +345,7 @@ time_limit = "soon"
         ("cost = {tcg = '0s'}\n", "not above 0"),
         ("schema = 'guestmark-plan/2'\n", "guestmark-plan/1"),
         ("repetition = {blocks = 0}\n", "greater than or equal to 1"),
-        ("repetition = {blocks = 3, precision = '2%'}\n", "exclude each other"),
+        ("repetition = {blocks = 3, precision = '2%'}\n", "cannot be combined"),
         ("repetition = {warmup = true}\n", "integer"),
         ("[workloads.'a b']\nkind = 'exec'\n", "pattern"),
         ("[workloads.b]\nkind = 'exec'\n", "'command' is missing"),

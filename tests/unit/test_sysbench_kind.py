@@ -220,7 +220,7 @@ def test_real_json_of_fio_is_read(release):
         ('"bw_bytes"', '"bandwidth"', "'bw_bytes' is not there in fio's JSON"),
         ('"runtime" : 1', '"runtime" : "1"', "is no JSON"),
         ('"jobs"', '"tasks"', "'jobs' is not there"),
-        ("{", "", "has printed no JSON"),
+        ("{", "", "printed no JSON"),
     ],
 )
 def test_json_that_is_not_fios_is_an_error(old, new, said):

@@ -1,4 +1,4 @@
-"""Programs that go on running on the machine while other calls are made: servers under test."""
+"""Programs that keep running on the machine while other calls are made: servers under test."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Channel(Protocol):
 
 
 class Background:
-    """One such program; made by `Agent.background`. Leaving its agent, or closing it, kills it with all its children.
+    """A background program, made by `Agent.background`. Closing its agent kills it with all its children.
 
-    `output` is what it has printed on both streams so far, as far as it has been received: any call receives it.
+    `output` is what has been received of its two streams so far; any call may receive more.
     `ended` is set once it has ended.
     """
 
@@ -41,7 +41,7 @@ class Background:
         self.ended: messages.Exited | None = None
 
     def take(self, reply: messages.Reply) -> None:
-        """Keeps a reply of its call, whoever was waiting when it came."""
+        """Stores a reply to its call, whichever call was waiting when it arrived."""
         if reply.data is not UNSET:
             self.output += reply.data
         elif reply.error is not UNSET:
@@ -51,11 +51,11 @@ class Background:
 
     @property
     def running(self) -> bool:
-        """Whether its end has not been heard of."""
+        """True until the program's exit has been reported."""
         return self.ended is None and self._failure is None
 
     def wait(self, timeout_s: float, until: Callable[[bytes], bool] = lambda _: False) -> bool:
-        """Until it has ended, or `until` is true of its output; whether that was before `timeout_s`.
+        """Waits until the program ends or `until` holds for its output; returns whether that was before `timeout_s`.
 
         Raises `CommandError` when it could not be started.
         """
@@ -68,7 +68,7 @@ class Background:
         return True
 
     def feed(self, data: bytes) -> None:
-        """Sends bytes to its standard input, which it must have been started with; ignored when it has ended."""
+        """Sends bytes to its standard input, if it was started with one; ignored after it has ended."""
         if self.running:
             self._agent.send(messages.request(self._id, "data", data), _SEND_S)
 

@@ -59,7 +59,7 @@ def agent_binary() -> Path:
 
 @functools.cache
 def tsc_khz() -> int | None:
-    """Counts of this host's time-stamp counter in a millisecond; None where there is no such counter."""
+    """Ticks of this host's time-stamp counter per millisecond; None where there is no such counter."""
     done = subprocess.run(
         [str(agent_binary()), "tsc"], capture_output=True, text=True, check=True, timeout=10
     )
@@ -70,7 +70,7 @@ def start_host_agent(within: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes
     """Starts an agent on this machine over a pair of pipes: the process and its transport.
 
     `within` is a command that becomes the agent, such as `unshare --mount`.
-    When the transport is closed, or this process ends in whatever way, the agent kills all it started and exits.
+    When the transport is closed, or this process ends for any reason, the agent kills everything it started and exits.
     """
     process = subprocess.Popen(
         [*within, str(agent_binary()), "serve"],
@@ -88,7 +88,7 @@ def supervised(
     """Arguments that run `command` under a supervisor which ends all of it when the lifeline's other end is closed.
 
     `lifeline_fd` is the read end of a pipe (pass it on with `pass_fds`) whose only write end this process keeps open;
-    paths in `remove` (base names starting with `guestmark-`) are removed then, and at the command's own end.
+    paths in `remove` (base names starting with `guestmark-`) are removed then, or when the command ends.
     """
     removals = [argument for path in remove for argument in ("--remove", path)]
     grace = ["--grace", str(grace_ms)] if grace_ms else []

@@ -1,4 +1,4 @@
-"""Calls that move whole disks' worth of bytes on the machine, timed there and brought to the host's clock."""
+"""Calls that move whole disks of data on the machine, timed there and converted to the host's clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from guestmark.agent.conversation import Conversation
 from guestmark.agent.messages import Done
 
 DIRECT_BLOCK = 8 << 20  # bytes of one request of direct I/O
-IN_FLIGHT = 2  # requests under way at once: one is read while the other is written
+IN_FLIGHT = 2  # concurrent requests: one is read while the other is written
 BUFFERED_BLOCK = 1 << 20
 
 
@@ -50,7 +50,7 @@ class Checksum(msgspec.Struct, frozen=True):
 
 
 class Flushed(msgspec.Struct, frozen=True):
-    """What writing back took: of the file, then of the filesystem, nanoseconds."""
+    """How long writing back took, for the file and then for the filesystem, in nanoseconds."""
 
     fsync_ns: int
     syncfs_ns: int
@@ -80,7 +80,7 @@ class Moved:
 
 
 class BulkCalls(Conversation):
-    """The part of `Agent` that moves many bytes."""
+    """The part of `Agent` that moves bulk data."""
 
     def write_stream(
         self, path: str, data: bytes | Iterable[bytes], *, flush: bool = True, timeout_s: float
@@ -109,7 +109,7 @@ class BulkCalls(Conversation):
 
         Buffered: one block after the other, as dd does. `direct`: O_DIRECT on both sides, `in_flight` requests at once
         where the filesystem can preallocate, else several reads ahead of one write; nothing falls back: where O_DIRECT
-        is refused it is a `CallError` that says on which side. `length` None is all; a source that is shorter is an
+        is refused, a `CallError` says on which side. With `length` None everything is copied; a shorter source is an
         error.
         """
         arguments = {
@@ -156,7 +156,7 @@ class BulkCalls(Conversation):
         length: int | None = None,
         timeout_s: float,
     ) -> Moved:
-        """Reads a file or device and drops the bytes. Caches are as they are: see `drop_caches`."""
+        """Reads a file or device and discards the bytes. Caches are left as they are; see `drop_caches`."""
         arguments = {
             "path": os.fsencode(path),
             "how": _how(direct, block_size, in_flight),
@@ -223,7 +223,7 @@ class BulkCalls(Conversation):
 
 
 def _how(direct: bool, block_size: int | None, in_flight: int) -> dict[str, Any]:
-    """How bytes are moved. Raises `ValueError` for what cannot be meant."""
+    """How bytes are moved. Raises `ValueError` for impossible values."""
     size = block_size or (DIRECT_BLOCK if direct else BUFFERED_BLOCK)
     if not 512 <= size <= 64 << 20 or (direct and size % 4096):
         raise ValueError(

@@ -22,7 +22,7 @@ _GRACE_S = 15.0
 
 
 class Where(TypedDict, total=False):
-    """In which surroundings and as whom a program runs; what is missing or None is as the agent itself has it."""
+    """The environment and identity a program runs with; whatever is missing or None is the agent's own."""
 
     env: Mapping[str, str] | None
     cwd: str | None
@@ -52,7 +52,7 @@ class Agent(BulkCalls):
         """Runs a program until it ends or for `timeout_s`, when its whole process group is killed.
 
         Without `stdin` its input is `/dev/null`. At most `output_limit` bytes (up to `MAX_OUTPUT`) of each stream are
-        kept, the others are counted. The agent has `grace_s` beyond the limit to answer. Raises `CommandError` when the
+        kept, the rest are counted. The agent gets `grace_s` beyond the limit to answer. Raises `CommandError` when the
         program cannot be started.
         """
         if not 0 <= output_limit <= MAX_OUTPUT:
@@ -72,7 +72,7 @@ class Agent(BulkCalls):
         def keep(stream: int, data: bytes) -> None:
             kept = output.get(stream)
             if kept is None or len(kept) + len(data) > output_limit:
-                raise LinkError("sent more output than it was asked for")
+                raise LinkError("sent more output than requested")
             kept += data
 
         sent_ns = time.monotonic_ns()
@@ -128,7 +128,7 @@ class Agent(BulkCalls):
         """Starts a program that goes on while other calls are made; what it prints comes as it is printed.
 
         With `stdin` its input is what `Background.feed` sends, else `/dev/null`.
-        Whether it could be started at all is said by `Background.wait`.
+        `Background.wait` reports whether it could be started at all.
         """
         arguments = _exec_arguments(argv, **where)
         arguments |= {"stdin": stdin, "output_limit": output_limit, "stream": True}
@@ -205,7 +205,7 @@ class Agent(BulkCalls):
         self._call("umount", {"target": os.fsencode(target), "lazy": lazy}, messages.Done, timeout_s)
 
     def sync(self, timeout_s: float = 120.0) -> None:
-        """Writes all of the machine's caches back."""
+        """Writes back all caches of the machine."""
         self._call("sync", None, messages.Done, timeout_s)
 
     def read_file(
@@ -216,7 +216,7 @@ class Agent(BulkCalls):
 
         def keep(_: int, data: bytes) -> None:
             if len(content) + len(data) > limit:
-                raise LinkError("sent more of the file than it was asked for")
+                raise LinkError("sent more of the file than requested")
             content.extend(data)
 
         self.receive_file(path, keep, offset=offset, limit=limit, timeout_s=timeout_s)
@@ -273,11 +273,11 @@ class Agent(BulkCalls):
         self._call("remove", arguments, messages.Done, timeout_s)
 
     def facts(self, timeout_s: float = 10.0) -> messages.Facts:
-        """What the machine is, as its kernel says: everything attestation needs in one round trip."""
+        """What the machine is according to its kernel: everything attestation needs, in one round trip."""
         return self._call("facts", None, messages.Facts, timeout_s)
 
     def power_off(self, timeout_s: float = 60.0) -> None:
-        """Writes caches back and switches the machine off (a host agent exits); the agent is closed then."""
+        """Writes caches back and shuts the machine down (a host agent exits); then closes the agent."""
         self._call("power_off", None, messages.Done, timeout_s)
         self._shut("was switched off")
 

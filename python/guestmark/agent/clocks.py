@@ -1,4 +1,4 @@
-"""Bringing a machine's clock and the host's together by pings."""
+"""Relating a machine's clock to the host's by pings."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Ping:
 
     @property
     def host_ns(self) -> float:
-        """The host's clock at the reading, wrong by at most half the round trip (Cristian 1989)."""
+        """The host's clock at the reading, accurate to half the round trip (Cristian 1989)."""
         return (self.sent_ns + self.received_ns) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class HostWall:
-    """A duration on the host's clock in seconds, its largest error, and what was wrong with the clocks, if anything."""
+    """A duration on the host's clock in seconds, its maximum error, and what was wrong with the clocks, if anything."""
 
     seconds: float
     error_s: float
@@ -51,8 +51,8 @@ def on_host_clock(
 
     Each end is mapped by the ping nearest to it, at the speed of the machine's clock between the two: one that was
     calibrated badly on a busy host runs ten times too fast, and what lies between ping and end would count tenfold. The
-    result must lie in `bracket_ns`, the request's sending and the reply's arrival on the host; else it is cut to that
-    and says so. Without pings the two clocks are the same one.
+    result must lie within `bracket_ns`, between sending the request and receiving the reply; otherwise it is clamped
+    to that, with a warning. Without pings the two clocks are the same.
     """
     (started_ns, ended_ns), (before, after), (sent_ns, received_ns) = span_ns, pings, bracket_ns
     slack_before = before.round_trip_ns / 2 if before else 0.0
@@ -76,7 +76,7 @@ def on_host_clock(
 
 
 def _rate(before: Ping | None, after: Ping | None) -> float:
-    """Host nanoseconds in one of the machine's; 1 when it cannot be told."""
+    """Host nanoseconds per nanosecond of the machine's clock; 1 when unknown."""
     if before is None or after is None or after.guest_ns <= before.guest_ns:
         return 1.0
     return max(0.0, after.host_ns - before.host_ns) / (after.guest_ns - before.guest_ns)

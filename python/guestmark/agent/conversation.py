@@ -1,4 +1,4 @@
-"""One conversation with an agent: greeting, calls in turn, deadlines, and what happens when it goes wrong."""
+"""A conversation with an agent: greeting, one call at a time, deadlines, and error handling."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Conversation:
         return bool(self._closed)
 
     def fileno(self) -> int:
-        """What becomes readable when the agent says something."""
+        """The descriptor that becomes readable when the agent sends something."""
         return self._link.fileno()
 
     def close(self) -> None:
-        """Closes the transport: a host agent ends what it runs and exits, a guest switches off."""
+        """Closes the transport: a host agent stops what it runs and exits; a guest shuts down."""
         self._shut("was closed")
 
     def _shut(self, why: str) -> None:
@@ -57,7 +57,7 @@ class Conversation:
             self._link.close()
 
     def hello(self, timeout_s: float = 60.0) -> Hello:
-        """Who answers. The first time it waits for the agent's greeting, so call it first, with the boot's deadline.
+        """The agent's greeting. The first call waits for it, so make it first, with the boot's deadline.
 
         Raises `AgentError` when the agent speaks another protocol.
         """
@@ -70,7 +70,7 @@ class Conversation:
         return self._call("clock", None, messages.Clock, timeout_s)
 
     def ping(self, count: int = _PINGS, timeout_s: float = 10.0) -> Ping:
-        """The quickest of `count` readings of the machine's clock between two of ours."""
+        """The fastest of `count` readings of the machine's clock, each taken between two of ours."""
         self._greeted(timeout_s)
         return min((self._ping(timeout_s) for _ in range(count)), key=lambda ping: ping.round_trip_ns)
 
@@ -82,7 +82,7 @@ class Conversation:
         with Guard(self, "hello"):
             reply = self._receive(0, deadline)
             if reply.ok is UNSET:
-                raise LinkError("sent something else than its greeting")
+                raise LinkError("sent something other than its greeting")
             spoken = msgspec.msgpack.decode(reply.ok, type=messages.Protocol).protocol
             if spoken != PROTOCOL:
                 raise _OtherProtocolError(spoken)
@@ -117,7 +117,7 @@ class Conversation:
                 reply = self._receive(call_id, deadline, frames)
                 if reply.data is not UNSET:
                     if on_data is None:
-                        raise LinkError("sent data that was not asked for")
+                        raise LinkError("sent unrequested data")
                     on_data(reply.stream, reply.data)
                     continue
                 if reply.error is not UNSET:
@@ -131,7 +131,7 @@ class Conversation:
         raise refusal(failure.message, failure.kind, failure.errno, command=command or name == "exec")
 
     def _finish_feed(self, frames: Iterator[bytes], deadline: float, streaming: bool) -> None:
-        """A call that ended before it took all of its data: the frame under way must be completed, no others sent."""
+        """The call ended before taking all of its data: the current frame must be completed, and no others sent."""
         if streaming:
             self._link.finish_sending(deadline)
 
@@ -170,7 +170,7 @@ class Conversation:
                 raise LinkError(f"answered call {reply.id} instead of {call_id}")
 
     def start_background(self, name: str, arguments: Mapping[str, Any], timeout_s: float) -> Background:
-        """Begins a call whose replies are taken whenever they come."""
+        """Starts a call whose replies are handled whenever they arrive."""
         self._greeted(timeout_s)
         call_id = self._next_id
         self._next_id += 1
@@ -191,7 +191,7 @@ class Conversation:
                 return False
             reply = messages.reply(payload)
             if not self._for_background(reply):
-                raise LinkError(f"answered call {reply.id}, which nobody waits for")
+                raise LinkError(f"answered call {reply.id}, for which nobody is waiting")
         return True
 
     def _for_background(self, reply: messages.Reply) -> bool:
@@ -211,7 +211,7 @@ class _OtherProtocolError(Exception):
 
 
 class Guard:
-    """Turns whatever goes wrong in a conversation into `AgentError`, and closes the agent then."""
+    """Turns any failure of the conversation into an `AgentError` and closes the agent."""
 
     def __init__(self, agent: Conversation, name: str) -> None:
         self._agent = agent

@@ -21,7 +21,7 @@ _KEPT_LIMIT = 16 << 20
 
 
 class LinkError(Exception):
-    """The other side has gone, is silent, or does not speak in frames; the message says which."""
+    """The other side is gone, is silent, or does not send frames; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Transport:
 class Link:
     """Sends and receives frames. After a `LinkError` it must not be used again.
 
-    With a `window` at most that many bytes are on their way without the other side's acknowledgement.
+    With a `window`, at most that many bytes are in flight without acknowledgement by the other side.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -118,13 +118,13 @@ class Link:
         return self._frames.popleft()
 
     def send(self, frames: bytes, deadline: float) -> None:
-        """Sends without waiting for an answer; frames that arrive meanwhile are kept, within a bound."""
+        """Sends without waiting for an answer; frames that arrive meanwhile are queued, up to a limit."""
         self.finish_sending(deadline)
         self._outgoing = memoryview(frames)
         self.finish_sending(deadline)
 
     def finish_sending(self, deadline: float) -> None:
-        """Sends what is under way."""
+        """Sends whatever is still queued."""
         while self._outgoing:
             if not self._write():
                 self._wait(deadline, "takes no data", ())
@@ -140,7 +140,7 @@ class Link:
             raise LinkError(late)
         remaining = max(0.0, min(deadline, patience_until) - now)
         read_fd, write_fd = self._transport.read_fd, self._transport.write_fd
-        # A pipe whose reader has gone reports an error for ever: only listen to it while there is need.
+        # A pipe without a reader reports an error for ever, so listen to it only while necessary.
         events = {read_fd: select.POLLIN, **dict.fromkeys(wake_fds, select.POLLIN)}
         if self._sendable():
             events[write_fd] = events.get(write_fd, 0) | select.POLLOUT
@@ -160,7 +160,7 @@ class Link:
         return self._outgoing[: max(0, self.window - self._in_flight)]
 
     def _write(self) -> bool:
-        """Writes what the other side takes now; whether it took anything."""
+        """Writes what the other side accepts now; returns whether it accepted anything."""
         part = self._sendable()
         if not part:
             return False
@@ -169,7 +169,7 @@ class Link:
         except BlockingIOError:
             return False
         except OSError as error:
-            # What it said before it went may be waiting, but a half-sent request has no answer.
+            # What it sent before it ended may still be waiting, but a half-sent request gets no answer.
             raise LinkError(f"has gone ({error.strerror})") from error
         self._in_flight += count
         self._outgoing = self._outgoing[count:]
@@ -193,7 +193,7 @@ class Link:
             if length & ACKNOWLEDGEMENT and self.window is not None:
                 self._in_flight -= length - ACKNOWLEDGEMENT
                 if self._in_flight < 0:
-                    raise LinkError("acknowledged what was never sent")
+                    raise LinkError("acknowledged data that was never sent")
                 start = body
                 continue
             if length > MAX_FRAME:

@@ -68,7 +68,7 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Exited(msgspec.Struct, frozen=True):
-    """How a program ended and what it used, as the agent says it."""
+    """How a program ended and what it used, as reported by the agent."""
 
     status: int | None
     signal: int | None
@@ -136,7 +136,7 @@ class Statfs(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What the machine is, as its kernel says."""
+    """What the machine is, as reported by its kernel."""
 
     cpu_model: str
     cpu_flags: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a call to the agent comes back with: a result, or an error that leaves the agent usable."""
+"""What a call to the agent returns: a result, or an error that leaves the agent usable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMMAND_HINTS = {
     "not_found": "check its spelling and PATH, or give its path; a shell's syntax needs `sh -c '...'`",
     "permission_denied": "check that the file is executable for the user that runs it",
     "bad_format": "a script needs a first line such as #!/bin/sh; a program must be made for this architecture",
-    "bad_cwd": "start in a directory that exists on the machine too",
+    "bad_cwd": "start in a directory that also exists on the machine",
 }
 
 
@@ -73,7 +73,7 @@ class ExecResult:
 
 
 def refusal(message: str, kind: str, errno: int | None, *, command: bool) -> CallError | CommandError:
-    """The error for a failed call; `command` says whether it was about starting a command of the user's."""
+    """The error for a failed call; `command` is true if the call was to start a command of the user."""
     if command and kind in _COMMAND_HINTS:
         return CommandError(message, kind, errno)
     return CallError(message, kind, errno)

@@ -46,7 +46,7 @@ class _Event(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One operation's timed part: what the agent measured, and how far the counters went on meanwhile."""
+    """The timed part of one operation: what the agent measured, and how much the counters advanced."""
 
     measured: Measured
     counted: Counters

@@ -102,7 +102,7 @@ def _status(reply: messages.Reply) -> int:
 
 
 def _typed(stdin_fd: int) -> bytes | None:
-    """What was typed, empty at the end of the input; None when nothing is there."""
+    """What was typed; empty at end of input, None when there is nothing to read."""
     poller = select.poll()
     poller.register(stdin_fd, select.POLLIN)
     if not poller.poll(0):
@@ -129,7 +129,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _raw(fd: int) -> Iterator[None]:
-    """The terminal passes every key on; not a terminal: nothing to do."""
+    """Puts a terminal into raw mode; does nothing if it is not a terminal."""
     if not os.isatty(fd):
         yield
         return

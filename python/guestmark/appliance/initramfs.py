@@ -14,16 +14,16 @@ from guestmark.appliance.remembered import identity
 
 @dataclass(frozen=True, slots=True)
 class ModuleList:
-    """Modules by name. The agent loads `required` or gives up; it loads what there is of `optional`."""
+    """Modules by name. The agent loads `required` or gives up; it loads those of `optional` that exist."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
 
 def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Path:
-    """An initramfs in the cache for this agent and these modules; built when it is not there yet.
+    """The cached initramfs for this agent and these modules, built on first use.
 
-    The file's name is the hash of all that goes into it, so it is never stale. Left uncompressed: under TCG
+    The file's name is the hash of everything that goes into it, so it is never stale. Left uncompressed: under TCG
     unpacking costs the guest more than reading does. `modules` is None for a kernel that has everything built in.
     Raises `GuestmarkError` naming a required module that the tree lacks.
     """
@@ -59,7 +59,7 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
 
 
 def _forget_old(directory: Path, keep: int = 20) -> None:
-    """The cache holds the most recently used archives only; each agent build leaves one."""
+    """Keeps only the most recently used archives; each build of the agent leaves one."""
     by_use = sorted(directory.glob("*.cpio"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in by_use[keep:]:
         path.unlink(missing_ok=True)

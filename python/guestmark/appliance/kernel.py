@@ -42,7 +42,7 @@ class Kernel:
 def find_kernel(wanted: str = "", notify: Notify = lambda _: None) -> Kernel:
     """The kernel to boot.
 
-    `wanted` is a file given by the user (`--set kernel=FILE`), empty for the default. `notify` is told what takes long.
+    `wanted` is a file given by the user (`--set kernel=FILE`), empty for the default. `notify` announces slow steps.
     Raises `GuestmarkError` when there is none and none can be fetched.
     """
     with _ONE_AT_A_TIME:
@@ -170,12 +170,12 @@ def _metapackage() -> str:
 
 
 def _kernel_packages(apt: list[str]) -> list[str]:
-    """The versioned packages behind the distribution's metapackage: the image and, where apart, its modules."""
+    """The versioned packages behind the distribution's metapackage: the image and, if separate, its modules."""
     metapackage = _metapackage()
     images = _depends(apt, metapackage, r"linux-image-\d")
     if not images:
         raise GuestmarkError(
-            f"the package lists know no kernel behind {metapackage}",
+            f"the package lists have no kernel for {metapackage}",
             hint="give a kernel with --set kernel=FILE",
         )
     return [images[0], *_depends(apt, images[0], r"linux-modules-\d")]

@@ -89,7 +89,7 @@ _trees = Kept(ModuleTree._read)
 
 
 def decompressed(path: Path) -> bytes:
-    """Content of a module file, whichever way the distribution compressed it."""
+    """Content of a module file, however the distribution compressed it."""
     data = path.read_bytes()
     match path.suffix:
         case ".xz":

@@ -1,4 +1,4 @@
-"""What was found out about files, kept while they stay the same: a kernel of 10 MB is not read at each start."""
+"""Facts about files, cached until the files change, so that a 10 MB kernel is not read at every start."""
 
 from collections.abc import Callable
 from pathlib import Path

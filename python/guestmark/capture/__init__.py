@@ -1,1 +1,1 @@
-"""Who is slow in a packet capture: the thin Python side of `guestmark-capture`."""
+"""Who is slow in a packet capture: a thin Python wrapper around `guestmark-capture`."""

@@ -73,7 +73,7 @@ class Selection:
 
 
 def stream(selection: Selection, options: Sequence[str], output: int | None = None) -> int:
-    """Lets the program write to `output` (a file descriptor; standard output when None); its exit status."""
+    """Runs the program with `output` (a file descriptor; None for standard output); returns its exit status."""
     sys.stdout.flush()
     command = [str(capture_binary()), *options, *selection.arguments()]
     return _checked(subprocess.run(command, stdout=output, check=False).returncode)
@@ -84,7 +84,7 @@ def analyse(
 ) -> tuple[Document, int]:
     """The analysis of all files and the program's exit status (1: some file could not be read to its end).
 
-    Faults of files are also told on standard error. Raises `UsageError` for a bad filter.
+    Errors in files are also reported on standard error. Raises `UsageError` for a bad filter.
     """
     command = [str(capture_binary()), "--format=json"]
     if top is not None:
@@ -119,7 +119,7 @@ def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = F
 
 def _checked(status: int) -> int:
     if status == USAGE_STATUS:
-        raise UsageError("the capture was not analysed: see above")
+        raise UsageError("the capture was not analysed", hint="see the messages above")
     if status < 0:
         raise GuestmarkError(f"guestmark-capture died of signal {-status}")
     return status

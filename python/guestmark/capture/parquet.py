@@ -20,7 +20,9 @@ def write(selection: Selection, by: str, output: Path, options: list[str]) -> in
         with rows.open("wb") as out:
             status = stream(selection, ["--format=csv", f"--by={by}", *options], out.fileno())
         if rows.stat().st_size == 0:
-            raise GuestmarkError("there is no connection to write", hint="see what it holds: --format table")
+            raise GuestmarkError(
+                "there are no connections to write", hint="see what the capture holds: --format table"
+            )
         names = pl.read_csv(rows, n_rows=0).columns
         schema: dict[str, type[pl.DataType]] = {
             name: pl.String if name in texts else pl.Float64 if _fraction(name) else pl.Int64

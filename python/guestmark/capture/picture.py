@@ -101,7 +101,7 @@ def _verdict(trace: Trace) -> str:
 
 
 def distributions(endpoints: Sequence[Endpoint]) -> str:
-    """One row for each endpoint, which must have a histogram, on a common axis: an SVG drawing."""
+    """An SVG drawing with a row for each endpoint, which must have a histogram, on a common axis."""
     low = min(max(h[0][0], 1e-9) for e in endpoints if (h := e.histogram))
     high = max(h[-1][1] for e in endpoints if (h := e.histogram))
     first = math.floor(math.log10(low) * 3) / 3
@@ -159,7 +159,7 @@ def _row(endpoint: Endpoint, top: float, x: Callable[[float], float]) -> str:
 
 
 def _beside(x: float) -> str:
-    """Position of a label right of `x`, or left of it where the picture ends."""
+    """Position of a label to the right of `x`, or to its left near the edge of the picture."""
     return f'x="{x + 4:.1f}"' if x < WIDTH - 110 else f'x="{x - 4:.1f}" text-anchor="end"'
 
 
@@ -191,7 +191,7 @@ def sequences(trace: Trace) -> Iterable[str]:
 
 
 def _steps(last: float, about: int) -> list[float]:
-    """Round values from 0 to `last`, about so many: multiples of 1, 2 or 5 times a power of ten."""
+    """About this many round values from 0 to `last`: multiples of 1, 2 or 5 times a power of ten."""
     rough = last / about
     decade = 10.0 ** math.floor(math.log10(rough))
     step = next(decade * factor for factor in (1, 2, 5, 10) if decade * factor >= rough * 0.999)

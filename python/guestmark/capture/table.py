@@ -1,4 +1,4 @@
-"""The answer for a terminal: a table, the sentence who is slow, and what limits the truth of it."""
+"""The answer for a terminal: a table, a sentence that says who is slow, and what limits its truth."""
 
 from __future__ import annotations
 
@@ -222,7 +222,9 @@ def _sentence(trace: Trace) -> Text:
     if not trace.connection_count:
         return Text(f"No TCP or UDP among {packets:,} packets.", style="bold")
     if shares.client is None or shares.server is None:
-        return Text("No connection has both directions and lasts: nobody can say who is slow.", style="bold")
+        return Text(
+            "No connection has both directions and a duration, so who is slow is unknown.", style="bold"
+        )
     return Text.assemble(
         (said_shares(shares), "bold"), f" of the time of {divided(trace)} ({packets:,} packets)"
     )

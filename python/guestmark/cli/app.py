@@ -1,4 +1,4 @@
-"""The verbs. Each is a module of its own that is imported only when it is the one that was typed."""
+"""The commands. Each is a module of its own, imported only when it is used."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERBS = {
 
 
 class LazyGroup(TyperGroup):
-    """Knows the verbs by name and builds a verb's command only when it is used."""
+    """Knows the commands by name and builds one only when it is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The verbs in the order of the help."""
@@ -52,7 +52,7 @@ class LazyGroup(TyperGroup):
         return command  # type: ignore[no-any-return]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Finds the verb. Raises `UsageError` with the nearest one for a word that is none."""
+        """Finds the command. Raises `UsageError` suggesting the nearest one for an unknown word."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from guestmark.core.nearest import unknown
 
@@ -65,7 +65,7 @@ class LazyGroup(TyperGroup):
             formatter.write_dl(list(VERBS.items()))
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the verb; a reader that has gone is not an error of ours."""
+        """Runs the command; a reader that stopped reading is not an error."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()

@@ -17,31 +17,30 @@ def command(
     argv: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- COMMAND...]", help="Runs in the guest between its being ready and its power-off."
+            metavar="[-- COMMAND...]", help="Runs in the guest after it is ready and before it shuts down."
         ),
     ] = None,
     *,
     on: Annotated[
         list[str] | None,
-        options.on("What to boot: kvm, tcg, uml, or one inside another as tcg/kvm. Default: tcg,uml."),
+        options.on("What to boot: kvm, tcg, uml, or one inside another, such as tcg/kvm. Default: tcg,uml."),
     ] = None,
     initcalls: Annotated[
         bool,
         typer.Option(
-            "--initcalls", help="List the kernel's slowest initcalls; tracing them costs some time."
+            "--initcalls",
+            help="List the kernel's slowest initcalls; tracing makes the start a little slower.",
         ),
     ] = False,
     guestfish: Annotated[
         bool,
-        typer.Option(
-            "--guestfish", help="Measure the launch of libguestfs's guest beside, on tcg and kvm as they are."
-        ),
+        typer.Option("--guestfish", help="Also measure how libguestfs launches its guest, on tcg and kvm."),
     ] = False,
     given: Measuring,
 ) -> None:
     """Measure how guests start and end, phase by phase.
 
-    From the hypervisor's start over firmware, kernel, modules, root filesystem and agent to an orderly power-off, by
+    From the hypervisor's start through firmware, kernel, modules, root filesystem and agent to an orderly shutdown, by
     the host's clock. Every block boots each platform once, in random order.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing

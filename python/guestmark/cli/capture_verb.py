@@ -59,10 +59,12 @@ def command(  # noqa: PLR0917 - one parameter per option
         int | None, typer.Option("--top", min=1, help=f"Only the N longest connections (table: {ROWS}).")
     ] = None,
     merge: Annotated[
-        bool, typer.Option("--merge", help="All FILEs are one trace, in this order; else each is its own.")
+        bool,
+        typer.Option("--merge", help="Treat all FILEs as one trace, in this order, instead of one each."),
     ] = False,
     memory: Annotated[
-        int | None, typer.Option("--memory", metavar="MB", min=1, help="Limit for open connections (128).")
+        int | None,
+        typer.Option("--memory", metavar="MB", min=1, help="Memory for open connections (default 128)."),
     ] = None,
 ) -> None:
     """Say who is slow in a packet capture, the client or the server."""
@@ -72,7 +74,7 @@ def command(  # noqa: PLR0917 - one parameter per option
     if plot and "-" in files and format is not Format.TABLE:
         raise UsageError(
             "standard input can be read only once, for the picture or for the rows",
-            hint="leave --format away, or save the capture to a file first",
+            hint="leave out --format, or save the capture to a file first",
         )
     try:
         if format is Format.TABLE:

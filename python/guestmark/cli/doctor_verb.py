@@ -18,19 +18,20 @@ _NESTED = "tcg/kvm"  # what exercises KVM wherever TCG runs
 def command(
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Boot them again, even those tried since this host was started.")
+        bool,
+        typer.Option("--again", help="Boot them again, even those already tried since the host was started."),
     ] = False,
     nested: Annotated[
         bool,
         typer.Option(
-            "--nested", help="Take as long as a guest inside a guest needs to start (up to three minutes)."
+            "--nested", help="Take the time that a guest inside a guest needs to start (up to three minutes)."
         ),
     ] = False,
 ) -> None:
     """Find out which platforms can be used here, by booting them.
 
-    Takes 15 s at most; tcg/kvm, a guest inside a guest, gets what the others leave of that. On a slow host that is not
-    enough: --nested lets it take its time. Findings are kept until the host is started anew or the hypervisor is
+    Takes at most 15 s; tcg/kvm, a guest inside a guest, gets whatever the others leave. On a slow host that is not
+    enough; --nested gives it more time. Findings are kept until the host restarts or the hypervisor is replaced by
     another one.
     """
     if sys.stderr.isatty() and not json:
@@ -71,7 +72,7 @@ def examine(again: bool, nested: bool = False) -> dict[str, Any]:
             platform_in_tcg = cast("Startable", registry.get(_NESTED))
             found[_NESTED] = probe_nested(platform_in_tcg, left_s, refresh=again)
         else:
-            found[_NESTED] = Unusable("tcg, which would hold it, cannot be used", "")
+            found[_NESTED] = Unusable("tcg, which it would run in, cannot be used", "")
         host = environment.result()
     versions = host.pop("programs", {})
     return {
@@ -101,7 +102,7 @@ def _ledger() -> str:
 
 
 def _finding(name: str, result: Usable | Unusable | None) -> dict[str, Any]:
-    """`usable` is null where the time did not suffice to find out."""
+    """`usable` is null when there was not enough time to find out."""
     from guestmark.platforms.base import Unusable
 
     if result is None:

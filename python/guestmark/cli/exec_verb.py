@@ -21,7 +21,7 @@ def command(
     on: Annotated[
         list[str] | None,
         options.on(
-            "Where to run it: host, kvm, tcg, uml; twice the same is a null comparison. Default: host."
+            "Where to run it: host, kvm, tcg, uml; naming one twice makes a null comparison. Default: host."
         ),
     ] = None,
     metrics: Annotated[
@@ -34,7 +34,8 @@ def command(
         ),
     ] = None,
     stdin: Annotated[
-        str | None, typer.Option("--input", metavar="FILE", help="Give the command this file as input.")
+        str | None,
+        typer.Option("--input", metavar="FILE", help="Use this file as the command's standard input."),
     ] = None,
     ignore_failure: Annotated[
         bool,

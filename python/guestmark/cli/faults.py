@@ -13,8 +13,8 @@ from guestmark.page.text import inert
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
 
 
-class PipeClosed(Exception):  # noqa: N818 - the reader has gone, which is its right
-    """Whoever reads our output does not want more."""
+class PipeClosed(Exception):  # noqa: N818 - the reader closed the pipe, which is not an error
+    """The reader of our output closed the pipe."""
 
 
 def show(error: GuestmarkError) -> None:
@@ -26,7 +26,7 @@ def show(error: GuestmarkError) -> None:
 
 
 def status_after(error: BaseException) -> int:
-    """Tells the user about whatever ended the program, and returns the exit status."""
+    """Reports whatever ended the program and returns the exit status."""
     if isinstance(error, SystemExit):
         return _status_of(error)
     if isinstance(error, GuestmarkError):
@@ -72,7 +72,7 @@ def _status_of(end: SystemExit) -> int:
 
 def _pipe_closed() -> int:
     """Ends quietly, as a program killed by SIGPIPE would."""
-    # The interpreter flushes standard output once more at its end; nothing may come of it.
+    # The interpreter flushes standard output once more at exit, which must not fail.
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -81,7 +81,7 @@ def _pipe_closed() -> int:
 
 
 def _crashed(error: Exception) -> int:
-    """Stores the traceback of a bug in a file and says so in one line."""
+    """Writes the traceback of a bug to a file and reports that in one line."""
     import traceback
 
     text = "".join(traceback.format_exception(error))

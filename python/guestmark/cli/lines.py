@@ -109,7 +109,7 @@ def _line(text: str) -> None:
 
 
 def _write(line: str) -> None:
-    # Nobody reads it any more: no reason to stop measuring.
+    # Nobody reads this any more, which is no reason to stop measuring.
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{inert(line, lines=True)}\n")
         sys.stderr.flush()

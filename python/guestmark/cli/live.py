@@ -23,7 +23,7 @@ _REFRESH_PER_SECOND = 1.0
 
 
 class Live:
-    """An observer that draws on standard error; a context manager, as the terminal must be put right again."""
+    """An observer that draws on standard error; a context manager, because the terminal must be restored."""
 
     wants_estimates = True
 
@@ -62,7 +62,7 @@ class Live:
         self._plan, self._block = plan, blocks
 
     def trial_started(self, cell: Cell, block: int) -> None:
-        """Names the cell that runs now."""
+        """Names the cell that is running."""
         if block != self._block:
             self._block, self._in_block = block, 0
         self._cell, self._since = cell.id, time.monotonic()
@@ -73,7 +73,7 @@ class Live:
         self._live.refresh()
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
-        """Counts it; a failure is printed and stays on the screen."""
+        """Counts the trial; a failure is printed and stays on the screen."""
         self._in_block += 1
         if trial.status is TrialStatus.FAILED:
             self._failed += 1
@@ -85,7 +85,7 @@ class Live:
 
         self._estimate, self._estimated_at = estimate, time.monotonic()
         if estimate.analysis.trials:
-            # Laid out once a block, not once a second beside a measurement.
+            # Laid out once per block, not once per second during a measurement.
             table = live(estimate.analysis, self._console.width)
             lines = self._console.render_lines(table, pad=False)
             room = max(self._console.height - 3, 1)  # the status below must stay in sight

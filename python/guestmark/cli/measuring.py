@@ -1,4 +1,4 @@
-"""The options that every verb that measures takes, written once and shared by `exec`, `run` and their kin."""
+"""The options of every command that measures, defined once and shared by `exec`, `run` and the others."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Measuring:
 
 
 def measuring(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a verb's command the options of `Measuring` in place of its keyword parameter `given`."""
+    """Gives a command the options of `Measuring` in place of its keyword parameter `given`."""
     signature = inspect.signature(command, eval_str=True)
     shared = inspect.signature(Measuring, eval_str=True).parameters
     parameters = [

@@ -1,4 +1,4 @@
-"""Values of options as people write them, and what the shell may complete."""
+"""Parsing of option values, and their completion in the shell."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def with_kernel(settings: list[str] | None, kernel: str | None) -> list[str]:
 
 
 def complete_platform(incomplete: str) -> list[str]:
-    """Platforms after what is typed of `--on`."""
+    """Completions of the platform being typed after `--on`."""
     from guestmark.core.registry import platform_names
 
     before, comma, _ = incomplete.rpartition(",")
@@ -53,12 +53,12 @@ def complete_platform(incomplete: str) -> list[str]:
 
 
 def on(text: str, metavar: str = "PLATFORM,...") -> Any:
-    """The option `--on`; every verb says in its own words what the platforms are for."""
+    """The option `--on`; each command explains in its own words what the platforms are for."""
     return typer.Option("--on", metavar=metavar, help=text, autocompletion=complete_platform)
 
 
 def complete_setting(incomplete: str) -> list[str]:
-    """`FACTOR=` and, behind it, the usual levels."""
+    """`FACTOR=`, and after it the usual levels."""
     from guestmark.core.factors import known
 
     factors = known()
@@ -121,23 +121,23 @@ Ledger = Annotated[
 Run = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A run's id, the beginning or end of one, or `last`.", autocompletion=complete_run
+        metavar="RUN", help="A run's id, its beginning or end, or `last`.", autocompletion=complete_run
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Json = Annotated[
     str | None,
-    typer.Option("--json", metavar="FILE", help="Write the result document there (- for standard output)."),
+    typer.Option("--json", metavar="FILE", help="Write the result document to FILE (- for standard output)."),
 ]
 Html = Annotated[
     str | None,
-    typer.Option("--html", metavar="FILE", help="Write a page with charts there, for a browser."),
+    typer.Option("--html", metavar="FILE", help="Write a page with charts to FILE, for a browser."),
 ]
 Csv = Annotated[
-    str | None, typer.Option("--csv", metavar="FILE", help="Write one line per measurement there.")
+    str | None, typer.Option("--csv", metavar="FILE", help="Write one line per measurement to FILE.")
 ]
 Markdown = Annotated[
-    str | None, typer.Option("--markdown", metavar="FILE", help="Write the tables there as Markdown.")
+    str | None, typer.Option("--markdown", metavar="FILE", help="Write the tables to FILE as Markdown.")
 ]
 
 # What every verb that measures can be told.
@@ -145,7 +145,7 @@ Baseline = Annotated[
     str | None,
     typer.Option(
         metavar="PLATFORM",
-        help="What the others are compared with; a platform, or a cell as `tcg memory=1G`. Default: the first.",
+        help="What the others are compared with: a platform, or a cell such as `tcg memory=1G`. Default: the first.",
         autocompletion=complete_platform,
     ),
 ]
@@ -154,16 +154,16 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="FACTOR=LEVEL,...",
-        help="Give guests this setting; several levels are compared with each other. May be repeated.",
+        help="Give guests this setting; several levels are compared with each other. Repeatable.",
         autocompletion=complete_setting,
     ),
 ]
 Kernel = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="Boot guests from this kernel: short for --set kernel=PATH."),
+    typer.Option(metavar="PATH", help="Boot guests from this kernel; short for --set kernel=PATH."),
 ]
 NullCopies = Annotated[
-    Null | None, typer.Option("--null", help="Which cells get a second copy that shows the noise floor.")
+    Null | None, typer.Option("--null", help="Which cells are measured twice, to find the noise floor.")
 ]
 Blocks = Annotated[int | None, typer.Option(min=1, help="Run exactly this many blocks.")]
 Precision = Annotated[
@@ -183,26 +183,26 @@ TrialLimit = Annotated[
 Margin = Annotated[
     str | None, typer.Option(metavar="PERCENT", help="Differences below this do not matter (default 3%).")
 ]
-Warmup = Annotated[int | None, typer.Option(min=0, help="Unmeasured runs on each fresh machine (default 1).")]
+Warmup = Annotated[
+    int | None, typer.Option(min=0, help="Unmeasured runs on each fresh machine first (default 1).")
+]
 Iterations = Annotated[
     int | None,
     typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 10, by duration)."),
 ]
 Keep = Annotated[
     bool,
-    typer.Option(
-        "--keep", help="Leave the disk images of trials that fail or are interrupted where they are."
-    ),
+    typer.Option("--keep", help="Keep the disk images of trials that fail or are interrupted."),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random order.")]
 Published = Annotated[
     bool,
-    typer.Option("--published", "--then", help="Show the published figures beside the measured ones."),
+    typer.Option("--published", "--then", help="Show published figures beside the measured ones."),
 ]
 
 
 def check_published(plan: Plan) -> None:
-    """Raises `UsageError` when `--published` has nothing to show."""
+    """Raises `UsageError` if the plan has no figures for `--published`."""
     if not plan.published:
         raise UsageError(
             f"--published: plan {plan.name} has no published figures",

@@ -23,7 +23,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[show NAME]",
-            help="Print this plan's TOML, ready to edit; without it, list the plans.",
+            help="Print the TOML of this plan, ready to edit. Without NAME, list the plans.",
             autocompletion=_complete_words,
         ),
     ] = None,

@@ -27,7 +27,7 @@ def command(
     *,
     on: Annotated[
         list[str] | None,
-        options.on("Where to run it, instead of where the plan says."),
+        options.on("Where to run it, instead of the platforms in the plan."),
     ] = None,
     scale: Annotated[
         str | None,
@@ -44,7 +44,7 @@ def command(
     ] = None,
     list_: Annotated[
         bool,
-        typer.Option("--list", help="Show the cells that would run and the time they take; run nothing."),
+        typer.Option("--list", help="Show the cells that would run and how long they take; run nothing."),
     ] = False,
     published: options.Published = False,
     given: Measuring,
@@ -78,7 +78,7 @@ def command(
 
 
 def _list(plan: Plan, ledger_path: str | None) -> None:
-    """The cells, a line each, on standard output; what is said about them on standard error."""
+    """Prints the cells on standard output, one per line, and remarks on standard error."""
     from guestmark.experiment.estimate import estimate
 
     for cell in plan.cells:

@@ -1,4 +1,4 @@
-"""What `exec` and `resume` have in common: probe, run, show, write."""
+"""What `exec` and `resume` share: probe, run, show, write."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ class Outputs:
         return any(path == "-" for _, path in self.files())
 
     def check(self) -> None:
-        """Raises `UsageError` for what cannot be written, before anything is measured."""
+        """Raises `UsageError` for outputs that cannot be written, before anything is measured."""
         if sum(path == "-" for _, path in self.files()) > 1:
-            raise UsageError("only one document can go to standard output", hint="give the others a file")
+            raise UsageError("only one document can go to standard output", hint="write the others to files")
         for name, path in self.files():
             folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120
             if path == "-":
                 continue
             if not path or os.path.isdir(path):  # noqa: PTH112
-                raise UsageError(f"--{name} {path!r} is not a file's name", hint="e.g. result." + name)
+                raise UsageError(f"--{name} {path!r} is not a file name", hint="e.g. result." + name)
             if not os.access(path if os.path.exists(path) else folder, os.W_OK):  # noqa: PTH110
                 raise UsageError(
-                    f"--{name} {path}: it cannot be written", hint=f"is {folder} there, and yours?"
+                    f"--{name} {path} cannot be written", hint=f"check that {folder} exists and is yours"
                 )
 
 
@@ -92,7 +92,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
         stored = ledger.load_run(wanted)
         if stored.state in {RunState.COMPLETE, RunState.STOPPED}:
             _say(
-                f"run {stored.id} is {stored.state.value} already; nothing is left to do", outputs, loud=True
+                f"run {stored.id} is already {stored.state.value}; nothing is left to do", outputs, loud=True
             )
             return _finish(ledger, stored.id, stored.state, outputs)
         if ledger.is_claimed(stored.id):
@@ -123,14 +123,14 @@ def _run(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> int:
             with _observer(outputs) as observer:
                 state = runner.run(plan, ledger, run_id, observer=observer, interruption=interruption)
         except LedgerError as error:
-            _say(f"what was measured until now is in run {run_id}", outputs, loud=True)
+            _say(f"what has been measured so far is in run {run_id}", outputs, loud=True)
             raise LedgerError(error.message, hint=error.hint) from error
     return _finish(ledger, run_id, state, outputs)
 
 
 @contextmanager
 def _keeping(outputs: Outputs) -> Iterator[None]:
-    """Has failed trials' images kept, when that was asked for, and says where they are."""
+    """Keeps the images of failed trials if asked to, and says where they are."""
     if not outputs.keep:
         yield
         return
@@ -141,7 +141,7 @@ def _keeping(outputs: Outputs) -> Iterator[None]:
         yield
     finally:
         for path in store().left:
-            _say(f"kept for you to look at and remove: {path}", outputs, loud=True)
+            _say(f"kept for you to inspect and remove: {path}", outputs, loud=True)
 
 
 def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> int:
@@ -151,7 +151,7 @@ def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> i
 
 
 def show(stored: StoredRun, outputs: Outputs) -> None:
-    """Prints the report and writes the documents that were asked for."""
+    """Prints the report and writes the requested documents."""
     from guestmark.report.render.terminal import print_page, print_report
     from guestmark.stats.analysis import analyse
 
@@ -181,7 +181,7 @@ def show(stored: StoredRun, outputs: Outputs) -> None:
 
 @contextmanager
 def writing_to_stdout() -> Iterator[None]:
-    """What cannot be written is said in one line. A reader that has gone is no error, see `faults`."""
+    """Reports a failed write in one line. A closed pipe is not an error; see `faults`."""
     try:
         yield
         sys.stdout.flush()
@@ -219,7 +219,7 @@ def _status(stored: StoredRun, state: RunState) -> ExitStatus:
     good = sum(trial.status is TrialStatus.OK for trial in stored.trials)
     if good == 0:
         return ExitStatus.NOTHING_MEASURED
-    # A platform that was asked for and left out was not measured: a script must be able to notice.
+    # A requested platform that was left out was not measured, and a script must be able to notice.
     everything = good == len(stored.trials) and not stored.unusable
     return ExitStatus.ALL_MEASURED if everything else ExitStatus.SOME_FAILED
 
@@ -238,7 +238,7 @@ def _prober(outputs: Outputs) -> Callable[[list[Platform]], Mapping[str, Usable 
 
     def check(platforms: list[Platform]) -> Mapping[str, Usable | Unusable]:
         names = ", ".join(platform.name for platform in platforms)
-        slow = Timer(0.5, _say, (f"finding out whether {names} can be used here …", outputs))
+        slow = Timer(0.5, _say, (f"checking whether {names} can be used here …", outputs))
         slow.daemon = True
         slow.start()
         try:
@@ -264,7 +264,7 @@ def _observer(outputs: Outputs) -> AbstractContextManager[Observer]:
 
 
 def _say(text: str, outputs: Outputs, *, loud: bool = False) -> None:
-    """A line on standard error; without `loud` only when progress is wanted."""
+    """Writes a line to standard error; without `loud`, only when progress is shown."""
     if loud or not outputs.quiet:
         sys.stderr.write(f"guestmark: {inert(text, lines=True)}\n")
         sys.stderr.flush()

@@ -36,13 +36,13 @@ def command(
     ] = None,
     kernel: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Boot guests from this kernel: short for --set kernel=PATH."),
+        typer.Option(metavar="PATH", help="Boot guests from this kernel; short for --set kernel=PATH."),
     ] = None,
 ) -> None:
     """Open a shell in the very guest that would be measured.
 
-    It is booted as for a trial, in the current directory with the current environment and user; what is written to its
-    disk is gone at the end. Where standard input or output is no terminal, neither has the shell one: it reads its
+    It boots as for a trial, in the current directory with the current environment and user. What is written to its disk
+    is lost when it ends. Where standard input or output is no terminal, neither has the shell one: it reads its
     commands from a pipe or a file. The exit status is the shell's.
     """
     from guestmark.core import factors

@@ -1,4 +1,4 @@
-"""`guestmark tour`: a little of everything, for somebody who has just arrived."""
+"""`guestmark tour`: a little of everything, for newcomers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def command(
     *,
     on: Annotated[
         list[str] | None,
-        options.on("Which guests to see beside the host, instead of all that can be used."),
+        options.on("Which guests to compare with the host, instead of all that work here."),
     ] = None,
     blocks: options.Blocks = None,
     json: options.Json = None,
@@ -34,8 +34,8 @@ def command(
 ) -> None:
     """See what virtualization costs here, roughly, in one to three minutes.
 
-    Finds out which platforms can be used, measures one small thing of each kind on them (computing, system calls,
-    memory, a disk, the start of a guest, a file sent into it), and says what came out and what to run next. It is the
+    Finds out which platforms work, measures one small thing of each kind on them (computing, system calls,
+    memory, a disk, the start of a guest, a file sent into it), and tells you the result and what to run next. It is the
     plan `tour`, stored in the ledger like any run.
 
     Exit status: 0 all measured, 1 some trials failed, 2 the command line is wrong, 3 nothing could be measured, 130
@@ -100,5 +100,5 @@ def _plan(usable: list[str], blocks: int | None) -> Plan:
 
     outline = load(*library.find(PLAN))
     plan = assemble(override(outline, Overrides(on=usable, blocks=blocks)), asdict(Caller.current()))
-    # The host neither starts nor is sent files: no news for who reads the page.
+    # The host is not started and no files are sent into it: nothing to tell the reader.
     return replace(plan, context={**plan.context, "notes": []})

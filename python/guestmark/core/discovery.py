@@ -38,7 +38,7 @@ def walked(package: str) -> tuple[str, ...]:
 
 
 def described(package: str) -> Iterator[ModuleType]:
-    """The packages inside `package`, then what other distributions bring."""
+    """The packages inside `package`, then those of other distributions."""
     for name in walked(package):
         yield importlib.import_module(name)
     yield from _brought()

@@ -1,6 +1,6 @@
 """The errors a user can meet: one line what is wrong, one line what to do.
 
-Everything that is raised on purpose derives from `GuestmarkError`; the CLI prints `message` and `hint` and exits with
+Every deliberate error derives from `GuestmarkError`; the CLI prints `message` and `hint` and exits with
 `exit_status`. Any other exception that reaches the CLI is a bug in guestmark.
 """
 
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """Exit status of the `guestmark` command; an interface that stays."""
+    """Exit status of the `guestmark` command; a stable interface."""
 
     ALL_MEASURED = 0
     SOME_FAILED = 1
@@ -58,7 +58,7 @@ class AttestationError(MachineError):
 
 
 class AgentError(MachineError):
-    """The agent cannot be talked to (silence, garbage, truncation, end of stream) or refused a call."""
+    """The agent cannot be reached (silence, garbage, truncation, end of stream) or refused a call."""
 
 
 class WorkloadError(GuestmarkError):

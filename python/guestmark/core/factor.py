@@ -21,7 +21,7 @@ class Factor:
 
 
 def one_of(*levels: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """A parser of levels that are these words; `aliases` are other words for them."""
+    """A parser that accepts exactly these words; `aliases` maps other spellings to them."""
 
     def parse(text: str) -> str:
         word = text.strip().lower()

@@ -10,7 +10,7 @@ from guestmark.core.nearest import unknown
 
 
 def get(name: str) -> Factor:
-    """The factor of that name; `-` and `_` are the same. Raises `UsageError` with the nearest known name."""
+    """The factor of that name; `-` and `_` are equivalent. Raises `UsageError` suggesting the nearest known name."""
     factor = known().get(name.strip().replace("-", "_").lower())
     if factor is None:
         raise unknown("factor", name.strip(), known())

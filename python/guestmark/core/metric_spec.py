@@ -22,13 +22,13 @@ DEFAULT_METRICS = (WALL, GUEST_WALL, USER, SYSTEM, MAX_RSS)
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """A metric with the expression that finds it: its group `value`, else its only group, else the whole match."""
+    """A metric and the expression that finds it: in the group `value`, else the only group, else the whole match."""
 
     metric: Metric
     pattern: str
 
     def extract(self, *texts: str) -> float:
-        """The value in the first of `texts` that has the metric; of several matches the last one counts.
+        """The value in the first of `texts` that contains the metric; the last of several matches counts.
 
         Programs print interim figures first and the final one last. Raises `WorkloadError` when nothing matches or
         what matches is not a finite number.
@@ -63,7 +63,7 @@ class MetricSpec:
 
 
 def parse_metric(text: str) -> MetricSpec:
-    """Parses one `--metric` value. Raises `UsageError` that shows the place of a mistake in the expression."""
+    """Parses one `--metric` value. Raises `UsageError` that points at a mistake in the expression."""
     head, equals, pattern = text.partition("=")
     if not equals or not pattern:
         raise UsageError(f"--metric {text!r}: the regular expression is missing", hint=_FORM)
@@ -96,7 +96,7 @@ def parse_metric(text: str) -> MetricSpec:
 
 
 def parse_metrics(texts: Iterable[str]) -> tuple[MetricSpec, ...]:
-    """All `--metric` values in order. Raises `UsageError` when a name comes twice."""
+    """All `--metric` values in order. Raises `UsageError` for a name given twice."""
     specs = tuple(parse_metric(text) for text in texts)
     names = [spec.metric.name for spec in specs]
     for name in names:

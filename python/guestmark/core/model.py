@@ -1,4 +1,4 @@
-"""The nouns that every part of guestmark shares (words as in the documentation): metrics, cells, policies, trials.
+"""The nouns shared by all of guestmark, named as in the documentation: metrics, cells, policies, trials.
 
 Frozen dataclasses without behaviour beyond what derives from their own fields. `plan.load` makes them, `experiment`
 executes them, `ledger` stores them, `report` shows them.
@@ -92,12 +92,12 @@ class Cell:
     factors: Mapping[str, str] = field(default_factory=dict)
     baseline: bool = False
     null_of: str | None = None
-    added: bool = False  # a null cell that nobody asked for: shown apart from the plan's own cells
+    added: bool = False  # a null cell added automatically, shown apart from the plan's own cells
     processors: int = 0  # that its machine is given; 0: as many as there are
     group: str = ""  # cells of one group share a table and a baseline; empty: those of one workload do
 
     def compares_with(self, other: "Cell") -> bool:
-        """Whether both stand in one table, before one baseline."""
+        """Whether both are in the same table, with the same baseline."""
         if self.group or other.group:
             return self.group == other.group
         return self.workload == other.workload
@@ -105,7 +105,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What of a plan cannot be measured on this host: a platform, or one cell although its platform can be used.
+    """A part of a plan that cannot be measured on this host: a platform, or one cell of a usable platform.
 
     There are no trials of either.
     """
@@ -117,18 +117,18 @@ class LeftOut:
 
     @property
     def name(self) -> str:
-        """What is left out, as the user knows it."""
+        """The name, as the user knows it, of what is left out."""
         return self.cell or self.platform
 
     def covers(self, cell: Cell) -> bool:
-        """Whether the cell, or the one it copies, is left out by this."""
+        """Whether this covers the cell, or the one it copies."""
         if self.cell:
             return self.cell in (cell.id, cell.null_of)
         return self.platform == str(cell.platform)
 
 
 def runnable(cells: Iterable[Cell], left_out: Sequence[LeftOut]) -> tuple[Cell, ...]:
-    """The cells that nothing of `left_out` covers, in order."""
+    """The cells that nothing in `left_out` covers, in order."""
     return tuple(cell for cell in cells if not any(entry.covers(cell) for entry in left_out))
 
 
@@ -183,7 +183,7 @@ class Plan:
     name: str
     cells: tuple[Cell, ...]
     policy: Policy
-    metrics: tuple[Metric, ...]  # known beforehand, in table order; the first is the primary one
+    metrics: tuple[Metric, ...]  # those known beforehand, in table order; the first is the primary one
     context: Mapping[str, Any] = field(
         default_factory=dict
     )  # command line, cwd, env, uid, what the user gave

@@ -1,4 +1,4 @@
-"""“Unknown X; did you mean Y?”, the same for platforms, factors, verbs and whatever else has a name."""
+"""“Unknown X; did you mean Y?”, in the same words for platforms, factors, commands and everything else with a name."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from guestmark.core.errors import UsageError
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for an unknown name: the nearest known one first, then all of them."""
+    """The error for an unknown name; suggests the nearest known name, then lists all of them."""
     names = sorted(known)
     close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     nearest = f"did you mean {close[0]!r}? " if close else ""

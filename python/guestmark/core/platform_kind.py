@@ -1,4 +1,4 @@
-"""What a kind of platform says about itself: one description drives grammar, help, completion, doctor and preflight."""
+"""The description of a kind of platform, which drives grammar, help, completion, doctor and preflight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGE = "guestmark.platforms"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of the distribution that something here runs; `package` is what installs it on Debian."""
+    """A program of the distribution that guestmark runs; `package` installs it on Debian."""
 
     name: str
     package: str
@@ -34,22 +34,22 @@ class PlatformKind:
     """
 
     name: str
-    help: str  # what it is, in a few words, for somebody who has just arrived
+    help: str  # what it is, in a few words, for newcomers
     load: str
-    holds_guests: bool = False  # another guest can be started inside
+    holds_guests: bool = False  # whether another guest can be started inside it
     inside: str = ""
-    guest: bool = True  # boots a kernel of its own; otherwise workloads run on this host's kernel
+    guest: bool = True  # whether it boots a kernel of its own; otherwise workloads run on this host's kernel
     remote: bool = False  # another machine: it does not share this host's files
-    takes_arch: bool = False  # may be followed by @ARCH
-    takes_destination: bool = False  # is followed by :DEST
-    boots_firmware: bool = False  # has firmware and network cards that boot
-    factors: tuple[Factor, ...] = ()  # that its machines can be given
-    outer_factors: tuple[Factor, ...] = ()  # that a guest inside it can be given besides
+    takes_arch: bool = False  # whether its name may be followed by @ARCH
+    takes_destination: bool = False  # whether its name is followed by :DEST
+    boots_firmware: bool = False  # whether it has firmware, and network cards that boot
+    factors: tuple[Factor, ...] = ()  # those its machines accept
+    outer_factors: tuple[Factor, ...] = ()  # those that guests inside it accept in addition
     disk: Mapping[str, str] = field(
         default_factory=dict
     )  # levels of disk factors that every disk of its machines has
-    bus_factor: str = "bus"  # the factor that says what its disks are attached by
-    programs: tuple[Program, ...] = ()  # that it needs on the host
+    bus_factor: str = "bus"  # the factor that selects how its disks are attached
+    programs: tuple[Program, ...] = ()  # those it needs on the host
     processors: Callable[[Mapping[str, str]], int] = _one  # of a machine with these levels of its factors
     counter: str = (
         ""  # of `platforms.counters`: what its hypervisor counts when a system call leaves the guest
@@ -62,7 +62,7 @@ class PlatformKind:
         return bool(self.load)
 
     def takes(self, factor: str) -> bool:
-        """Whether its machines can be given the factor of this name."""
+        """Whether its machines accept the factor of this name."""
         return any(known.name == factor for known in self.factors)
 
 
@@ -76,5 +76,5 @@ def platform_kinds() -> Mapping[str, PlatformKind]:
 
 
 def platform_names() -> tuple[str, ...]:
-    """The names of one layer that can be measured; what errors, help and completion offer."""
+    """The names of single layers that can be measured, as offered by errors, help and completion."""
     return tuple(name for name, kind in platform_kinds().items() if kind.supported)

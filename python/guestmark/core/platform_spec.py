@@ -26,7 +26,7 @@ class Layer:
 
     @property
     def described(self) -> PlatformKind:
-        """What its kind says about itself. Raises `UsageError` for a kind that this version does not have."""
+        """The description of its kind. Raises `UsageError` for a kind that this version does not have."""
         kinds = platform_kinds()
         if self.kind not in kinds:
             raise unknown("platform", self.kind, platform_names())
@@ -37,7 +37,7 @@ class Layer:
 
 
 class PlatformSpec:
-    """A platform's name, taken apart; `str()` gives its one canonical spelling, which is also what is stored.
+    """A parsed platform name; `str()` gives its canonical spelling, which is also what is stored.
 
     Immutable, and equal to those of equal layers. Not a dataclass, so that it is stored as its name.
     """
@@ -50,7 +50,7 @@ class PlatformSpec:
 
     @classmethod
     def read(cls, text: str) -> PlatformSpec:
-        """A name that was checked when it was stored; kinds that are gone since are let through."""
+        """A name that was checked when it was stored; kinds removed since then are accepted."""
         return cls(_taken_apart(part) for part in text.split("/"))
 
     @property
@@ -65,7 +65,7 @@ class PlatformSpec:
 
     @property
     def nested(self) -> bool:
-        """Whether there is more than one layer."""
+        """Whether the platform has more than one layer."""
         return len(self.layers) > 1
 
     @property
@@ -79,7 +79,7 @@ class PlatformSpec:
         return all(layer.arch is None and not layer.described.remote for layer in self.layers)
 
     def takes(self, factor: str) -> bool:
-        """Whether the machine the workload runs on can be given the factor of this name."""
+        """Whether the machine that the workload runs on accepts the factor of this name."""
         if self.inner.described.takes(factor):
             return True
         outers = [layer.described for layer in self.layers[:-1]]
@@ -153,7 +153,7 @@ def _taken_apart(part: str) -> Layer:
 
 def _parse_layer(part: str, whole: str) -> Layer:
     layer = _taken_apart(part)
-    if part.strip().endswith(("@", ":")):  # which says that something follows
+    if part.strip().endswith(("@", ":")):  # announces something that is missing
         layer = Layer(layer.kind, *(("", None) if part.strip().endswith("@") else (None, "")))
     kind = platform_kinds().get(layer.kind)
     if kind is not None and kind.takes_destination:

@@ -1,8 +1,8 @@
-"""What there is: kinds of platforms, kinds of workloads, factors. Each is described once, in its own package.
+"""The registry of platforms, workloads and factors. Each is described once, in its own package.
 
 Packages are found by walking `guestmark.platforms` and `guestmark.workloads`; those of other distributions are entry
 points of the group `guestmark`. A description is a module's `PLATFORMS` or `WORKLOADS`, a tuple. Importing one is
-cheap: what runs is named as `module:attribute` and imported when it is needed.
+cheap: the code that runs is named as `module:attribute` and imported when needed.
 """
 
 import functools
@@ -36,7 +36,7 @@ def factors() -> Mapping[str, Factor]:
 
 
 def programs(workloads: Iterable[str] | None = None) -> tuple[Program, ...]:
-    """What platforms run on this host, and what these workloads do (None: every workload)."""
+    """The programs that platforms and these workloads (None: all) run on this host."""
     kinds = workload_kinds()
     named = kinds.values() if workloads is None else [kinds[name] for name in workloads if name in kinds]
     found = [program for kind in platform_kinds().values() for program in kind.programs]

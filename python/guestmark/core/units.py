@@ -34,7 +34,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_fraction(text: str) -> float:
-    """A share of one from `2%` or `0.02`; `2` is refused, as it could mean either."""
+    """A fraction from `2%` or `0.02`; `2` is refused because it is ambiguous."""
     stripped = text.strip()
     is_percent = stripped.endswith("%")
     number = stripped.removesuffix("%").strip()
@@ -73,7 +73,7 @@ def format_size(size: int) -> str:
 
 
 def parse_number(text: str) -> float:
-    """A finite number as programs print it: `12`, `-0.5`, `1e3`, `1,234.5` (commas only as thousands separators)."""
+    """A finite number as printed by programs: `12`, `-0.5`, `1e3`, `1,234.5` (commas only as thousands separators)."""
     stripped = text.strip()
     if _GROUPED_NUMBER.fullmatch(stripped):
         stripped = stripped.replace(",", "")
@@ -86,7 +86,7 @@ def parse_number(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds for people: `0.42 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """A duration for display: `0.42 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 10:
         return f"{seconds:.2g} s"
     whole = round(seconds)

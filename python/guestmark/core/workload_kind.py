@@ -1,4 +1,4 @@
-"""What a kind of workload says about itself: one description drives plans, help, preflight, execution and reports."""
+"""The description of a kind of workload, which drives plans, help, preflight, execution and reports."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class WorkloadKind:
     (it may raise `ValueError` or `UsageError`). `run` names the class that runs it, a `workloads.base.Workload`.
 
     The functions are given these final parameters: `metrics` returns those that will be measured, the primary one
-    first; `label` what tables show when the plan says nothing. `factors` are its own; other workloads do not have
-    them. `takes` says whether a factor means anything to this workload on that platform; where it does not, there is
+    first; `label` is what tables show by default. `factors` are its own; other workloads do not have
+    them. `takes` tells whether a factor applies to this workload on that platform; where it does not, there is
     one cell without the factor, as for factors that the platform itself does not take. `decides`, given the parameters
-    too, goes before both: True takes a factor even where the platform itself does not (mount options on the host, where
-    the workload mounts an image), False does not take it, None leaves it to them.
+    too, overrides both: True accepts a factor even where the platform itself does not (mount options on the host, where
+    the workload mounts an image), False rejects it, None leaves the decision to them.
 
     `sections` names functions that add to a report what only this workload knows: given the `WorkloadResult` and the
     `StoredRun`, they return nodes of `page.nodes`.
@@ -53,8 +53,8 @@ class WorkloadKind:
     decides: Callable[[Mapping[str, Any], str, PlatformSpec], bool | None] = (
         lambda _params, _factor, _platform: None
     )
-    programs: tuple[Program, ...] = ()  # that it runs, on the host or in guests
-    peer: bool = False  # another program that starts a machine of its own; ours is only the host's agent
+    programs: tuple[Program, ...] = ()  # those it runs, on the host or in guests
+    peer: bool = False  # whether another program starts the machine; ours is then only the host's agent
     sections: tuple[str, ...] = ()
 
     @property
@@ -64,9 +64,9 @@ class WorkloadKind:
         return found
 
     def checked(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The parameters the workload is given, from those of the plan.
+        """The parameters that the workload receives, from those of the plan.
 
-        Raises `pydantic.ValidationError` (which every error is reported from), `ValueError` or `UsageError`.
+        Raises `pydantic.ValidationError` (with all mistakes), `ValueError` or `UsageError`.
         """
         model = self.model.model_validate(dict(raw))
         to_params = getattr(model, "to_params", None)
@@ -96,7 +96,7 @@ def _of_a_workload(factor: str) -> bool:
 
 
 def takes_only(*names: str) -> Callable[[str, PlatformSpec], bool]:
-    """A kind's `takes` for which these factors mean something and no others do."""
+    """A `takes` that accepts these factors and no others."""
     return lambda factor, _platform: factor in names
 
 

@@ -1,4 +1,4 @@
-"""A disk as the workload finds it on a started machine, and mounting it there."""
+"""A disk as a workload sees it on a started machine, and mounting it there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class AttachedDisk:
 
     @property
     def path(self) -> str:
-        """Where the bytes of a source are read: the device in a guest, the image itself on the host."""
+        """The path from which a source is read: the device in a guest, the image itself on the host."""
         return self.device or str(self.image.path)
 
     def mount(self, agent: Agent) -> str:
@@ -74,9 +74,9 @@ class AttachedDisk:
         return self.directory
 
     def umount(self, agent: Agent, *, drop_caches: bool = True) -> None:
-        """Unmounts; nothing of its content stays in the guest's caches. On the host it only drops caches.
+        """Unmounts, so that none of its content stays in the guest's caches. On the host, only drops caches.
 
-        Without `drop_caches` a guest's other caches stay (what is unmounted is out of them), and all of the host's.
+        Without `drop_caches`, a guest's other caches and all of the host's are kept.
         """
         if self.device:
             agent.umount(self.directory, timeout_s=_MOUNT_S)
@@ -84,7 +84,7 @@ class AttachedDisk:
             return
         try:
             agent.drop_caches()
-        except CallError as error:  # the host's user need not be root
+        except CallError as error:  # on the host, the user may not be root
             self.facts.caches = f"not dropped: {error.message}"
 
     def remount(self, agent: Agent, *, drop_caches: bool = True) -> str:
@@ -129,7 +129,7 @@ def directories(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ...]]
 
 
 def _directory_of(image: Image) -> str:
-    """Where a target is on the host: itself, or beside the image that is mounted there."""
+    """The host path of a target: itself, or the directory beside its image where that is mounted."""
     if image.spec.loop:
         return str(image.path.parent / "mounted")
     return str(image.path) if image.path.is_dir() else ""

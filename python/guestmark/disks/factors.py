@@ -20,14 +20,14 @@ def _cluster_size(text: str) -> str:
 def _block_size(text: str) -> str:
     size = parse_size(text)
     if not 4096 <= size <= 64 << 20 or size % 4096:
-        raise ValueError(f"{text!r} is not whole blocks of 4K up to 64M")
+        raise ValueError(f"{text!r} is not a multiple of 4K of at most 64M")
     return format_size(size)
 
 
 def _size(text: str) -> str:
     size = parse_size(text)
     if size < 1 << 20 or size % 4096:
-        raise ValueError(f"{text!r} is not a disk's size (at least 1M, whole 4K blocks)")
+        raise ValueError(f"{text!r} is not a disk size (at least 1M, a multiple of 4K)")
     return format_size(size)
 
 
@@ -36,14 +36,14 @@ def _location(text: str) -> str:
     if not text.strip() or not os.path.isdir(path):  # noqa: PTH112
         raise ValueError(f"there is no directory {text!r}")
     if not os.access(path, os.W_OK | os.X_OK):
-        raise ValueError(f"files cannot be made in {path}")
+        raise ValueError(f"files cannot be created in {path}")
     return path
 
 
 def _options(text: str) -> str:
     stripped = text.strip()
     if any(ord(character) < 32 or ord(character) == 127 for character in stripped):
-        raise ValueError(f"{text!r} holds control characters")
+        raise ValueError(f"{text!r} contains control characters")
     try:
         shlex.split(stripped)
     except ValueError as error:
@@ -54,7 +54,7 @@ def _options(text: str) -> str:
 FORMAT = Factor("format", "the image's format", one_of("raw", "qcow2"), ("raw", "qcow2"))
 PREALLOCATION = Factor(
     "preallocation",
-    "what of the image is allocated beforehand: off (sparse), metadata (qcow2), falloc, full (written)",
+    "what is allocated in advance: off (sparse), metadata (qcow2), falloc, full (written)",
     one_of("off", "metadata", "falloc", "full", aliases=_PREALLOCATIONS),
     ("off", "metadata", "falloc", "full"),
 )
@@ -68,7 +68,7 @@ BUS = Factor("bus", "what the disk is attached by (UML: see uml_disk)", one_of(*
 _UML_DISKS = ("ubd", "vhost-user")
 UML_DISK = Factor(
     "uml_disk",
-    "what UML's disk is: its own ubd, or virtio-blk that qemu-storage-daemon serves over vhost-user",
+    "the kind of disk in UML: its own ubd, or virtio-blk served by qemu-storage-daemon over vhost-user",
     one_of(*_UML_DISKS),
     _UML_DISKS,
 )
@@ -83,12 +83,12 @@ FILESYSTEM = Factor("filesystem", "what the disk is formatted with", one_of(*FIL
 MKFS = Factor("mkfs", "options for mkfs, e.g. '-b 1024'", _options, ("defaults",))
 MOUNT = Factor(
     "mount",
-    r"options for mounting the disk in the guest, e.g. sync (a comma inside is written \,)",
+    r"mount options of the disk in the guest, e.g. sync (write a comma inside as \,)",
     _options,
     ("defaults", "sync", "barrier=0"),
 )
 BLOCK_SIZE = Factor(
-    "block_size", "bytes the workload moves at once, e.g. 4K or 1M", _block_size, ("64K", "1M")
+    "block_size", "bytes that the workload moves at a time, e.g. 4K or 1M", _block_size, ("64K", "1M")
 )
 # What every guest's disk can be given, what only QEMU's can, and what of it is left where the disk is a directory.
 EVERY_GUEST = (PREALLOCATION, LOCATION, SIZE, FILESYSTEM, MKFS, MOUNT)

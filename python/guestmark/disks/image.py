@@ -29,7 +29,7 @@ _sources: dict[tuple[str, str, int], Path] = {}
 
 
 class Allocation:
-    """Giving an image its place on the disk, in a thread: gigabytes of it take a second, a boot takes longer."""
+    """Allocates an image in a thread: gigabytes take a second, and a boot takes longer."""
 
     def __init__(self, allocate: Callable[[Path], None], path: Path) -> None:
         self._error: OSError | None = None
@@ -45,7 +45,7 @@ class Allocation:
             self._error = error
 
     def wait(self) -> None:
-        """Until it is done. Raises the `OSError` that it failed with."""
+        """Waits until it is done. Raises the `OSError` with which it failed."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -53,7 +53,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that exists. `prepared_s` is how long making it held things up, `from_template` whether it is a copy."""
+    """An existing image. `prepared_s` is the delay that creating it caused; `from_template` is true for a copy."""
 
     spec: DiskSpec
     path: Path
@@ -82,7 +82,7 @@ class Image:
         return replace(self, prepared_s=self.prepared_s + time.monotonic() - begin, allocation=None)
 
     def flush(self) -> float:
-        """Writes the image and its directory to the host's disk (fsync); seconds it took."""
+        """Flushes the image and its directory to the host's disk (fsync); returns the seconds that took."""
         begin = time.monotonic()
         for path, flags in ((self.path, os.O_RDONLY), (self.path.parent, os.O_RDONLY | os.O_DIRECTORY)):
             fd = os.open(path, flags)
@@ -93,7 +93,7 @@ class Image:
         return time.monotonic() - begin
 
     def allocated_bytes(self) -> int:
-        """Bytes the image occupies on the host's disk."""
+        """Bytes that the image occupies on the host's disk."""
         files = self.path.rglob("*") if self.path.is_dir() else (self.path,)
         return sum(file.stat().st_blocks for file in files) * 512
 
@@ -133,7 +133,7 @@ class Image:
 
 @contextmanager
 def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tuple[Image, ...]]:
-    """Makes fresh images for one trial; leaving the context removes them. A kill leaves nothing either.
+    """Makes fresh images for one trial; they are removed when the block ends, or when the process is killed.
 
     Where the store keeps, those of a context that is left by an exception stay.
 
@@ -173,14 +173,14 @@ def _directory(spec: DiskSpec, directories: list[Path]) -> Path:
     parent = store().directory(spec.location)
     path = Path(tempfile.mkdtemp(prefix="guestmark-trial-", dir=parent))
     directories.append(path)
-    if spec.tree:  # what is in it may be another user's, who must get there
+    if spec.tree:  # its files may belong to another user, who must be able to enter
         for directory in (parent, path):
             directory.chmod(0o711)
     return path
 
 
 def _plain(spec: DiskSpec, directories: list[Path]) -> Image:
-    """The host's own disk: a directory, with a copy of the tree when there is one."""
+    """The host's own disk: a directory, with a copy of the tree if there is one."""
     begin = time.monotonic()
     path = _directory(spec, directories)
     if spec.tree:

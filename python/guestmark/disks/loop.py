@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.disks.spec import DiskSpec
 
-# Before the command of an agent: nobody else sees what it mounts.
+# Put before an agent's command, so that its mounts are private.
 PRIVATE_MOUNTS = ("unshare", "--mount", "--propagation", "private", "--")
-_HINT = "start guestmark as root on a machine with loop devices, or take host_disk=directory"
+_HINT = "start guestmark as root on a machine with loop devices, or use host_disk=directory"
 _DEADLINE_S = 60.0
 
 
 def why_not() -> str:
-    """Why no image can be mounted on this host; empty when one can. Found out by asking for a loop device, once."""
+    """Why images cannot be mounted on this host, or empty. Found out once, by requesting a loop device."""
     return _why_not(os.geteuid())
 
 
@@ -46,7 +46,7 @@ def _why_not(user: int) -> str:
     if done.returncode == 0:
         return ""
     said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-    return f"this host gives no loop device or no mount namespace: {said}"
+    return f"this host provides no loop device or no mount namespace: {said}"
 
 
 def check() -> None:

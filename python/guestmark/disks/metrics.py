@@ -3,7 +3,7 @@
 from guestmark.core.model import Metric
 
 HOST_WRITTEN = Metric("host_written_bytes", "B")  # that the hypervisor wrote to the images
-HOST_WRITES = Metric("host_writes", "1")  # requests of which they consisted
+HOST_WRITES = Metric("host_writes", "1")  # the number of requests
 WRITES_PER_MB = Metric("host_writes_per_mb", "1/MB")  # of content, 10^6 bytes
 WRITE_AMPLIFICATION = Metric(
     "write_amplification", "ratio"

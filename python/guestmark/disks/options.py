@@ -1,4 +1,4 @@
-"""Mount options that were asked for, held against those that are in force."""
+"""Requested mount options, compared with those in force."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ALWAYS_SHOWN = {
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A mount as the guest's kernel tells it: `options` with all it shows anywhere, `text` as in /proc/mounts."""
+    """A mount as the guest's kernel reports it: `options` from every source, `text` as in /proc/mounts."""
 
     filesystem: str
     text: str
@@ -56,7 +56,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Options that are certainly not in force, and those of which the kernel shows nothing."""
+    """Options that are certainly not in force, and those the kernel does not show."""
 
     refuted: tuple[str, ...]
     unconfirmed: tuple[str, ...]
@@ -83,7 +83,7 @@ def live_options(agent: Agent, device: str, directory: str) -> Live:
 
 
 def compare(asked: str, shown: Iterable[str]) -> Verdict:
-    """What the kernel shows decides; an option it shows nothing about is unconfirmed.
+    """Decides by what the kernel shows; an option it does not show is unconfirmed.
 
     Refuted is: an option that is always shown and is not, one whose opposite or whose name with another value is shown.
     """

@@ -14,7 +14,7 @@ from guestmark.disks.location import in_memory
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
 
 _DIRECT = ("none", "directsync")
-_QCOW2_TABLES = 1.01  # a qcow2 image that is full needs that much more than its content
+_QCOW2_TABLES = 1.01  # the size of a full qcow2 image, relative to its content
 
 
 def check(cells: Sequence[Cell]) -> None:
@@ -36,7 +36,7 @@ def check(cells: Sequence[Cell]) -> None:
                 programs.find(programs.MAKERS[spec.filesystem])
             if spec.cache in _DIRECT and not direct_works(spec.location):
                 raise UsageError(
-                    f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not do"
+                    f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support"
                     f"{' (shared memory does since Linux 6.6)' if in_memory(spec.location) else ''}",
                     hint="choose a directory on a disk with --set location=DIRECTORY, or cache=writeback",
                 )
@@ -45,7 +45,7 @@ def check(cells: Sequence[Cell]) -> None:
 def impossible(cell: Cell) -> str:
     """Why a disk of the cell can never be made or mounted on this host, in one line; empty when all may be.
 
-    What the cell asks for wrongly is said by `check`.
+    Mistakes in what the cell asks for are reported by `check`.
     """
     with contextlib.suppress(UsageError):
         for spec in disks_of(cell):
@@ -62,7 +62,7 @@ def impossible(cell: Cell) -> str:
 
 
 def needed_bytes(trials: Sequence[Sequence[DiskSpec]]) -> int:
-    """Most bytes that images take at one time: the largest target when it is full, and every source of the run."""
+    """The most bytes that images take at any time: the largest target when full, plus every source of the run."""
     targets = [
         round(spec.size * (_QCOW2_TABLES if spec.format == "qcow2" else 1))
         for specs in trials
@@ -76,7 +76,7 @@ def needed_bytes(trials: Sequence[Sequence[DiskSpec]]) -> int:
 def free_bytes(location: str) -> int:
     """Bytes that can be written there; files in memory also need memory that is free."""
     stats = os.statvfs(location)
-    # One that has no size of its own, such as ramfs, says 0.
+    # A filesystem without a size of its own, such as ramfs, reports 0.
     free = stats.f_bavail * stats.f_frsize if stats.f_blocks else 1 << 63
     if in_memory(location):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -86,7 +86,7 @@ def free_bytes(location: str) -> int:
 
 
 def direct_works(location: str) -> bool:
-    """Whether a file there can be opened with O_DIRECT, found out by doing it."""
+    """Whether a file there can be opened with O_DIRECT; tried, not guessed."""
     descriptor, name = tempfile.mkstemp(prefix="guestmark-direct-", dir=location)
     try:
         os.close(os.open(name, os.O_RDWR | os.O_DIRECT))

@@ -1,4 +1,4 @@
-"""The programs that make and check images: found, run with a deadline, their complaints passed on."""
+"""The programs that make and check images: finding them, running them with a deadline, passing on their errors."""
 
 import os
 import shutil

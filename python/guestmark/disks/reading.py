@@ -1,4 +1,4 @@
-"""Reading a file of a disk image past any guest, with the filesystem's own tools."""
+"""Reading a file from a disk image without a guest, with the filesystem's own tools."""
 
 from __future__ import annotations
 

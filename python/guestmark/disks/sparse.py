@@ -1,4 +1,4 @@
-"""Copying and allocating image files cheaply: by reference where the filesystem can, else only what is not a hole."""
+"""Copying and allocating image files cheaply: by reference where possible, else without the holes."""
 
 import errno
 import fcntl
@@ -65,7 +65,7 @@ def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def allocate(path: Path) -> None:
-    """Gives every hole of the file its place on the disk, without writing."""
+    """Allocates every hole of the file without writing to it."""
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
@@ -86,5 +86,5 @@ def _copy_range(read: int, write: int, start: int, end: int) -> None:
     while start < end:
         count = os.sendfile(write, read, start, end - start)
         if count == 0:
-            raise OSError(errno.EIO, "the template became shorter while it was copied")
+            raise OSError(errno.EIO, "the template shrank while it was copied")
         start += count

@@ -1,6 +1,6 @@
-"""What disks a cell wants: frozen descriptions, derived from the cell's workload and its factors alone.
+"""The disks of a cell: frozen descriptions, derived only from the cell's workload and factors.
 
-A workload says in its parameters which disks it needs, so that a stored plan says it too:
+A workload states in its parameters which disks it needs, so that a stored plan has it too:
 `params["disks"] = [{"role": "target"}, {"role": "source", "size": "1500M", "content": "random"}]`. The factors of the
 cell (`guestmark.disks.factors`) shape the target disk; a source disk is plain, raw and read-only.
 """
@@ -93,8 +93,8 @@ def disks_of(cell: Cell) -> tuple[DiskSpec, ...]:
     """The disks of a cell, in the order in which they are attached: what its workload's parameters ask for, else one
     target when the cell has any disk factor, else none.
 
-    Levels of factors win over what the workload says, which wins over `DEFAULTS`. Raises `UsageError` for combinations
-    that cannot be made.
+    Levels of factors override the workload, which overrides `DEFAULTS`. Raises `UsageError` for impossible
+    combinations.
     """
     needs = cell.workload.params.get("disks")
     if needs is None:
@@ -153,13 +153,13 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
 def _check(disk: DiskSpec, cell: Cell) -> None:
     if disk.format == "raw" and disk.preallocation == "metadata":
         raise UsageError(
-            f"{cell.id}: preallocation=metadata needs format=qcow2, a raw image has no metadata",
-            hint="take preallocation=off (sparse), falloc or full, or exclude the combination",
+            f"{cell.id}: preallocation=metadata needs format=qcow2, because a raw image has no metadata",
+            hint="use preallocation=off (sparse), falloc or full, or exclude the combination",
         )
     if disk.loop and (disk.cache not in _LOOP_CACHES or disk.filesystem == NO_FILESYSTEM):
         raise UsageError(
             f"{cell.id}: a loop device on the host has a filesystem, and cache=writeback or cache=none",
-            hint="take one of these, or exclude the combination",
+            hint="use one of these, or exclude the combination",
         )
     if disk.size % 4096:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Where images live while a run lasts: one directory in each location, removed when the run ends, however it ends.
+"""Where the images of a run are kept: one directory in each location, removed however the run ends.
 
 A keeper, the agent's `supervise` mode around a sleeping process, holds the read end of a pipe whose write end only this
 process has; when this process ends, even by SIGKILL, the keeper removes the directory.
@@ -24,7 +24,9 @@ class Store:
     """The directories of this run's images, and an agent on this host that fills and checks them."""
 
     def __init__(self) -> None:
-        self.keep = False  # of trials that fail or are interrupted; set before the first directory is made
+        self.keep = (
+            False  # keep images of failed or interrupted trials; set before the first directory is made
+        )
         self.left: list[Path] = []  # what was kept
         self._lock = threading.Lock()
         self._kept: list[tuple[Path, int, subprocess.Popen[bytes] | None]] = []
@@ -49,7 +51,7 @@ class Store:
         return self._agent
 
     def close(self) -> None:
-        """Removes the directories but for what is kept. May be called twice; the store can be used again."""
+        """Removes the directories except for what is kept. May be called twice; the store can be used again."""
         if self._agent is not None:
             self._agent.close()
             self._agent = None

@@ -81,7 +81,7 @@ def _format(spec: DiskSpec, raw: Path) -> None:
 
 def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...]) -> None:
     if maker == "mke2fs":
-        # Nothing is left for the kernel to initialise behind the measurement's back.
+        # The kernel must not have anything left to initialise during the measurement.
         lazy = () if "-E" in spec.mkfs_options else ("-E", "lazy_itable_init=0,lazy_journal_init=0")
         arguments = ("-q", "-F", "-t", spec.filesystem, *lazy)
     else:
@@ -96,7 +96,7 @@ def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...])
 
 
 def _check_map(image: Path, spec: DiskSpec) -> None:
-    """Every cluster has its place in the file. Raises `AttestationError` when some have not."""
+    """Checks that every cluster is allocated in the file. Raises `AttestationError` otherwise."""
     extents = json.loads(programs.run("qemu-img", "map", "--output=json", str(image)))
     mapped = sum(extent["length"] for extent in extents if "offset" in extent)
     if mapped != spec.size:
@@ -106,7 +106,7 @@ def _check_map(image: Path, spec: DiskSpec) -> None:
 
 
 def _forget_old(directory: Path) -> None:
-    """The most recently used ones stay."""
+    """Keeps only the most recently used ones."""
     by_use = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in by_use[_KEPT:]:
         path.unlink(missing_ok=True)

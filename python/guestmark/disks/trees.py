@@ -1,4 +1,4 @@
-"""Filesystems that hold something from the start: what mkfs is told so that a directory's content is in the image.
+"""Filesystems with initial content: the mkfs arguments that put a directory's content into the image.
 
 mke2fs makes a hole of every block that is zero, but a log that a server has written full of zeroes is no hole: writing
 to it later would be another thing in the guest than on the host. So mke2fs is given marks for these blocks, and in the
@@ -37,7 +37,7 @@ def check_fits(tree: Path, spec: DiskSpec) -> None:
     if size >= spec.size:
         raise MachineError(
             f"{size / 1e6:.0f} MB of prepared files do not fit on a disk of {format_size(spec.size)}",
-            hint="take a larger disk (--set size=4G) or less data",
+            hint="use a larger disk (--set size=4G) or less data",
         )
 
 

@@ -1,4 +1,4 @@
-"""Blocks: every cell once, in random order, always the same order for the same seed."""
+"""Blocks: every cell once, in a random order that depends only on the seed."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from guestmark.core.model import Cell, Trial
 def order_of(seed: int, block: int, cells: Sequence[Cell]) -> list[Cell]:
     """The cells in the random order of `block`.
 
-    It depends on nothing but the arguments, so a resumed run goes on in the order it would have had.
+    Depends only on the arguments, so a resumed run continues in the original order.
     """
     shuffled = list(cells)
     random.Random(f"{seed}:{block}").shuffle(shuffled)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Counting:
-    """Sums of differences. A reading that fails (the guest has been switched off) takes its iteration out."""
+    """Sums of differences. If a reading fails (the guest was shut down), its iteration is left out."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -22,11 +22,11 @@ class Counting:
         self._iterations = 0
 
     def begin(self) -> None:
-        """An iteration is about to begin."""
+        """Reads the counters before an iteration."""
         self._before = self._read()
 
     def end(self) -> None:
-        """It has ended."""
+        """Reads the counters after the iteration."""
         after = self._read()
         went_on = {name: after[name] - value for name, value in self._before.items() if name in after}
         if went_on:

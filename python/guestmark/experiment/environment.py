@@ -43,7 +43,7 @@ def record_environment(
     agent: Path | None = None,
     root: Path = Path("/"),
 ) -> dict[str, Any]:
-    """What the host is, as a JSON-representable dict; what cannot be found out is absent.
+    """A description of the host, as a JSON-representable dict; unknown facts are absent.
 
     `argv` is guestmark's command line (default: this process's), `programs` (default: those of the platforms) are
     asked for their version when they are installed, `agent` is the agent's binary, whose hash is recorded. `root` is
@@ -93,7 +93,7 @@ def _line(file: Path) -> str:
 
 
 def _processor(root: Path) -> dict[str, Any]:
-    """Of the first processor; the flags as a short hash too, since nobody compares 130 words by eye."""
+    """The first processor; its flags also as a short hash, because nobody compares 130 words by eye."""
     fields: dict[str, str] = {}
     for line in _text(root / "proc/cpuinfo").split("\n\n", 1)[0].splitlines():
         name, _, value = line.partition(":")
@@ -146,7 +146,7 @@ def _memory(file: Path) -> dict[str, int]:
 
 
 def _disks(folder: Path) -> list[dict[str, Any]]:
-    """The block devices that have a size and are not made of files or memory."""
+    """The block devices that have a size and are not backed by files or memory."""
     found = []
     for device in sorted(folder.glob("*")):
         sectors = _line(device / "size")
@@ -173,7 +173,7 @@ def _vendor(device: Path) -> str:
 
 
 def _filesystems(mounts: Path) -> dict[str, Any]:
-    """What the directories are on that images and host files usually go to: the last mount that holds each."""
+    """The filesystems of the directories that images and host files usually go to."""
     live = [line.split(" ") for line in _text(mounts).splitlines()]
     found = {}
     for directory in _DIRECTORIES:
@@ -237,7 +237,7 @@ def _programs() -> Iterable[str]:
 
 
 def _versions(programs: Iterable[str]) -> dict[str, str]:
-    """First line of what each installed program says to --version; they are asked at the same time."""
+    """The first line that each installed program prints for --version; all are run at the same time."""
     started = {}
     for program in programs:
         if path := shutil.which(program):

@@ -1,4 +1,4 @@
-"""How long a plan takes here: from earlier runs in the ledger, else from what the plan declares."""
+"""How long a plan takes here: from earlier runs in the ledger, else from the plan's own figures."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from guestmark.core.units import format_duration
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
-RUNS = 5  # earlier runs that are looked at, the newest ones
+RUNS = 5  # how many of the newest runs to use
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Estimate:
 
     block_s: float
     blocks: int
-    exactly: bool  # the number of blocks is fixed
+    exactly: bool  # whether the number of blocks is fixed
     measured: int
     declared: int
     unknown: int
     max_blocks: int
     time_limit_s: float
-    scale: float = 1.0  # of the plan; what it declares is meant for 1
+    scale: float = 1.0  # of the plan; its declared costs are for scale 1
 
     @property
     def blocks_in_time(self) -> int:

@@ -1,4 +1,4 @@
-"""Ctrl-C and its relatives: the first one ends the run in order, the second one at once."""
+"""Ctrl-C and related signals: the first stops the run in an orderly way, the second at once."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ def _tell(text: str) -> None:
 
 
 class Interruption:
-    """Whether the user wants to stop. A signal interrupts only what runs inside `armed()`; else it is remembered."""
+    """Whether the user wants to stop. A signal interrupts only code inside `armed()`; otherwise it is remembered."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -33,14 +33,14 @@ class Interruption:
             _tell("\x1b[?25h" if os.isatty(2) else "")
             os._exit(130)
         self.received = signal.Signals(number)
-        _tell("\nguestmark: stopping in order; interrupt again to stop at once\n")
+        _tell("\nguestmark: stopping; interrupt again to stop at once\n")
         if self._armed:
             self._armed = False
             raise Interrupted
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handles the signals while inside. SIGHUP stays ignored under nohup."""
+        """Handles the signals inside the block. SIGHUP stays ignored under nohup."""
         previous = {number: signal.getsignal(number) for number in SIGNALS}
         for number, handler in previous.items():
             if handler is not signal.SIG_IGN or number == signal.SIGTERM:
@@ -53,7 +53,7 @@ class Interruption:
 
     @contextmanager
     def armed(self) -> Iterator[None]:
-        """The first signal raises `Interrupted` inside, also when it has come already."""
+        """Inside, the first signal raises `Interrupted`, even if it arrived earlier."""
         self._armed = True
         try:
             if self.received is not None:

@@ -1,7 +1,7 @@
-"""What the host went through while a trial was measured.
+"""What happened on the host while a trial was measured.
 
 Counters of the kernel are read before and after; reading takes well under a millisecond and nothing runs in
-between. What a host cannot tell is absent from the result, never zero.
+between. What a host cannot report is absent from the result, never zero.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NoiseRecorder:
         return self._result
 
     def result(self) -> dict[str, Any]:
-        """What the last recording found; empty before its end."""
+        """The result of the last recording; empty until it has ended."""
         return self._result
 
     def _read(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _throttled(folder: Path) -> int | None:
 
 
 def _frequency(root: Path) -> float | None:
-    """Frequency in MHz of the fastest processor now: that of one that works, whatever the idle ones do."""
+    """Current frequency in MHz of the fastest processor, which is a busy one, whatever the idle ones do."""
     folder = root / "sys/devices/system/cpu"
     found = [
         int(text) / 1000
@@ -216,7 +216,7 @@ def _add_threads(
     after: Mapping[str, tuple[int, int]],
     elapsed: float,
 ) -> None:
-    """Threads started meanwhile count from zero; what threads did that ended meanwhile is not known any more."""
+    """Threads started in between count from zero; those that ended in between are lost."""
     if not after:
         return
     ran = sum(run_ns - before.get(thread, (0, 0))[0] for thread, (run_ns, _) in after.items())

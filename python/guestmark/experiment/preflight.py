@@ -1,4 +1,4 @@
-"""Before anything is measured, in one pass: which cells can run here, what is left out and why, and remarks."""
+"""One pass before anything is measured: which cells can run here, what is left out and why, and remarks."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ Probe = Callable[[list[Platform]], Mapping[str, Usable | Unusable]]
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What can be measured: `plan` has baselines that can be used, `cells` are those of it that will run.
+    """What can be measured: a `plan` with usable baselines, and those of its `cells` that will run.
 
     `left_out` is what was found to be impossible now; `notes` are remarks for the user.
     """
@@ -54,7 +54,7 @@ def examine(plan: Plan, probe: Probe) -> Readiness:
 def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readiness:
     """Examines a stored plan that is resumed; `known` is what was left out when it began, and stays so.
 
-    Raises `PlatformUnusableError` for a baseline that cannot be used any more: its comparisons cannot change sides.
+    Raises `PlatformUnusableError` for a baseline that can no longer be used, because it cannot be replaced midway.
     """
     cells = runnable(plan.cells, known)
     check_requests(plan, cells)
@@ -161,7 +161,7 @@ def _shortage(cells: Sequence[Cell]) -> PlatformUnusableError | None:
 
 
 def impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """Cells that can never be filled on this host, for what their workload or their disks need."""
+    """Cells that can never be measured on this host because of what their workload or disks need."""
     return tuple(
         LeftOut(str(cell.platform), reason, cell=cell.id)
         for cell in cells
@@ -217,7 +217,7 @@ def remarks_on(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     if errors:
         kind = UsageError if any(isinstance(error, UsageError) for error in errors) else GuestmarkError
         told = [f"{error.message}{f' ({error.hint})' if error.hint else ''}" for error in errors]
-        raise kind(f"the plan cannot be measured here, for {len(errors)} reasons", hint="\n".join(told))
+        raise kind(f"the plan cannot be measured here for {len(errors)} reasons", hint="\n".join(told))
     return list(dict.fromkeys(remarks))
 
 

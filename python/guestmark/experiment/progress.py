@@ -1,4 +1,4 @@
-"""What an experiment tells while it runs."""
+"""What an experiment reports while it runs."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -20,15 +20,15 @@ class Estimate:
 
 
 class Observer(Protocol):
-    """Receives what happens, in this order; must be quick, as it runs between the measurements."""
+    """Is told what happens, in this order; must be quick, because it runs between measurements."""
 
     wants_estimates: bool  # whether `block_ended` is worth an analysis when the number of blocks is fixed
 
     def started(self, plan: Plan, blocks: int) -> None:
-        """The run begins, or goes on after `blocks` blocks."""
+        """The run starts, or continues after `blocks` blocks."""
 
     def trial_started(self, cell: Cell, block: int) -> None:
-        """A machine for `cell` is asked for."""
+        """A machine for `cell` is about to be started."""
 
     def phase(self, name: str) -> None:
         """What the trial does now: booting, preparing, warming up, measuring."""
@@ -44,7 +44,7 @@ class Observer(Protocol):
 
 
 class Silent:
-    """Tells nobody."""
+    """An observer that ignores everything."""
 
     wants_estimates = False
 

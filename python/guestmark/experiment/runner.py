@@ -56,7 +56,7 @@ def run(
 
 @contextmanager
 def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
-    """The outer guests that nested cells of one block share; they have gone at its end."""
+    """The outer guests that nested cells of one block share; they are stopped when the block ends."""
     nested = [cell for cell in map(workloads.started_for, cells) if cell.platform.nested]
     if not nested:
         yield
@@ -68,7 +68,7 @@ def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
 
 
 class _Loop:
-    """The state of a running experiment; everything it decides follows from the plan and the trials."""
+    """The state of a running experiment; all its decisions follow from the plan and the trials."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _Loop:
         return last + 1
 
     def _decide(self, blocks: int) -> stopping.Decision:
-        if not self._trials:  # spares the first trial the import of what analyses
+        if not self._trials:  # keeps the import of the analysis out of the first trial
             return stopping.Decision(None, self._plan.policy.blocks, None)
         if self._plan.policy.blocks is not None and not self._estimate_due():
             left = self._plan.policy.blocks - blocks
@@ -135,7 +135,7 @@ class _Loop:
         return decision
 
     def _estimate_due(self) -> bool:
-        """Whether estimates are wanted that decide nothing: not when they would take much of the run's time."""
+        """Whether to compute estimates for display only: not if they would take a notable share of the run's time."""
         return self._observer.wants_estimates and time.monotonic() >= self._next_estimate
 
     def _trial(self, cell: Cell, block: int, order: int) -> None:

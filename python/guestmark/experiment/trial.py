@@ -1,4 +1,4 @@
-"""One trial: a fresh machine, attested, the workload run on it, and everything that is known about it kept."""
+"""One trial: start a fresh machine, attest it, run the workload, and keep everything known about it."""
 
 import time
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class Slot:
 
 @dataclass(slots=True)
 class _Record:
-    """What is gathered while the trial goes on, so that a failure keeps what there was."""
+    """What is collected during the trial, so that a failed trial keeps what there was."""
 
     measurements: tuple[Measurement, ...] = ()
     warmups: tuple[Measurement, ...] = ()
@@ -114,7 +114,7 @@ def _measure(
 ) -> None:
     from guestmark.experiment.noise import NoiseRecorder
 
-    # Leaving `armed` comes before leaving the machine: its end is not to be interrupted.
+    # `armed` is left before the machine is, because stopping a machine must not be interrupted.
     with interruption.armed():
         started = workloads.started_for(slot.cell)
         observer.phase("booting" if started.platform.is_guest else "starting")
@@ -202,7 +202,7 @@ def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
 
 
 def _clean_up(workload: workloads.Workload, machine: "Machine", record: _Record) -> None:
-    """Cleans up without hiding why the trial failed: a dead machine needs no cleaning."""
+    """Cleans up without hiding why the trial failed; a dead machine needs no clean-up."""
     try:
         workload.cleanup(machine)
     except (AgentError, WorkloadError) as error:

@@ -1,6 +1,6 @@
-"""Runs and trials, kept as soon as they exist.
+"""Runs and trials, stored as soon as they exist.
 
-`open_ledger` is the way in; SQLAlchemy is imported only when it is called.
+`open_ledger` is the entry point; SQLAlchemy is imported only when it is called.
 """
 
 from __future__ import annotations

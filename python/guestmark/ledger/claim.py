@@ -2,7 +2,7 @@
 
 The claim is an open-file-description lock of the operating system on one byte of a file beside the database,
 the byte chosen by the run's id. The kernel drops it when its owner dies, in whatever way, so a killed run can
-always be resumed and nothing has to guess whether a process id still means the same process. The lock file
+always be resumed, and nothing has to guess whether a process id still refers to the same process. The lock file
 itself stays; it is empty.
 """
 
@@ -57,7 +57,7 @@ def is_claimed(lock_file: Path, run_id: str) -> bool:
     """Whether any process (this one included) holds the claim on `run_id` now."""
     try:
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # never claimed, or not ours to look at
+    except OSError:  # never claimed, or not accessible to us
         return False
     try:
         answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK, run_id))

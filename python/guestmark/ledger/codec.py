@@ -1,4 +1,4 @@
-"""Plans and trials to stored text and back, exactly.
+"""Exact conversion of plans and trials to stored text and back.
 
 JSON in pure ASCII: strings that are not valid Unicode (a file name or an environment variable with a stray
 byte) travel as escaped surrogates, which neither msgspec's own JSON nor a database's text type would take.
@@ -77,7 +77,7 @@ def _converted(stored: Any, kind: type[T], what: str) -> T:
 def _unreadable(what: str, error: Exception) -> LedgerError:
     return LedgerError(
         f"{what} in the ledger cannot be read: {error}",
-        hint="It is damaged or from another version of guestmark; the other runs are not affected.",
+        hint="it is damaged or from another version of guestmark; other runs are not affected",
     )
 
 
@@ -87,7 +87,7 @@ def pack_console(console: str) -> bytes:
 
 
 def unpack_console(stored: bytes) -> str:
-    """Inverse of `pack_console`; a damaged console is said so and costs nothing else."""
+    """Inverse of `pack_console`; a damaged console is reported in its place and affects nothing else."""
     if not stored:
         return ""
     try:

@@ -46,13 +46,13 @@ def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) 
         if url.get_backend_name() != "sqlite":
             return _connect_server(url)
         if not url.database or url.database == ":memory:":
-            raise LedgerError("A ledger in memory would keep nothing.", hint="Give a file: sqlite:///FILE.")
+            raise LedgerError("a ledger in memory would keep nothing", hint="give a file: sqlite:///FILE")
         where = url.database
     try:
         # Links are followed, so that a ledger has one name and a run in it one claim.
         file = (default_path() if where is None else Path(where).expanduser()).resolve()
     except (OSError, RuntimeError) as error:
-        raise LedgerError(f"The ledger {where or ''} cannot be found: {error}", hint=OTHER) from error
+        raise LedgerError(f"the ledger {where or ''} cannot be found: {error}", hint=OTHER) from error
     return _connect_file(file, writable, busy_timeout_s)
 
 
@@ -69,7 +69,7 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> Store:
             if fresh:
                 _make_tables(engine)
             else:
-                with engine.connect() as connection:  # finds out now rather than at the first trial
+                with engine.connect() as connection:  # fail now rather than at the first trial
                     connection.exec_driver_sql("SELECT id FROM runs LIMIT 1").all()
     except LedgerError:
         engine.dispose()
@@ -78,19 +78,19 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> Store:
 
 
 def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
-    """Whether the tables are still to be made. Raises `LedgerError` for files that are not ours,
+    """Whether the tables still have to be made. Raises `LedgerError` for files that are not ours,
     unchanged.
     """
     if file.is_dir():
         raise LedgerError(
-            f"{file} is a directory, not a ledger.", hint=f"Try --ledger {file / 'ledger.sqlite'}."
+            f"{file} is a directory, not a ledger", hint=f"try --ledger {file / 'ledger.sqlite'}"
         )
     if file.exists() and not file.is_file():
-        raise LedgerError(f"{file} is not a file, so not a ledger.", hint="Give a file with --ledger FILE.")
+        raise LedgerError(f"{file} is not a file, so not a ledger", hint="choose a file with --ledger FILE")
     if not file.exists():
         if not writable:
             raise LedgerError(
-                f"There is no ledger at {file}.", hint="`guestmark exec` makes one with its first run."
+                f"there is no ledger at {file}", hint="`guestmark exec` makes one with its first run"
             )
         _make_file(file)
         return True
@@ -103,8 +103,8 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
         return True
     if kind != APPLICATION_ID:
         raise LedgerError(
-            f"{file} is another program's SQLite database, not a ledger.",
-            hint="Nothing was changed in it. Give another file with --ledger FILE.",
+            f"{file} is another program's SQLite database, not a ledger",
+            hint="it was not changed; choose another file with --ledger FILE",
         )
     _check_version(version, str(file))
     return False
@@ -130,7 +130,7 @@ def _identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[int, i
 
 def _look(uri: str, busy_timeout_s: float) -> tuple[int, int, int]:
     with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)) as probe:
-        probe.execute("BEGIN")  # all three of one moment: another process may be making the tables
+        probe.execute("BEGIN")  # read all three at one moment: another process may be making the tables
         kind = probe.execute("PRAGMA application_id").fetchone()[0]
         version = probe.execute("PRAGMA user_version").fetchone()[0]
         tables = probe.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -140,11 +140,13 @@ def _look(uri: str, busy_timeout_s: float) -> tuple[int, int, int]:
 def _check_version(version: int, where: str) -> None:
     if version > SCHEMA_VERSION:
         raise LedgerError(
-            f"The ledger {where} was written by a newer guestmark (schema {version}, not {SCHEMA_VERSION}).",
-            hint="Update guestmark. " + OTHER,
+            f"the ledger {where} was written by a newer guestmark (schema {version}, not {SCHEMA_VERSION})",
+            hint="update guestmark, " + OTHER,
         )
     if version < 1:
-        raise LedgerError(f"The ledger {where} has no schema version.", hint="It is damaged. " + OTHER)
+        raise LedgerError(
+            f"the ledger {where} is damaged: it has no schema version", hint="repair it, " + OTHER
+        )
 
 
 def _make_file(file: Path) -> None:
@@ -157,7 +159,7 @@ def _make_file(file: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
     try:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    except FileExistsError:  # another guestmark was quicker
+    except FileExistsError:  # another guestmark was faster
         return
 
 
@@ -208,8 +210,8 @@ def _make_tables(engine: Engine) -> None:
         raw.close()
     if mode != "wal":
         raise LedgerError(
-            "The ledger's file system does not support write-ahead logging.",
-            hint="Give a file on a local file system with --ledger FILE.",
+            "the ledger's filesystem does not support write-ahead logging",
+            hint="choose a file on a local filesystem with --ledger FILE",
         )
     with engine.execution_options(**{WRITING: True}).begin() as connection:
         metadata.create_all(connection, tables=[t for t in metadata.sorted_tables if t is not schema])
@@ -226,13 +228,13 @@ def _connect_server(url: URL) -> Store:
         engine = create_engine(url, pool_pre_ping=True)
     except (NoSuchModuleError, ModuleNotFoundError, ArgumentError) as error:
         raise LedgerError(
-            f"No driver for the ledger {shown}: {error}",
-            hint="Install it into guestmark's environment; for PostgreSQL: psycopg, with postgresql+psycopg://….",
+            f"there is no driver for the ledger {shown}: {error}",
+            hint="install it into guestmark's environment; for PostgreSQL: psycopg, with postgresql+psycopg://…",
         ) from error
     if engine.dialect.name != "postgresql":
         raise LedgerError(
-            f"The ledger {shown} is on a kind of server that guestmark does not know.",
-            hint="Use SQLite (a file) or PostgreSQL.",
+            f"the ledger {shown} is on a kind of server that guestmark does not support",
+            hint="use SQLite (a file) or PostgreSQL",
         )
     try:
         with explained(shown, "opening it"), engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""What SQLite and the operating system say, turned into what the user can do."""
+"""Translates errors of SQLite and the operating system into advice for the user."""
 
 import errno
 import os
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 from guestmark.core.errors import LedgerError
 
-OTHER = "Or give another ledger with --ledger FILE."
+OTHER = "or choose another ledger with --ledger FILE"
 
 
 def not_a_database(path: str) -> LedgerError:
-    """The file is something else altogether."""
+    """The error for a file that is not a database."""
     return LedgerError(
-        f"{path} is not a ledger: it is not an SQLite database.",
-        hint="Nothing was changed in it. Give another file with --ledger FILE.",
+        f"{path} is not a ledger: it is not an SQLite database",
+        hint="it was not changed; choose another file with --ledger FILE",
     )
 
 
@@ -33,35 +33,38 @@ def explain(error: BaseException, where: str, doing: str) -> LedgerError:
     if isinstance(cause, OSError):
         return _explain_os(cause, where, doing)
     if not isinstance(cause, sqlite3.Error):
-        return LedgerError(f"The ledger {where} failed while {doing}: {_first_line(cause)}", hint=OTHER)
+        return LedgerError(f"the ledger {where} failed while {doing}: {_first_line(cause)}", hint=OTHER)
     table = {
         sqlite3.SQLITE_FULL: (
-            f"No space is left for the ledger {where}: failed while {doing}.",
-            "Free some space; what is already in the ledger is safe.",
+            f"no space is left for the ledger {where}: failed while {doing}",
+            "free some space; what is already in the ledger is safe",
         ),
         sqlite3.SQLITE_IOERR: (
-            f"The ledger {where} could not be written or read ({_first_line(cause)}): failed while {doing}.",
-            "Look for a full disk, a file size limit (ulimit -f) or a failing disk; "
-            "what is already in the ledger is safe.",
+            f"the ledger {where} could not be written or read ({_first_line(cause)}): failed while {doing}",
+            "look for a full disk, a file size limit (ulimit -f) or a failing disk; "
+            "what is already in the ledger is safe",
         ),
         sqlite3.SQLITE_BUSY: (
-            f"The ledger {where} is locked by another process: failed while {doing}.",
-            "Wait for the other program (an open sqlite3 shell, perhaps) or end it. " + OTHER,
+            f"the ledger {where} is locked by another process: failed while {doing}",
+            "wait for the other program (an open sqlite3 shell, perhaps) or stop it, " + OTHER,
         ),
         sqlite3.SQLITE_READONLY: (
-            f"The ledger {where} cannot be written to: failed while {doing}.",
-            "Make the file and its directory writable for you. " + OTHER,
+            f"the ledger {where} cannot be written to: failed while {doing}",
+            "make the file and its directory writable for you, " + OTHER,
         ),
-        sqlite3.SQLITE_PERM: (f"The ledger {where} may not be accessed: failed while {doing}.", OTHER),
+        sqlite3.SQLITE_PERM: (
+            f"the ledger {where} may not be accessed: failed while {doing}",
+            OTHER.removeprefix("or "),
+        ),
         sqlite3.SQLITE_CANTOPEN: (
-            f"The ledger {where} cannot be opened: failed while {doing}.",
-            "The file and its directory must be writable for you and have space. " + OTHER,
+            f"the ledger {where} cannot be opened: failed while {doing}",
+            "make the file and its directory writable for you and free some space, " + OTHER,
         ),
         sqlite3.SQLITE_CORRUPT: (
-            f"The ledger {where} is damaged ({_first_line(cause)}): failed while {doing}.",
-            f"Save what can be read: sqlite3 '{where}' .recover | sqlite3 recovered.sqlite",
+            f"the ledger {where} is damaged ({_first_line(cause)}): failed while {doing}",
+            f"save what can be read: sqlite3 '{where}' .recover | sqlite3 recovered.sqlite",
         ),
-        sqlite3.SQLITE_SCHEMA: (f"The ledger {where} is changing: failed while {doing}.", "Try again."),
+        sqlite3.SQLITE_SCHEMA: (f"the ledger {where} is changing: failed while {doing}", "try again"),
     }
     table[sqlite3.SQLITE_LOCKED] = table[sqlite3.SQLITE_BUSY]
     table[sqlite3.SQLITE_PROTOCOL] = table[sqlite3.SQLITE_BUSY]
@@ -72,8 +75,8 @@ def explain(error: BaseException, where: str, doing: str) -> LedgerError:
         message, hint = table[code]
         return LedgerError(message, hint=hint)
     return LedgerError(
-        f"The ledger {where} failed while {doing}: {_first_line(cause)}",
-        hint="It may be damaged or written by another version of guestmark. " + OTHER,
+        f"the ledger {where} failed while {doing}: {_first_line(cause)}",
+        hint="it may be damaged or written by another version of guestmark: repair it, " + OTHER,
     )
 
 
@@ -81,10 +84,10 @@ def _explain_os(error: OSError, where: str, doing: str) -> LedgerError:
     text = os.strerror(error.errno) if error.errno else str(error)
     hint = OTHER
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        hint = "Free some space; what is already in the ledger is safe."
+        hint = "free some space; what is already in the ledger is safe"
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        hint = "Make the file and its directory writable for you. " + OTHER
-    return LedgerError(f"The ledger {where} cannot be used ({text}): failed while {doing}.", hint=hint)
+        hint = "make the file and its directory writable for you, " + OTHER
+    return LedgerError(f"the ledger {where} cannot be used ({text}): failed while {doing}", hint=hint)
 
 
 def _first_line(error: BaseException) -> str:
@@ -94,7 +97,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def explained(where: str, doing: str) -> Iterator[None]:
-    """Turns every database and operating system error inside into `LedgerError`; others pass."""
+    """Turns database and operating system errors in the block into `LedgerError`; others pass through."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def default_path() -> Path:
-    """Where the ledger is when nothing else is said: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
+    """The default place of the ledger: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
     import os
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a ledger holds, as the rest of guestmark sees it. Importing this costs nothing."""
+"""The contents of a ledger as the rest of guestmark sees them. Cheap to import."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ runs = Table(
     Column("created_at", Float(53), nullable=False),
     Column("seed", Text, nullable=False),  # text: seeds may exceed 64 bits
     Column("state", String(64), nullable=False),
-    Column("owner", Text, nullable=False, default=""),  # whom to name when the run is claimed; never trusted
+    Column("owner", Text, nullable=False, default=""),  # shown when the run is claimed; never trusted
     Column("plan", Text, nullable=False),
 )
 
@@ -48,7 +48,7 @@ unusable = Table(
     Column("hint", Text, nullable=False),
 )
 
-# One trial is one row, so that it is there completely or not at all.
+# One trial is one row, so that it is stored completely or not at all.
 trials = Table(
     "trials",
     metadata,

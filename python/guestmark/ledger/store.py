@@ -27,7 +27,7 @@ from guestmark.ledger.model import RunOverview, StoredRun
 
 _CELL = "cell:"  # before the id of a cell among the names of what is left out
 
-_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: nothing to mistake for something else
+_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no characters that look alike
 
 
 class Ledger:
@@ -49,7 +49,7 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Gives the database back; may be called again."""
+        """Releases the database; may be called again."""
         self._engine.dispose()
 
     @contextmanager
@@ -87,7 +87,7 @@ class Ledger:
                 connection.execute(insert(schema.runs).values(id=run_id, **values))
                 _add_environment(connection, run_id, environment)
             return run_id
-        raise LedgerError("No free run id was found.", hint="Is the system's clock standing still?")
+        raise LedgerError("no free run id was found", hint="check that the system's clock is running")
 
     def add_environment(self, run_id: str, environment: Mapping[str, Any]) -> None:
         """Records the environment anew, when a run is resumed: it may be another kernel or another
@@ -121,8 +121,8 @@ class Ledger:
                 )
             except IntegrityError as error:
                 raise LedgerError(
-                    f"Failed while {doing}: the run is not in the ledger, or that trial already is.",
-                    hint="Two guestmarks may be executing the same run; end one of them.",
+                    f"failed while {doing}: the run is not in the ledger, or the trial already is",
+                    hint="stop one of them if two guestmarks are executing the same run",
                 ) from error
 
     def record_left_out(self, run_id: str, entry: LeftOut) -> None:
@@ -136,7 +136,7 @@ class Ledger:
             )
 
     def set_run_state(self, run_id: str, state: RunState) -> None:
-        """Stores how far the run is."""
+        """Stores the state of the run."""
         statement = update(schema.runs).where(schema.runs.c.id == run_id).values(state=RunState(state).value)
         with self._writing(f"storing that run {run_id} is {state}") as connection:
             if connection.execute(statement).rowcount == 0:
@@ -145,7 +145,7 @@ class Ledger:
     # --- reading --------------------------------------------------------------------------------------------
 
     def resolve(self, wanted: str) -> str:
-        """Full id of the run that `wanted` means: an id, its unique beginning or end, or `last`.
+        """The full id of the run that `wanted` refers to: an id, its unique beginning or end, or `last`.
 
         Raises `LedgerError` naming the candidates or the nearest ids.
         """
@@ -153,7 +153,7 @@ class Ledger:
             return self._resolve(connection, wanted)
 
     def load_run(self, wanted: str) -> StoredRun:
-        """The whole run that `wanted` means (see `resolve`)."""
+        """The whole run that `wanted` refers to (see `resolve`)."""
         with self._reading(f"reading run {wanted}") as connection:
             run_id = self._resolve(connection, wanted)
             run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
@@ -172,12 +172,12 @@ class Ledger:
                 .where(schema.environments.c.run_id == run_id)
                 .order_by(schema.environments.c.position)
             ).scalars()
-            plan = codec.load(run.plan, Plan, f"The plan of run {run_id}")
+            plan = codec.load(run.plan, Plan, f"the plan of run {run_id}")
             return StoredRun(
                 id=run_id,
                 plan=plan,
                 environments=tuple(
-                    codec.load(body, dict[str, Any], f"The environment of run {run_id}")
+                    codec.load(body, dict[str, Any], f"the environment of run {run_id}")
                     for body in environments
                 ),
                 seed=int(run.seed),
@@ -188,7 +188,7 @@ class Ledger:
             )
 
     def runs(self) -> list[RunOverview]:
-        """All runs, oldest first. A run whose plan is damaged is listed all the same."""
+        """All runs, oldest first, including those whose plan is damaged."""
         trials = schema.trials
         counts = (
             select(
@@ -211,7 +211,7 @@ class Ledger:
 
     def _overview(self, row: Row[Any]) -> RunOverview:
         try:
-            cells = codec.load(row.plan, Plan, f"The plan of run {row.id}").cells
+            cells = codec.load(row.plan, Plan, f"the plan of run {row.id}").cells
             label = (cells[0].workload.label or cells[0].workload.name) if cells else ""
         except LedgerError:
             cells, label = (), "(the plan is damaged)"
@@ -242,8 +242,8 @@ class Ledger:
         ]
         if len(found) > 1:
             raise LedgerError(
-                f"{wanted!r} may be any of {len(found)} runs: {', '.join(found[-5:])}.",
-                hint="Give more of the id.",
+                f"{wanted!r} may be any of {len(found)} runs: {', '.join(found[-5:])}",
+                hint="give more of the id",
             )
         if not found:
             raise self._missing(connection, wanted, ids)
@@ -253,8 +253,8 @@ class Ledger:
         if ids is None:
             ids = list(connection.execute(select(schema.runs.c.id)).scalars())
         near = get_close_matches(wanted, ids, n=3, cutoff=0.5) or ids[-3:]
-        hint = f"Nearest: {', '.join(near)}. `guestmark runs` lists all." if near else "It holds no runs yet."
-        return LedgerError(f"There is no run {wanted!r} in the ledger {self.where}.", hint=hint)
+        hint = f"nearest: {', '.join(near)}; `guestmark runs` lists all" if near else "it holds no runs yet"
+        return LedgerError(f"there is no run {wanted!r} in the ledger {self.where}", hint=hint)
 
     # --- claims ---------------------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class Ledger:
 
     @contextmanager
     def claim(self, run_id: str) -> Iterator[None]:
-        """This process, and no other, executes the run while inside. A dead owner never blocks.
+        """While inside, this process alone executes the run. A dead owner never blocks.
 
         Raises `LedgerError` naming the owner when another process has it.
         """
@@ -278,8 +278,8 @@ class Ledger:
                     ).first()
                 who = (row.owner if row else "") or "another process"
                 raise LedgerError(
-                    f"Run {run_id} is being executed by {who}.",
-                    hint="Wait for it, or end that process first.",
+                    f"run {run_id} is being executed by {who}",
+                    hint="wait for it, or stop that process first",
                 )
             with self._writing(f"claiming run {run_id}") as connection:
                 connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(owner=owner))
@@ -315,7 +315,7 @@ def _add_environment(connection: Connection, run_id: str, environment: Mapping[s
 
 
 def _trial(row: Row[Any]) -> Trial:
-    what = f"The trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
+    what = f"the trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
     return codec.unpack_trial(row.body, row.console, what)
 
 

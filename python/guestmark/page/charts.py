@@ -1,4 +1,4 @@
-"""What charts show, as data: no colours, no coordinates. Every figure in them is in a table beside, too."""
+"""The data of charts, without colours or coordinates. Every figure in them is also in a table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class SpreadRow:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How the trials of each cell lie: each of them, and where their middle half is."""
+    """The distribution of each cell's trials: every value, and the middle half."""
 
     rows: tuple[SpreadRow, ...]
     axis: str
@@ -73,7 +73,7 @@ class StackRow:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Bars of parts in a fixed order; `letters` stand for them where there are no colours."""
+    """Bars of parts in a fixed order; `letters` replace colours where there are none."""
 
     rows: tuple[StackRow, ...]
     parts: tuple[str, ...]
@@ -83,7 +83,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawing that is made elsewhere, as SVG; made only for formats that can show it."""
+    """A drawing made elsewhere, as SVG, and only for formats that can show it."""
 
     name: str
     svg: Callable[[], str] = field(compare=False)

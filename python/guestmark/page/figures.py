@@ -1,4 +1,4 @@
-"""Numbers for people: a fitting unit, and no more digits than the interval supports. All prefixes
+"""Numbers for display: a suitable unit, and no more digits than the interval supports. All prefixes
 are powers of ten.
 """
 
@@ -32,7 +32,7 @@ def fitting_unit(unit: str, values: Iterable[float]) -> Unit:
     """The unit in which all `values` (in `unit`) read best side by side: the smallest is at least 1, if it
     can be.
 
-    When they are more than four decades apart the largest decides, so that none gets endless digits.
+    If they are more than four decades apart, the largest decides, so that none gets too many digits.
     """
     scale = _SCALES.get(unit)
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
@@ -48,7 +48,7 @@ def fitting_unit(unit: str, values: Iterable[float]) -> Unit:
 
 
 def table_unit(unit: str, values: Iterable[float]) -> Unit:
-    """As `fitting_unit`, but throughputs are MB/s (10^6 bytes a second) wherever that reads well.
+    """Like `fitting_unit`, but throughputs are in MB/s (10^6 bytes per second) wherever that reads well.
 
     People compare disks in MB/s, and so do publications.
     """
@@ -74,7 +74,7 @@ def decimals(half_width: float | None, value: float) -> int:
 
 
 def number(value: float, places: int) -> str:
-    """`value` with so many decimals, thousands set apart from 10 000 on."""
+    """`value` with this many decimals; thousands separated from 10 000 up."""
     rounded = round(value, places) + 0.0  # no minus zero
     text = f"{rounded:.{places}f}"
     return f"{rounded:,.{places}f}".replace(",", " ") if abs(rounded) >= 10_000 else text
@@ -99,7 +99,7 @@ def ratio(value: float, ci: tuple[float, float] | None) -> str:
 
 
 def ratio_decimals(value: float, ci: tuple[float, float] | None) -> int:
-    """Decimals of a ratio: as `decimals`, at most four, since nobody measures better than that."""
+    """Decimals of a ratio: as `decimals`, but at most four, because nobody measures better than that."""
     half = None if ci is None else (ci[1] - ci[0]) / 2
     return min(decimals(half, value), 4)
 
@@ -112,7 +112,7 @@ def percent(share: float) -> str:
 
 
 def heading(metric: Metric, unit: Unit) -> str:
-    """What stands above a column: `wall, ms` for `wall_s`; the name says its unit only once."""
+    """A column heading: `wall, ms` for `wall_s`, so that the unit is named only once."""
     name = metric.name
     if metric.unit in _NAME_SUFFIXES:
         name = name.removesuffix(_NAME_SUFFIXES[metric.unit]) or name
@@ -120,7 +120,7 @@ def heading(metric: Metric, unit: Unit) -> str:
 
 
 def aligned(numbers: Sequence[str]) -> list[str]:
-    """The numbers padded on both sides, so that their decimal points stand under each other."""
+    """The numbers padded on both sides so that their decimal points line up."""
     split = [text.partition(".") for text in numbers]
     whole = max((len(left) for left, _, _ in split), default=0)
     fraction = max((len(point + right) for _, point, right in split), default=0)
@@ -138,7 +138,7 @@ def bar(value: float, largest: float, width: int) -> str:
 def split(lengths: Sequence[float], largest: float, width: int) -> list[int]:
     """How many of `width` characters each part of a bar gets, where a bar of `largest` takes all of them.
 
-    Ends are rounded, not lengths, so that bars are as long as they should be.
+    Ends are rounded rather than lengths, so that the bars have the right total length.
     """
     ends, at = [0], 0.0
     for length in lengths:

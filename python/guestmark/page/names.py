@@ -88,7 +88,7 @@ def _columns(results: Sequence[CellResult]) -> list[tuple[str, list[str]]]:
 
 
 def _short(result: CellResult, workload: WorkloadResult) -> str:
-    """The workload and the levels in which a cell departs from the baseline: `dd full sync`."""
+    """The workload and the levels that differ from the baseline: `dd full sync`."""
     shown = workload.shown
     usual = (workload.baseline or shown[0]).cell
     words = []

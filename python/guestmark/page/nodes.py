@@ -32,7 +32,7 @@ class NoteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark of one line beside the result; warnings and errors limit what it says."""
+    """A one-line remark about the result; warnings and errors limit what it means."""
 
     text: Inline
     kind: NoteKind = NoteKind.SMALL
@@ -40,7 +40,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
-    """A line and what belongs to it, item by item; `lead` may be empty."""
+    """A list of items under a line; `lead` may be empty."""
 
     lead: Inline
     items: tuple[Inline, ...]
@@ -56,7 +56,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """Names and what they stand for."""
+    """Names and their meanings."""
 
     caption: str
     rows: tuple[tuple[str, str], ...]
@@ -87,7 +87,7 @@ class Matrix:
 class Chart:
     """A drawing with its title, what it shows (`caption`), and what is to be seen in it in words (`alternative`).
 
-    Formats without pictures draw it with characters where they can; its figures are in a table beside in any case.
+    Formats without pictures draw it with characters where possible; its figures are always in a table as well.
     """
 
     title: str

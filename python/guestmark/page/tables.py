@@ -1,4 +1,4 @@
-"""Tables: rows with names, and columns of figures whose pieces stand under each other."""
+"""Tables: rows with names, and columns of figures whose pieces are aligned."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +11,7 @@ class Align(StrEnum):
 
     LEFT = "left"
     RIGHT = "right"
-    POINT = "point"  # decimal points under each other
+    POINT = "point"  # decimal points aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Column:
 
     heading: str
     pieces: tuple[Align, ...] = (Align.LEFT,)
-    bar: bool = False  # its cells are bars without text, the first to go where there is no room
+    bar: bool = False  # its cells are bars without text, dropped first when room is short
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The pieces as one text, with nothing but single spaces between them."""
+        """The pieces as one text, separated by single spaces."""
         return " ".join(span.text for span in self.pieces if span.text)
 
 
@@ -66,10 +66,10 @@ class Row:
 class Table:
     """A table. `names` are the headings of the parts of its rows' names.
 
-    A table that is `divisible` may be drawn as several below each other, each with some of the columns.
+    A `divisible` table may be drawn as several, one below the other, each with some of the columns.
     """
 
-    caption: str  # what it shows, for those who hear the page
+    caption: str  # what it shows, for screen readers
     names: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]

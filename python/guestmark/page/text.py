@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Tone(StrEnum):
-    """What a piece of text is; each renderer decides how that looks."""
+    """The role of a piece of text; each renderer decides how it looks."""
 
     PLAIN = "plain"
     STRONG = "strong"

@@ -1,4 +1,4 @@
-"""The built-in plans, and how a plan is found by what the user typed."""
+"""The built-in plans, and finding a plan by what the user typed."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.nearest import unknown
 
 _BUILTIN = Path(__file__).parent / "builtin"
-_LIMIT = 1024 * 1024  # bytes; nobody writes a larger plan
+_LIMIT = 1024 * 1024  # bytes; no real plan is larger
 
 
 def names() -> list[str]:
@@ -39,9 +39,11 @@ def find(wanted: str) -> tuple[str, str]:
             hint=f"built-in plans: {', '.join(names())}",
         ) from error
     if len(data) > _LIMIT:
-        raise UsageError(f"{wanted} is larger than 1 MiB", hint="is it a plan?")
+        raise UsageError(f"{wanted} is larger than 1 MiB", hint="check that it is a plan")
     try:
         return data.decode("utf-8"), wanted
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{wanted} is not UTF-8 in line {line}", hint="TOML is always UTF-8") from error
+        raise UsageError(
+            f"{wanted} is not UTF-8 in line {line}", hint="save it as UTF-8, as TOML requires"
+        ) from error

@@ -45,7 +45,7 @@ def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
     except ValidationError as error:
         problems.add_invalid(error, schema.Plan)
         rest = _without_mistakes(data, error)
-        if rest is not None:  # what has the right form may still hold mistakes
+        if rest is not None:  # well-formed parts may still contain mistakes
             _Reader(rest, problems, 1.0).outline()
         problems.raise_if_any()
         raise
@@ -56,7 +56,7 @@ def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
 
 
 def _without_mistakes(data: dict[str, Any], error: "ValidationError") -> schema.Plan | None:
-    """The plan without the keys that have the wrong form, so that the others can be checked; None if that fails."""
+    """The plan without malformed keys, so that the others can be checked; None if that fails."""
     from pydantic import ValidationError
 
     rest = copy.deepcopy(data)
@@ -90,13 +90,13 @@ def _remove(data: dict[str, Any], path: Sequence[int | str], *, missing: bool) -
 
 
 class _Reader:
-    """One plan on its way from pydantic's model to an outline; mistakes are gathered, not raised."""
+    """Turns pydantic's model of a plan into an outline; mistakes are collected, not raised."""
 
     def __init__(self, model: schema.Plan, problems: Problems, scale: float) -> None:
         self._model = model
         self._problems = problems
         self._scale = scale
-        self._scaled_names: set[str] = set()  # those of `scale` that something has
+        self._scaled_names: set[str] = set()  # the names in `scale` that were found
         self._kinds: dict[str, WorkloadKind] = {}
 
     def outline(self) -> Outline:
@@ -133,7 +133,7 @@ class _Reader:
         )
 
     def _check_levels(self, shape: Shape) -> None:
-        """Finds levels in `exclude` and `baseline` that no cell can have. Platforms may come with `--on`."""
+        """Finds levels in `exclude` and `baseline` that no cell can have. (Platforms may also come from `--on`.)"""
         there: dict[str, set[str]] = {}
         for levels in [*(entry.levels for entry in shape.entries), *(row.levels for row in shape.include)]:
             for name, some in levels.items():
@@ -191,7 +191,7 @@ class _Reader:
             params = kind.checked(raw)
             scaled = scale_table(
                 raw, self._model.scale, self._scale
-            )  # also at 1: what cannot be is said at once
+            )  # also at scale 1, so that impossible values are reported at once
             if self._scale != 1.0:
                 params = kind.checked(scaled)
         except ValidationError as error:
@@ -245,7 +245,7 @@ class _Reader:
         return self._pattern(path, {name: [level] for name, level in table.items()})
 
     def _scale_levels(self, name: str, levels: Sequence[str]) -> Sequence[str]:
-        """Levels of a factor that the plan scales are meant as the plan writes them, wherever they stand."""
+        """Levels of a scaled factor are written unscaled everywhere in the plan."""
         if self._scale == 1.0 or name not in self._model.scale:
             return levels
         scaled: Sequence[str] = scale_table({name: levels}, [name], self._scale)[name]
@@ -261,7 +261,7 @@ class _Reader:
     def _exclusion(self, number: int, table: Mapping[str, Sequence[str]]) -> Exclusion:
         levels = {name: some for name, some in table.items() if name != "reason"}
         if not levels:
-            self._problems.add(("exclude", number), "it names no level, so every cell would be left out")
+            self._problems.add(("exclude", number), "it names no level, so it would leave out every cell")
         return Exclusion(self._pattern(("exclude", number), levels), " ".join(table.get("reason", ())))
 
     def _within(self) -> tuple[str, ...]:
@@ -305,7 +305,7 @@ class _Reader:
                 text = getattr(given, name)
                 values[f"{name}_s"] = None if text is None else _positive(text)
         if given.blocks is not None and given.precision is not None:
-            self._problems.add(("repetition", "blocks"), "blocks and precision exclude each other")
+            self._problems.add(("repetition", "blocks"), "blocks and precision cannot be combined")
         return Policy(**{name: value for name, value in values.items() if value is not None})
 
     def _cost(self) -> dict[str, float]:
@@ -356,7 +356,7 @@ class _Reader:
     ) -> int | None:
         """Index of the figure that `cell`'s own was compared with: in its group, and all of the baseline's levels.
 
-        The baseline may name more than the publication varies, so only what a figure names has to agree.
+        The baseline may name more than the publication varied, so only the keys of a figure have to match.
         """
         for index, other in enumerate(cells):
             same_group = all(other.get(name) == cell.get(name) for name in self._model.compare_within)

@@ -60,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Cells a plan names one by one: `levels` by factor; workload and platforms None mean all there are.
+    """Cells that a plan names individually: `levels` by factor; None for workload and platforms means all.
 
     Factors of the workload that the row does not name have their first level.
     """
@@ -72,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Cells a plan leaves out; `reason` is told to those who would expect them."""
+    """Cells that a plan leaves out; `reason` is shown to users who might expect them."""
 
     pattern: Pattern
     reason: str = ""
@@ -96,13 +96,13 @@ class Shape:
     within: tuple[str, ...] | None = None
     null: Null = Null.BASELINE
     asked: frozenset[str] = frozenset()
-    title: str = ""  # names the one group when nothing has to be equal
+    title: str = ""  # the name of the only group when nothing has to be equal
 
 
 def cell_id(platform: str, levels: Mapping[str, str], key: str = "") -> str:
     """What a cell is called in documents and by `--baseline` and `--only`: `tcg memory=512M smp=2`.
 
-    The workload's `key` comes first in plans that have several. `levels` are those that are said.
+    The workload's `key` comes first in plans that have several. `levels` are the levels to show.
     """
     words = [key] if key else []
     return " ".join([*words, platform, *(f"{name}={level}" for name, level in levels.items())])
@@ -127,7 +127,7 @@ def span(shape: Shape) -> Matrix:
     """Every workload on every platform at every combination of the factors' levels that apply there.
 
     A platform a factor does not apply to has its cells without that factor, with a note; when no platform takes a
-    factor that was set by hand, that is a `UsageError`. A repeated platform becomes the null cell of the first one. A
+    factor set with `--set`, that is a `UsageError`. A repeated platform becomes the null cell of the first one. A
     `baseline` typed by the user is a cell id, a platform, or some of a cell's levels; a platform that is not among the
     platforms is added in front.
     """
@@ -136,7 +136,7 @@ def span(shape: Shape) -> Matrix:
         _add_platform(unique, shape.baseline, [entry.key for entry in shape.entries])
     notes = _check_applicable(shape, unique)
     left_out: dict[str, list[str]] = {}
-    found = {cell.id: cell for cell in _cells(shape, unique)}  # a row may name a cell that is there already
+    found = {cell.id: cell for cell in _cells(shape, unique)}  # a row may name a cell that already exists
     cells = []
     for cell in found.values():
         why = next((one for one in shape.exclude if pattern.matches(one.pattern, cell)), None)
@@ -146,7 +146,7 @@ def span(shape: Shape) -> Matrix:
             left_out.setdefault(why.reason, []).append(cell.id)
     notes += [f"left out: {', '.join(ids)}: {reason}" for reason, ids in left_out.items()]
     if not cells:
-        raise UsageError("the plan has no cell on these platforms", hint="give others with --on")
+        raise UsageError("the plan has no cell on these platforms", hint="choose others with --on")
     if shape.only is not None:
         cells = pattern.select(cells, shape.only)
     if shape.within is not None:
@@ -189,7 +189,7 @@ def _platforms(
 def _span_entry(
     entry: Entry, levels: Levels, platforms: Sequence[PlatformSpec], asked: frozenset[str], *, named: bool
 ) -> Iterator[Cell]:
-    # A level that is the usual one, from which only rows depart, would make every id long and say nothing.
+    # A level shared by all but the included rows would lengthen every id and tell nothing.
     usual = {
         name: levels[0] for name, levels in entry.levels.items() if len(levels) == 1 and name not in asked
     }
@@ -210,7 +210,7 @@ def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
             others = ", ".join(str(spec) for spec in specs)
             what = "" if factor_fits(name, specs) else f"it applies to {factors.where(factors.get(name))}"
             raise UsageError(
-                f"factor {name} cannot be set on {others}", hint=what or "no workload of the plan takes it"
+                f"factor {name} cannot be set on {others}", hint=what or "no workload in the plan uses it"
             )
         without = [str(spec) for spec in specs if spec not in takers]
         if without and (name in shape.asked or any(len(entry.levels[name]) > 1 for entry in users)):
@@ -255,7 +255,7 @@ def _with_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple
 
 
 def _typed_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
-    """What `--baseline` means. Raises `UsageError` when no cell is meant."""
+    """The cell that `--baseline` selects. Raises `UsageError` when it matches none."""
     exact = next((cell for cell in cells if cell.id == " ".join(asked.split())), None)
     if exact is not None:
         return tuple(

@@ -1,4 +1,4 @@
-"""What is to be measured, before it is a matrix: `exec` and plans in TOML both become an outline, then a plan."""
+"""What to measure, before the matrix is expanded: `exec` and TOML plans both become an outline, then a plan."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the user gave on the command line; None means what the outline says."""
+    """What the user gave on the command line; None keeps the outline's value."""
 
     on: Sequence[str] | None = None
     baseline: str | None = None
@@ -48,11 +48,11 @@ class Overrides:
 
 
 def override(outline: Outline, given: Overrides) -> Outline:
-    """The outline as the user wants it. Raises `UsageError` for options that cannot be meant."""
+    """The outline with the user's options applied. Raises `UsageError` for contradictory or unsupported options."""
     if given.blocks is not None and given.precision is not None:
-        raise UsageError("--blocks and --precision exclude each other", hint="give one of them")
+        raise UsageError("--blocks and --precision cannot be combined", hint="give only one of them")
     if given.blocks is not None and given.time_limit_s is not None:
-        raise UsageError("--blocks and --time-limit exclude each other", hint="give one of them")
+        raise UsageError("--blocks and --time-limit cannot be combined", hint="give only one of them")
     shape = outline.shape
     settings = factors.parse_settings(given.settings)
     shape = replace(
@@ -69,7 +69,7 @@ def override(outline: Outline, given: Overrides) -> Outline:
 
 
 def _set_entries(entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, ...]]) -> tuple[Entry, ...]:
-    """Levels set by hand replace the plan's; a factor no workload has so far is given to all of them."""
+    """Levels given with `--set` replace the plan's; a factor that no workload has yet is given to all of them."""
     result = []
     for entry in entries:
         mine = {
@@ -97,7 +97,7 @@ def _policy(policy: Policy, given: Overrides) -> Policy:
         "seed": given.seed if given.seed is not None else secrets.randbits(32),
     }
     if given.precision is not None or given.time_limit_s is not None:
-        policy = replace(policy, blocks=None)  # a number of blocks in the plan gives way
+        policy = replace(policy, blocks=None)  # overrides the plan's number of blocks
     return replace(policy, **{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
 
 

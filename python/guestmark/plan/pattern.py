@@ -1,4 +1,4 @@
-"""Which cells are meant: `{workload, platform, FACTOR: level or levels}` in plans, `platform=tcg and …` on the line."""
+"""Selecting cells: `{workload, platform, FACTOR: level or levels}` in plans, `platform=tcg and …` in `--only`."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ class Condition:
     negated: bool = False
 
     def holds(self, cell: Cell) -> bool:
-        """Whether the cell is meant; one that has no such factor has none of the levels."""
+        """Whether the cell matches; a cell without the factor has none of its levels."""
         return (level_of(cell, self.name) in self.levels) != self.negated
 
 
@@ -46,7 +46,7 @@ def matches(pattern: Iterable[Condition], cell: Cell) -> bool:
 
 
 def canonical(name: str, level: str, workloads: Collection[str]) -> tuple[str, str]:
-    """Name and level in their one spelling. Raises `UsageError` for unknown names and levels that cannot be."""
+    """Name and level in canonical spelling. Raises `UsageError` for unknown names and impossible levels."""
     word = name.strip().replace("-", "_").lower()
     if word == WORKLOAD:
         if level not in workloads:
@@ -75,7 +75,7 @@ def from_mapping(mapping: Mapping[str, Sequence[str]], workloads: Collection[str
 def from_expression(text: str, cells: Sequence[Cell]) -> Pattern:
     """The pattern of `--only`: `NAME=LEVEL[,LEVEL…]` or `NAME!=LEVEL…`, joined by `and` or commas.
 
-    Raises `UsageError` for what cannot be read, unknown names, and levels that no cell has.
+    Raises `UsageError` for syntax errors, unknown names, and levels that no cell has.
     """
     if not text.strip():
         raise UsageError("--only is empty", hint=_HINT)
@@ -96,15 +96,13 @@ def from_expression(text: str, cells: Sequence[Cell]) -> Pattern:
 
 
 def select(cells: Sequence[Cell], text: str) -> list[Cell]:
-    """The cells that `--only` means, in order. Raises `UsageError` also when there are none."""
+    """The cells that `--only` selects, in order. Raises `UsageError` when there are none."""
     if any(cell.id == text.strip() for cell in cells):
         return [cell for cell in cells if cell.id == text.strip()]
     pattern = from_expression(text, cells)
     chosen = [cell for cell in cells if matches(pattern, cell)]
     if not chosen:
-        raise UsageError(
-            f"--only {text!r}: no cell is all of that", hint="--list shows the cells of the plan"
-        )
+        raise UsageError(f"--only {text!r}: no cell matches", hint="--list shows the cells of the plan")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a plan, gathered with the place of each mistake and told at once."""
+"""Collects every mistake in a plan with its place, and reports them all at once."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class Problems:
 
     @contextmanager
     def at(self, *path: str | int) -> Iterator[None]:
-        """Notes the `UsageError` or `ValueError` of what is done inside, and goes on after it."""
+        """Records a `UsageError` or `ValueError` raised in the block, and continues after it."""
         try:
             yield
         except UsageError as error:
@@ -40,7 +40,7 @@ class Problems:
     def add_invalid(
         self, error: "ValidationError", model: "type[BaseModel]", path: Sequence[str | int] = ()
     ) -> None:
-        """All of pydantic's errors, in our words where they are the usual ones."""
+        """All of pydantic's errors, the common ones in our own words."""
         for one in error.errors():
             loc = tuple(one["loc"])
             if one["type"] == "extra_forbidden":

@@ -36,7 +36,7 @@ def size_of(unit: str, measured: str) -> float:
 
 
 def check_unit(unit: str, measured: str) -> None:
-    """Raises `UsageError` for a unit that figures measured in `measured` cannot stand beside."""
+    """Raises `UsageError` for a unit that cannot be compared with figures in `measured`."""
     try:
         size_of(unit, measured)
     except KeyError:

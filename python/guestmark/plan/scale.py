@@ -34,7 +34,7 @@ def scaled(value: Any, factor: float) -> Any:
     if isinstance(value, list | tuple):
         return [scaled(one, factor) for one in value]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} cannot be scaled: it is no size, duration or number")  # noqa: TRY004
+        raise ValueError(f"{value!r} cannot be scaled: it is not a size, duration or number")  # noqa: TRY004
     if isinstance(value, float):
         return value * factor
     if isinstance(value, int):
@@ -51,7 +51,7 @@ def scaled(value: Any, factor: float) -> Any:
     try:
         size = parse_size(value)
     except ValueError as error:
-        raise ValueError(f"{value!r} cannot be scaled: it is no size, duration or number") from error
+        raise ValueError(f"{value!r} cannot be scaled: it is not a size, duration or number") from error
     unit = _MIB if size % _MIB == 0 else _SECTOR
     return format_size(max(1, round(size * factor / unit)) * unit)
 
@@ -59,7 +59,7 @@ def scaled(value: Any, factor: float) -> Any:
 def scale_table(table: Mapping[str, Any], names: Iterable[str], factor: float) -> dict[str, Any]:
     """The table with the values of `names` multiplied; `a.b` is the key `b` of the table `a`.
 
-    Names it does not have are passed over. Raises `UsageError` for values that cannot be scaled.
+    Unknown names are ignored. Raises `UsageError` for values that cannot be scaled.
     """
     result = dict(table)
     for name in names:

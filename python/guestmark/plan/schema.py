@@ -1,4 +1,4 @@
-"""The form of a plan in TOML, for pydantic: strict, and nothing unknown is let through. Used by `load` alone."""
+"""The pydantic models of a TOML plan: strict, and unknown keys are refused. Used only by `load`."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def _one_or_many(value: object) -> object:
-    """Levels as texts, and one as a list of one; TOML's numbers and booleans are levels too."""
+    """Levels as a list of strings; a single level becomes a list, and numbers and booleans are levels too."""
     some = value if isinstance(value, list) else [value]
     return [_text(one) for one in some]
 

@@ -1,4 +1,4 @@
-"""On which line of a TOML text each key and array element stands; `tomllib` does not tell."""
+"""The line of each key and array element in a TOML text, which `tomllib` does not report."""
 
 import re
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def line_of(found: dict[Path, int], path: Sequence[str | int]) -> int | None:
 
 
 class _Walker:
-    """One pass over the text; it knows just enough of the grammar to keep apart keys and values."""
+    """One pass over the text that knows just enough grammar to tell keys from values."""
 
     def __init__(self, text: str) -> None:
         self._text = text

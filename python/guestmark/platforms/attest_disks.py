@@ -1,4 +1,4 @@
-"""What the disks of a guest really are, held against what the cell asked for."""
+"""What the disks of a guest really are, compared with what the cell asked for."""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _CACHE = {
 
 
 def attest_disks(guest: Guest) -> dict[str, Disk]:
-    """Facts of every disk by its name. Raises `AttestationError` with both values of what differs."""
+    """The facts of every disk, by name. Raises `AttestationError` with both values where they differ."""
     drives = facts_of_drives(guest.query) if guest.query else {}
     engines = _engines(guest) if guest.query else set()
     facts = {}
@@ -60,7 +60,7 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
     _same(disk, f"cache ({spec.cache})", _CACHE[spec.cache], drive["cache"], guest)
     if spec.format == "qcow2":
         _same(disk, "cluster size", spec.cluster_size, image["cluster-size"], guest)
-    # QEMU says nowhere how it does the I/O; its process shows it. (It has rings for other purposes too.)
+    # QEMU does not report how it does I/O, but its process shows it. (It also has rings for other purposes.)
     if (spec.aio == "native") != ("native" in engines) or (
         spec.aio == "io_uring" and "io_uring" not in engines
     ):

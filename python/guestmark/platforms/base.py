@@ -27,7 +27,7 @@ class Usable:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Why no machine of this platform can be started here, and what the user can do about it."""
+    """Why this platform cannot be used here, and what the user can do about it."""
 
     reason: str
     hint: str = ""
@@ -35,7 +35,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose workload it is: what a guest must reproduce so that the command means the same as on the host."""
+    """The calling user's context, which a guest must reproduce so that a command means the same as on the host."""
 
     cwd: str
     env: Mapping[str, str]
@@ -89,7 +89,7 @@ class Machine(Protocol):
 
     @property
     def query(self) -> Callable[[str], Any] | None:
-        """Asks the hypervisor's monitor (QMP) by a command's name; None where there is none."""
+        """Sends a command to the hypervisor's monitor (QMP); None where there is no monitor."""
 
     def attest(self) -> MachineFacts:
         """What the machine really is. Raises `AttestationError` when it is not what the cell asked for."""
@@ -101,7 +101,7 @@ class Machine(Protocol):
         """Counters of the hypervisor's process on the host: processor seconds, resident bytes, run-queue delay."""
 
     def counters(self) -> Mapping[str, float]:
-        """Why it takes its time, as the innermost hypervisor counts it since its start (`platforms.counters`).
+        """What the innermost hypervisor has counted since its start, to explain the times (`platforms.counters`).
 
         Raises `MachineError` when the hypervisor does not answer.
         """
@@ -109,16 +109,16 @@ class Machine(Protocol):
 
 @runtime_checkable
 class Nests(Protocol):
-    """What a machine inside another guest has besides."""
+    """What a machine inside another guest has in addition."""
 
-    inner: Machine  # the same, as the outer guest sees it: process ids and paths are those there
+    inner: Machine  # the same machine as seen from the outer guest, with process ids and paths there
 
     def remarks(self) -> list[str]:
-        """What is to be said about the layers: clocks that disagree."""
+        """Remarks about the layers, such as clocks that disagree."""
 
 
 def innermost(machine: Machine) -> Machine:
-    """The machine as the place sees it in which its hypervisor runs: what is below the workload is found from there."""
+    """The innermost machine, as seen from the host that runs its hypervisor."""
     return machine.inner if isinstance(machine, Nests) else machine
 
 
@@ -134,4 +134,4 @@ class Platform(Protocol):
         """
 
     def probe(self) -> Usable | Unusable:
-        """Finds out by starting a machine, with a deadline; never by looking at files alone."""
+        """Finds out by starting a machine, with a deadline; never just by looking at files."""

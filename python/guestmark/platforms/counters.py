@@ -1,4 +1,4 @@
-"""Why a machine takes its time: counters of its hypervisor. All are cumulative; take the difference of two readings.
+"""Counters of a hypervisor that explain its times. All are cumulative; use the difference of two readings.
 
 | name | of | meaning |
 | --- | --- | --- |
@@ -40,9 +40,9 @@ _DEBUGFS = Path("/sys/kernel/debug/kvm")
 
 
 def of_guest(pid: int | None, query: Query | None, place: Place = HERE) -> dict[str, float]:
-    """Of the hypervisor with that process id at `place`: QEMU when its monitor can be asked, else UML.
+    """Counters of the hypervisor with this process id at `place`: QEMU if it has a monitor, else UML.
 
-    What it cannot tell is absent. Raises `MachineError` when the monitor does not answer.
+    Unknown counters are absent. Raises `MachineError` when the monitor does not answer.
     """
     if query is None:
         return of_uml(pid, place)
@@ -92,7 +92,7 @@ def _counts(name: str) -> bool:
 
 
 def of_tcg(query: Query) -> dict[str, float]:
-    """What TCG translated and flushed. Empty where QEMU cannot tell or does not run TCG."""
+    """What TCG translated and flushed. Empty if QEMU cannot tell or does not use TCG."""
     try:
         text = query("x-query-jit")["human-readable-text"]
     except UnknownCommandError:

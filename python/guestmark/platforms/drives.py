@@ -51,7 +51,7 @@ def qemu_modules(cell: Cell) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def qemu_arguments(made: Sequence[Image], machine: str) -> list[str]:
-    """`-drive` and `-device` of every disk. Raises `UsageError` for a bus that the machine has not."""
+    """`-drive` and `-device` of every disk. Raises `UsageError` for a bus the machine does not have."""
     on_pci = not machine.startswith("microvm")
     arguments: list[str] = []
     for index, image in enumerate(made):
@@ -96,8 +96,8 @@ def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, pl
     """`command`, which starts UML in `scratch`, with its disks.
 
     Images are named by links in the scratch directory: to `ubd` a comma or colon in a path means a COW file, and a
-    storage daemon has a syntax, too. That daemon is started first and stays as a child of UML: it ends with it, and
-    what it does counts as UML's.
+    storage daemon has a syntax of its own. The daemon is started first and stays a child of UML: it ends with UML, and
+    its work is accounted to UML.
     """
     arguments: list[str] = []
     exports: list[str] = []
@@ -127,7 +127,7 @@ def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, pl
 
 
 def _expect_flushes(agent: "Agent", device: str) -> None:
-    """Tells the guest that its disk has a cache to flush: the daemon has one, and says that it has none."""
+    """Tells the guest that its disk has a cache to flush, which the daemon wrongly denies."""
     agent.write_file(f"/sys/block/{device.removeprefix('/dev/')}/cache_type", b"write back\n")
 
 

@@ -1,4 +1,4 @@
-"""The settings that guests can be given, whatever they do. Importing this costs next to nothing."""
+"""The factors of guests, independent of the workload. Cheap to import."""
 
 import os
 import re
@@ -13,7 +13,7 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
 def _memory(text: str) -> str:
     size = parse_size(text)
     if size < 32 * 1024**2:
-        raise ValueError(f"{text!r} is too little to boot Linux in (at least 32M)")
+        raise ValueError(f"{text!r} is too little memory to boot Linux (at least 32M)")
     if size % 1024**2:
         raise ValueError(f"{text!r} is not a whole number of MiB")
     return format_size(size)
@@ -29,7 +29,7 @@ def count(text: str) -> str:
 def word(text: str) -> str:
     """A name that QEMU may know."""
     if not _WORD.fullmatch(text.strip()):
-        raise ValueError(f"{text!r} is not a name QEMU could know")
+        raise ValueError(f"{text!r} cannot be a name in QEMU")
     return text.strip()
 
 
@@ -44,7 +44,7 @@ def _kernel(text: str) -> str:
 
 def _kernel_args(text: str) -> str:
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
-        raise ValueError(f"{text!r} holds control characters")
+        raise ValueError(f"{text!r} contains control characters")
     return " ".join(text.split())
 
 
@@ -66,7 +66,7 @@ MACHINE = Factor("machine", "QEMU's machine type", word, ("pc", "q35", "microvm"
 KERNEL = Factor("kernel", "path of the guest's kernel", _kernel)
 KERNEL_ARGS = Factor(
     "kernel_args",
-    r"more arguments for the guest's kernel, e.g. mitigations=off (a comma inside is written \,)",
+    r"extra arguments for the guest's kernel, e.g. mitigations=off (write a comma inside as \,)",
     _kernel_args,
     ("mitigations=off",),
 )
@@ -87,7 +87,7 @@ OUTER = Factor(
 )
 OUTER_CPU = Factor(
     "outer_cpu",
-    "the outer guest's processor model, e.g. max,svm=on; kvm inside needs one with nested virtualization",
+    "the outer guest's processor model, e.g. max,svm=on; kvm inside it needs nested virtualization",
     word,
     (r"max\,svm=on",),
 )

@@ -1,4 +1,4 @@
-"""What QEMU and User-Mode Linux guests have in common: a supervised process, a channel, an agent that gets ready."""
+"""What QEMU and User-Mode Linux guests share: a supervised process, a channel, and an agent that becomes ready."""
 
 import contextlib
 import os
@@ -52,7 +52,7 @@ class Guest:
         return found
 
     def switch_off(self, timeout_s: float) -> None:
-        """Orders the guest to switch off, waits for the end of its hypervisor and notes the phases of that.
+        """Shuts the guest down, waits for its hypervisor to exit and records the phases of the shutdown.
 
         Raises `MachineError` when it is still there after `timeout_s`.
         """
@@ -60,7 +60,7 @@ class Guest:
         self.phases[steps.ORDERED] = ordered - self.process.started_at
         if gone is None:
             raise MachineError(
-                f"the guest did not switch off within {timeout_s:.0f} s{_last_words(self.process)}",
+                f"the guest did not shut down within {timeout_s:.0f} s{_last_words(self.process)}",
                 console=self.console(),
             )
         self.process.console.join()
@@ -91,12 +91,12 @@ class Guest:
         }
 
     def counters(self) -> Mapping[str, float]:
-        """Why it takes its time, as its hypervisor counts it; see `platforms.counters`."""
+        """The hypervisor's counters, which explain the times; see `platforms.counters`."""
         return counters.of_guest(self.vmm_pid, self.query, self.place)
 
 
 def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[str, float]) -> None:
-    """Waits for the agent's hello and notes the phases of the start.
+    """Waits for the agent's hello and records the phases of the start.
 
     Raises `MachineError` with the console: the guest died, or was silent until the deadline.
     """
@@ -121,7 +121,7 @@ def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[
 
 
 def _last_words(process: Process) -> str:
-    """The most telling line of the console: the agent's or kernel's complaint, else the last one."""
+    """The most informative line of the console: an error of the agent or kernel, else the last line."""
     lines = [line.strip() for line in process.console.text().splitlines() if line.strip()]
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):
         for line in lines:
@@ -139,9 +139,9 @@ def _without_option(line: str) -> str:
 
 @contextlib.contextmanager
 def stopping(process: Process, *closers: Callable[[], None]) -> Iterator[None]:
-    """Whatever happens inside, the closers are called and the process is ended with all that belongs to it.
+    """On leaving, however that happens, calls the closers and stops the process with everything that belongs to it.
 
-    An agent that falls silent inside becomes a `MachineError` that says what became of the guest, with its console.
+    If the agent falls silent, raises a `MachineError` that says what became of the guest, with its console.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Where the time between a hypervisor's start and its end goes, told from its console on this machine's clock.
+"""Where the time between a hypervisor's start and its exit goes, read from its console by this machine's clock.
 
 A workload that wants to know says so in its parameters: `watch = {}` makes the firmware (QEMU's SeaBIOS, on its debug
 port), the kernel (its first line, printed early) and the agent (a line after each step) say on the console how far they
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # In `Machine.phases` of a watched guest, in order; seconds since its hypervisor was started. Those that a guest does
 # not have (UML has no firmware), or has not come to yet, are absent.
 FIRMWARE = "firmware"  # the firmware's first sign of life
-HANDOVER = "handover"  # firmware, or User-Mode Linux's looking at the host, is over: the kernel starts
+HANDOVER = "handover"  # the firmware, or User-Mode Linux's check of the host, is done: the kernel starts
 FIRST_LINE = "first_line"  # of the kernel's log
 KERNEL = "kernel"  # PID 1 runs
 MODULES = "modules"  # loaded
@@ -27,7 +27,7 @@ ROOT = "root"  # the host's root is mounted, with its overlay
 READY = "ready"  # the agent's greeting has arrived
 ORDERED = "ordered"  # the order to switch off was sent
 DOWN = "down"  # the kernel's last line
-GONE = "gone"  # the hypervisor's process has ended
+GONE = "gone"  # the hypervisor's process has exited
 
 _LINES = {
     FIRMWARE: rb"SeaBIOS",
@@ -50,7 +50,7 @@ class Watch:
 
     @classmethod
     def of(cls, cell: Cell) -> Watch | None:
-        """What the cell's workload wants to know; None for most."""
+        """What the cell's workload wants to watch; None for most."""
         wanted = cell.workload.params.get("watch")
         return None if wanted is None else cls(**wanted)
 
@@ -59,7 +59,7 @@ class Watch:
         return ["-device", "isa-debugcon,iobase=0x402,chardev=console"]
 
     def qemu_kernel_arguments(self) -> list[str]:
-        """For in front of the others: `quiet` behind these silences the kernel after its first line."""
+        """To be put first: a `quiet` after these silences the kernel after its first line."""
         return ["loglevel=6", "earlyprintk=ttyS0", *self.kernel_arguments()]
 
     def uml_arguments(self) -> list[str]:

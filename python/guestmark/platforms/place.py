@@ -48,10 +48,10 @@ class Process(Protocol):
         """Exit status; None when it is still running."""
 
     def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
-        """When `order` was given and when the process had ended; None when it had not by `timeout_s`."""
+        """Calls `order`; returns when it was given and when the process ended, or None if not by `timeout_s`."""
 
     def stop(self) -> None:
-        """Ends it with all that belongs to it."""
+        """Stops it with everything that belongs to it."""
 
 
 class Stream(Protocol):
@@ -63,7 +63,7 @@ class Stream(Protocol):
         """Our end, for an agent."""
 
     def handed(self) -> None:
-        """The process has been started: what it inherited is closed here."""
+        """Closes our copies of what the process inherited, once it has been started."""
 
     def close(self) -> None:
         """Closes everything. May be called twice."""
@@ -87,13 +87,13 @@ class SerialLine(Stream, Protocol):
 
 
 class Beside(Protocol):
-    """A helper program that runs while other things go on."""
+    """A helper program that runs in the background."""
 
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether it is still running."""
 
     def end(self, number: int, timeout_s: float) -> str:
-        """Sends it a signal, waits for its end and returns what it printed; it is killed at the end of `timeout_s`."""
+        """Sends a signal, waits for the program to exit and returns its output; kills it after `timeout_s`."""
 
 
 class Place(Protocol):
@@ -112,7 +112,7 @@ class Place(Protocol):
         """Fresh images of the cell's disks."""
 
     def link(self, image: Path, scratch: Path, name: str) -> str:
-        """A name for an image without characters that mean something to UML, relative to `scratch`."""
+        """A name for an image, relative to `scratch`, without characters that are special to UML."""
 
     def read(self, path: str) -> str:
         """Content of a small file. Raises `OSError`."""
@@ -121,7 +121,7 @@ class Place(Protocol):
         """Where the links in a directory lead. Raises `OSError`."""
 
     def descendants(self, pid: int) -> list[int]:
-        """All that a process started, and what that started."""
+        """All descendants of a process."""
 
     def beside(self, command: Sequence[str]) -> Beside:
         """Starts a program."""
@@ -265,6 +265,6 @@ HERE = Here()
 
 
 def _pipe() -> tuple[io.FileIO, io.FileIO]:
-    """Its read end and its write end, closed when they are dropped."""
+    """The two ends of a pipe, closed when they are dropped."""
     read_fd, write_fd = os.pipe()
     return io.FileIO(read_fd, "r"), io.FileIO(write_fd, "w")

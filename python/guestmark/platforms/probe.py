@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from guestmark.platforms.base import Machine
 
-# All platforms are tried at the same time; then what is left of the doctor's time is a nested one's.
+# All platforms are tried at the same time; a nested one gets whatever is left of the doctor's time.
 DOCTOR_DEADLINE_S = 12.0
 DOCTOR_IN_ALL_S = 14.5
-_LEAST_NESTED_S = 5.0  # less is no use
+_LEAST_NESTED_S = 5.0  # less would not be enough
 
 
 class Startable(Protocol):
@@ -61,7 +61,7 @@ def probe_all(
     """Probes platforms side by side, each with `deadline_s` (None: what a start may take at the most).
 
     Remembered findings are used unless `refresh`. A finding holds for one boot of the host, one agent build and one
-    hypervisor binary; that a guest was late is not remembered, since a busy machine passes.
+    hypervisor binary. A guest that was merely late is not remembered, because a busy machine may become idle.
     """
     wanted = list(platforms)
     known = {} if refresh else _remembered()
@@ -85,7 +85,7 @@ def probe_nested(
 ) -> Usable | Unusable | None:
     """Probes a nested platform within `left_s` (None: as long as it may take).
 
-    A remembered finding counts unless `refresh`. None when the time did not suffice to find out.
+    A remembered finding is used unless `refresh` is set. None if there was not enough time to find out.
     """
     if left_s is not None and left_s < _LEAST_NESTED_S:
         return None if refresh else _remembered().get(platform.name)
@@ -121,7 +121,7 @@ def _remember(findings: Mapping[str, Usable | Unusable]) -> None:
             for name, finding in findings.items()
         },
     }
-    with contextlib.suppress(OSError):  # a finding that cannot be kept is found again
+    with contextlib.suppress(OSError):  # a finding that cannot be stored is found again next time
         part = _store().with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         part.write_text(json.dumps(stored, indent=1))
         part.rename(_store())
@@ -146,7 +146,7 @@ def _circumstances() -> list[str]:
 
 
 def _restrictions() -> list[str]:
-    """What this very process may not do, which another one of the same user may: UML needs ptrace."""
+    """What this process may not do although others of the same user may: UML needs ptrace."""
     named = ("CapEff:", "NoNewPrivs:", "Seccomp:")
     with contextlib.suppress(OSError):
         lines = Path("/proc/self/status").read_text().splitlines()

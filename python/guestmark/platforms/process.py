@@ -1,4 +1,4 @@
-"""A hypervisor's process, started so that nothing of it survives: neither this object, nor a killed controller.
+"""A hypervisor's process, started so that nothing of it survives this object or a killed controller.
 
 The agent's `supervise` mode is the parent of the hypervisor. It holds the read end of a pipe, the *lifeline*, whose
 write end only the controller has: when the controller ends, however it ends, the supervisor sees the end of file, kills
@@ -29,7 +29,7 @@ _MAX_STAMPS = 50_000  # arrivals of output whose time is kept
 
 
 class Console:
-    """Collects what a machine prints; the middle of a flood is dropped with a mark."""
+    """Collects a machine's output; the middle of very long output is replaced by a mark."""
 
     def __init__(self, stream: int, limit: int = _CONSOLE_LIMIT) -> None:
         self._stream = stream
@@ -97,7 +97,7 @@ class Console:
 
 
 class SupervisedProcess:
-    """One hypervisor under its supervisor, with a private scratch directory that goes when it goes."""
+    """One hypervisor under its supervisor, with a private scratch directory that is removed with it."""
 
     def __init__(self, name: str) -> None:
         self.scratch = Path(tempfile.mkdtemp(prefix=f"guestmark-{name}-", dir=scratch_parent()))
@@ -142,7 +142,7 @@ class SupervisedProcess:
         return self._console
 
     def running(self) -> bool:
-        """Whether the hypervisor is still there."""
+        """Whether the hypervisor is still running."""
         return self._process is not None and self._process.poll() is None
 
     def pid(self) -> int | None:
@@ -170,7 +170,7 @@ class SupervisedProcess:
         None for the latter when it is still there `timeout_s` later. The supervisor, which cleans up, ends after it.
         """
         assert self._process is not None, "not started"
-        # Before the hypervisor is there its supervisor stands for it.
+        # Until the hypervisor exists, its supervisor stands in for it.
         handle = os.pidfd_open(self.pid() or self._process.pid) if self.running() else -1
         try:
             ordered = time.monotonic()
@@ -182,7 +182,7 @@ class SupervisedProcess:
                 os.close(handle)
 
     def stop(self) -> None:
-        """Ends the hypervisor with all its helpers and removes the scratch directory. May be called twice."""
+        """Stops the hypervisor and all its helpers and removes the scratch directory. May be called twice."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -197,7 +197,7 @@ class SupervisedProcess:
 
 
 def watchdog(process: SupervisedProcess, what: str) -> Callable[[], None]:
-    """A check for loops that wait on a machine: raises `MachineError` with the console once it is gone."""
+    """For loops that wait for a machine: raises `MachineError` with the console once it has ended."""
 
     def check() -> None:
         if not process.running():

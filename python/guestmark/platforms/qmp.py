@@ -1,4 +1,4 @@
-"""QEMU's monitor, asked synchronously. A thin shell around `qemu.qmp`, which speaks asyncio."""
+"""A synchronous client for QEMU's monitor: a thin wrapper around `qemu.qmp`, which uses asyncio."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ class Monitor:
     def close(self) -> None:
         """Ends the connection; QEMU goes on. May be called twice."""
         if self._runner is not None:
-            with contextlib.suppress(Exception):  # a QEMU that has gone already is no fault here
+            with contextlib.suppress(Exception):  # QEMU may already have exited
                 self._run(self._client.disconnect(), 1.0)
             self._runner.close()
             self._runner = None

@@ -1,4 +1,4 @@
-"""The result document, schema `guestmark-result/1`: an interface that stays. Extra keys may come, none go."""
+"""The result document, schema `guestmark-result/1`: a stable interface. Keys may be added, never removed."""
 
 import math
 from collections.abc import Mapping

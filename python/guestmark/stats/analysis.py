@@ -1,4 +1,4 @@
-"""What the trials of a run say, computed in one place for the live table, the final report and every
+"""What the trials of a run show, computed in one place for the live table, the final report and every
 export.
 """
 
@@ -59,7 +59,7 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadResult:
-    """The cells that are compared with each other, in plan order, and what is common to their comparisons.
+    """Cells that are compared with each other, in plan order, and what their comparisons share.
 
     Mostly they run one workload, the first one's: `workload`. A plan may also compare across workloads.
     """
@@ -68,14 +68,14 @@ class WorkloadResult:
     metrics: tuple[Metric, ...]  # in table order, the primary one first; only those that were measured
     cells: tuple[CellResult, ...]
     noise_floors: Mapping[str, float]  # by metric name, |ratio - 1|; absent when unknown
-    downgraded: tuple[str, ...]  # metrics whose verdicts were taken back because a null cell differs
+    downgraded: tuple[str, ...]  # metrics whose verdicts were withdrawn because a null cell differs
     findings: tuple[
         Finding, ...
     ] = ()  # what the values say about the run; a severe one takes its cells' verdicts back
 
     @property
     def title(self) -> str:
-        """What stands above its table: the group's name, else what the workload is called."""
+        """The title of its table: the group's name, else the workload's."""
         group = self.cells[0].cell.group if self.cells else ""
         return group or self.workload.label or self.workload.name
 
@@ -105,7 +105,7 @@ class Analysis:
     blocks: int  # that hold at least one trial
     trials: int
     failed: int
-    flagged_blocks: tuple[int, ...]  # disturbed by the host; kept in every estimate, and said
+    flagged_blocks: tuple[int, ...]  # disturbed by the host; kept in every estimate, and reported
     disturbances: Mapping[str, int]  # for each rule of `stats.THRESHOLDS` that flagged: in how many blocks
 
     @property

@@ -98,7 +98,7 @@ def _summary_precise(result: "CellResult", precision: float) -> bool:
 
 
 def given_up(cell_trials: Sequence[Trial]) -> bool:
-    """Whether a cell is not tried any more: it has failed `GIVE_UP_AFTER` times and never succeeded.
+    """Whether a cell is no longer tried: it has failed `GIVE_UP_AFTER` times and never succeeded.
 
     Derived from the trials alone, so it holds after a resume, too.
     """

@@ -1,4 +1,4 @@
-"""The contract between an experiment and what it measures; and what a workload's class may have besides."""
+"""The contract between an experiment and its workloads, with the optional parts of a workload's class."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Workload(Protocol):
         """One iteration, warm-up or measured: every metric of it. Raises `WorkloadError` or `MachineError`."""
 
     def cleanup(self, machine: Machine) -> None:
-        """Undoes `prepare`; called whenever `prepare` was, while the machine still answers."""
+        """Undoes `prepare`; called whenever `prepare` was called and the machine still responds."""
 
 
 Factory = Callable[["Plan", "Cell"], Workload]
@@ -39,7 +39,7 @@ Factory = Callable[["Plan", "Cell"], Workload]
 
 @runtime_checkable
 class BringsMachine(Protocol):
-    """What a workload may have besides: a machine of its own, for what no agent can run in (firmware, boot ROMs)."""
+    """Optional for workloads: a machine of its own, for things no agent can run in (firmware, boot ROMs)."""
 
     def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
         """Starts the machine of this trial in place of `platform.start`, whose rules hold for it."""
@@ -61,13 +61,13 @@ class ChecksRequest(Protocol):
 
 @runtime_checkable
 class ChecksPlan(Protocol):
-    """What a workload's class may have besides: a look at the whole plan before anything is measured."""
+    """Optional for workload classes: a check of the whole plan before anything is measured."""
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Checks that `cells` (all of this workload that are to run, on platforms that can be used) can be measured.
 
-        Space in the image directory, tools and files that are missing: what would fail every trial is said now. Raises
+        Reports whatever would fail every trial: too little space for images, missing tools and files. Raises
         `UsageError` for what the user has to give otherwise, any other `GuestmarkError` for what the host lacks.
         Returns remarks for the user. Called again when a run is resumed; changes nothing.
         """
@@ -75,7 +75,7 @@ class ChecksPlan(Protocol):
 
 @runtime_checkable
 class KnowsLimits(Protocol):
-    """What a workload's class may have besides: cells that it can never fill on this host."""
+    """Optional for workload classes: cells that can never be measured on this host."""
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:

@@ -30,7 +30,7 @@ _STOP_DEADLINE_S = 2.0
 
 @dataclass(slots=True)
 class Host:
-    """The host as a machine; what is started and stopped is only the agent."""
+    """The host as a machine; only the agent is started and stopped."""
 
     agent: Agent
     command_line: tuple[str, ...]
@@ -108,7 +108,7 @@ class HostPlatform:
             yield host
 
     def probe(self) -> Usable | Unusable:
-        """Starts an agent and asks it for its name."""
+        """Starts an agent and waits for its greeting."""
         from guestmark.core.model import WorkloadSpec
 
         try:

@@ -1,4 +1,4 @@
-"""Disk images of an inner guest: they lie in the outer guest's shared memory, which is that of its machine.
+"""Disk images of an inner guest, kept in the shared memory of the outer guest.
 
 Formatted images are made on this host, as for any guest, and unpacked in the outer one; all that a workload asks of an
 image (flush, check, read again) is done there by the same programs as here.
@@ -59,7 +59,7 @@ def images_in(place: Holder, cell: Cell) -> Iterator[tuple[Image, ...]]:
             for spec in specs
         )
     finally:
-        with contextlib.suppress(Exception), place.calling() as agent:  # it may have gone, with all of them
+        with contextlib.suppress(Exception), place.calling() as agent:  # it may be gone, with all images
             agent.remove(directory, recursive=True)
 
 
@@ -78,9 +78,9 @@ def check(cell: Cell) -> None:
             find(MAKERS[spec.filesystem])
         if spec.cache in _DIRECT:
             raise UsageError(
-                f"{cell.id}: cache={spec.cache} needs O_DIRECT, which the outer guest's memory, where images of "
-                "inner guests lie, does not do",
-                hint="choose cache=writeback, or measure nested and other platforms apart",
+                f"{cell.id}: cache={spec.cache} needs O_DIRECT, which the outer guest's memory, where the images of "
+                "inner guests are, does not support",
+                hint="choose cache=writeback, or measure nested platforms in a run of their own",
             )
 
 
@@ -150,7 +150,7 @@ def _target(place: Holder, spec: DiskSpec, directory: str) -> Image:
 
 
 def _packed(original: Path) -> Path:
-    """The template as a sparse archive beside it: reading holes through the shared root would take seconds."""
+    """The template as a sparse archive next to it, because reading holes through the shared root takes seconds."""
     packed = original.with_name(f"{original.name}.tar")
     if not packed.exists() or packed.stat().st_mtime_ns < original.stat().st_mtime_ns:
         part = packed.with_name(f"{packed.name}.{os.getpid()}.part")

@@ -1,4 +1,4 @@
-"""Outer guests: started, shared by the trials of a block, paused between them, and stopped."""
+"""Outer guests: starting, sharing them within a block, pausing and stopping them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class OuterSpec:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Cells of which this is equal can share an outer guest."""
+        """Cells with the same key can share an outer guest."""
         return (str(self.layer), self.cpu, self.smp, self.kernel, self.placement)
 
     def cell(self) -> Cell:
@@ -84,7 +84,7 @@ def outer_memory(cell: Cell, layer: int = 0) -> int:
 
 
 def shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
-    """Says that these nested cells need more memory than this host has free; None when it suffices."""
+    """Why these nested cells do not fit into this host's free memory; None if they do."""
     available = next(
         int(line.split()[1]) * 1024
         for line in Path("/proc/meminfo").read_text().splitlines()
@@ -122,7 +122,7 @@ class Held:
     paused: bool = False
 
     def pause(self) -> None:
-        """It takes no processor time until it is resumed, and its clocks stand still."""
+        """Pauses it: until resumed it uses no processor time, and its clocks stand still."""
         query = self.place.guest.query
         assert query is not None
         query("stop")
@@ -135,7 +135,7 @@ class Held:
         )
 
     def resume(self) -> None:
-        """Goes on where it was paused."""
+        """Resumes it where it was paused."""
         query = self.place.guest.query
         assert query is not None
         if self.paused:
@@ -157,7 +157,7 @@ class Outers:
 
     @contextlib.contextmanager
     def block(self, cells: Iterable[Cell]) -> Iterator[None]:
-        """One block of `cells`: outer guests are large enough for all of them, and gone at its end."""
+        """One block of `cells`: outer guests are large enough for all of them and are stopped when the block ends."""
         self._sharing = True
         self._cells = [OuterSpec.of(cell) for cell in cells if _shares(cell)]
         try:

@@ -101,7 +101,7 @@ class OuterPlace:
             yield self.guest.agent
 
     def alive(self) -> bool:
-        """Whether the outer guest still answers."""
+        """Whether the outer guest still responds."""
         if not self.guest.process.running() or self.guest.agent.closed:
             return False
         try:
@@ -170,7 +170,7 @@ class OuterPlace:
     # --- for the parts
 
     def connect(self, name: str) -> socket.socket:
-        """Our end of a port. Raises `MachineError` when the outer guest has gone."""
+        """Our end of a port. Raises `MachineError` when the outer guest has ended."""
         try:
             return self._connect(name)
         except OSError as error:
@@ -190,7 +190,7 @@ class OuterPlace:
         return channel
 
     def listen(self, background: Background) -> bool:
-        """Hears what the outer agent has to say for a moment; whether `background` still runs.
+        """Listens to the outer agent briefly; returns whether `background` is still running.
 
         Raises `AgentError` when the outer guest has gone.
         """
@@ -256,7 +256,7 @@ class InnerProcess:
         return self._console
 
     def running(self) -> bool:
-        """Whether the hypervisor is still there, as far as is known."""
+        """Whether the hypervisor is still running, as far as is known."""
         return self._background is not None and not self._ended.is_set()
 
     def pid(self) -> int | None:
@@ -291,7 +291,7 @@ class InnerProcess:
                 with place.calling() as agent:
                     self._background.signal(9)
                 if not self._ended.wait(_STOP_S):
-                    agent.close()  # the outer guest does not do what it is told: nobody is to ask it again
+                    agent.close()  # the outer guest does not obey, so nobody may use it again
             if not place.guest.agent.closed:
                 with place.calling() as agent:
                     agent.remove(str(self.scratch), recursive=True)
@@ -313,7 +313,7 @@ class InnerProcess:
         self._ended.set()
         if not self._stopping:
             time.sleep(_LAST_WORDS_S)
-            # The port stays open on this side when nobody has it open on the other: end what waits for an answer.
+            # Our side of the port stays open even if nobody has the other side open: stop whatever waits for an answer.
             for end in (self._channel, self._console_socket):
                 if end is not None:
                     with contextlib.suppress(OSError):
@@ -321,7 +321,7 @@ class InnerProcess:
 
 
 def _environment() -> dict[str, str]:
-    """What inner hypervisors are to have of this process's environment: above all they are to be the same programs."""
+    """The environment that inner hypervisors get from this process, so that they are the same programs."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
 

@@ -112,7 +112,7 @@ class NestedPlatform:
 
     @contextlib.contextmanager
     def _faults(self, held: Held) -> Iterator[None]:
-        """Says of an error in which layer it is, and shows both consoles."""
+        """Adds to an error which layer it came from, with both consoles."""
         outer = held.place.guest
         try:
             yield
@@ -164,7 +164,7 @@ class NestedGuest:
 
     @property
     def disks(self) -> tuple[AttachedDisk, ...]:
-        """The inner guest's disks, whose images lie in the outer guest."""
+        """The inner guest's disks, whose images are in the outer guest."""
         return self.inner.disks
 
     @property
@@ -203,7 +203,7 @@ class NestedGuest:
         return self.inner.counters()
 
     def remarks(self) -> list[str]:
-        """Says when the outer guest's clock and this host's have run at different speeds since the start."""
+        """A warning if the outer guest's clock and this host's have run at different rates since the start."""
         try:
             with self._held.place.calling() as agent:
                 after = agent.ping()

@@ -13,7 +13,7 @@ def kvm_hint(message: str) -> str:
     """What to do about a KVM guest that failed with this message; empty when nothing is known."""
     device = Path("/dev/kvm")
     if not device.exists():
-        return "there is no /dev/kvm: load kvm_amd or kvm_intel, or switch virtualization on in the firmware"
+        return "there is no /dev/kvm: load kvm_amd or kvm_intel, or enable virtualization in the firmware"
     if not os.access(device, os.R_OK | os.W_OK):
         return "you may not open /dev/kvm: add yourself to its group (usually kvm)"
     return _KVM_HINT if "guest" in message else ""

@@ -36,7 +36,7 @@ _PORTS = 8  # of the channel's device: the agent's, and what outer guests of nes
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a start needs beyond the cell's factors: arguments, modules that may be missing."""
+    """What a start needs beyond the cell's factors: extra arguments and optional modules."""
 
     arguments: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ NO_EXTRAS = Extras()
 
 
 class QemuPlatform:
-    """`kvm` or `tcg` on the host's own architecture. `notify` is told what takes long (fetching a kernel)."""
+    """`kvm` or `tcg` on the host's own architecture. `notify` announces slow steps (fetching a kernel)."""
 
     def __init__(self, layer: Layer, notify: Notify = lambda _: None) -> None:
         if layer.arch not in (None, platform.machine()):
@@ -160,7 +160,7 @@ def _settle(guest: Guest, monitor: Monitor) -> None:
 
 
 def missing_program(program: str, package: str) -> Unusable | None:
-    """`Unusable` when `program` is not on the PATH, naming the package that brings it."""
+    """`Unusable`, naming the package, when `program` is not in `PATH`."""
     if shutil.which(program):
         return None
     return Unusable(f"{program} is not installed", f"install the package {package}")
@@ -223,7 +223,7 @@ def _console(watch: Watch | None) -> list[str]:
 
 
 def _enforced(cpu: str) -> str:
-    """QEMU only warns of features it cannot give, and goes on without; this makes it refuse, unless told otherwise."""
+    """QEMU only warns about features it cannot provide; this makes it refuse unless told otherwise."""
     return cpu if "enforce" in cpu else f"{cpu},enforce=on"
 
 

@@ -42,7 +42,7 @@ def server(scratch: Path, tag: str, bus: str, memory: str) -> Iterator[list[str]
 
 
 def _daemon() -> tuple[str, bool]:
-    """The daemon and whether it is the old one that came with QEMU up to 7.2 (other options)."""
+    """The daemon, and whether it is the old one of QEMU up to 7.2, which takes other options."""
     for candidate in (shutil.which("virtiofsd"), *DAEMONS):
         if candidate and os.access(candidate, os.X_OK):
             return candidate, candidate == "/usr/lib/qemu/virtiofsd"

@@ -34,7 +34,7 @@ _PARITY_TRIALS = "initcall_blacklist=raid6_select_algo,calibrate_xor_blocks"
 
 
 class UmlPlatform:
-    """`uml`: one processor, no monitor; what it is must be read from inside."""
+    """`uml`: one processor and no monitor, so its facts must be read from inside."""
 
     def __init__(self, layer: Layer = LAYER) -> None:
         self.name = str(layer)
@@ -112,12 +112,12 @@ def _without_parity_trials(cell: Cell) -> list[str]:
 
 
 def _modules_of(program: str, release: str) -> Path | None:
-    """The module tree of a UML kernel, by its release; None for one of the user's own that has none."""
+    """The module tree of a UML kernel, by its release; None for a user's kernel without one."""
     tree = _MODULE_TREES / release
     if (tree / "modules.builtin").exists():
         return tree
     if program == UML:
         raise PlatformUnusableError(
-            f"the modules of {program} are not in {tree}", hint="install the package user-mode-linux anew"
+            f"the modules of {program} are not in {tree}", hint="reinstall the package user-mode-linux"
         )
     return None

@@ -1,4 +1,4 @@
-"""What a host may refuse User-Mode Linux, read from its last words."""
+"""Why a host may refuse to run User-Mode Linux, read from its last output."""
 
 import re
 
@@ -12,7 +12,7 @@ _EXEC = re.compile(r"^.*(?:/dev/shm must be not mounted noexec|must not be mount
 
 
 def explained(error: MachineError) -> MachineError:
-    """The error of a guest that did not start, saying what the host refuses where that is the reason."""
+    """The error for a guest that did not start; names what the host refuses if that is the reason."""
     if found := _PTRACE.search(error.console):
         what = "this host does not let User-Mode Linux trace its guest's processes"
         hint = (

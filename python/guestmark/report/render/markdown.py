@@ -93,7 +93,7 @@ def _node(node: Node) -> str:
             made = _matrix(node)
         case Chart(title, caption, _, Stack() as stack):
             made = _stack(title, caption, stack)
-        case _:  # its figures are in a table beside
+        case _:  # its figures are also in a table
             made = ""
     return made
 

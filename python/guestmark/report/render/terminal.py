@@ -55,7 +55,7 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 _BOUND = {" ": "\ufdd0", _NO_BREAK: "\ufdd1"}  # Rich would break lines at them; texts hold no noncharacters
 _UNBOUND = str.maketrans({sign: space for space, sign in _BOUND.items()})
 _SHORTEST_STACK = 16
-_NARROW = 50  # columns below which names stand above their values, not beside
+_NARROW = 50  # columns below which names are above their values instead of beside them
 
 
 def print_report(
@@ -150,7 +150,7 @@ def _section(section: Section, width: int) -> list[Text]:
 
 
 def _grouped(nodes: Sequence[Node]) -> Iterable[list[Node]]:
-    """Commands that follow each other together, any other node by itself."""
+    """Groups consecutive commands; any other node stays alone."""
     for is_command, group in itertools.groupby(nodes, key=lambda node: isinstance(node, Command)):
         members = list(group)
         yield from [members] if is_command else [[member] for member in members]
@@ -192,7 +192,7 @@ def _node(node: Node, width: int, *, numbered: bool) -> list[Text]:
             made = _table(_as_table(node), width, numbered=False)
         case Chart(title, caption, _, Stack() as stack):
             made = _stack(title, caption, stack, width)
-        case _:  # its figures are in a table beside
+        case _:  # its figures are also in a table
             made = []
     return made
 
@@ -262,7 +262,7 @@ def _stack(title: str, caption: str, stack: Stack, width: int) -> list[Text]:
     drawn = [Text(title, style="bold", overflow="fold")]
     for row, label, total in zip(stack.rows, labels[1:], totals, strict=True):
         line = Text(overflow="fold")
-        if taken + room > width:  # no room beside: the bar stands below
+        if taken + room > width:  # no room beside it: the bar goes below
             drawn.append(Text(f"{label}  {total.strip()}", overflow="fold"))
         else:
             line.append(f"{label:<{max(map(cell_len, labels))}}  {total}  ")

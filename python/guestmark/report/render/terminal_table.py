@@ -30,8 +30,8 @@ STYLES = {
 SHORTEST_BAR = 5
 LONGEST_BAR = 24
 _WORDY = 12  # columns that words at the end of a row are given at least
-_NARROWEST = 8  # columns a name keeps when room is short
-NOTED = 100  # columns from which remarks beside cells have room
+_NARROWEST = 8  # the least columns a name gets when room is short
+NOTED = 100  # columns from which there is room for remarks beside cells
 _SHORT = 24  # columns a name may take of a narrow terminal
 _SAVES = 0.8  # of the room that names take, numbers with short names may take at most this share
 _GAP = 2
@@ -82,7 +82,7 @@ class Block:
 
 
 def fitted(names: Sequence[Sequence[str]], room: int) -> list[list[str]]:
-    """The columns cut so that they take at most `room` columns, gaps included, if they can: the widest first."""
+    """The columns, shortened to take at most `room` columns with gaps if possible, the widest first."""
     widths = [max(map(cell_len, column)) for column in names]
     while sum(widths) + _GAP * len(widths) > room and max(widths) > _NARROWEST:
         widths[widths.index(max(widths))] -= 1
@@ -222,7 +222,7 @@ def _padded(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
 
 
 def _figures_width(table: Table, *, noted: bool) -> int:
-    """What the columns beside the names take, without bars; words at the end of a row have some room to spare."""
+    """The width of the columns after the names, without bars; words at the end of a row may take less."""
     there = [position for position, column in enumerate(table.columns) if not column.bar]
     columns = [_column(table, position, noted=noted) for position in there]
     if len(there) < len(table.columns) and columns:  # a table with bars ends with words
@@ -250,7 +250,7 @@ def _divided(table: Table, names: Sequence[Sequence[str]], width: int) -> list[l
 
 
 def _stacked(table: Table, width: int) -> list[Text]:
-    """Each row by itself: its name, then a line for each heading and value; long lines fold."""
+    """Each row as a list: its name, then a line for each heading and value; long lines are folded."""
     drawn = []
     for row in table.rows:
         drawn.append(Text(called(table, row.name), style="bold", overflow="fold"))
@@ -267,7 +267,7 @@ def _stacked(table: Table, width: int) -> list[Text]:
 
 
 def called(table: Table, name: RowName) -> str:
-    """A row's name in one line; what its parts are is said where there are several."""
+    """A row's name in one line; its parts are labelled if there are several."""
     parts = [inert(part) for part in name.parts]
     if len(parts) == 1:
         return parts[0]
@@ -277,7 +277,7 @@ def called(table: Table, name: RowName) -> str:
 
 
 def _plot(table: Table, width: int) -> list[Text]:
-    """Bars as wide as the terminal, for tables of many rows, which have no room for them."""
+    """Bars as wide as the terminal, for tables with many rows, which have no room for them."""
     at = next((position for position, column in enumerate(table.columns) if column.bar), None)
     rows = tuple(row for row in table.rows if at is not None and row.cells[at].bar is not None)
     if at is None or len(rows) < 2:

@@ -1,4 +1,4 @@
-"""The closing sentences of a report: what can be said, in words, and what cannot."""
+"""The closing sentences of a report: what can be concluded, and what cannot."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a reader must know of the machine before believing a figure, and the proof that both sides ran the same program.
+"""What a reader must know about the machine before believing a figure, and proof that both sides ran the same program.
 
 The list is the one that the author of a published comparison kept: processor, frequency scaling, memory, disks, the
 hypervisor's command line, the guest's missing processor features, and whether both sides had the same binary.
@@ -24,7 +24,7 @@ _FLAGS_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A program that was measured: digests by where they were taken, how many of the trials told theirs."""
+    """A measured program: digests by where they were taken, and how many trials reported one."""
 
     path: str
     digests: Mapping[str, tuple[str, ...]]  # of each platform, and of this host as the control plane sees it
@@ -32,13 +32,13 @@ class Binary:
 
     @property
     def same(self) -> bool:
-        """Whether there is but one digest."""
+        """Whether there is only one digest."""
         return len({digest for digests in self.digests.values() for digest in digests}) == 1
 
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
-    """What the machines of a platform were: of the first trial that came so far."""
+    """What the machines of a platform were, from the first trial that got far enough."""
 
     platform: str
     command_line: tuple[str, ...]

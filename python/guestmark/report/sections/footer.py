@@ -1,4 +1,4 @@
-"""The small print under a report: how much was measured, how far it can be trusted, where the time went."""
+"""The small print of a report: how much was measured, how far to trust it, where the time went."""
 
 from collections import Counter
 
@@ -57,7 +57,7 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
 
 
 def time_spent(trials: tuple[Trial, ...]) -> str:
-    """Where the time of the trials went: starting machines, the measured iterations, and all the rest."""
+    """Where the time of the trials went: starting machines, measured iterations, and everything else."""
     total = sum(trial.duration_s for trial in trials)
     if total <= 0:
         return ""

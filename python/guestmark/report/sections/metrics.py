@@ -1,4 +1,4 @@
-"""The metrics beside the primary one: each cell's mean and how it compares."""
+"""The secondary metrics: each cell's mean and how it compares."""
 
 from collections.abc import Sequence
 
@@ -51,14 +51,14 @@ def _cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     if comparison is None or comparison.ratio is None:
         return figure(mean)
     places = min(figures.ratio_decimals(comparison.ratio, comparison.ci), 2)
-    if 0 < comparison.ratio < 0.095:  # at least one digit that says something
+    if 0 < comparison.ratio < 0.095:  # at least one significant digit
         places = min(figures.decimals(None, comparison.ratio) - 1, 5)
     against = f"×{figures.number(comparison.ratio, places)}{MARKS[comparison.verdict]}"
     return figure(mean, against, last=TONES[comparison.verdict])
 
 
 def short_mean(summary: Summary, unit: figures.Unit) -> str:
-    """A mean beside others: at most five digits, however narrow its interval is."""
+    """A mean among others: at most five digits, however narrow its interval."""
     half = None if summary.ci is None else (summary.ci[1] - summary.ci[0]) / 2 / unit.size
     value = summary.mean / unit.size
     return figures.number(value, min(figures.decimals(half, value), figures.decimals(None, value) + 2))

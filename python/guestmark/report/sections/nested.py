@@ -1,4 +1,4 @@
-"""Nested over bare: what becomes of each backend inside another guest, with intervals."""
+"""Nested over bare: what each backend loses inside another guest, with intervals."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def ratio(over: CellResult, under: CellResult, metric: str) -> Ratio | None:
 
 
 def pairs(analysis: Analysis) -> Iterator[Pair]:
-    """Every nested cell that has the same one bare, in plan order."""
+    """Every nested cell that has a bare counterpart, in plan order."""
     for workload in analysis.workloads:
         if not workload.metrics:
             continue

@@ -23,7 +23,7 @@ _MEANING = {
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One cell with the published figure about it (None: none is)."""
+    """A cell and the published figure about it, or None."""
 
     result: CellResult
     figure: PublishedFigure | None
@@ -51,7 +51,7 @@ def percent_ratio(ratio: float, percent_of: str, better: Better) -> float:
 
 
 def signed_percent(ratio: float) -> str:
-    """`+6 %` for 1.06; no more digits than make sense beside published figures."""
+    """`+6 %` for 1.06; no more digits than published figures warrant."""
     value = (ratio - 1) * 100
     places = 1 if 0.05 <= abs(value) < 9.95 else 0
     if -100 < value <= -99:  # how much is left
@@ -117,7 +117,7 @@ def _table(workload: WorkloadResult, pairs: Sequence[Pair], published: Published
 
 
 def _other_baseline(pairs: Sequence[Pair], published: Published) -> str:
-    """What has to be known when then and now are not compared with the same thing."""
+    """A remark for when the published and measured baselines differ."""
     ours = next((pair.result for pair in pairs if pair.result.cell.baseline), None)
     if ours is None or not published.baseline or _is_about(published.baseline, ours):
         return ""
@@ -156,7 +156,7 @@ def _ratio(ratio: float | None) -> Cell:
 
 
 def _short(ratio: float) -> str:
-    """Two decimals, none when it is large, and two digits that say something when it is small."""
+    """Two decimals; none for large values, two significant digits for small ones."""
     if ratio >= 99.5:
         return figures.number(ratio, 0)
     return figures.number(ratio, 2 if ratio >= 0.095 or ratio <= 0 else figures.decimals(None, ratio) - 1)
@@ -169,7 +169,7 @@ def _percent(ratio: float | None, of: str, metric: Metric) -> Cell:
 
 
 def _places(value: float) -> int:
-    """The decimals a publication gave: as many as the number has, at most six."""
+    """As many decimals as the publication gave, at most six."""
     return len(f"{value:.6f}".rstrip("0").partition(".")[2])
 
 

@@ -100,7 +100,7 @@ def _verdict(comparison: Comparison | None, metric: Metric) -> Cell:
 
 
 def units(workload: WorkloadResult) -> list[Note]:
-    """What a unit means where people differ about it."""
+    """Explains units that people understand differently."""
     said = ["1 MB = 10^6 bytes"] if any(metric.unit == "B/s" for metric in workload.metrics) else []
     if any(durability(result) for result in workload.shown):
         said.append(MEANING)

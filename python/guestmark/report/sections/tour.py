@@ -1,6 +1,6 @@
 """The one screen at the end of a tour: what virtualization costs here, what can be used here, what to run next.
 
-Three rounds on fresh machines show magnitudes: figures have two digits, intervals are said when they matter, and what
+Three rounds on fresh machines show magnitudes: figures have two digits, intervals are shown when they matter, and what
 the rounds do not settle is called unclear.
 """
 
@@ -17,9 +17,9 @@ from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 
-SAME = 1.1  # ratios closer to 1 than this are about the same to somebody who has just arrived
-WIDE = 1.6  # how far apart the ends of an interval are before both are said
-# Which plan goes deeper into a workload of the tour, by its key, and what that tells.
+SAME = 1.1  # ratios closer to 1 than this are shown as "about the same"
+WIDE = 1.6  # the ratio of an interval's ends above which both are shown
+# Which plan goes deeper into each workload of the tour, by key, and what it shows.
 DEEPER = {
     "cpu": ("cpu", "computing, precisely"),
     "syscalls": ("syscalls", "each system call, and why"),
@@ -154,7 +154,7 @@ def _value(value: float, metric: Metric) -> str:
 
 
 def _short(value: float) -> str:
-    """Two significant digits, and no decimals from ten on."""
+    """Two significant digits; no decimals from ten up."""
     if value >= 9.95:
         digits = 2 if value < 995 else 3
         places = digits - len(str(int(value)))

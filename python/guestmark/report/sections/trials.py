@@ -1,4 +1,4 @@
-"""The single trials behind the means: how they lie, how they went block by block, and two factors as a matrix."""
+"""The trials behind the means: their distribution, their course over the blocks, and two factors as a matrix."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -18,8 +18,8 @@ from guestmark.report.sections.verdicts import MARKS, TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
 _TICKS = "▁▂▃▄▅▆▇█"
-_FEWEST = 3  # blocks of which a spread can be told
-_WIDEST = 40  # blocks that are told one by one; of more, the means of neighbours are
+_FEWEST = 3  # the fewest blocks that show a spread
+_WIDEST = 40  # the most blocks drawn one by one; beyond that, neighbours are averaged
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -73,7 +73,7 @@ def _spread(
     return [
         table,
         Chart(
-            f"How the trials lie: {heading}",
+            f"Distribution of the trials: {heading}",
             "A dot for each trial; the box holds the middle half, the line is the median.",
             f"{heading}, lowest to highest: {said}.",
             Spread(

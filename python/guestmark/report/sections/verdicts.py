@@ -1,4 +1,4 @@
-"""How verdicts are said and marked."""
+"""How verdicts are worded and marked."""
 
 from guestmark.page.text import Tone
 from guestmark.stats.compare import Verdict

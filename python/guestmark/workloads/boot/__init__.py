@@ -17,7 +17,7 @@ def _label(params: Mapping[str, Any]) -> str:
 WORKLOADS = (
     WorkloadKind(
         "boot",
-        "the start and the end of a guest, phase by phase",
+        "how a guest starts and shuts down, phase by phase",
         params="guestmark.workloads.boot.params:BootParams",
         run="guestmark.workloads.boot.workload:BootWorkload",
         metrics=lambda _params: ALL,

@@ -1,4 +1,4 @@
-"""Which of the kernel's initcalls took longest, from its log with `initcall_debug`."""
+"""The kernel's slowest initcalls, from its log with `initcall_debug`."""
 
 import re
 

@@ -20,7 +20,7 @@ _TITLE = "start and end of a guest"
 def build(
     given: Overrides, command: Sequence[str], *, initcalls: bool, guestfish: bool, caller: Mapping[str, Any]
 ) -> Plan:
-    """The plan for booting `given.on`. Raises `UsageError` for anything that cannot be meant."""
+    """The plan for booting `given.on`. Raises `UsageError` for contradictory or unsupported options."""
     specs = parse_platforms(given.on or ())
     try:
         raw = {"command": list(command), "initcalls": initcalls}
@@ -38,7 +38,7 @@ def build(
     within = () if guestfish else None
     shape = Shape(tuple(entries), specs, within=within, title=_TITLE)
     policy = Policy(warmup=0, iterations=1, precision=0.05, margin=0.05)
-    null = given.null or Null.NONE  # another boot of each block, which most who ask for phases do not want
+    null = given.null or Null.NONE  # an extra boot per block, which users who ask for phases rarely want
     outline = Outline("boot", shape, policy, metrics.ALL)
     return assemble(override(outline, replace(given, null=null)), caller)
 

@@ -61,12 +61,12 @@ def _name(position: int) -> str:
 
 
 def _with_phases(workload: WorkloadResult) -> list[CellResult]:
-    """The cells whose starts were told apart: a peer's may not be."""
+    """The cells whose starts have phases; a peer's may not."""
     return [result for result in workload.shown if AGENT.name in result.summary and any(phases(result))]
 
 
 def _unlike_total(shown: Sequence[CellResult]) -> list[Note]:
-    """Cells whose phases are those of another start than their total."""
+    """Cells whose phases come from a different start than their total."""
     found = [
         result.cell.id
         for result in shown

@@ -41,7 +41,7 @@ class _Ends(Machine, Protocol):
 
 
 class BootWorkload:
-    """One start and one orderly end. A machine is good for one of them."""
+    """One start and one orderly shutdown; each needs a machine of its own."""
 
     ONCE = True
 
@@ -57,7 +57,7 @@ class BootWorkload:
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """What cannot be booted is said before anything is. Raises `UsageError`."""
+        """Raises `UsageError` for what cannot be booted, before anything is started."""
         for cell in cells:
             if not cell.platform.is_guest:
                 raise UsageError("the host is not booted", hint="measure guests: --on tcg,uml,kvm,tcg/kvm")
@@ -85,7 +85,7 @@ class BootWorkload:
             self.facts.include(self._work.facts)
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """What is left of the machine's life: the command, the kernel's log when it is asked for, the power-off."""
+        """The rest of the machine's life: the command, the kernel's log if requested, and the shutdown."""
         guest = cast("_Ends", machine)
         if self._work:
             self._work.run(guest)
@@ -138,14 +138,14 @@ def durations(
     """
     for needed in (steps.READY, steps.GONE):
         if needed not in phases:
-            raise MachineError(f"it is not known when the guest was {needed}")
+            raise MachineError(f"the time when the guest was {needed} is unknown")
     found = {metrics.READY: phases[steps.READY], metrics.TOTAL: phases[steps.GONE]}
     missing, before = [], 0.0
     for metric, end in ends:
         if end not in phases:
             missing.append(metric)
             continue
-        # A line that arrived after what followed it came late, not to a negative phase.
+        # A line that arrives after its successor was merely delivered late; phases are never negative.
         at = min(max(phases[end], before), phases[steps.READY] if metric in _STARTING else phases[steps.GONE])
         found[metric] = max(0.0, at - before)
         before = max(at, before)

@@ -1,4 +1,4 @@
-"""Two clocks: a duration on the host's clock and on the guest's must agree, or the trial says so."""
+"""Two clocks: durations on the host's and the guest's clock must agree, or the trial gets a warning."""
 
 RELATIVE_TOLERANCE = 0.01
 ABSOLUTE_TOLERANCE_S = 0.005

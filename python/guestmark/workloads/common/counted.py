@@ -17,11 +17,11 @@ LEGEND = {
     "blocks": "blocks of code that TCG translated",
 }
 PREFIX = "kvm_"
-_TOLD = 0.02  # share of all exits from which a kind is told
+_TOLD = 0.02  # the share of all exits above which a kind is named
 
 
 def by_kind(counted: Mapping[str, float]) -> str:
-    """What KVM counted beside its exits: those kinds that are a fair share of them, the most frequent first."""
+    """What else KVM counted: the kinds that are a notable share of the exits, the most frequent first."""
     every = counted.get("kvm_exits", 0.0)
     told = sorted(
         (

@@ -1,4 +1,4 @@
-"""What happened below a disk workload: counters of the hypervisor and of the guest's kernel, before and after.
+"""What a disk workload caused below itself: counters of the hypervisor and the guest's kernel, before and after.
 
 Sources: QMP `query-blockstats` and `query-block` (QEMU's block/accounting.c), `/proc/PID/io` of the hypervisor's
 processes, the guest's `/sys/block/*/stat` (kernel's Documentation/block/stat.rst) and `/proc/stat`.
@@ -86,7 +86,7 @@ class Below:
 
     @classmethod
     def before(cls, machine: Machine) -> Below:
-        """Reads them; nothing of it is inside the timing."""
+        """Reads the counters, outside the timing."""
         from guestmark.platforms.base import innermost
 
         machine = innermost(machine)

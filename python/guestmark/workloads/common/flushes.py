@@ -1,4 +1,4 @@
-"""Whether what the guest flushed has reached the host, decided from evidence and not from options.
+"""Whether the guest's flushes reached the host, decided from evidence and not from options.
 
 UML has no monitor, and QEMU's nvme device does not count flushes. What becomes of a flush request there is seen once
 for each program and kind of disk, outside any timing: one block is written and flushed in the guest while `strace`
@@ -87,7 +87,7 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
         program = Path(machine.place.links(f"/proc/{pid}/exe")[0])
         stamp = program.stat()
     except (OSError, IndexError):
-        return Verdict("unknown", "the hypervisor has gone")
+        return Verdict("unknown", "the hypervisor has ended")
     spec = disk.spec
     if spec.aio == "io_uring":
         return Verdict(
@@ -103,7 +103,7 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
 
 
 def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
-    """Writes and flushes one block in the guest and looks whether the host is asked to flush."""
+    """Writes and flushes one block in the guest and observes whether the host is asked to flush."""
     if shutil.which("strace") is None:
         return Verdict(
             "unknown", "the hypervisor does not count what it passes on, and strace is not installed"
@@ -145,7 +145,7 @@ def _attached(place: Place, trace: Beside, watched: list[int]) -> bool:
 
 
 def _untraced(place: Place, pid: int) -> bool:
-    """Whether nobody traces the process: UML itself traces those that run the guest's programs."""
+    """Whether the process is not being traced: UML itself traces those that run the guest's programs."""
     try:
         return "\nTracerPid:\t0\n" in place.read(f"/proc/{pid}/status")
     except OSError:

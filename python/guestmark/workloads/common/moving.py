@@ -1,4 +1,4 @@
-"""What the disk workloads share: mounting, syncing, timing that ends on the host's disk, and a second reading."""
+"""What disk workloads share: mounting, syncing, timing that ends on the host's disk, and a second read."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class MovingWorkload(ABC):
 
     @abstractmethod
     def expected(self, machine: Machine) -> Checksum:
-        """What a reading of `path` must give."""
+        """What reading `path` must give."""
 
     def get_ready(self, machine: Machine) -> None:  # noqa: B027 - not every workload has more to do
         """More to do before the first measurement."""
@@ -90,7 +90,7 @@ class MovingWorkload(ABC):
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Sources that are too short raise `UsageError`."""
+        """Raises `UsageError` for sources that are too short."""
         moving = [cell for cell in plan.cells if "amount" in cell.workload.params]
         if moving[0].workload.name == cells[0].workload.name:  # once for the plan is enough
             check_sources(moving)
@@ -159,14 +159,14 @@ class MovingWorkload(ABC):
         return disk.directory
 
     def _check_room(self, agent: Agent, disk: AttachedDisk) -> None:
-        """Says that the disk is too small before minutes are spent on finding out."""
+        """Raises an error if the disk is too small, before minutes are wasted."""
         there = agent.statfs(disk.directory)
         free = there.free * there.block_size
         if free < self.amount:
             raise WorkloadError(
                 f"{self.amount / 1e6:.0f} MB do not fit on the disk: {free / 1e6:.0f} MB are free on its "
                 f"{disk.spec.filesystem if disk.device else 'directory'}",
-                hint="take a larger disk (--set size=4G) or less data (--scale)",
+                hint="use a larger disk (--set size=4G) or less data (--scale)",
             )
 
     def _note_clocks(self, timed: Timed) -> None:
@@ -193,7 +193,7 @@ def _disk(machine: Machine, role: Role) -> AttachedDisk:
     for disk in machine.disks:
         if disk.spec.role is role:
             return disk
-    raise WorkloadError(f"the machine has no {role} disk", hint="this platform cannot be given disks")
+    raise WorkloadError(f"the machine has no {role} disk", hint="this platform does not support disks")
 
 
 def sync_everything(agent: Agent) -> None:
@@ -210,10 +210,10 @@ def refusals(disk: AttachedDisk) -> Iterator[None]:
     except CallError as error:
         hint = ""
         if error.errno == errno.ENOSPC:
-            hint = "the guest's disk is full: take a larger one (--set size=4G) or less data (--scale)"
+            hint = "the guest's disk is full: use a larger one (--set size=4G) or less data (--scale)"
         elif error.errno in (errno.EINVAL, errno.EOPNOTSUPP) and "O_DIRECT" in error.message:
             hint = (
-                f"{disk.spec.location} or the filesystem does not do direct I/O: choose another directory "
+                f"{disk.spec.location} or the filesystem does not support direct I/O: choose another directory "
                 "(--set location=DIRECTORY)"
             )
         elif error.errno == errno.EIO:

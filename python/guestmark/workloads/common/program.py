@@ -1,4 +1,4 @@
-"""A program that is measured: the same file on every platform, and a word about how it ended."""
+"""A measured program: the same file on every platform, and a description of how it ended."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def quote(output: str) -> str:
 
 
 def sha256_here(path: str) -> str:
-    """SHA-256 of a file of this host, computed anew only when it has changed. Raises `OSError`."""
+    """SHA-256 of a file of this host, recomputed only when it has changed. Raises `OSError`."""
     status = os.stat(path)  # noqa: PTH116
     return _digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
 

@@ -11,7 +11,7 @@ from guestmark.core.units import parse_size
 
 
 def check_sources(cells: Iterable[Cell]) -> None:
-    """Raises `UsageError` for a source file that is shorter than the amount asked for, or has gone."""
+    """Raises `UsageError` for a source file that is missing or shorter than the amount requested."""
     for cell in cells:
         source = cell.workload.params.get("source")
         if source is None or not source["content"].startswith("file:"):
@@ -23,6 +23,6 @@ def check_sources(cells: Iterable[Cell]) -> None:
             raise UsageError(f"{path}: {error.strerror}", hint="give a file that can be read") from error
         if size < amount:
             raise UsageError(
-                f"{path} has {size} bytes, but {amount} are asked for",
+                f"{path} has {size} bytes, but the plan needs {amount}",
                 hint="ask for less, or give a longer file",
             )

@@ -1,4 +1,4 @@
-"""The second, independent reading of what was written: by another program on the host, else by the guest."""
+"""The second, independent read of what was written: by another program on the host, else by the guest."""
 
 from __future__ import annotations
 

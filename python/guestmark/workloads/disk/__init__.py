@@ -39,23 +39,23 @@ def _moves(
 WORKLOADS = (
     WorkloadKind(
         "upload",
-        "bytes go from the host through the guest's channel into a file",
+        "sends bytes from the host through the guest's channel into a file",
         params="guestmark.workloads.disk.params:Upload",
         run="guestmark.workloads.disk.upload:UploadWorkload",
         metrics=lambda params: CHANNEL if params["variant"] == "channel" else WRITING,
         label=_upload_label,
     ),
-    _moves("dd", "a second disk is copied into a file, one block at a time", "FromDisk", "dd of"),
-    _moves("direct", "a second disk is copied into a file with O_DIRECT", "Direct", "direct copy of"),
-    _moves("share", "a file of the shared host filesystem is copied", "Sourced", "copy from the share of"),
+    _moves("dd", "copies a second disk into a file, one block at a time", "FromDisk", "dd of"),
+    _moves("direct", "copies a second disk into a file with O_DIRECT", "Direct", "direct copy of"),
+    _moves("share", "copies a file from the shared host filesystem", "Sourced", "copy from the share of"),
     _moves(
-        "tar", "a compressed archive is sent and unpacked in the guest", "Sourced", "tar.gz of", factors=()
+        "tar", "sends a compressed archive and unpacks it in the guest", "Sourced", "tar.gz of", factors=()
     ),
-    _moves("fill", "a pattern is written in the guest", "Moved", "fill of"),
-    _moves("filewrite", "a file is written in the guest, one block after the other", "Moved", "write of"),
+    _moves("fill", "writes a pattern in the guest", "Moved", "fill of"),
+    _moves("filewrite", "writes a file in the guest, one block after the other", "Moved", "write of"),
     WorkloadKind(
         "fileread",
-        "a file is read back in the guest after unmounting and mounting again",
+        "reads a file back in the guest after unmounting and mounting again",
         params="guestmark.workloads.disk.params:Moved",
         run="guestmark.workloads.disk.fileread:FilereadWorkload",
         metrics=lambda _params: READING,

@@ -1,4 +1,4 @@
-"""Bytes that are in reach of the guest already: copied in the guest, from a second disk or the shared filesystem."""
+"""Copies made inside the guest, from a second disk or the shared filesystem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CopyWorkload(MovingWorkload):
-    """A copy from the source disk; `direct` says past the guest's page cache or through it."""
+    """A copy from the source disk; `direct` bypasses the guest's page cache."""
 
     direct = False
 

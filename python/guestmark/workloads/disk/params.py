@@ -79,7 +79,7 @@ class FromDisk(Sourced):
 
 
 class Direct(FromDisk):
-    """Requests under way at once."""
+    """`in_flight`: how many requests are in flight at once."""
 
     in_flight: int = 4
 

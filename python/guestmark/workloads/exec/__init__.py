@@ -1,4 +1,4 @@
-"""Any command of the user's, the very same binary on every platform."""
+"""Any command: the very same binary on every platform."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def _label(params: Mapping[str, Any]) -> str:
 WORKLOADS = (
     WorkloadKind(
         "exec",
-        "any command, the host's own binary on every platform",
+        "runs any command: the host's own binary on every platform",
         params="guestmark.workloads.exec.params:ExecParams",
         run="guestmark.workloads.exec.workload:ExecWorkload",
         metrics=_metrics,

@@ -28,11 +28,11 @@ class ExecOptions(Overrides):
 
 
 def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
-    """The plan for running `argv`. Raises `UsageError` for anything that cannot be meant."""
+    """The plan for running `argv`. Raises `UsageError` for contradictory or unsupported options."""
     if not argv or not argv[0]:
         raise UsageError("no command is given", hint="e.g. guestmark exec --on host,uml -- sysbench cpu run")
     if any("\0" in argument for argument in argv):
-        raise UsageError("the command holds a NUL character", hint="no program can be given one")
+        raise UsageError("the command contains a NUL character", hint="remove it: no program can receive one")
     if options.blocks is None and options.time_limit_s == 0:
         raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
     specs = parse_metrics(options.metrics)
@@ -78,6 +78,6 @@ def read_stdin(path: str) -> bytes:
     if len(data) > STDIN_LIMIT:
         raise UsageError(
             f"--input {path} is larger than {STDIN_LIMIT // 1024**2} MiB",
-            hint="let the command open the file itself: guests see the host's files",
+            hint="let the command open the file itself, since guests see the host's files",
         )
     return data

@@ -1,4 +1,4 @@
-"""Any command of the user's, the very same binary on every platform."""
+"""Any command: the very same binary on every platform."""
 
 from __future__ import annotations
 

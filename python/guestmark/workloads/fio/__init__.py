@@ -1,4 +1,4 @@
-"""fio with a job file of the user's on the disk under test."""
+"""fio with the user's job file on the disk under test."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bo
 WORKLOADS = (
     WorkloadKind(
         "fio",
-        "fio runs a job file of yours on the disk under test",
+        "runs an fio job file on the disk under test",
         params="guestmark.workloads.fio.params:FioParams",
         run="guestmark.workloads.fio.workload:FioWorkload",
         metrics=lambda _params: metrics.ALL,

@@ -1,4 +1,4 @@
-"""What `fio --output-format=json` prints, of which every field that is used must be there.
+"""The output of `fio --output-format=json`; every field that is used must be present.
 
 Fields as in fio's own documentation (HOWTO, "JSON output"): `bw_bytes` are bytes a second of a job's own run time,
 `clat_ns` the time from a request to its completion, which for synchronous engines is the system call.
@@ -46,7 +46,7 @@ def parse(output: str) -> Report:
     lines = output.splitlines()
     start = next((at for at, line in enumerate(lines) if line.strip() == "{"), None)
     if start is None:
-        raise WorkloadError(f"fio has printed no JSON: {' '.join(output.split())[-300:]!r}", hint=_HINT)
+        raise WorkloadError(f"fio printed no JSON: {' '.join(output.split())[-300:]!r}", hint=_HINT)
     try:
         found = json.loads("\n".join(lines[start:]))
     except json.JSONDecodeError as error:
@@ -57,7 +57,7 @@ def parse(output: str) -> Report:
         ) from error
     jobs = _field(found, "jobs", list)
     if not jobs:
-        raise WorkloadError("fio has run no job", hint="the job file needs a section such as [randrw]")
+        raise WorkloadError("fio ran no job", hint="the job file needs a section such as [randrw]")
     for job in jobs:
         if _field(job, "error", int):
             raise WorkloadError(f"fio's job {job.get('jobname')!r} failed with error {job['error']}")

@@ -68,7 +68,7 @@ def _check(text: str, values: Mapping[str, object]) -> None:
                 f"line {number}, {line.strip()!r}: a job's files are on the disk under test: no absolute path"
             )
         if _INCLUDED.match(line):
-            raise ValueError(f"line {number}, {line.strip()!r}: the whole job has to be in one file")
+            raise ValueError(f"line {number}, {line.strip()!r}: the whole job must be in one file")
     used = set(variables_of(text))
     for name in values:
         if name not in used:

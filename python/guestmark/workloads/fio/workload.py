@@ -1,4 +1,4 @@
-"""The distribution's own fio with a job file of the user's; its files are laid out before the timing."""
+"""The distribution's own fio with the user's job file; its files are laid out before the timing."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class FioWorkload:
         return [*measured(known), *(changes.measurements(report.bytes) if report.bytes else ())]
 
     def cleanup(self, machine: Machine) -> None:
-        """A guest's disk goes with the guest, and a directory with the trial."""
+        """Nothing: a guest's disk is removed with the guest, a directory with the trial."""
         disk = target_of(machine)
         if disk.spec.loop and disk.device:
             disk.umount(machine.agent, drop_caches=False)
@@ -117,7 +117,7 @@ class FioWorkload:
         if result.status not in (0, None) and _NO_SPACE in said + result.stdout.decode(errors="replace"):
             raise WorkloadError(
                 f"the files of the fio job do not fit on the disk{quote(said)}",
-                hint="take a larger disk (--set size=8G), a smaller size in the job file, or --scale",
+                hint="use a larger disk (--set size=8G), a smaller size in the job file, or --scale",
             )
         judge(result, self.warnings, self._limit_s)
         return result

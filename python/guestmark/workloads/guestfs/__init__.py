@@ -26,7 +26,7 @@ def _session_label(params: Mapping[str, Any]) -> str:
 WORKLOADS = (
     WorkloadKind(
         "guestfish",
-        "libguestfs itself does it, in its own guest",
+        "has libguestfs move the bytes, in its own guest",
         params="guestmark.workloads.guestfs.params:UploadParams",
         run="guestmark.workloads.guestfs.upload:GuestfishWorkload",
         metrics=lambda _params: LAUNCHING,
@@ -37,7 +37,7 @@ WORKLOADS = (
     ),
     WorkloadKind(
         "guestfs-api",
-        "several hundred calls of libguestfs's API through the real guestfish, its launch apart",
+        "makes several hundred calls of libguestfs's API through guestfish; its launch is measured apart",
         params="guestmark.workloads.guestfs.params:ApiParams",
         run="guestmark.workloads.guestfs.api:GuestfsApiWorkload",
         metrics=lambda _params: SESSION,
@@ -47,7 +47,7 @@ WORKLOADS = (
     ),
     WorkloadKind(
         "guestfs-run",
-        "the start and the end of libguestfs's guest: guestfish ... run",
+        "how libguestfs's guest starts and shuts down: guestfish ... run",
         params="guestmark.workloads.guestfs.params:RunParams",
         run="guestmark.workloads.guestfs.run:GuestfsRunWorkload",
         metrics=lambda _params: BOOT_METRICS,

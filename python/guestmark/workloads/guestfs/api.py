@@ -59,19 +59,19 @@ class GuestfsApiWorkload:
         return guestfs_inside.machine(platform, self._cell)
 
     def prepare(self, machine: Machine) -> None:
-        """Has the appliance ready, so that no launch builds it."""
+        """Prepares the appliance, so that no launch has to build it."""
         libguestfs.prepare(self._kind)
         self._found.version = version()
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Launches, and then makes the calls. Raises `WorkloadError` when one fails or says something else."""
+        """Launches guestfish and makes the calls. Raises `WorkloadError` when one fails or misbehaves."""
         calls = session.commands(self._rounds)
         script: list[str | Mark] = [*libguestfs.sized(self._factors)]
         script += [session.drive(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
         started_at, marks, printed = self._told(machine, script)
         self._found.calls = len(calls)
         if found := session.wrong(printed, self._rounds):
-            raise WorkloadError(f"libguestfs did not do what it was told: {found}")
+            raise WorkloadError(f"libguestfs did not do as told: {found}")
         wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
         values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
         return [Measurement(metric, value, (value,)) for metric, value in values]
@@ -90,7 +90,7 @@ class GuestfsApiWorkload:
 
 
 def unusable(spec: PlatformSpec) -> str:
-    """Why libguestfs has no guest of that platform, in one line; empty when it has."""
+    """Why libguestfs cannot run on that platform, in one line; empty if it can."""
     if spec.is_guest and spec.inner.kind not in ACCELERATORS:
         return _no_uml()
     if spec.inner.kind not in ACCELERATORS or len(spec.layers) > _DEEPEST:

@@ -191,7 +191,7 @@ def _index_modules(modules: Path, home: Path, release: str) -> None:
         if "t10-pi.ko" not in index:  # without it no SCSI disk appears in libguestfs's guest
             raise PlatformUnusableError(
                 f"the kernel modules in {modules} are not all that libguestfs needs",
-                hint=f"remove {modules.parent}: it is fetched again when it is needed",
+                hint=f"remove {modules.parent}; it is fetched again when needed",
             )
         target = home / "lib" / "modules" / release
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ class RunParams(Strict):
 
 
 class UploadParams(Sourced):
-    """`method`: what guestfish is told to do; `content` one and zero only for `fill`."""
+    """`method` is what guestfish does; `fill` allows only `content` one and zero."""
 
     method: Literal["upload", "copy", "tgz-in", "fill"] = "upload"
 

@@ -38,7 +38,7 @@ _ENDING = (metrics.POWEROFF, metrics.EXIT)
 
 
 class GuestfsRunWorkload:
-    """A launch that says nothing, for the times of start and end; then one that says all, for the phases."""
+    """A silent launch for the times of start and shutdown, then a verbose one for the phases."""
 
     ONCE = True
 
@@ -69,7 +69,7 @@ class GuestfsRunWorkload:
         return guestfs_inside.machine(platform, self._cell)
 
     def prepare(self, machine: Machine) -> None:
-        """Has the appliance ready, so that no launch builds it."""
+        """Prepares the appliance, so that no launch has to build it."""
         libguestfs.prepare(self._accelerator)
 
     def run(self, machine: Machine) -> list[Measurement]:
@@ -110,7 +110,7 @@ class GuestfsRunWorkload:
 
 
 def reached(timeline: Timeline) -> dict[str, float]:
-    """The phases of a launch as those of a guest of ours are called; seconds since guestfish was started.
+    """The phases of a launch, named like those of our own guests; seconds since guestfish was started.
 
     The order to end is the moment its guest was ready, and what its guest does then is not said.
     """

@@ -1,4 +1,4 @@
-"""The session of `guestfs-api`: what guestfish is told, one line a call, and what it must have printed.
+"""The session of `guestfs-api`: guestfish's commands, one line per call, and what they must print.
 
 Like the tests of libguestfs's own API it makes partitions and filesystems, and then small files in all ways: work for
 the guest's kernel and for the way to it and back, hardly any for a disk.
@@ -38,12 +38,12 @@ def commands(rounds: int) -> list[str]:
 
 
 def number_of_calls(rounds: int) -> int:
-    """How many they are."""
+    """The number of calls in a session."""
     return len(commands(rounds))
 
 
 def wrong(printed: str, rounds: int) -> str:
-    """What the output lacks of what these calls must have printed; empty when nothing."""
+    """What is missing from the output of these calls; empty if nothing is."""
     lines = printed.splitlines()
     expected: Sequence[tuple[str, int]] = ((_SUM, rounds), (_TEXT, rounds), ("ext4", 1), ("false", rounds))
     for line, times in expected:

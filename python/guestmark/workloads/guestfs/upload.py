@@ -56,14 +56,14 @@ class GuestfishWorkload:
                 if spec.role is Role.TARGET and spec.filesystem not in READABLE:
                     raise UsageError(
                         f"{cell.id}: what guestfish writes to {spec.filesystem} cannot be checked on the host",
-                        hint=f"take {', '.join(READABLE)}, or exclude the cell",
+                        hint=f"use {', '.join(READABLE)}, or exclude the cell",
                     )
         for accelerator in {accelerator_of(cell) for cell in cells}:
             libguestfs.prepare(accelerator)
         return ()
 
     def prepare(self, machine: Machine) -> None:
-        """Makes what is sent; the image is made anew for each iteration."""
+        """Makes the content to send; the image is made afresh for each iteration."""
         self._source = self._stack.enter_context(images([self._source_spec()]))[0]
         self._source.checksum()
         method = self._params["method"]

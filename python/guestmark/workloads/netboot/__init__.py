@@ -14,7 +14,7 @@ def _takes(factor: str, platform: PlatformSpec) -> bool:
 WORKLOADS = (
     WorkloadKind(
         "netboot",
-        "iPXE in a machine without disk fetches files over HTTP; the packets say who was slow",
+        "has iPXE fetch files over HTTP in a machine without a disk; the packets show who was slow",
         params="guestmark.workloads.netboot.params:NetbootParams",
         run="guestmark.workloads.netboot.workload:NetbootWorkload",
         metrics=lambda _params: metrics.ALL,

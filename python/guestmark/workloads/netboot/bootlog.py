@@ -1,4 +1,4 @@
-"""What a boot's packets say about why it went no further."""
+"""Why a boot got no further, judged from its packets."""
 
 import struct
 from pathlib import Path

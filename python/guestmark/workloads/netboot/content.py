@@ -84,7 +84,7 @@ def server(listening: socket.socket, content: Content) -> Iterator[subprocess.Po
 
 
 def measure_rate(connected: socket.socket, content: Content) -> float:
-    """Bytes a second at which the server gives file 0 to a client of the host's own; the bytes are checked.
+    """The rate, in bytes per second, at which the server gives file 0 to a client on the host; the bytes are verified.
 
     Raises `WorkloadError` when the server does not give what it should.
     """

@@ -1,4 +1,4 @@
-"""The conversation with iPXE: it asks over HTTP what to do next and is answered when there is something to do."""
+"""The conversation with iPXE, which asks over HTTP what to do next and waits for the answer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Request:
 
 
 class Control:
-    """Listens for iPXE. `scripts` are answered at once; every other path becomes a `Request` in the queue."""
+    """Serves iPXE. `scripts` are answered at once; every other path becomes a `Request` in the queue."""
 
     def __init__(self, listening: socket.socket, scripts: Mapping[str, str]) -> None:
         self.requests: queue.Queue[Request] = queue.Queue()

@@ -108,6 +108,6 @@ def _trace(result: CellResult) -> Trace | None:
 
 
 def _short(result: CellResult) -> str:
-    """The cell by its levels, which fit beside the drawing better than its whole id."""
+    """The cell's levels, which fit beside the drawing better than its whole id."""
     words = [word.partition("=")[2] or word for word in result.cell.id.split()]
     return " ".join(words)

@@ -72,7 +72,7 @@ class NetbootMachine:
 
     @property
     def scratch(self) -> Path:
-        """A directory that goes with the machine."""
+        """A directory that is removed with the machine."""
         return self.process.scratch
 
     def check(self) -> None:
@@ -137,7 +137,7 @@ class NetbootMachine:
         return {}
 
     def counters(self) -> Mapping[str, float]:
-        """Why it takes its time, as QEMU counts it."""
+        """QEMU's counters, which explain the times."""
         return counters.of_guest(self.vmm_pid, self.query)
 
     @contextlib.contextmanager

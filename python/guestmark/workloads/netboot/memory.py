@@ -16,7 +16,7 @@ _DUMP_DEADLINE_S = 120.0
 
 
 def check_fetched(machine: NetbootMachine, content: Content, number: int) -> int:
-    """The guest-physical address at which file `number` lies. Raises `WorkloadError` when it is nowhere, whole.
+    """The guest-physical address of file `number`. Raises `WorkloadError` if it is nowhere in one piece.
 
     iPXE keeps what it has fetched in one piece, under BIOS and UEFI alike.
     """

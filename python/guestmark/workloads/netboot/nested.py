@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _READY_S = 180.0
 _BOOT_S = 400.0  # for the boots inside, beyond the limit of the downloads
-_CAPTURES = 1.6  # times the files: captures lie in the outer guest's memory
+_CAPTURES = 1.6  # times the size of the files: captures are in the outer guest's memory
 _KEPT_VARIABLES = (
     "HOME",
     "PATH",

@@ -16,7 +16,7 @@ from guestmark.workloads.netboot.nics import Nic
 
 _DIRECTORIES = ("/usr/lib/ipxe/qemu", "/usr/share/ipxe/qemu", "/usr/share/qemu", "/usr/share/qemu-kvm")
 _KERNELS = ("/usr/lib/ipxe/ipxe.lkrn", "/boot/ipxe.lkrn", "/usr/share/ipxe/ipxe.lkrn")
-BUILDS = "GUESTMARK_ROMS"  # a directory with builds of the user's own
+BUILDS = "GUESTMARK_ROMS"  # a directory with the user's own builds
 _LARGEST = 16 << 20  # bytes; the BAR of a ROM has at most 16 MiB
 _BIOS_CODE, _EFI_CODE = 0, 3
 

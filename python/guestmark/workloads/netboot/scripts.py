@@ -1,4 +1,4 @@
-"""What iPXE is told. Names of its commands and settings: https://ipxe.org/cmd and https://ipxe.org/cfg."""
+"""Scripts for iPXE. Its commands and settings: https://ipxe.org/cmd and https://ipxe.org/cfg."""
 
 BOOT = "boot.ipxe"  # the file DHCP names
 # Name in the query, and the setting; settings that are no text have a form of their own that needs no escapes.

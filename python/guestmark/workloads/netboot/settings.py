@@ -17,7 +17,7 @@ from guestmark.workloads.netboot.nested import inner_of
 from guestmark.workloads.netboot.nics import NICS, Nic
 
 _MIB = 1 << 20
-_OWN_MEMORY = 192 * _MIB  # for firmware and iPXE, beside the file that is fetched
+_OWN_MEMORY = 192 * _MIB  # for firmware and iPXE, in addition to the file that is fetched
 _STEP = 64 * _MIB
 # Code and the template of its variables, as distributions install them.
 _OVMF = (
@@ -46,7 +46,7 @@ class Settings:
 
     @classmethod
     def of(cls, cell: Cell, file_size: int) -> Settings:
-        """From the cell's factors. Raises `UsageError` for what cannot boot, `PlatformUnusableError` for what lacks."""
+        """From the cell's factors. Raises `UsageError` if it cannot boot, else `PlatformUnusableError`."""
         accelerator = inner_of(cell.platform) if cell.platform.nested else cell.platform.inner.kind
         if accelerator not in ACCELERATORS:
             raise UsageError(

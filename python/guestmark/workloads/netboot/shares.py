@@ -1,4 +1,4 @@
-"""Where the time of connections goes, in words: from the shares that the analysis of captures measured."""
+"""Where the time of connections goes, in words, from the shares in the capture analysis."""
 
 from collections.abc import Sequence
 

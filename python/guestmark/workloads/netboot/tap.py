@@ -1,4 +1,4 @@
-"""A tap device in a private network namespace: the host's own TCP serves the guest, and nobody else is reached."""
+"""A tap device in a private network namespace: the host's own TCP serves the guest, which reaches nothing else."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KEEP = "GUESTMARK_KEEP_CAPTURES"  # a directory that is given every trial's capture
 _BOOT_LIMIT_S = {"bios": 90.0, "uefi": 240.0}
-_SLACK_BYTES = 4 << 20  # a capture's room beside its files
+_SLACK_BYTES = 4 << 20  # a capture's room in addition to its files
 _OVERHEAD = 1.5  # headers, acknowledgements, and a good deal of repetition
 _EXPECTED = {"offload", "near_client", "near_server"}  # of a capture at the guest's card
 _FAST_ENOUGH = 2.0  # times the measured throughput that the server must be able to give
@@ -58,7 +58,7 @@ class NetbootWorkload:
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """ROMs, firmware, the port, and room for captures: what would fail every trial is said before the first."""
+        """Checks ROMs, firmware, the port, and room for captures: whatever would fail every trial."""
         for cell in cells:
             workload = cls(plan, cell)
             Settings.of(cell, workload._size)
@@ -68,7 +68,7 @@ class NetbootWorkload:
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """The machine this workload needs instead of the platform's own; see `BringsMachine`."""
+        """The machine that this workload brings in place of the platform's; see `BringsMachine`."""
         settings = Settings.of(self._cell, self._size)
         if self._nested:
             with nested.outer_guest(platform, self._cell, settings.memory, self._size * self._files) as guest:
@@ -113,7 +113,7 @@ class NetbootWorkload:
             capture.unlink(missing_ok=True)
 
     def cleanup(self, machine: Machine) -> None:
-        """Nothing: everything goes with the machine."""
+        """Nothing: everything is removed with the machine."""
 
     def _download(self, machine: NetbootMachine, numbers: range, capture: Path) -> float:
         """Seconds from iPXE's going on to its next message, summed over the files."""
@@ -161,7 +161,7 @@ class NetbootWorkload:
                     f"the capture has grown past its limit of {self._capture_limit / 1e6:.0f} MB for "
                     f"{self._files * self._size / 1e6:.0f} MB of files",
                     machine,
-                    hint="most packets are sent again and again; look at the console",
+                    hint="most packets are repeated again and again; look at the console",
                 )
 
     def _analysed(self, machine: NetbootMachine, capture: Path, wall_s: float) -> list[Measurement]:
@@ -199,5 +199,5 @@ class NetbootWorkload:
 
 def _own(machine: Machine) -> NetbootMachine:
     if not isinstance(machine, NetbootMachine):
-        raise WorkloadError("netboot was given a machine that is not its own")
+        raise WorkloadError("netboot was given a machine of another workload")
     return machine

@@ -34,7 +34,7 @@ def check(cells: Iterable[Cell], account: Account) -> list[str]:
         on_host = not cell.platform.is_guest
         if disk.filesystem == NO_FILESYSTEM and not on_host:
             raise UsageError(
-                f"{cell.id}: a database needs a filesystem on its disk", hint="take --set filesystem=ext4"
+                f"{cell.id}: a database needs a filesystem on its disk", hint="use --set filesystem=ext4"
             )
         _check_room(cell, database, disk, on_directory=on_host and not disk.loop)
         if on_host:
@@ -64,7 +64,7 @@ def _check_room(cell: Cell, database: Database, disk: DiskSpec, *, on_directory:
         raise UsageError(
             f"{cell.id}: {params['tables']} tables of {params['rows']} rows need at least {needed / 1e6:.0f} MB, "
             f"{where}",
-            hint="take a larger disk (--set size=8G), another directory (--set location=DIRECTORY), or --scale",
+            hint="use a larger disk (--set size=8G), another directory (--set location=DIRECTORY), or --scale",
         )
 
 

@@ -188,7 +188,7 @@ class OltpWorkload:
             raise
 
     def _free_bytes(self, machine: Machine) -> float:
-        """What others than root can still write on the disk under test; infinite when that cannot be known."""
+        """Bytes that users other than root can still write on the disk under test; infinite if unknown."""
         assert self._server is not None
         try:
             there = machine.agent.statfs(self._server.data)

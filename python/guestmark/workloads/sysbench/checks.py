@@ -1,4 +1,4 @@
-"""What can be said of sysbench's cells before anything is measured: files that do not fit, figures that would lie."""
+"""Checks of sysbench's cells before anything is measured: files that do not fit, misleading figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
 
 
 def lies_of_memory(options: Mapping[str, str], memory: int) -> str:
-    """Why the number would lie: the files fit into the machine's memory (bytes), and its cache is used. Else empty."""
+    """Why the figure would mislead, or empty: the files fit into the machine's memory (bytes), whose cache is used."""
     size = parse_size(options["file_total_size"])
     if size >= memory or "direct" in options["file_extra_flags"]:
         return ""
@@ -76,7 +76,7 @@ def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
     )  # fmt: skip
     raise UsageError(
         f"{cell.id}: the files need {format_size(size)}, {where}",
-        hint="take a larger disk (--set size=8G), another directory (--set location=DIRECTORY), or --scale",
+        hint="use a larger disk (--set size=8G), another directory (--set location=DIRECTORY), or --scale",
     )
 
 

@@ -112,7 +112,7 @@ class SysbenchWorkload:
         return [*measured(values), *(changes.measurements(moved) if moved else ())]
 
     def cleanup(self, machine: Machine) -> None:
-        """Removes the files on the host; a guest's disk goes with the guest."""
+        """Removes the files on the host; a guest's disk is removed with the guest."""
         if not self._mounted or self._in_guest:
             return
         self._mounted = False
@@ -217,7 +217,7 @@ def _of_files(report: Report, options: Mapping[str, str]) -> dict[Metric, float]
     """Rates of fileio, bytes a second. Raises `WorkloadError` when sysbench's figures contradict each other."""
     files = report.files
     if files is None:
-        raise WorkloadError("sysbench fileio has not printed what it did with files")
+        raise WorkloadError("sysbench fileio did not print its file operations")
     block = parse_size(options["file_block_size"])
     read = _precise(files.read_mib_per_s, files.reads_per_s * block, options)
     written = _precise(files.written_mib_per_s, files.writes_per_s * block, options)

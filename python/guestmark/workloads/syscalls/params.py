@@ -1,4 +1,4 @@
-"""The workload `syscalls` in plans: how much of each operation is done at least, and of which."""
+"""The workload `syscalls` in plans: which operations, and how many of each at least."""
 
 from typing import Annotated
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 _HOST_CPU = "host_cpu_s"
-_LEAST = 0.01  # nanoseconds: what is below the clock's grain still has a logarithm
+_LEAST = 0.01  # nanoseconds; times below the clock's resolution still need a logarithm
 
 
 class SyscallsWorkload:

@@ -24,7 +24,7 @@ _NOBODY = "nobody"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom a server, and what talks to it, runs as: servers refuse to be root."""
+    """The account that a server and its clients run as, because servers refuse to run as root."""
 
     uid: int
     gid: int
@@ -48,13 +48,13 @@ class Account:
 
 
 class Session(Protocol):
-    """A conversation with a running server, which stays connected; raises what `Database.session` raises."""
+    """A connected session with a running server; raises what `Database.session` raises."""
 
     def flushes(self) -> int:
-        """How often the server has flushed its files since its start."""
+        """The number of times the server has flushed its files since it started."""
 
     def close(self) -> None:
-        """Says good-bye."""
+        """Closes the session."""
 
 
 class Database(ABC):
@@ -64,7 +64,7 @@ class Database(ABC):
     title: ClassVar[str]
     packages: ClassVar[Mapping[str, str]]  # by program
     ready: ClassVar[bytes]  # what it logs when it takes connections
-    version: ClassVar[re.Pattern[str]]  # how it says at its start what it is
+    version: ClassVar[re.Pattern[str]]  # matches the version it prints at start
     stopped: ClassVar[bytes]  # what it logs last, when it was shut down cleanly
     stop_signal: ClassVar[int]
     needed_bytes: ClassVar[int]  # of a data directory without tables, without its log
@@ -81,7 +81,7 @@ class Database(ABC):
 
     @classmethod
     def folders(cls) -> Sequence[str]:
-        """Where its programs may be besides the usual directories."""
+        """Directories, in addition to the usual ones, where its programs may be."""
         return ()
 
     @classmethod

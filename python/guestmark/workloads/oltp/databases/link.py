@@ -30,14 +30,14 @@ class Link:
         self._relay.wait(_DEFAULT_S, bool)
         if not self._relay.output.startswith(b"\0"):
             self._relay.wait(1.0)  # for all of its complaint
-            raise ConnectionError(self._relay.text().strip() or "no connection in time")
+            raise ConnectionError(self._relay.text().strip() or "the connection timed out")
 
     def settimeout(self, limit_s: float | None) -> None:
         """How long to wait for an answer; None, which for a socket means for ever, is a minute."""
         self._limit_s = _DEFAULT_S if limit_s is None else limit_s
 
     def sendall(self, data: bytes) -> None:
-        """Sends all of it."""
+        """Sends all of the data."""
         if not self._relay.running:
             raise ConnectionError("the connection has ended")
         self._relay.feed(bytes(data))
@@ -60,7 +60,7 @@ class Link:
         self._relay.signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float) -> None:
-        """Until nothing of it is left on the machine."""
+        """Waits until nothing of it is left on the machine."""
         self._relay.wait(timeout_s)
 
 

@@ -49,7 +49,7 @@ class MariaDB(Database):
         """
         return {
             "innodb_buffer_pool_size": str(params["buffer"]),
-            # Newer servers reserve terabytes of addresses for a buffer that might grow; UML has not so many.
+            # Newer servers reserve terabytes of address space for a buffer that may grow; UML does not have that much.
             "loose_innodb_buffer_pool_size_max": str(params["buffer"]),
             "innodb_log_file_size": str(params["log"]),
             "innodb_use_native_aio": "0",

@@ -46,12 +46,12 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether it was started, and its end has not been heard of."""
+        """Whether it was started and its exit has not been reported."""
         return self._process is not None and self._process.running
 
     @property
     def version(self) -> str:
-        """What it said it is, when it started; empty when it has not."""
+        """The version it printed when it started; empty before that."""
         said = self.database.version.search(self.log)
         return said[1] if said else ""
 
