@@ -31,7 +31,7 @@ def call(checkout: Path, *arguments: str) -> float:
 
 def make_ledger(checkout: Path, folder: str) -> str:
     """A ledger with one run of 400 trials, measured by the checkout itself, as versions may keep runs differently."""
-    ledger = os.path.join(folder, f"{checkout.name}-{os.urandom(4).hex()}.sqlite")  # noqa: PTH118
+    ledger = os.path.join(folder, f"{checkout.name}-{os.urandom(4).hex()}.sqlite")
     once = ["--blocks", str(BLOCKS), "--warmup", "0", "--iterations", "1", "--seed", "1"]
     call(checkout, "exec", "--ledger", ledger, "--on", ",".join(["host"] * CELLS), *once, "--", "true")
     return ledger

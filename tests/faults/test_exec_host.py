@@ -372,7 +372,7 @@ def test_a_directory_that_is_gone(guestmark, tmp_path):
     assert process.returncode in {1, 3}
     assert b"Traceback" not in stderr
     assert b"gone" in stdout
-    assert os.path.exists(tmp_path)  # noqa: PTH110
+    assert os.path.exists(tmp_path)
 
 
 def test_where_the_host_ran_is_attested_and_said(guestmark):

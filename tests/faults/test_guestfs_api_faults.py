@@ -39,7 +39,7 @@ def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(gue
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in reversed(os.get_exec_path()):
-        with os.scandir(folder) if os.path.isdir(folder) else os.scandir(programs) as entries:  # noqa: PTH112
+        with os.scandir(folder) if os.path.isdir(folder) else os.scandir(programs) as entries:
             for entry in entries:
                 link = programs / entry.name
                 if entry.name != "guestfish" and not link.is_symlink():

@@ -153,7 +153,7 @@ class CommandLine:
 
 def _target(link: Path) -> str:
     with contextlib.suppress(OSError):  # closed meanwhile
-        return os.readlink(link)  # noqa: PTH115  (also of what is no path: a pipe, a socket)
+        return os.readlink(link)
     return ""
 
 

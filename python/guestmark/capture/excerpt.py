@@ -18,5 +18,5 @@ def drawn(trace: Trace) -> Trace:
             sequence, points=sequence.points[::step], stride=sequence.stride * step
         )
     wanted = sequence.connection if sequence is not None else None
-    connections = [one for one in trace.connections if one.index == wanted]
+    connections = [connection for connection in trace.connections if connection.index == wanted]
     return msgspec.structs.replace(trace, file="", connections=connections, sequence=sequence)

@@ -120,18 +120,18 @@ def _connections(trace: Trace, width: int) -> Table:
     if width < MIDDLE:
         headings[6], headings[9] = "client", "server"
     table = _table(*(heading for at, heading in enumerate(headings) if at in shown))
-    for one in trace.connections:
-        unique = one.client.unique_bytes + one.server.unique_bytes
-        rate = unique / one.duration_s if one.duration_s else None
-        slower = _slower(one.client.response, one.server.response)
+    for connection in trace.connections:
+        unique = connection.client.unique_bytes + connection.server.unique_bytes
+        rate = unique / connection.duration_s if connection.duration_s else None
+        slower = _slower(connection.client.response, connection.server.response)
         cells: list[str | Text] = [
-            _ends(one),
-            duration(one.duration_s),
+            _ends(connection),
+            duration(connection.duration_s),
             size(unique),
             size(rate, "B/s"),
-            *_response(one.client.response, slower is one.client.response),
-            *_response(one.server.response, slower is one.server.response),
-            ", ".join(_remarks(one)),
+            *_response(connection.client.response, slower is connection.client.response),
+            *_response(connection.server.response, slower is connection.server.response),
+            ", ".join(_remarks(connection)),
         ]
         table.add_row(*(_plain(cell) for at, cell in enumerate(cells) if at in shown))
     return table
@@ -153,7 +153,10 @@ def _ends(one: Connection) -> str:
 def _remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
     if by == "endpoint" or width >= WIDE:
         return []
-    told = ((one, [r for r in _remarks(one) if not r.startswith("handshake")]) for one in trace.connections)
+    told = (
+        (connection, [r for r in _remarks(connection) if not r.startswith("handshake")])
+        for connection in trace.connections
+    )
     return [Text(f"{_ends(one)}: {', '.join(remarks)}", style="dim") for one, remarks in told if remarks]
 
 
@@ -198,8 +201,8 @@ def _endpoints(trace: Trace, width: int) -> Table:
     headings = ("endpoint", "role", "connections", "bytes sent", "mean", "p50", "p90", "p99", "max", "share")
     shown = set(range(10)) if width >= MIDDLE + 16 else {0, 1, 4, 5, 7, 8, 9}
     table = _table(*(heading for at, heading in enumerate(headings) if at in shown))
-    for one in trace.endpoints:
-        table.add_row(*(_plain(cell) for at, cell in enumerate(_endpoint(one)) if at in shown))
+    for endpoint in trace.endpoints:
+        table.add_row(*(_plain(cell) for at, cell in enumerate(_endpoint(endpoint)) if at in shown))
     return table
 
 

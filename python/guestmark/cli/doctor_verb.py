@@ -91,7 +91,7 @@ def _ledger() -> str:
     if not where:
         return str(default_path())
     if "://" not in where:
-        return os.path.abspath(os.path.expanduser(where))  # noqa: PTH100, PTH111
+        return os.path.abspath(os.path.expanduser(where))
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 

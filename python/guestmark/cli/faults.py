@@ -85,12 +85,12 @@ def _crashed(error: Exception) -> int:
     import traceback
 
     text = "".join(traceback.format_exception(error))
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111
-    path = os.path.join(base, "guestmark", f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")  # noqa: PTH118
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    path = os.path.join(base, "guestmark", f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")
     summary = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
-        with open(path, "w", encoding="utf-8", errors="replace") as stream:  # noqa: PTH123
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8", errors="replace") as stream:
             stream.write(f"{sys.argv!r}\n{text}")
         where = f"the details are in {path}"
     except OSError:

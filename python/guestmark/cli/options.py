@@ -91,7 +91,7 @@ def complete_plan(incomplete: str) -> list[str]:
 
     from guestmark.plan import library
 
-    files = [path for path in glob.glob(f"{glob.escape(incomplete)}*") if path.endswith(".toml")]  # noqa: PTH207
+    files = [path for path in glob.glob(f"{glob.escape(incomplete)}*") if path.endswith(".toml")]
     return [*library.names(), *sorted(files)]
 
 
@@ -100,7 +100,7 @@ def ledger_to_read(path: str | None) -> Iterator[OpenLedger | None]:
     """The ledger for a look at earlier runs; None when there is none yet."""
     from guestmark.ledger import default_path, open_ledger
 
-    missing = not default_path().exists() if path is None else "://" not in path and not os.path.exists(path)  # noqa: PTH110
+    missing = not default_path().exists() if path is None else "://" not in path and not os.path.exists(path)
     if missing:
         yield None
         return

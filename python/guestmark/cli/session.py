@@ -54,12 +54,12 @@ class Outputs:
         if sum(path == "-" for _, path in self.files()) > 1:
             raise UsageError("only one document can go to standard output", hint="write the others to files")
         for name, path in self.files():
-            folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120
+            folder = os.path.dirname(os.path.abspath(path))
             if path == "-":
                 continue
-            if not path or os.path.isdir(path):  # noqa: PTH112
+            if not path or os.path.isdir(path):
                 raise UsageError(f"--{name} {path!r} is not a file name", hint="e.g. result." + name)
-            if not os.access(path if os.path.exists(path) else folder, os.W_OK):  # noqa: PTH110
+            if not os.access(path if os.path.exists(path) else folder, os.W_OK):
                 raise UsageError(
                     f"--{name} {path} cannot be written", hint=f"check that {folder} exists and is yours"
                 )

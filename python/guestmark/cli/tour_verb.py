@@ -45,7 +45,7 @@ def command(
     from guestmark.report.sections.tour import page
 
     findings = _findings(on, quiet)
-    usable = [one.platform for one in findings if one.usable]
+    usable = [finding.platform for finding in findings if finding.usable]
     if usable == ["host"]:
         told = "; ".join(f"{one.platform}: {one.reason}" for one in findings if not one.usable)
         hints = dict.fromkeys(one.hint for one in findings if one.hint)
@@ -80,7 +80,9 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
         sys.stderr.write(f"guestmark: finding out which of {', '.join(names)} can be used here …\n")
         sys.stderr.flush()
     platforms = [registry.get(name) for name in names]
-    found: dict[str, Usable | Unusable] = {one.name: one.probe() for one in platforms if one.name == "host"}
+    found: dict[str, Usable | Unusable] = {
+        platform.name: platform.probe() for platform in platforms if platform.name == "host"
+    }
     found |= probe_all(cast("list[Startable]", [one for one in platforms if one.name != "host"]))
     return [
         Finding(name, usable=False, reason=result.reason, hint=result.hint)

@@ -32,8 +32,8 @@ def _size(text: str) -> str:
 
 
 def _location(text: str) -> str:
-    path = os.path.abspath(os.path.expanduser(text.strip()))  # noqa: PTH100, PTH111 - pathlib costs start-up time
-    if not text.strip() or not os.path.isdir(path):  # noqa: PTH112
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip() or not os.path.isdir(path):
         raise ValueError(f"there is no directory {text!r}")
     if not os.access(path, os.W_OK | os.X_OK):
         raise ValueError(f"files cannot be created in {path}")

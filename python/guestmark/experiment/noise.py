@@ -109,7 +109,7 @@ def _threads(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
         folder = proc / str(waiting.pop()) / "task"
         threads: list[str] = []
         with contextlib.suppress(OSError):
-            threads = os.listdir(folder)  # noqa: PTH208 - names only, and quick
+            threads = os.listdir(folder)
         for thread in threads:
             fields = _text(folder / thread / "schedstat").split()
             if len(fields) >= 2 and fields[0].isdigit() and fields[1].isdigit():

@@ -27,7 +27,7 @@ def find(wanted: str) -> tuple[str, str]:
     looks_like_file = "/" in wanted or wanted.endswith(".toml")
     if not looks_like_file and wanted in names():
         return builtin(wanted), f"the built-in plan {wanted}"
-    file = Path(os.path.expanduser(wanted))  # noqa: PTH111 - a `~` in the middle is a name
+    file = Path(os.path.expanduser(wanted))
     if not looks_like_file and not file.is_file():
         raise unknown("plan", wanted, names())
     try:

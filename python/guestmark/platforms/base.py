@@ -51,7 +51,7 @@ class Caller:
         from guestmark.core.errors import UsageError
 
         try:
-            cwd = os.getcwd()  # noqa: PTH109
+            cwd = os.getcwd()
         except OSError as error:
             raise UsageError(
                 f"the current directory cannot be used: {error.strerror or error}",

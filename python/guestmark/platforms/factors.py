@@ -36,8 +36,8 @@ def word(text: str) -> str:
 def _kernel(text: str) -> str:
     if not text.strip():
         raise ValueError("the kernel's path is empty")
-    path = os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - pathlib costs start-up time
-    if not os.path.isfile(path):  # noqa: PTH113
+    path = os.path.abspath(os.path.expanduser(text))
+    if not os.path.isfile(path):
         raise ValueError(f"there is no kernel at {path!r}")
     return path
 

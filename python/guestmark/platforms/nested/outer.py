@@ -198,7 +198,7 @@ class Outers:
         return None
 
     def _start_shared(self, spec: OuterSpec, deadline: float) -> Held:
-        others = [one for one in self._cells if one.key == spec.key] or [spec]
+        others = [cell for cell in self._cells if cell.key == spec.key] or [spec]
         large = OuterSpec(
             spec.layer, spec.cpu, spec.smp, spec.kernel,
             max(spec.memory, *(one.memory for one in others)), max(spec.ports, *(one.ports for one in others)),

@@ -21,7 +21,7 @@ def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, type
     """
     name = argv[0]
     path = env.get("PATH", _DEFAULT_PATH)
-    files = [os.path.join(cwd, file) for file in _candidates(name, path)]  # noqa: PTH118
+    files = [os.path.join(cwd, file) for file in _candidates(name, path)]
     reasons = {file: _why_not(file) for file in files}
     if None in reasons.values():
         return
@@ -45,7 +45,7 @@ def _candidates(name: str, path: str) -> list[str]:
 def _why_not(file: str) -> tuple[str, str] | None:
     """Why a file cannot be run, and what to do about it; None when it can. The reason is empty when it is not there."""
     try:
-        mode = os.stat(file).st_mode  # noqa: PTH116
+        mode = os.stat(file).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return "", ""
     except (OSError, ValueError) as error:
@@ -86,7 +86,7 @@ def _nearest(name: str, path: str, cwd: str) -> str:
     """The hint for a name that is nowhere."""
     if "/" in name:
         return f"there is no such file (seen from {cwd})"
-    if _why_not(os.path.join(cwd, name)) is None:  # noqa: PTH118
+    if _why_not(os.path.join(cwd, name)) is None:
         return f"a program in the current directory is called ./{name}"
     from difflib import get_close_matches
 
@@ -97,6 +97,6 @@ def _nearest(name: str, path: str, cwd: str) -> str:
 def _programs(path: str, cwd: str) -> Iterable[str]:
     for directory in dict.fromkeys(path.split(os.pathsep)):
         try:
-            yield from os.listdir(os.path.join(cwd, directory or "."))  # noqa: PTH118, PTH208
+            yield from os.listdir(os.path.join(cwd, directory or "."))
         except OSError:
             continue

@@ -69,15 +69,15 @@ class _OnHost:
 
 def _on_host(name: str, path: str, cwd: str) -> _OnHost:
     if "/" in name:
-        found: str | None = os.path.join(cwd, name)  # noqa: PTH118
+        found: str | None = os.path.join(cwd, name)
     else:
         # Entries that are relative or empty mean the working directory, which here is the caller's.
-        folders = [os.path.join(cwd, part) for part in path.split(os.pathsep)]  # noqa: PTH118
+        folders = [os.path.join(cwd, part) for part in path.split(os.pathsep)]
         found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
         return _OnHost()
     try:
-        return _OnHost(found, sha256_here(found), os.stat(found).st_size)  # noqa: PTH116
+        return _OnHost(found, sha256_here(found), os.stat(found).st_size)
     except OSError:
         return _OnHost(found)
 
@@ -130,13 +130,13 @@ def quote(output: str) -> str:
 
 def sha256_here(path: str) -> str:
     """SHA-256 of a file of this host, recomputed only when it has changed. Raises `OSError`."""
-    status = os.stat(path)  # noqa: PTH116
+    status = os.stat(path)
     return _digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @functools.cache
 def _digest(path: str, _mtime_ns: int, _size: int, _inode: int) -> str:
-    with open(path, "rb") as stream:  # noqa: PTH123
+    with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

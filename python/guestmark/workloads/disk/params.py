@@ -45,8 +45,8 @@ class Sourced(Moved):
             return None
         import os
 
-        path = os.path.abspath(os.path.expanduser(file))  # noqa: PTH100, PTH111
-        if not os.path.isfile(path):  # noqa: PTH113
+        path = os.path.abspath(os.path.expanduser(file))
+        if not os.path.isfile(path):
             raise ValueError(f"there is no file {file!r}")
         return path
 

@@ -65,13 +65,13 @@ def _describe_stdin(path: str) -> dict[str, Any]:
     data = read_stdin(path)
     import hashlib
 
-    return {"path": os.path.abspath(path), "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}  # noqa: PTH100
+    return {"path": os.path.abspath(path), "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def read_stdin(path: str) -> bytes:
     """The bytes of `--input FILE`. Raises `UsageError` when it cannot be read or is larger than `STDIN_LIMIT`."""
     try:
-        with open(path, "rb") as stream:  # noqa: PTH123
+        with open(path, "rb") as stream:
             data = stream.read(STDIN_LIMIT + 1)
     except OSError as error:
         raise UsageError(f"--input {path}: {error.strerror or error}", hint="give a readable file") from error

@@ -47,9 +47,9 @@ class FioParams(Strict):
 def _text_of(file: str | None) -> str:
     import os
 
-    path = os.path.expanduser(file or "")  # noqa: PTH111
+    path = os.path.expanduser(file or "")
     try:
-        with open(path, encoding="utf-8") as stream:  # noqa: PTH123
+        with open(path, encoding="utf-8") as stream:
             return stream.read(_LARGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(

@@ -13,8 +13,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 def _rom(text: str) -> str:
     if _NAME.fullmatch(text.strip()):
         return text.strip()  # the distribution's, or a build in the directory of builds
-    path = os.path.abspath(os.path.expanduser(text.strip()))  # noqa: PTH100, PTH111 - pathlib costs start-up time
-    if not text.strip() or not os.path.isfile(path):  # noqa: PTH113
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip() or not os.path.isfile(path):
         raise ValueError(f"there is no ROM at {text!r}")
     return path
 

@@ -17,11 +17,12 @@ def check_connections(trace: Trace, files: int, size: int) -> list[Connection]:
     connections = [one for one in trace.connections if one.protocol == "tcp"]
     if len(connections) != files:
         raise WorkloadError(f"the capture holds {len(connections)} connections for {files} files")
-    for one in connections:
-        if one.server.unique_bytes < size or one.server.missing_bytes:
+    for connection in connections:
+        if connection.server.unique_bytes < size or connection.server.missing_bytes:
             raise WorkloadError(
-                f"the capture of {one.client.address}:{one.client.port} holds {one.server.unique_bytes} bytes of the "
-                f"server's, {one.server.missing_bytes} are missing, for a file of {size}"
+                f"the capture of {connection.client.address}:{connection.client.port} holds "
+                f"{connection.server.unique_bytes} bytes of the server's, "
+                f"{connection.server.missing_bytes} are missing, for a file of {size}"
             )
     return connections
 
@@ -43,7 +44,7 @@ def measured(trace: Trace, connections: list[Connection], size: int, wall_s: flo
             (own.p99, response.p99_s),
             (own.max, response.max_s),
         ]
-    sides = [side for one in connections for side in (one.client, one.server)]
+    sides = [side for connection in connections for side in (connection.client, connection.server)]
     handshakes = [one.handshake_s for one in connections if one.handshake_s is not None]
     values += [
         (metrics.CLIENT_SHARE, trace.shares.client),

@@ -171,7 +171,11 @@ class NetbootWorkload:
         self.found.picture = drawn(trace)
         connections = figures.check_connections(trace, self._files, self._size)
         measurements = figures.measured(trace, connections, self._size, wall_s)
-        fastest = max(one.server.unique_bytes / one.duration_s for one in connections if one.duration_s)
+        fastest = max(
+            connection.server.unique_bytes / connection.duration_s
+            for connection in connections
+            if connection.duration_s
+        )
         if self._rate < _FAST_ENOUGH * fastest:
             self.warnings.append(
                 f"the HTTP server alone gives {self._rate / 1e6:.0f} MB/s, which is little more than the "

@@ -90,5 +90,5 @@ def _memory_of(cell: Cell) -> int:
 
 
 def _named(ids: Sequence[str]) -> str:
-    own = [one for one in ids if "#" not in one] or list(ids)
+    own = [identifier for identifier in ids if "#" not in identifier] or list(ids)
     return own[0] if len(own) == 1 else f"{own[0]} and {len(own) - 1} more"

@@ -67,7 +67,7 @@ class SyscallsWorkload:
             timeout_s=self._limit_s,
         )
         self._check_clocks(before, machine.agent.ping())
-        self._found.calls = {one.measured.name: _described(one, nothing) for one in sections}
+        self._found.calls = {section.measured.name: _described(section, nothing) for section in sections}
         times = [max(one.measured.median_ns, _LEAST) for one in sections]
         values: list[tuple[Metric, float]] = [
             (metrics.GEOMEAN, math.exp(math.fsum(map(math.log, times)) / len(times)))
@@ -129,7 +129,7 @@ def _described(section: Section, nothing: Section) -> Call:
 
 
 def _processor(sections: Sequence[Section]) -> list[tuple[Metric, float]]:
-    guest_s = math.fsum(one.measured.cpu_ns for one in sections) / 1e9
+    guest_s = math.fsum(section.measured.cpu_ns for section in sections) / 1e9
     if guest_s <= 0 or not all(_HOST_CPU in one.counted for one in sections):
         return []
     return [(metrics.PROCESSOR, math.fsum(one.counted[_HOST_CPU] for one in sections) / guest_s)]
