@@ -10,6 +10,9 @@ from guestmark.report.sections import nested
 from guestmark.report.sections.backends import backends
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Verdict, label
+from guestmark.stats.tails import CellRuns
+from guestmark.stats.total import unseen_share
+from guestmark.stats.validity import Severity
 
 _OPPOSITE = {
     "faster": "slower",
@@ -50,9 +53,9 @@ def _sentences(workload: WorkloadResult) -> list[Node]:
     differing = [pair for pair in compared if pair[1].verdict in {Verdict.FASTER, Verdict.SLOWER}]
     if differing:
         nodes.append(_factors(workload.baseline, differing, metric))
-    same = [result.cell.id for result, comparison in compared if comparison.verdict is Verdict.NO_DIFFERENCE]
+    same = [pair for pair in compared if pair[1].verdict is Verdict.NO_DIFFERENCE]
     if same:
-        nodes.append(Paragraph(line(f"No difference from {workload.baseline.cell.id}: {', '.join(same)}")))
+        nodes.append(_equal(workload.baseline, same))
     undecided: dict[str, list[str]] = {}
     for result, comparison in compared:
         if comparison.verdict is Verdict.INCONCLUSIVE:
@@ -61,7 +64,49 @@ def _sentences(workload: WorkloadResult) -> list[Node]:
         Note(spans(Span("Inconclusive: ", Tone.UNCLEAR), f"{', '.join(cells)} – {reason}"), NoteKind.WARNING)
         for reason, cells in undecided.items()
     ]
+    nodes += _slow_runs(workload, workload.baseline)
+    nodes += [
+        Note(line(finding.message), NoteKind.WARNING)
+        for finding in workload.findings
+        if finding.severity is not Severity.NOTE
+    ]
     return nodes
+
+
+def _equal(baseline: CellResult, same: Sequence[tuple[CellResult, Comparison]]) -> Paragraph:
+    """Cells that do not differ, and what so few starts cannot have shown."""
+    starts = min(comparison.n for _, comparison in same)
+    rare = figures.percent(unseen_share(starts))
+    names = ", ".join(result.cell.id for result, _ in same)
+    return Paragraph(
+        line(
+            f"No difference from {baseline.cell.id} in the typical run: {names}. "
+            f"What happens in fewer than {rare} of starts may not have been seen."
+        )
+    )
+
+
+def _slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[Node]:
+    """Where runs took much longer than is typical of their cell, as often as on the baseline or not."""
+    nodes: list[Node] = []
+    for result in workload.shown:
+        slow = None if result.answers is None else result.answers.slow
+        if slow is None or not (slow.cell.slow or slow.baseline.slow):
+            continue
+        said = {Verdict.SLOWER: "more slow runs", Verdict.FASTER: "fewer slow runs"}.get(
+            slow.verdict, "too few to call" if slow.verdict is Verdict.INCONCLUSIVE else "no difference"
+        )
+        nodes.append(
+            Paragraph(
+                line(f"Slow runs: {_slow_of(result, slow.cell)}, {_slow_of(baseline, slow.baseline)}: {said}")
+            )
+        )
+    return nodes
+
+
+def _slow_of(result: CellResult, runs: CellRuns) -> str:
+    longest = f", {runs.over_twice} over twice as long" if runs.over_twice else ""
+    return f"{runs.slow} of {runs.iterations} in {result.cell.id}{longest}"
 
 
 def _factors(
