@@ -5,9 +5,14 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.framework.caches import TriedPlatforms
 from tests.framework.command_line import CommandLine
+
+# A busy machine makes no test wrong: what an example takes is not judged.
+settings.register_profile("guestmark", deadline=None)
+settings.load_profile("guestmark")
 
 # Programs started by tests hear signals as at a terminal, also under nohup and in the background of a script. There
 # signals are ignored, which every child would inherit; a handler that does nothing ends with exec.

@@ -373,3 +373,26 @@ def test_a_directory_that_is_gone(guestmark, tmp_path):
     assert b"Traceback" not in stderr
     assert b"gone" in stdout
     assert os.path.exists(tmp_path)  # noqa: PTH110
+
+
+def test_where_the_host_ran_is_attested_and_said(guestmark):
+    usable = sorted(os.sched_getaffinity(0))
+    one = usable[-1]
+    result = guestmark.measure(
+        "--blocks", 1, "--null", "none", "--set", f"placement=cpus={one}", "--metric", r"n=(\d+)", "--",
+        "sh", "-c", "echo n=$(nproc)",
+    )  # fmt: skip
+    assert result.status == 0
+    (cell,) = result.document()["cells"]
+    (trial,) = cell["trials"]
+    assert cell["id"] == f"host placement=cpus={one}"
+    assert trial["attestation"]["placement"]["machine"] == str(one)
+    assert trial["measurements"]["n"] == 1
+    assert f"CPU {one}" in result.stdout
+
+
+def test_processors_that_cannot_be_used_are_refused_before_anything_starts(guestmark):
+    result = guestmark.measure("--set", "placement=cpus=9999", "--", "true")
+    assert result.status == 2
+    assert "this process may not use processor 9999" in result.stderr
+    assert len(result.stderr.splitlines()) == 2

@@ -54,18 +54,27 @@ def test_a_disk_that_fills_up_is_the_reason(kind):
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
 def test_a_hypervisor_killed_in_the_middle_of_writing(platform):
     cell = cell_of(platform, "fill", {"size": "2G", "filesystem": "ext2", "mount": "sync"}, amount="1500M")
-    directory = []
+    directory, reached = [], []
+
+    def written(image):
+        return image.stat().st_blocks * 512
 
     def measure():
         with started(cell) as (machine, workload):
             workload.prepare(machine)
             directory.append(machine.disks[0].image.path.parent)
-            killer = threading.Timer(0.5, os.kill, (machine.vmm_pid, signal.SIGKILL))
-            killer.start()
+            image, before = machine.disks[0].image.path, written(machine.disks[0].image.path)
+
+            def kill_in_the_middle():
+                reached.append(wait_until(lambda: written(image) > before + (8 << 20), 60))
+                os.kill(machine.vmm_pid, signal.SIGKILL)
+
+            threading.Thread(target=kill_in_the_middle, daemon=True).start()
             workload.run(machine)
 
     with pytest.raises(MachineError, match="guest ended"):
         measure()
+    assert reached == [True]
     assert not directory[0].exists()
 
 

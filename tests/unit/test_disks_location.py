@@ -2,9 +2,10 @@
 
 import pytest
 
+from guestmark.core.findings import flat
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
-from guestmark.disks.location import default_location, facts, filesystem_of, in_memory, located
+from guestmark.disks.location import default_location, filesystem_of, in_memory, located, storage
 
 MOUNTS = "/dev/vda / ext4 rw 0 0\ntmpfs {memory} tmpfs rw 0 0\n/dev/vdb /mnt/a\\040b xfs rw 0 0\n"
 
@@ -67,8 +68,8 @@ def test_the_location_is_stored_with_cells_that_have_disks(monkeypatch, tmp_path
 
 def test_a_trial_says_where_its_disks_were(directories) -> None:
     disk, memory, mounts = directories
-    assert facts(a_cell("tcg", {"location": disk}), mounts) == {
+    assert flat(storage(a_cell("tcg", {"location": disk}), mounts)) == {
         "storage": {"target": {"location": disk, "filesystem": "ext4", "in_memory": False}}
     }
-    assert facts(a_cell("uml", {"location": memory}), mounts)["storage"]["target"]["in_memory"]
-    assert facts(a_cell("uml", disks=None), mounts) == {}
+    assert storage(a_cell("uml", {"location": memory}), mounts).disks["target"].in_memory
+    assert storage(a_cell("uml", disks=None), mounts).disks == {}

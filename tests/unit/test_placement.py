@@ -176,8 +176,9 @@ def test_a_machine_and_this_process_are_put_apart_and_back() -> None:
                 assert os.sched_getaffinity(0) == set(seat.placement.control)
                 assert os.sched_getaffinity(other.native_id or 0) == set(seat.placement.control)
                 assert not set(seat.placement.machine) & set(seat.placement.control)
-                facts = seat.attest(child.pid)["placement"]
-                assert facts["machine"] == write_list(seat.placement.machine)
+                facts = seat.attest(child.pid)
+                assert facts is not None
+                assert facts.machine == write_list(seat.placement.machine)
                 assert affinity.usable() == set(USABLE)  # what others may have is not what this one has now
                 os.sched_setaffinity(child.pid, USABLE)
                 with pytest.raises(AttestationError, match=f"asked processor .*, found {write_list(USABLE)}"):
@@ -220,4 +221,4 @@ def test_a_cell_from_before_there_were_placements_is_left_alone() -> None:
     with affinity.placed(cell(None), emulator=False) as seat:
         assert seat.placement is None
         assert sorted(os.sched_getaffinity(0)) == USABLE
-        assert seat.attest(os.getpid()) == {}
+        assert seat.attest(os.getpid()) is None

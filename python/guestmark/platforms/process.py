@@ -125,13 +125,15 @@ class SupervisedProcess:
                     cwd=self.scratch,
                     start_new_session=True,
                 )
+                self._console = Console(
+                    output
+                )  # an interruption that waits for `starting` to be left finds both
         except OSError as error:
             os.close(output)
             raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
         finally:
             os.close(lifeline)
             os.close(output_write)
-        self._console = Console(output)
 
     @property
     def console(self) -> Console:

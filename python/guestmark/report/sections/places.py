@@ -4,17 +4,34 @@ from collections.abc import Iterable
 
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Flushes, Storage
-from guestmark.core.machine_facts import GuestMachine, HostMachine, Inside, MachineFacts, NestedMachine
+from guestmark.core.machine_facts import (
+    GuestMachine,
+    HostMachine,
+    Inside,
+    MachineFacts,
+    NestedMachine,
+    Placed,
+)
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot.facts import Netboot
 
 
 def placement(trials: Iterable[Trial]) -> str:
-    """`pinned: 1 processor each, CPU 1; emulator and control plane CPU 0`; several when they differ, empty when
-    nobody looked.
-    """
-    return "; or ".join(dict.fromkeys(said for trial in trials if (said := _placed(trial.facts))))
+    """`pinned: 1 processor each, CPU 1; control plane CPU 0`; several when they differ, empty when nobody looked."""
+    emulators: dict[
+        tuple[str, str], dict[str, None]
+    ] = {}  # where their own threads are, by what else is said
+    for trial in trials:
+        where = _place_of(trial.facts)
+        if where is not None:
+            own = emulators.setdefault(_words(where), {})
+            if where.emulator != where.machine:
+                own[where.emulator] = None
+    return "; or ".join(
+        head + (f"; emulators' own threads CPU {' or '.join(own)}" if own else "") + tail
+        for (head, tail), own in emulators.items()
+    )
 
 
 def storage(result: CellResult) -> str:
@@ -41,21 +58,20 @@ def guest_of(facts: Facts) -> Inside | None:
     return None if found is None else found.guest
 
 
-def _placed(facts: Facts) -> str:
+def _place_of(facts: Facts) -> Placed | None:
     machine, nested = facts.of(MachineFacts), facts.of(NestedMachine)
-    where = machine.placement if machine is not None else nested.outer.placement if nested else None
-    if where is None:
-        return ""
+    if machine is not None:
+        return machine.placement
+    return nested.outer.placement if nested is not None else None
+
+
+def _words(where: Placed) -> tuple[str, str]:
+    """What is said before and after where the emulator's own threads are."""
     if where.level == "free":
-        return f"free: anywhere on CPU {where.machine}"
+        return f"free: anywhere on CPU {where.machine}", ""
     number = where.processors
-    words = [f"{number} processor{'' if number == 1 else 's'} each, CPU {where.machine}"]
-    if where.emulator == where.control != where.machine:
-        words.append(f"emulator and control plane CPU {where.control}")
-    else:
-        words += [f"emulator CPU {where.emulator}"] if where.emulator != where.machine else []
-        words.append(f"control plane CPU {where.control}")
-    return f"{where.level}: {'; '.join([*words, *(where.remarks or ())])}"
+    head = f"{where.level}: {number} processor{'' if number == 1 else 's'} each, CPU {where.machine}"
+    return head, "; ".join(["", f"control plane CPU {where.control}", *(where.remarks or ())])
 
 
 def _stored(trial: Trial, result: CellResult) -> list[str]:
