@@ -12,6 +12,7 @@ import pytest
 from guestmark.capture.binary import analyse_file
 from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadError
 from guestmark.core.model import Plan, Policy
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads.netboot import content as contents
 from guestmark.workloads.netboot import memory, metrics, tap, tap_setup
@@ -159,7 +160,7 @@ def test_screen_text_and_picture():
 @pytest.mark.long
 def test_kvm_inside_tcg():
     one = workload(size="1M")
-    cell = replace(one._cell, platform="tcg/kvm")
+    cell = replace(one._cell, platform=PlatformSpec.read("tcg/kvm"))
     plan = Plan("test", (cell,), Policy(blocks=1, trial_limit_s=120.0), metrics.ALL)
     nested = workloads.NetbootWorkload(plan, cell)
     with nested.machine(registry.get("tcg/kvm")) as machine:
