@@ -1,3 +1,3 @@
 """guestmark: what virtualization costs a user's own workload, measured so that it is hard to fool."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

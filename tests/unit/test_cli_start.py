@@ -49,7 +49,7 @@ def test_every_verb_has_help():
 
 
 def test_version():
-    assert guestmark("--version").stdout == "guestmark 0.1.0\n"
+    assert guestmark("--version").stdout == "guestmark 0.2.0\n"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def _sentences(workload: WorkloadResult) -> list[Node]:
     ]
     nodes += _slow_runs(workload, workload.baseline)
     nodes += [
-        Note(line(finding.message), NoteKind.WARNING)
+        Note(line(f"{finding.message[:1].upper()}{finding.message[1:]}"), NoteKind.WARNING)
         for finding in workload.findings
         if finding.severity is not Severity.NOTE
     ]
