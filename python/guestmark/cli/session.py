@@ -71,6 +71,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     from guestmark.ledger import open_ledger
 
     outputs.check()
+    preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     with open_ledger(ledger_path) as ledger:
         ready = preflight.examine(plan, _prober(outputs))
         notes = [*plan.context.get("notes", ()), *ready.notes]

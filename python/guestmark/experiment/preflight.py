@@ -42,7 +42,6 @@ def examine(plan: Plan, probe: Probe) -> Readiness:
     `PlatformUnusableError` when nothing is left, or what a workload's own check raised.
     """
     plan = replace(plan, cells=tuple(located(plan.cells)))
-    check_requests(plan, plan.cells)
     left_out = larger_than_host(plan.cells)
     left_out += unusable_platforms(runnable(plan.cells, left_out), probe)
     left_out += impossible_cells(runnable(plan.cells, left_out))
