@@ -113,6 +113,8 @@ class SupervisedProcess:
         lifeline, self._lifeline = os.pipe()
         output, output_write = os.pipe()
         wrapped = supervised(command, lifeline_fd=lifeline, remove=[str(self.scratch)])
+        # Before the process, so that an interruption finds it, and not where the machine belongs: its thread is ours.
+        self._console = Console(output)
         self.started_at = time.monotonic()
         try:
             with starting():
@@ -125,11 +127,7 @@ class SupervisedProcess:
                     cwd=self.scratch,
                     start_new_session=True,
                 )
-                self._console = Console(
-                    output
-                )  # an interruption that waits for `starting` to be left finds both
         except OSError as error:
-            os.close(output)
             raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
         finally:
             os.close(lifeline)
