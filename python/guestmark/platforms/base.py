@@ -60,12 +60,8 @@ class Caller:
         return cls(cwd, dict(os.environ), os.getuid(), os.getgid(), tuple(os.getgroups()))
 
 
-class Machine(Protocol):
-    """One started platform: a booted guest, or the host itself, with an agent answering on it."""
-
-    @property
-    def agent(self) -> Agent:
-        """The agent that answers on the machine."""
+class BareMachine(Protocol):
+    """A started machine, whatever runs on it."""
 
     @property
     def phases(self) -> Mapping[str, float]:
@@ -105,6 +101,14 @@ class Machine(Protocol):
 
         Raises `MachineError` when the hypervisor does not answer.
         """
+
+
+class Machine(BareMachine, Protocol):
+    """One started platform: a booted guest, or the host itself, with an agent answering on it."""
+
+    @property
+    def agent(self) -> Agent:
+        """The agent that answers on the machine."""
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from guestmark.core import registry
 from guestmark.core.platform_spec import HOST
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from guestmark.core.findings import Findings
     from guestmark.core.model import Cell, Measurement, Plan
-    from guestmark.platforms.base import Machine, Platform
+    from guestmark.platforms.base import BareMachine, Machine, Platform
 
 
 class Workload(Protocol):
@@ -41,7 +41,7 @@ Factory = Callable[["Plan", "Cell"], Workload]
 class BringsMachine(Protocol):
     """Optional for workloads: a machine of its own, for things no agent can run in (firmware, boot ROMs)."""
 
-    def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
+    def machine(self, platform: Platform) -> AbstractContextManager[BareMachine]:
         """Starts the machine of this trial in place of `platform.start`, whose rules hold for it."""
 
 
@@ -117,7 +117,8 @@ def started_for(cell: Cell) -> Cell:
 def start_machine(workload: Workload, platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
     """A fresh machine for the trial: the platform's, unless the workload brings its own."""
     if isinstance(workload, BringsMachine):
-        return workload.machine(platform)
+        # What it brings is handed to nobody but itself, and it knows whether there is an agent.
+        return cast("AbstractContextManager[Machine]", workload.machine(platform))
     return platform.start(started_for(cell))
 
 

@@ -28,7 +28,7 @@ from guestmark.workloads.netboot.screen import screen_text
 from guestmark.workloads.netboot.settings import Settings
 
 if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
+    pass
 
 _BOOT_CAPTURE = "boot"
 _FULL_PACKETS = 65536
@@ -49,11 +49,6 @@ class NetbootMachine:
     disks: tuple[()] = ()
     place: Place = HERE
     seat: Seat = field(default_factory=Seat)
-
-    @property
-    def agent(self) -> Agent:
-        """There is none. Raises `MachineError`."""
-        raise MachineError("a machine that boots iPXE has no agent")
 
     @property
     def command_line(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, st
 from guestmark.workloads.netboot.settings import Settings
 
 if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine, Platform
+    from guestmark.platforms.base import BareMachine, Platform
     from guestmark.platforms.guest import Guest
 
 KEEP = "GUESTMARK_KEEP_CAPTURES"  # a directory that is given every trial's capture
@@ -67,7 +67,7 @@ class NetbootWorkload:
         return ()
 
     @contextlib.contextmanager
-    def machine(self, platform: Platform) -> Iterator[Machine]:
+    def machine(self, platform: Platform) -> Iterator[BareMachine]:
         """The machine that this workload brings in place of the platform's; see `BringsMachine`."""
         settings = Settings.of(self._cell, self._size)
         if self._nested:
@@ -81,7 +81,7 @@ class NetbootWorkload:
             self._server = stack.enter_context(server(link.data, self._content))
             yield stack.enter_context(started(self._cell, settings, link, _BOOT_LIMIT_S[settings.firmware]))
 
-    def prepare(self, machine: Machine) -> None:
+    def prepare(self, machine: BareMachine) -> None:
         """Measures what the server alone can do, so that it is known not to be the limit."""
         if self._nested:
             return
@@ -93,7 +93,7 @@ class NetbootWorkload:
         found.files, found.file_bytes = self._files, self._size
         self._check_room(mine.scratch)
 
-    def run(self, machine: Machine) -> list[Measurement]:
+    def run(self, machine: BareMachine) -> list[Measurement]:
         """All files once, one after the other; nested, with a boot of their own."""
         if self._nested:
             inside = nested.run_inside(cast("Guest", machine), self._cell, self._limit_s)
@@ -112,7 +112,7 @@ class NetbootWorkload:
             self._keep(capture)
             capture.unlink(missing_ok=True)
 
-    def cleanup(self, machine: Machine) -> None:
+    def cleanup(self, machine: BareMachine) -> None:
         """Nothing: everything is removed with the machine."""
 
     def _download(self, machine: NetbootMachine, numbers: range, capture: Path) -> float:
@@ -201,7 +201,7 @@ class NetbootWorkload:
                 shutil.copyfile(capture, Path(directory) / f"{name}-{time.time_ns()}.pcap")
 
 
-def _own(machine: Machine) -> NetbootMachine:
+def _own(machine: BareMachine) -> NetbootMachine:
     if not isinstance(machine, NetbootMachine):
         raise WorkloadError("netboot was given a machine of another workload")
     return machine

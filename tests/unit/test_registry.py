@@ -1,0 +1,48 @@
+"""What another distribution brings is found beside what is here."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.framework import PACKAGES
+
+MODULE = """
+from guestmark.core.factor import Factor
+from guestmark.core.model import Metric
+from guestmark.core.platform_kind import PlatformKind
+from guestmark.core.workload_kind import WorkloadKind
+
+SPEED = Factor("speed", "how fast", str, ("slow", "fast"))
+WORKLOADS = (
+    WorkloadKind(
+        "nap", "does nothing for a while", params="", run="", metrics=lambda _: (Metric("wall_s", "s"),),
+        factors=(SPEED,),
+    ),
+)
+PLATFORMS = (PlatformKind("moon", "another celestial body", "elsewhere:Moon", guest=False),)
+"""
+ASK = """
+from guestmark.core import factors, registry
+from guestmark.core.platform_spec import parse_platform
+print(registry.workload_kind("nap").help, "|", factors.where(registry.factors()["speed"]), "|",
+      parse_platform("moon").inner.described.help, "|", "moon" in registry.platform_names())
+"""
+
+
+def test_entry_points_bring_workloads_platforms_and_factors(tmp_path: Path) -> None:
+    (tmp_path / "celestial.py").write_text(MODULE)
+    about = tmp_path / "celestial-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: celestial\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[guestmark]\ncelestial = celestial\n")
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        env={"PYTHONPATH": f"{PACKAGES}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == ("does nothing for a while | the workload nap | another celestial body | True\n"), (
+        done.stderr
+    )
