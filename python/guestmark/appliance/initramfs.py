@@ -1,5 +1,6 @@
 """The initramfs of a guest: the agent as /init, the two device nodes it needs before /dev is mounted, and modules."""
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -60,6 +61,9 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
 
 def _forget_old(directory: Path, keep: int = 20) -> None:
     """Keeps only the most recently used archives; each build of the agent leaves one."""
-    by_use = sorted(directory.glob("*.cpio"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in by_use[keep:]:
+    used: list[tuple[float, Path]] = []
+    for path in directory.glob("*.cpio"):
+        with contextlib.suppress(FileNotFoundError):  # another process tidies up as well
+            used.append((path.stat().st_mtime, path))
+    for _, path in sorted(used, reverse=True)[keep:]:
         path.unlink(missing_ok=True)
