@@ -141,7 +141,7 @@ def _chart(workload: WorkloadResult) -> list[Chart]:
     name = figures.heading(metric, figures.Unit(1.0, ""))
     nulls = " Null cells stand against the cells they copy." if workload.null_cells else ""
     band = " The band is the noise floor." if floor is not None else ""
-    caption = f"A dot for each block, a bar for the 95 % interval of the mean.{band}{nulls}"
+    caption = f"A dot for each block, a bar for the 95 % interval of the ratio.{band}{nulls}"
     return [
         Chart(
             f"{name} against {baseline.cell.id}",
