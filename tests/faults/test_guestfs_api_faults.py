@@ -11,7 +11,7 @@ from guestmark.experiment import preflight
 from guestmark.platforms import registry
 from guestmark.stats.analysis import analyse
 from guestmark.workloads.base import create, start_machine
-from guestmark.workloads.guestfs import api as guestfs_api
+from guestmark.workloads.guestfs import own_guest
 from guestmark.workloads.guestfs import session as guestfs_session
 
 PLAN = """name = "api"
@@ -54,7 +54,7 @@ def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(gue
 @needs_guestfish
 def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tried(guestmark, tmp_path):
     result = run(guestmark, tmp_path, "uml")
-    reason = f"{guestfs_api.version()} has no backend for User-Mode Linux any more: invalid backend: uml"
+    reason = f"{own_guest.version()} has no backend for User-Mode Linux any more: invalid backend: uml"
     assert result.status == 3
     assert f"nothing can be measured here: uml: {reason}" in result.stderr
     assert "block 1" not in result.stderr

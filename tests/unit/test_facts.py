@@ -1,8 +1,6 @@
 """Facts of trials: made as structs, kept by their keys, read as structs; nothing of another version is lost."""
 
-import importlib
 import json
-import pkgutil
 from collections import Counter
 from typing import Any
 
@@ -10,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import guestmark.workloads
 from guestmark.core.facts import Facts, keys
 from guestmark.core.findings import TARGET, Counted, Fact, Findings, Flushes, Mount, Program, programs
 from guestmark.core.machine_facts import GuestMachine, MachineFacts
@@ -21,20 +18,6 @@ from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.oltp.facts import Oltp
 from guestmark.workloads.syscalls.facts import Syscalls
 from tests.framework import made_facts
-
-
-def every_kind() -> list[type[Fact]]:
-    """All types of facts, whoever makes them; those that others are made of are not among them."""
-    for module in pkgutil.walk_packages(guestmark.workloads.__path__, "guestmark.workloads."):
-        if module.name.endswith(".facts"):
-            importlib.import_module(module.name)
-    found, left = [], [Fact]
-    while left:
-        children = left.pop().__subclasses__()
-        found += children
-        left += children
-    return [kind for kind in found if kind is not MachineFacts]
-
 
 JSON = st.recursive(
     st.none()
@@ -101,14 +84,14 @@ def test_facts_of_another_form_are_as_good_as_absent_and_kept() -> None:
     assert facts == Facts(odd)
 
 
-KEYS = sorted({known for kind in every_kind() for known in keys(kind)})
+KEYS = sorted({known for kind in made_facts.every_kind() for known in keys(kind)})
 
 
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), JSON, max_size=8))
 def test_whatever_is_kept_can_be_read(kept: dict[str, Any]) -> None:
     facts = stored(Facts(kept))
     assert facts.kept == kept
-    for kind in every_kind():
+    for kind in made_facts.every_kind():
         found = facts.of(kind)
         assert found is None or isinstance(found, kind)
     for program in programs(facts):
@@ -117,15 +100,15 @@ def test_whatever_is_kept_can_be_read(kept: dict[str, Any]) -> None:
 
 def test_a_key_has_one_owner() -> None:
     """But for those of machines, of which a trial has one, and `inner`, which a network boot has in place of them."""
-    owners = [kind for kind in every_kind() if not issubclass(kind, MachineFacts)]
+    owners = [kind for kind in made_facts.every_kind() if not issubclass(kind, MachineFacts)]
     assert {Netboot, Oltp, Syscalls, Boot, Flushes} <= set(owners)
     counts = Counter(key for kind in owners for key in keys(kind))
     assert [key for key, count in counts.items() if count > 1] == []
-    machines = {key for kind in every_kind() if kind not in owners for key in keys(kind)}
+    machines = {key for kind in made_facts.every_kind() if kind not in owners for key in keys(kind)}
     assert machines & counts.keys() == {"inner"}
 
 
-@pytest.mark.parametrize("kind", every_kind(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", made_facts.every_kind(), ids=lambda kind: kind.__name__)
 def test_a_name_cannot_make_one_fact_look_like_another(kind: type[Fact]) -> None:
     named = {f"{name}_{key}" for name in (TARGET, "server") for key in keys(kind)}
-    assert not named & {key for other in every_kind() for key in keys(other)}
+    assert not named & {key for other in made_facts.every_kind() for key in keys(other)}

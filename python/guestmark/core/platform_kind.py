@@ -78,3 +78,11 @@ def platform_kinds() -> Mapping[str, PlatformKind]:
 def platform_names() -> tuple[str, ...]:
     """The names of single layers that can be measured, as offered by errors, help and completion."""
     return tuple(name for name, kind in platform_kinds().items() if kind.supported)
+
+
+def of_machines(factor: str) -> bool:
+    """Whether machines of some kind, or the guest around one, can be given the factor of this name."""
+    return any(
+        kind.takes(factor) or any(known.name == factor for known in kind.outer_factors)
+        for kind in platform_kinds().values()
+    )

@@ -12,7 +12,7 @@ from guestmark.core.discovery import by_name, described, load, walked
 from guestmark.core.factor import Factor
 from guestmark.core.model import Metric
 from guestmark.core.nearest import unknown
-from guestmark.core.platform_kind import Program, platform_kinds
+from guestmark.core.platform_kind import Program, of_machines
 from guestmark.core.platform_spec import PlatformSpec
 
 if TYPE_CHECKING:
@@ -82,17 +82,10 @@ class WorkloadKind:
 
     def applies(self, params: Mapping[str, Any], factor: str, platform: PlatformSpec) -> bool:
         """Whether its cells with these parameters on that platform have the factor."""
-        if not any(known.name == factor for known in self.factors) and _of_a_workload(factor):
+        if not any(known.name == factor for known in self.factors) and not of_machines(factor):
             return False
         decided = self.decides(params, factor, platform)
         return self.accepts(factor, platform) if decided is None else decided
-
-
-def _of_a_workload(factor: str) -> bool:
-    """Whether only workloads that list it have this factor."""
-    kinds = platform_kinds().values()
-    owners = [*(kind.factors for kind in kinds), *(kind.outer_factors for kind in kinds)]
-    return not any(known.name == factor for some in owners for known in some)
 
 
 def takes_only(*names: str) -> Callable[[str, PlatformSpec], bool]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
-from guestmark.core import registry
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.core.machine_facts import HostMachine
 from guestmark.core.model import Cell
+from guestmark.core.platform_kind import of_machines
 from guestmark.core.platform_spec import HOST, Layer
 from guestmark.disks import loop
 from guestmark.disks.attached import AttachedDisk, directories
@@ -121,17 +121,13 @@ class HostPlatform:
 
 def _check_factors(cell: Cell, disks: Sequence[DiskSpec]) -> None:
     on_loop = DISK_FACTORS.keys() if any(disk.loop for disk in disks) else frozenset()
-    others = [name for name in cell.factors if name not in on_loop and _of_machines(name)]
+    others = [
+        name for name in cell.factors if name not in on_loop and of_machines(name) and not HOST.takes(name)
+    ]
     if others:
         raise UsageError(
             f"the host cannot be given {', '.join(sorted(others))}", hint="factors are for guests"
         )
-
-
-def _of_machines(name: str) -> bool:
-    """Whether it is a factor of machines that the host is not one of; workloads' own are not looked at here."""
-    taken = any(kind.takes(name) for kind in registry.platform_kinds().values())
-    return taken and not HOST.takes(name)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -1,8 +1,9 @@
-"""Factors that several workloads take."""
+"""Factors that several workloads take, and what they mean for a cell."""
 
 import re
 
 from guestmark.core.factor import Factor
+from guestmark.core.model import Cell
 
 
 def count(text: str) -> str:
@@ -19,3 +20,11 @@ def _threads(text: str) -> str:
 
 
 THREADS = Factor("threads", "number of threads of the benchmark", _threads, ("1", "2", "4"))
+
+
+def crowded(cell: Cell, threads: int) -> str:
+    """Says that the cell's threads have to share processors; empty when each has one of its own."""
+    processors = cell.processors or cell.platform.processors(cell.factors)
+    if threads <= processors:
+        return ""
+    return f"{threads} threads share {processors} processor{'' if processors == 1 else 's'}"

@@ -5,22 +5,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.platforms import phases as steps
 from guestmark.workloads.boot import metrics
 from guestmark.workloads.boot.workload import durations
 from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs
-from guestmark.workloads.guestfs.api import unusable
-from guestmark.workloads.guestfs.facts import Guestfs
 from guestmark.workloads.guestfs.libguestfs import Mark, Timeline
+from guestmark.workloads.guestfs.own_guest import OwnGuestWorkload
 
 if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine, Platform
+    from guestmark.platforms.base import Machine
 
 _LAUNCHED, _CLOSED = "launched", "closed"
 # What ends a phase in the messages of libguestfs, of its guest's kernel, and of its guest.
@@ -37,40 +34,14 @@ _BEFORE = (rb"finished building supermin appliance", rb"finished testing qemu fe
 _ENDING = (metrics.POWEROFF, metrics.EXIT)
 
 
-class GuestfsRunWorkload:
+class GuestfsRunWorkload(OwnGuestWorkload):
     """A silent launch for the times of start and shutdown, then a verbose one for the phases."""
 
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts = Findings()
-        self._found = self.facts.add(Guestfs())
-        self.warnings: list[str] = []
-        self._cell = cell
-        self._spec = cell.platform
-        self._accelerator = self._spec.inner.kind
+        super().__init__(plan, cell)
         self._with_phases = bool(cell.workload.params.get("phases", True))
-        self._limit_s = plan.policy.trial_limit_s
-
-    @classmethod
-    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Checks that libguestfs can be used here at all. Raises `PlatformUnusableError` naming a package."""
-        for accelerator in {cell.platform.inner.kind for cell in cells}:
-            libguestfs.prepare(accelerator)
-        return ()
-
-    @classmethod
-    def impossible(cls, cell: Cell) -> str:
-        """See `KnowsLimits`: libguestfs has no guest of that kind."""
-        return unusable(cell.platform)
-
-    def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
-        """The host's agent, or the outer guest's: libguestfs starts its guest itself."""
-        return guestfs_inside.machine(platform, self._cell)
-
-    def prepare(self, machine: Machine) -> None:
-        """Prepares the appliance, so that no launch has to build it."""
-        libguestfs.prepare(self._accelerator)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Launch and close, and the phases of a second launch."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum
     from guestmark.platforms.base import Machine
 
-_CHECK_S = 300.0
-
 
 class GuestfishWorkload:
     """`guestfish`: upload, copy of a second disk, tgz-in or fill. Times hold the flush in its guest and on the host."""

@@ -13,6 +13,7 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.disks.location import in_memory
 from guestmark.disks.preflight import free_bytes
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
+from guestmark.workloads.common.factors import crowded
 from guestmark.workloads.oltp.databases.base import Account, Database, sysbench
 from guestmark.workloads.oltp.databases.kinds import KINDS
 
@@ -91,9 +92,5 @@ def _may_enter(folder: Path, account: Account) -> bool:
 
 
 def _threads(cell: Cell) -> str:
-    threads = int(cell.factors.get("threads", cell.workload.params["threads"]))
-    processors = cell.processors or cell.platform.processors(cell.factors)
-    if threads <= processors:
-        return ""
-    have = "1 processor" if processors == 1 else f"{processors} processors"
-    return f"{cell.id}: {threads} threads share {have}"
+    said = crowded(cell, int(cell.factors.get("threads", cell.workload.params["threads"])))
+    return f"{cell.id}: {said}" if said else ""

@@ -10,6 +10,7 @@ from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.preflight import free_bytes
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
+from guestmark.workloads.common.factors import crowded
 
 _DEFAULT_MEMORY = "1G"  # of QEMU's and UML's guests
 
@@ -18,7 +19,7 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
     """Remarks for the user about cells with their options. Raises `UsageError` for files larger than their disk."""
     remarks: dict[str, list[str]] = {}
     for cell, options in cells:
-        found = [_threads(cell, options)]
+        found = [crowded(cell, int(options["threads"]))]
         if "file_total_size" in options:
             disk = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
             _check_size(cell, options, disk)
@@ -50,15 +51,6 @@ def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) 
         return ""
     way = "UML has no other way" if disk.bus in {"ubd", "vhost-user"} else "cache=none goes past it"
     return f"O_DIRECT ends in the host's page cache, as the image is read and written through it ({way})"
-
-
-def _threads(cell: Cell, options: Mapping[str, str]) -> str:
-    processors = cell.processors or cell.platform.processors(cell.factors)
-    threads = int(options["threads"])
-    if threads <= processors:
-        return ""
-    have = "1 processor" if processors == 1 else f"{processors} processors"
-    return f"{threads} threads share {have}"
 
 
 def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
