@@ -53,9 +53,14 @@ def test_other_levels_are_refused(level: str) -> None:
 
 def test_of_two_processors_the_machine_has_one_and_the_rest_the_other() -> None:
     found = choose(TWO, PINNED, 1)
-    assert (found.machine, found.emulator, found.control) == ((1,), (0,), (0,))
+    assert (found.machine, found.emulator, found.control) == ((1,), (1,), (0,))
     assert found.one_each
     assert not found.remarks
+
+
+def test_of_three_processors_the_emulator_has_one_of_its_own() -> None:
+    found = choose(host(*cores(3)), PINNED, 1)
+    assert (found.machine, found.emulator, found.control) == ((2,), (1,), (0,))
 
 
 def test_a_machine_without_threads_of_its_own_is_in_one_place() -> None:
@@ -121,7 +126,7 @@ def test_the_big_cores_are_the_machines() -> None:
 
 def test_a_restricted_mask_is_all_there_is() -> None:
     found = choose(host(*cores(2, first=5)), PINNED, 1)
-    assert (found.machine, found.emulator, found.control) == ((6,), (5,), (5,))
+    assert (found.machine, found.emulator, found.control) == ((6,), (6,), (5,))
     alone = choose(host(*cores(1, first=3)), PINNED, 1)
     assert (alone.machine, alone.emulator, alone.control) == ((3,), (3,), (3,))
     assert not alone.remarks

@@ -123,10 +123,11 @@ def choose(topology: Topology, level: str, processors: int, *, emulator: bool = 
     rest = _far_from(topology, machine)
     if not rest:
         return _made(topology, level, wanted, machine, every if emulator else machine, every)
-    # The control plane sleeps while a machine works: where nothing is spare it shares with the emulator's threads.
-    control = rest[-1]
-    own = tuple(sorted(rest[:-1][: len(machine)])) or (control,)
-    return _made(topology, level, wanted, machine, own if emulator else machine, (control,))
+    # Waking the control plane's processor costs the emulator more than sharing with its virtual processors does
+    # (bench/placement): its threads have processors of their own only where some are spare.
+    *spare, control = rest
+    own = tuple(sorted(spare[: len(machine)])) if emulator else ()
+    return _made(topology, level, wanted, machine, own or machine, (control,))
 
 
 def _made(  # noqa: PLR0917 (the three places in the order of `Placement`)
