@@ -6,11 +6,12 @@ import sys
 import pytest
 
 from tests.framework import FRAMEWORK
+from tests.framework.command_line import CommandLine
 
 HELPER = FRAMEWORK / "without_ptrace.py"
 
 
-def boot(guestmark, *arguments, **more):
+def boot(guestmark: CommandLine, *arguments, **more):
     return guestmark("boot", "--quiet", "--json", "-", "--blocks", 1, *arguments, **{"timeout": 150, **more})
 
 
@@ -21,7 +22,7 @@ def only_trial(result):
 
 
 @pytest.mark.parametrize("filtered", [[], ["--kill"]], ids=["refused", "killed"])
-def test_uml_without_ptrace_says_what_the_host_forbids(guestmark, filtered):
+def test_uml_without_ptrace_says_what_the_host_forbids(guestmark: CommandLine, filtered) -> None:
     command = [
         sys.executable,
         HELPER,
@@ -57,7 +58,9 @@ def test_uml_without_ptrace_says_what_the_host_forbids(guestmark, filtered):
 @pytest.mark.parametrize(
     ("platform", "reached"), [("uml", {"handover"}), ("tcg", {"firmware", "handover", "first_line"})]
 )
-def test_a_kernel_that_panics_has_the_phases_until_then(guestmark, platform, reached):
+def test_a_kernel_that_panics_has_the_phases_until_then(
+    guestmark: CommandLine, platform: str, reached
+) -> None:
     result = boot(guestmark, "--on", platform, "--set", "kernel_args=rdinit=/no/such/program")
     assert result.status == 3, result.stderr
     trial = only_trial(result)
@@ -69,7 +72,7 @@ def test_a_kernel_that_panics_has_the_phases_until_then(guestmark, platform, rea
 
 
 @pytest.mark.usefixtures("guests_known")
-def test_a_kernel_that_hangs_has_the_phases_until_then(guestmark):
+def test_a_kernel_that_hangs_has_the_phases_until_then(guestmark: CommandLine) -> None:
     waiting = "kernel_args=rdinit=/no/such/program root=/dev/never rootwait"
     result = boot(guestmark, "--on", "uml", "--trial-limit", "5s", "--set", waiting)
     assert result.status == 3, result.stderr
@@ -82,7 +85,7 @@ def test_a_kernel_that_hangs_has_the_phases_until_then(guestmark):
 
 
 @pytest.mark.usefixtures("guests_known")
-def test_a_command_that_fails_fails_the_trial(guestmark):
+def test_a_command_that_fails_fails_the_trial(guestmark: CommandLine) -> None:
     result = boot(guestmark, "--on", "uml", "--", "sh", "-c", "exit 7")
     assert result.status == 3, result.stderr
     trial = only_trial(result)
@@ -99,7 +102,7 @@ def test_a_command_that_fails_fails_the_trial(guestmark):
         (["--on", "uml", "--set", "cpu=max"], "cpu"),
     ],
 )
-def test_what_cannot_be_booted_is_said_first(guestmark, arguments, said):
+def test_what_cannot_be_booted_is_said_first(guestmark: CommandLine, arguments: list[str], said: str) -> None:
     result = boot(guestmark, *arguments)
     assert result.status == 2
     assert said in result.stderr

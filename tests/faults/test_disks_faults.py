@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -43,7 +44,7 @@ def nothing_is_left():
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
-def test_a_mount_option_the_kernel_rejects_is_told_in_its_words(platform):
+def test_a_mount_option_the_kernel_rejects_is_told_in_its_words(platform: str) -> None:
     with start(platform, mount="data=nonsense") as machine:
         with pytest.raises(MachineError, match=r"mount -t ext4 -o data=nonsense /dev/\w+: Invalid") as caught:
             machine.disks[0].mount(machine.agent)
@@ -53,7 +54,7 @@ def test_a_mount_option_the_kernel_rejects_is_told_in_its_words(platform):
         assert machine.agent.facts()  # the guest goes on
 
 
-def test_a_filesystem_the_kernel_does_not_have_is_told():
+def test_a_filesystem_the_kernel_does_not_have_is_told() -> None:
     with start("uml") as machine:
         disk = machine.disks[0]
         disk.spec = disk.spec.__class__(**{**fields(disk.spec), "filesystem": "zfs"})
@@ -65,7 +66,7 @@ def fields(spec):
     return {name: getattr(spec, name) for name in spec.__slots__}
 
 
-def test_a_combination_qemu_refuses_is_told_in_its_words():
+def test_a_combination_qemu_refuses_is_told_in_its_words() -> None:
     with (
         pytest.raises(MachineError, match=r"aio=native was specified, but it requires"),
         start("tcg", aio="native", cache="writeback"),
@@ -73,7 +74,7 @@ def test_a_combination_qemu_refuses_is_told_in_its_words():
         pass
 
 
-def test_a_disk_that_is_not_what_was_asked_for_fails_attestation():
+def test_a_disk_that_is_not_what_was_asked_for_fails_attestation() -> None:
     with start("tcg", cache="unsafe") as machine:
         disk = machine.disks[0]
         disk.spec = disk.spec.__class__(**{**fields(disk.spec), "cache": "none"})
@@ -85,7 +86,7 @@ def test_a_disk_that_is_not_what_was_asked_for_fails_attestation():
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
 @pytest.mark.parametrize("direct", [False, True])
-def test_a_full_disk_in_the_guest_is_told(platform, direct):
+def test_a_full_disk_in_the_guest_is_told(platform: str, direct: bool) -> None:
     with start(platform) as machine:
         directory = machine.disks[0].mount(machine.agent)
         with pytest.raises(CallError) as caught:
@@ -96,7 +97,7 @@ def test_a_full_disk_in_the_guest_is_told(platform, direct):
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
-def test_an_image_corrupted_underneath_is_found(platform):
+def test_an_image_corrupted_underneath_is_found(platform: str) -> None:
     with start(platform) as machine:
         disk = machine.disks[0]
         directory = disk.mount(machine.agent)
@@ -124,7 +125,7 @@ def test_an_image_corrupted_underneath_is_found(platform):
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
-def test_a_hypervisor_killed_while_it_writes(platform):
+def test_a_hypervisor_killed_while_it_writes(platform: str) -> None:
     with contextlib.ExitStack() as stack:
         machine = stack.enter_context(start(platform, size="1G"))
         directory = machine.disks[0].mount(machine.agent)
@@ -137,7 +138,7 @@ def test_a_hypervisor_killed_while_it_writes(platform):
     assert gone(pid, seconds=10)
 
 
-def test_a_storage_daemon_killed_while_it_writes():
+def test_a_storage_daemon_killed_while_it_writes() -> None:
     with contextlib.ExitStack() as stack:
         machine = stack.enter_context(start("uml", size="1G", uml_disk="vhost-user"))
         directory = machine.disks[0].mount(machine.agent)
@@ -153,14 +154,14 @@ def test_a_storage_daemon_killed_while_it_writes():
     assert gone(*below, seconds=10)
 
 
-def test_a_storage_daemon_that_refuses_its_image_is_the_reason(monkeypatch):
+def test_a_storage_daemon_that_refuses_its_image_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drives, "_LISTENS_S", 1)
     monkeypatch.setattr("guestmark.platforms.place.Here.link", lambda *_: "no-such-image")
     with pytest.raises(MachineError, match=r"the guest ended while starting.*no-such-image.*No such file"):
         start("uml", uml_disk="vhost-user").__enter__()
 
 
-def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(small):
+def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(small) -> None:
     needs = {"disks": [{"role": "target", "size": "64M"}, {"role": "source", "size": "16M"}]}
     with pytest.raises(
         UsageError, match=r"is too small: the plan's images take up to 0\.1 GB, 0\.0 GB are free"
@@ -168,7 +169,7 @@ def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(sma
         preflight.check([cell("tcg", needs, location=str(small("tmpfs", "size=32M")))])
 
 
-def test_a_location_without_direct_io_is_told_with_the_way_out(small):
+def test_a_location_without_direct_io_is_told_with_the_way_out(small) -> None:
     where = str(small("ramfs"))
     with pytest.raises(UsageError, match=r"cache=none needs O_DIRECT, which .* does not support") as caught:
         preflight.check([cell("tcg", location=where, cache="none")])
@@ -179,7 +180,7 @@ def test_a_location_without_direct_io_is_told_with_the_way_out(small):
 
 
 @pytest.fixture
-def small(tmp_path):
+def small(tmp_path: Path):
     """Mounts a small filesystem; gone afterwards."""
     with contextlib.ExitStack() as stack:
         yield lambda kind, options="defaults": stack.enter_context(

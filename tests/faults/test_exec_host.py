@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.framework.command_line import all_trials
+from tests.framework.command_line import CommandLine, all_trials
 from tests.framework.processes import wait_until
 
 METRICS = {"wall_s", "guest_wall_s", "user_s", "system_s", "max_rss_bytes"}
@@ -24,7 +25,7 @@ def reason_of(result):
     )
 
 
-def test_the_result_document(guestmark):
+def test_the_result_document(guestmark: CommandLine) -> None:
     result = guestmark.measure("--blocks", 3, "--seed", 7, "--iterations", 2, "--", "sleep", "0.01")
     assert result.status == 0
     document = result.document()
@@ -43,14 +44,14 @@ def test_the_result_document(guestmark):
     assert "PATH" not in str(document["plan"]["context"].get("env"))  # values of variables are private
 
 
-def test_a_null_comparison_claims_nothing(guestmark):
+def test_a_null_comparison_claims_nothing(guestmark: CommandLine) -> None:
     result = guestmark.measure("--on", "host,host", "--blocks", 6, "--", "sleep", "0.02")
     assert result.status == 0
     _, null = result.document()["cells"]
     assert null["vs_baseline"]["wall_s"]["verdict"] in {"no difference", "inconclusive"}
 
 
-def test_the_same_seed_gives_the_same_order(guestmark):
+def test_the_same_seed_gives_the_same_order(guestmark: CommandLine) -> None:
     orders = [
         all_trials(
             guestmark.measure(
@@ -66,7 +67,7 @@ def test_the_same_seed_gives_the_same_order(guestmark):
     assert len({tuple(block) for block in cells}) > 1  # the order changes from block to block
 
 
-def test_directory_environment_and_input_are_the_callers(guestmark, tmp_path):
+def test_directory_environment_and_input_are_the_callers(guestmark: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "tool").write_text('#!/bin/sh\nread line; echo "n=$line$COLOUR"; pwd >&2\n')
     (tmp_path / "sub" / "tool").chmod(0o755)
@@ -94,7 +95,7 @@ def test_directory_environment_and_input_are_the_callers(guestmark, tmp_path):
         (["sh", "-c", "kill -KILL $$"], "SIGKILL"),
     ],
 )
-def test_a_command_that_fails(guestmark, command, telling):
+def test_a_command_that_fails(guestmark: CommandLine, command: list[str], telling: str) -> None:
     result = guestmark.measure("--blocks", 1, "--null", "none", "--", *command)
     assert result.status == 3
     assert telling in reason_of(result)
@@ -121,8 +122,8 @@ def test_a_command_that_fails(guestmark, command, telling):
 )
 @pytest.mark.parametrize("verb", ["exec", "shell"])
 def test_a_command_that_cannot_be_run_is_told_before_anything_starts(
-    guestmark, tmp_path, verb, command, telling
-):
+    guestmark: CommandLine, tmp_path: Path, verb: str, command: list[str], telling: str
+) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "locked").write_text("#!/bin/sh\n")
     (tmp_path / "text").write_text("text\n")
@@ -136,7 +137,9 @@ def test_a_command_that_cannot_be_run_is_told_before_anything_starts(
     assert not guestmark.ledger.exists()  # nothing was begun
 
 
-def test_a_command_is_looked_for_where_the_caller_would_find_it(guestmark, tmp_path):
+def test_a_command_is_looked_for_where_the_caller_would_find_it(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "tool with spaces").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "tool with spaces").chmod(0o755)
@@ -151,7 +154,9 @@ def test_a_command_is_looked_for_where_the_caller_would_find_it(guestmark, tmp_p
         assert result.status == 0, result.stderr
 
 
-def test_a_command_that_has_gone_is_told_when_its_run_is_resumed(guestmark, tmp_path):
+def test_a_command_that_has_gone_is_told_when_its_run_is_resumed(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho >>begun; [ $(wc -l <begun) -lt 2 ] || exec sleep 60\n")
     tool.chmod(0o755)
@@ -170,7 +175,7 @@ def test_a_command_that_has_gone_is_told_when_its_run_is_resumed(guestmark, tmp_
     assert len(guestmark.trials_of()) == 1
 
 
-def test_a_time_limit_ends_the_whole_process_group(guestmark):
+def test_a_time_limit_ends_the_whole_process_group(guestmark: CommandLine) -> None:
     result = guestmark.measure(
         "--blocks",
         1,
@@ -188,13 +193,13 @@ def test_a_time_limit_ends_the_whole_process_group(guestmark):
     assert "past its limit of 0.3 s" in reason_of(result)
 
 
-def test_a_failing_command_can_be_measured_all_the_same(guestmark):
+def test_a_failing_command_can_be_measured_all_the_same(guestmark: CommandLine) -> None:
     result = guestmark.measure("--blocks", 1, "--ignore-failure", "--", "sh", "-c", "exit 3")
     assert result.status == 0
     assert "exit status 3" in str(result.document()["cells"][0]["trials"][0]["warnings"])
 
 
-def test_some_trials_fail(guestmark):
+def test_some_trials_fail(guestmark: CommandLine) -> None:
     script = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n; [ $n -ne 2 ]"
     result = guestmark.measure(
         "--blocks", 4, "--null", "none", "--warmup", 0, "--iterations", 1, "--", "sh", "-c", script
@@ -206,14 +211,14 @@ def test_some_trials_fail(guestmark):
     assert cell["summary"]["wall_s"]["n"] == 3
 
 
-def test_a_cell_that_never_succeeds_is_given_up(guestmark):
+def test_a_cell_that_never_succeeds_is_given_up(guestmark: CommandLine) -> None:
     result = guestmark("exec", "--null", "none", "--", "false")
     assert result.status == 3
     assert "failed 3 times" in result.stderr
     assert len(guestmark.trials_of()) == 3
 
 
-def test_megabytes_of_output_are_marked(guestmark):
+def test_megabytes_of_output_are_marked(guestmark: CommandLine) -> None:
     result = guestmark.measure(
         "--blocks",
         1,
@@ -231,7 +236,7 @@ def test_megabytes_of_output_are_marked(guestmark):
     assert any("stdout was longer" in warning for warning in trial["warnings"])
 
 
-def test_output_that_is_not_text(guestmark):
+def test_output_that_is_not_text(guestmark: CommandLine) -> None:
     result = guestmark.measure(
         "--blocks",
         1,
@@ -252,7 +257,7 @@ def test_output_that_is_not_text(guestmark):
     assert reason_of(result).isprintable()
 
 
-def test_the_document_can_go_to_files(guestmark, tmp_path):
+def test_the_document_can_go_to_files(guestmark: CommandLine, tmp_path: Path) -> None:
     result = guestmark(
         "exec", "--blocks", 1, "--json", "r.json", "--csv", "r.csv", "--markdown", "r.md", "--", "true"
     )
@@ -263,7 +268,7 @@ def test_the_document_can_go_to_files(guestmark, tmp_path):
     assert "host" in (tmp_path / "r.md").read_text()
 
 
-def test_runs_show_and_export(guestmark):
+def test_runs_show_and_export(guestmark: CommandLine) -> None:
     assert "guestmark exec" in guestmark("runs").stderr  # says how to make a ledger
     guestmark.measure("--blocks", 2, "--", "true")
     assert "complete" in guestmark("runs").stdout
@@ -277,7 +282,7 @@ def test_runs_show_and_export(guestmark):
     assert "guestmark runs" in missing.stderr
 
 
-def test_a_complete_run_has_nothing_to_resume(guestmark):
+def test_a_complete_run_has_nothing_to_resume(guestmark: CommandLine) -> None:
     guestmark.measure("--blocks", 1, "--", "true")
     result = guestmark("resume", "last")
     assert result.status == 0
@@ -309,7 +314,7 @@ def test_a_complete_run_has_nothing_to_resume(guestmark):
         (["export", "last", "--format", "xml"], "xml"),
     ],
 )
-def test_a_wrong_command_line(guestmark, arguments, telling):
+def test_a_wrong_command_line(guestmark: CommandLine, arguments: list[str], telling: str) -> None:
     result = guestmark(*arguments)
     assert result.status == 2
     assert telling in result.stderr
@@ -317,7 +322,7 @@ def test_a_wrong_command_line(guestmark, arguments, telling):
     assert not guestmark.ledger.exists()  # nothing was begun
 
 
-def test_a_ledger_that_is_none(guestmark):
+def test_a_ledger_that_is_none(guestmark: CommandLine) -> None:
     guestmark.ledger.write_text("this is not a database, but it has to be kept" * 100)
     result = guestmark("exec", "--", "true")
     assert result.status == 3
@@ -325,7 +330,7 @@ def test_a_ledger_that_is_none(guestmark):
     assert guestmark.ledger.read_text().startswith("this is not a database")
 
 
-def test_a_reader_that_goes_away(guestmark):
+def test_a_reader_that_goes_away(guestmark: CommandLine) -> None:
     guestmark.measure("--blocks", 1, "--", "true")
     process = guestmark.start("export", "last")
     process.stdout.close()
@@ -334,7 +339,7 @@ def test_a_reader_that_goes_away(guestmark):
     process.stderr.close()
 
 
-def test_an_executable_that_changes_is_seen_in_the_record(guestmark, tmp_path):
+def test_an_executable_that_changes_is_seen_in_the_record(guestmark: CommandLine, tmp_path: Path) -> None:
     tool = tmp_path / "tool"
     tool.write_text(f"#!{sys.executable}\nopen('tool', 'a').write('#')\n")
     tool.chmod(0o755)
@@ -344,7 +349,7 @@ def test_an_executable_that_changes_is_seen_in_the_record(guestmark, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["exec", "run", "shell"])
-def test_a_caller_whose_directory_is_gone(guestmark, tmp_path, verb):
+def test_a_caller_whose_directory_is_gone(guestmark: CommandLine, tmp_path: Path, verb: str) -> None:
     arguments = {"exec": "exec -- true", "run": "run cpu", "shell": "shell --on host -- true"}[verb]
     (tmp_path / "gone").mkdir()
     script = f'rmdir ../gone; exec "{sys.executable}" -m guestmark {arguments}'
@@ -362,7 +367,7 @@ def test_a_caller_whose_directory_is_gone(guestmark, tmp_path, verb):
     assert not guestmark.ledger.exists()
 
 
-def test_a_directory_that_is_gone(guestmark, tmp_path):
+def test_a_directory_that_is_gone(guestmark: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     process = guestmark.start(
         "exec", "--quiet", "--null", "none", "--blocks", 3, "--", "sh", "-c", "rmdir $OLD 2>/dev/null; true",
@@ -375,7 +380,7 @@ def test_a_directory_that_is_gone(guestmark, tmp_path):
     assert os.path.exists(tmp_path)
 
 
-def test_where_the_host_ran_is_attested_and_said(guestmark):
+def test_where_the_host_ran_is_attested_and_said(guestmark: CommandLine) -> None:
     usable = sorted(os.sched_getaffinity(0))
     one = usable[-1]
     result = guestmark.measure(
@@ -391,7 +396,7 @@ def test_where_the_host_ran_is_attested_and_said(guestmark):
     assert f"CPU {one}" in result.stdout
 
 
-def test_processors_that_cannot_be_used_are_refused_before_anything_starts(guestmark):
+def test_processors_that_cannot_be_used_are_refused_before_anything_starts(guestmark: CommandLine) -> None:
     result = guestmark.measure("--set", "placement=cpus=9999", "--", "true")
     assert result.status == 2
     assert "this process may not use processor 9999" in result.stderr

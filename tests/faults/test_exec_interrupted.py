@@ -5,17 +5,18 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.framework.command_line import all_trials, processes_with
+from tests.framework.command_line import CommandLine, all_trials, processes_with
 from tests.framework.processes import wait_until
 
 SEED = 11
 BLOCKS = 6
 
 
-def marked(tmp_path, seconds):
+def marked(tmp_path: Path, seconds):
     """A command that can be recognised in the process table; it takes a twentieth of a second more than `seconds`."""
     mark = f"{seconds}.05{os.getpid()}{random.randrange(10**6):06}"
     return ["sleep", mark], mark
@@ -30,7 +31,7 @@ def gone(mark):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_in_order(guestmark, tmp_path, number):
+def test_a_signal_ends_in_order(guestmark: CommandLine, tmp_path: Path, number) -> None:
     command, mark = marked(tmp_path, 200)
     # The first cell's command is quick in the first blocks and hangs later.
     script = f"n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n; [ $n -lt 3 ] || exec {' '.join(command)}"
@@ -48,7 +49,7 @@ def test_a_signal_ends_in_order(guestmark, tmp_path, number):
     assert "interrupted" in guestmark("runs").stdout
 
 
-def test_a_second_signal_ends_at_once(guestmark, tmp_path):
+def test_a_second_signal_ends_at_once(guestmark: CommandLine, tmp_path: Path) -> None:
     command, mark = marked(tmp_path, 201)
     process = guestmark.start("exec", "--blocks", 3, "--", *command)
     assert started(process, mark)
@@ -59,7 +60,7 @@ def test_a_second_signal_ends_at_once(guestmark, tmp_path):
     assert gone(mark)
 
 
-def test_two_cannot_execute_the_same_run(guestmark, tmp_path):
+def test_two_cannot_execute_the_same_run(guestmark: CommandLine, tmp_path: Path) -> None:
     command, mark = marked(tmp_path, 202)
     process = guestmark.start("exec", "--blocks", 3, "--", *command)
     try:
@@ -99,7 +100,8 @@ def plain(document):
     return cells
 
 
-def test_sigkill_at_any_moment_then_resume(guestmark, tmp_path):
+@pytest.mark.parametrize("attempts", [2, pytest.param(6, marks=pytest.mark.long)])
+def test_sigkill_at_any_moment_then_resume(guestmark: CommandLine, attempts: int, tmp_path: Path) -> None:
     command, mark = marked(tmp_path, 0)
     arguments = (
         "--on",
@@ -115,8 +117,8 @@ def test_sigkill_at_any_moment_then_resume(guestmark, tmp_path):
     )
     unbroken = guestmark.measure(*arguments)
     assert unbroken.status == 0
-    moments = random.Random(SEED)
-    for attempt in range(4):
+    moments = random.Random(SEED + attempts)
+    for attempt in range(attempts):
         process = guestmark.start("exec", "--quiet", *arguments)
         runs = attempt + 2
         assert wait_until(lambda: len(guestmark.runs()) == runs)  # noqa: B023
@@ -144,7 +146,7 @@ def test_sigkill_at_any_moment_then_resume(guestmark, tmp_path):
         assert gone(mark)
 
 
-def test_no_temporary_file_stays_after_sigkill(guestmark, tmp_path):
+def test_no_temporary_file_stays_after_sigkill(guestmark: CommandLine, tmp_path: Path) -> None:
     command, mark = marked(tmp_path, 203)
     (tmp_path / "tmp").mkdir()
     process = guestmark.start("exec", "--quiet", "--", *command, env={"TMPDIR": str(tmp_path / "tmp")})

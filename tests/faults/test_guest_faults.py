@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
+from tests.framework.command_line import CommandLine
 from tests.framework.processes import cpu_seconds, kill, wait_until
 
 GUESTS = ("uml", "tcg")
@@ -29,7 +31,7 @@ def only_trial(document):
     return trial
 
 
-def failed(guestmark, platform, *arguments, **more):
+def failed(guestmark: CommandLine, platform, *arguments, **more):
     """The only trial of a run of one block on `platform`; it must have failed."""
     result = guestmark(*one_trial(platform, *arguments), timeout=150, **more)
     assert result.status == 3, result.stderr
@@ -40,7 +42,7 @@ def failed(guestmark, platform, *arguments, **more):
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-def test_a_kernel_panic_is_the_reason(guestmark, platform):
+def test_a_kernel_panic_is_the_reason(guestmark: CommandLine, platform) -> None:
     trial = failed(guestmark, platform, "--", "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 60")
     assert trial["reason"].startswith("the guest ended: ")
     assert "Kernel panic" in trial["reason"]
@@ -48,19 +50,19 @@ def test_a_kernel_panic_is_the_reason(guestmark, platform):
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-def test_running_out_of_memory_is_the_reason(guestmark, platform):
+def test_running_out_of_memory_is_the_reason(guestmark: CommandLine, platform) -> None:
     # A small program that keeps all it reads: of a large one, a guest that is short of memory reads the pages again.
     trial = failed(guestmark, platform, "--set", "memory=256M", "--", "tail", "/dev/zero")
     assert "memory" in trial["reason"]
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-def test_a_command_past_its_limit(guestmark, platform):
+def test_a_command_past_its_limit(guestmark: CommandLine, platform) -> None:
     trial = failed(guestmark, platform, "--trial-limit", "1s", "--", "sleep", "300")
     assert "past its limit" in trial["reason"]
 
 
-def end_of_trial(guestmark, process):
+def end_of_trial(guestmark: CommandLine, process):
     """The only trial of a call that has been started; it must have failed, with nothing left."""
     stdout, stderr = process.communicate(timeout=150)
     assert process.returncode == 3, stderr
@@ -72,7 +74,7 @@ def end_of_trial(guestmark, process):
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-def test_a_hypervisor_that_dies_while_it_boots(guestmark, platform):
+def test_a_hypervisor_that_dies_while_it_boots(guestmark: CommandLine, platform) -> None:
     with guestmark.running(*one_trial(platform, *NEVER_READY, "--", "true")) as process:
         assert wait_until(guestmark.hypervisors, 60)
         kill(guestmark.hypervisors(), signal.SIGKILL)
@@ -83,7 +85,7 @@ def test_a_hypervisor_that_dies_while_it_boots(guestmark, platform):
 
 @pytest.mark.parametrize("platform", GUESTS)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
-def test_a_hypervisor_that_dies_or_hangs(guestmark, marker, platform, number):
+def test_a_hypervisor_that_dies_or_hangs(guestmark: CommandLine, marker: Path, platform, number) -> None:
     """While the command runs."""
     command = ["--trial-limit", "5s", "--", "sh", "-c", f"sleep 4 <{marker}"]
     with guestmark.running(*one_trial(platform, *command)) as process:
@@ -96,7 +98,9 @@ def test_a_hypervisor_that_dies_or_hangs(guestmark, marker, platform, number):
 
 @pytest.mark.parametrize("platform", GUESTS)
 @pytest.mark.parametrize("phase", ["starting", "booting", "running"])
-def test_a_killed_controller_leaves_nothing(guestmark, marker, platform, phase):
+def test_a_killed_controller_leaves_nothing(
+    guestmark: CommandLine, marker: Path, platform, phase: str
+) -> None:
     hang = NEVER_READY if phase == "booting" else ()
     command = ["exec", "--on", platform, "--null", "none", "--blocks", 2, *hang]
     with guestmark.running(*command, "--", "sh", "-c", f"sleep 30 <{marker}") as process:
@@ -114,7 +118,7 @@ def test_a_killed_controller_leaves_nothing(guestmark, marker, platform, phase):
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-def test_a_guest_larger_than_the_host_is_not_started(guestmark, platform):
+def test_a_guest_larger_than_the_host_is_not_started(guestmark: CommandLine, platform) -> None:
     """No hypervisor is found either, so anything that was started would be told instead."""
     settings = ("--on", platform, "--set", "memory=900T")
     for verb in ("exec", "shell"):
@@ -129,7 +133,9 @@ def test_a_guest_larger_than_the_host_is_not_started(guestmark, platform):
 
 @pytest.mark.parametrize("platform", GUESTS)
 @pytest.mark.parametrize("verb", ["exec", "shell"])
-def test_a_file_that_is_no_kernel_is_told_before_anything_starts(guestmark, platform, verb):
+def test_a_file_that_is_no_kernel_is_told_before_anything_starts(
+    guestmark: CommandLine, platform, verb: str
+) -> None:
     result = guestmark(verb, "--on", platform, "--kernel", "/etc/passwd", "--", "true")
     assert result.status == 2
     said, hint = result.stderr.splitlines()
@@ -138,7 +144,7 @@ def test_a_file_that_is_no_kernel_is_told_before_anything_starts(guestmark, plat
     assert not guestmark.ledger.exists()
 
 
-def test_a_level_larger_than_the_host_is_left_out_alone(guestmark):
+def test_a_level_larger_than_the_host_is_left_out_alone(guestmark: CommandLine) -> None:
     result = guestmark.measure(
         "--on", "uml", "--set", "memory=512M,900T", "--null", "none", "--blocks", 1, "--", "true"
     )
@@ -148,7 +154,7 @@ def test_a_level_larger_than_the_host_is_left_out_alone(guestmark):
     assert cells["uml memory=900T"]["status"] == "unusable"
 
 
-def test_a_guest_that_refuses_to_start_does_not_stop_the_others(guestmark):
+def test_a_guest_that_refuses_to_start_does_not_stop_the_others(guestmark: CommandLine) -> None:
     result = guestmark.measure(
         "--on", "host,tcg", "--set", "machine=no-such-machine", "--null", "none", "--blocks", 1, "--", "true",
         timeout=60,

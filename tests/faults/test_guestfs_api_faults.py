@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from guestmark.stats.analysis import analyse
 from guestmark.workloads.base import create, start_machine
 from guestmark.workloads.guestfs import own_guest
 from guestmark.workloads.guestfs import session as guestfs_session
+from tests.framework.command_line import CommandLine
 
 PLAN = """name = "api"
 title = "api"
@@ -28,14 +30,16 @@ null = "none"
 needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")
 
 
-def run(guestmark, tmp_path, platform, **environment):
+def run(guestmark: CommandLine, tmp_path: Path, platform, **environment):
     guestmark.environment |= environment
     plan = tmp_path / "api.toml"
     plan.write_text(PLAN.format(platform=platform))
     return guestmark("run", plan, "--json", "-", timeout=120)
 
 
-def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(guestmark, tmp_path):
+def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in reversed(os.get_exec_path()):
@@ -52,7 +56,9 @@ def test_a_missing_guestfish_is_said_with_its_package_before_anything_starts(gue
 
 
 @needs_guestfish
-def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tried(guestmark, tmp_path):
+def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tried(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
     result = run(guestmark, tmp_path, "uml")
     reason = f"{own_guest.version()} has no backend for User-Mode Linux any more: invalid backend: uml"
     assert result.status == 3
@@ -61,7 +67,7 @@ def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tr
 
 
 @needs_guestfish
-def test_a_cell_that_can_never_be_filled_is_not_tried_and_another_becomes_the_baseline():
+def test_a_cell_that_can_never_be_filled_is_not_tried_and_another_becomes_the_baseline() -> None:
     cells = [
         Cell(
             name,
@@ -84,7 +90,7 @@ def test_a_cell_that_can_never_be_filled_is_not_tried_and_another_becomes_the_ba
 
 
 @needs_guestfish
-def test_a_session_in_the_real_guestfish():
+def test_a_session_in_the_real_guestfish() -> None:
     cell = Cell(
         "tcg", WorkloadSpec("guestfs-api", {"rounds": 1}), PlatformSpec.read("tcg"), {"memory": "512M"}
     )
@@ -101,7 +107,7 @@ def test_a_session_in_the_real_guestfish():
         )
 
 
-def test_a_session_that_says_something_else_is_wrong():
+def test_a_session_that_says_something_else_is_wrong() -> None:
     calls = guestfs_session.commands(3)
     assert len(calls) == guestfs_session.number_of_calls(3)
     assert guestfs_session.number_of_calls(16) > 300

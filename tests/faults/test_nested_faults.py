@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.nested.outer import OUTERS
+from tests.framework.command_line import CommandLine
 from tests.framework.processes import cpu_seconds, kill, wait_until
 
 LEFT = "find /run/guestmark -mindepth 1 -maxdepth 1 -type d; pgrep linux"
@@ -38,7 +40,7 @@ def broken(harm):
     raise AssertionError("the harm was not noticed")
 
 
-def test_an_outer_guest_that_dies_fails_its_trial_only():
+def test_an_outer_guest_that_dies_fails_its_trial_only() -> None:
     with OUTERS.block([INNER]):
         first, error = broken(lambda guest: os.kill(guest.vmm_pid, signal.SIGKILL))
         assert "outer guest" in str(error)
@@ -52,11 +54,11 @@ def test_an_outer_guest_that_dies_fails_its_trial_only():
             assert "clocks of the layers disagree" in remark
 
 
-def panic(guest):
+def panic(guest) -> None:
     guest.agent.exec(["sh", "-c", "echo c > /proc/sysrq-trigger"], timeout_s=60)
 
 
-def kill_inner_hypervisor(guest):
+def kill_inner_hypervisor(guest) -> None:
     pid, place = guest.process.pid(), guest.place
     with place.calling() as outer:
         outer.exec(["kill", "-KILL", str(pid)], timeout_s=10)
@@ -70,7 +72,7 @@ def kill_inner_hypervisor(guest):
         pytest.param(panic, "panic", id="panic", marks=pytest.mark.long),
     ],
 )
-def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said):
+def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said: str) -> None:
     with OUTERS.block([INNER]):
         first, error = broken(harm)
         assert str(error).startswith("inside tcg: the guest ended")
@@ -88,7 +90,9 @@ def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said):
 @pytest.mark.long
 @pytest.mark.usefixtures("nested_known")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
-def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(guestmark, marker, number):
+def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(
+    guestmark: CommandLine, marker: Path, number
+) -> None:
     command = ("sh", "-c", f"sleep 20 <{marker}")
     with guestmark.running(*arguments(2, *command, limit="40s")) as process:
         assert wait_until(lambda: guestmark.reads(marker), 200)
@@ -104,7 +108,7 @@ def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(gues
 
 @pytest.mark.usefixtures("nested_known")
 @pytest.mark.parametrize("phase", ["starting", pytest.param("running", marks=pytest.mark.long)])
-def test_a_killed_controller_leaves_no_layer(guestmark, marker, phase):
+def test_a_killed_controller_leaves_no_layer(guestmark: CommandLine, marker: Path, phase: str) -> None:
     with guestmark.running(*arguments(1, "sh", "-c", f"sleep 60 <{marker}")) as process:
         if phase == "starting":
             assert wait_until(guestmark.hypervisors, 60)
@@ -119,7 +123,7 @@ def test_a_killed_controller_leaves_no_layer(guestmark, marker, phase):
 
 
 @pytest.mark.usefixtures("nested_known")
-def test_an_interrupted_run_stops_the_outer_guest_too(guestmark):
+def test_an_interrupted_run_stops_the_outer_guest_too(guestmark: CommandLine) -> None:
     with guestmark.running(*arguments(2, "sleep", "60")) as process:
         assert wait_until(guestmark.hypervisors, 60)
         process.send_signal(signal.SIGINT)

@@ -20,6 +20,8 @@ from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot import workload as workloads
 from guestmark.workloads.netboot.link import NETDEV, Link, listen
 from tests.framework import IMPORTABLE
+from tests.framework.caches import TriedPlatforms
+from tests.framework.command_line import CommandLine
 from tests.framework.netboot import growing, prepared, workload
 from tests.framework.processes import gone, wait_until
 
@@ -41,7 +43,7 @@ null = "none"
 
 
 @pytest.fixture
-def run_plan(guestmark, tried_platforms, tmp_path):
+def run_plan(guestmark: CommandLine, tried_platforms: TriedPlatforms, tmp_path: Path):
     """Runs a plan of one cell as a user would; the cells' factors as TOML lines."""
 
     guestmark.knows(tried_platforms, "tcg")
@@ -53,21 +55,21 @@ def run_plan(guestmark, tried_platforms, tmp_path):
     return run
 
 
-def test_a_rom_that_is_none(run_plan, tmp_path):
+def test_a_rom_that_is_none(run_plan, tmp_path: Path) -> None:
     (tmp_path / "bad.rom").write_bytes(b"this is not a ROM" * 1000)
     result = run_plan(f'rom = "{tmp_path}/bad.rom"')
     assert result.status == 2
     assert "is not a boot ROM" in result.stderr
 
 
-def test_a_rom_that_is_cut_short(run_plan, tmp_path):
+def test_a_rom_that_is_cut_short(run_plan, tmp_path: Path) -> None:
     (tmp_path / "short.rom").write_bytes((ROMS / "pxe-e1000.rom").read_bytes()[:-5000])
     result = run_plan(f'nic = "e1000"\nrom = "{tmp_path}/short.rom"')
     assert result.status == 2
     assert "cut short" in result.stderr
 
 
-def test_a_rom_of_another_card(run_plan):
+def test_a_rom_of_another_card(run_plan) -> None:
     result = run_plan(f'nic = "e1000"\nrom = "{ROMS}/pxe-rtl8139.rom"')
     assert result.status == 2
     assert "10ec:8139" in result.stderr
@@ -75,32 +77,32 @@ def test_a_rom_of_another_card(run_plan):
 
 
 @pytest.mark.parametrize("card", [f'nic = "e1000"\nrom = "{ROMS}/pxe-e1000.rom"', 'nic = "eepro100"'])
-def test_a_card_without_rom_for_the_firmware(run_plan, card):
+def test_a_card_without_rom_for_the_firmware(run_plan, card) -> None:
     """A build of one's own, and the card that the distribution has a BIOS image for only."""
     result = run_plan(f'firmware = "uefi"\n{card}')
     assert result.status == 2
     assert "no image for UEFI" in result.stderr
 
 
-def test_a_build_that_is_not_there(run_plan):
+def test_a_build_that_is_not_there(run_plan) -> None:
     result = run_plan('rom = "rdtsc"')
     assert result.status == 2
     assert "no build of iPXE called 'rdtsc'" in result.stderr
 
 
 @pytest.mark.parametrize("platform", ["host", "uml", "tcg/uml", "tcg/tcg/kvm"])
-def test_platforms_where_no_firmware_boots(platform):
+def test_platforms_where_no_firmware_boots(platform: str) -> None:
     cell = replace(workload()._cell, platform=PlatformSpec.read(platform), factors={})
     with pytest.raises(UsageError, match=f"cannot be measured on {platform}"):
         workloads.Settings.of(cell, 1 << 20)
 
 
-def test_memory_that_cannot_hold_the_file():
+def test_memory_that_cannot_hold_the_file() -> None:
     with pytest.raises(UsageError, match="cannot hold a file"):
         workloads.Settings.of(workload(size="100M", memory="128M")._cell, 100 << 20)
 
 
-def test_the_port_is_in_use(run_plan):
+def test_the_port_is_in_use(run_plan) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = run_plan(port=port)
@@ -108,19 +110,19 @@ def test_the_port_is_in_use(run_plan):
     assert f"port {port} on 127.0.0.1 is in use" in result.stderr
 
 
-def test_another_factor_of_another_workload(guestmark):
+def test_another_factor_of_another_workload(guestmark: CommandLine) -> None:
     result = guestmark("exec", "--on", "tcg", "--set", "nic=e1000", "--", "true")
     assert result.status == 2
     assert "nic" in result.stderr
 
 
 @pytest.fixture
-def short_boot(monkeypatch):
+def short_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "_BOOT_LIMIT_S", {"bios": 30.0, "uefi": 30.0})
 
 
 @pytest.mark.long
-def test_no_address(short_boot, monkeypatch):
+def test_no_address(short_boot, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
     def nobody_there(_kind, _port):
         with listen("127.0.0.1", 0) as control, listen("127.0.0.1", 0) as data:
@@ -144,7 +146,7 @@ def test_no_address(short_boot, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_rom_that_does_not_start(short_boot, tmp_path):
+def test_a_rom_that_does_not_start(short_boot, tmp_path: Path) -> None:
     rom = bytearray((ROMS / "pxe-e1000.rom").read_bytes())
     rom[3:6] = b"\xeb\xfe\x00"  # the entry point jumps to itself
     rom[6] = (rom[6] - sum(rom)) & 0xFF  # the checksum is right
@@ -154,7 +156,7 @@ def test_a_rom_that_does_not_start(short_boot, tmp_path):
         pytest.fail("it booted")
 
 
-def test_the_server_dies_in_the_middle():
+def test_the_server_dies_in_the_middle() -> None:
     with prepared(size="96M") as (one, machine):
         process = one._server
         killer = threading.Thread(
@@ -169,7 +171,7 @@ def test_the_server_dies_in_the_middle():
 
 
 @pytest.mark.long
-def test_qemu_dies_in_the_middle():
+def test_qemu_dies_in_the_middle() -> None:
     with prepared(size="96M") as (one, machine):
         killer = threading.Thread(
             target=lambda: (
@@ -184,7 +186,7 @@ def test_qemu_dies_in_the_middle():
 
 
 @pytest.mark.long
-def test_the_downloads_take_too_long():
+def test_the_downloads_take_too_long() -> None:
     with (
         prepared(size="96M", limit_s=0.5, console="vga") as (one, machine),
         pytest.raises(MachineError, match="took longer than") as caught,
@@ -194,7 +196,7 @@ def test_the_downloads_take_too_long():
 
 
 @pytest.mark.long
-def test_a_capture_that_grows_too_large(monkeypatch):
+def test_a_capture_that_grows_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "_OVERHEAD", 0.1)
     monkeypatch.setattr(workloads, "_SLACK_BYTES", 0)
     with (
@@ -204,7 +206,7 @@ def test_a_capture_that_grows_too_large(monkeypatch):
         one.run(machine)
 
 
-def test_no_room_for_captures(monkeypatch):
+def test_no_room_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     free = shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20)
     monkeypatch.setattr(workloads.shutil, "disk_usage", lambda _: free)
     one = workload()
@@ -212,13 +214,13 @@ def test_no_room_for_captures(monkeypatch):
         one.prepare(machine)
 
 
-def test_neither_tap_nor_namespaces(monkeypatch, tmp_path):
+def test_neither_tap_nor_namespaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PlatformUnusableError, match="unshare"), network.opened("tap", 0):
         pytest.fail("there is a tap")
 
 
-def test_a_tap_that_the_kernel_refuses(monkeypatch):
+def test_a_tap_that_the_kernel_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     # What the kernel says comes back as the reason.
     monkeypatch.setattr("guestmark.workloads.netboot.tap.SERVER", "256.0.0.1")
     with pytest.raises(PlatformUnusableError, match="cannot be used here"), network.opened("tap", 0):
@@ -234,7 +236,7 @@ with prepared() as (one, machine):
 """
 
 
-def test_a_killed_controller_leaves_nothing():
+def test_a_killed_controller_leaves_nothing() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", CONTROLLER],
         env={**os.environ, "PYTHONPATH": IMPORTABLE},

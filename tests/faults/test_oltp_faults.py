@@ -34,7 +34,7 @@ def servers_of(machine):
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_transactions_are_measured_and_the_server_ends_cleanly(server):
+def test_transactions_are_measured_and_the_server_ends_cleanly(server) -> None:
     with started(server=server) as (machine, workload):
         directory = Path(machine.disks[0].directory)
         workload.prepare(machine)
@@ -59,7 +59,7 @@ def test_transactions_are_measured_and_the_server_ends_cleanly(server):
         assert again.facts.facts().kept["database_prepared_s"] < 0.3
 
 
-def test_a_server_that_does_not_start_shows_its_log():
+def test_a_server_that_does_not_start_shows_its_log() -> None:
     trial = started(settings={"no_such_setting": 1})
     with pytest.raises(
         MachineError, match=r"MariaDB did not start .*unknown variable 'no-such-setting=1'"
@@ -69,7 +69,7 @@ def test_a_server_that_does_not_start_shows_its_log():
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_server_that_is_killed_in_the_middle_is_the_reason(server):
+def test_a_server_that_is_killed_in_the_middle_is_the_reason(server) -> None:
     with started(server=server, time="20") as (machine, workload):
         workload.prepare(machine)
         process = servers_of(machine)[0]
@@ -87,7 +87,7 @@ def test_a_server_that_is_killed_in_the_middle_is_the_reason(server):
     assert KINDS[server].ready.decode() in workload.facts.facts().kept["server_log"]
 
 
-def test_a_server_that_does_not_end_cleanly_fails_the_trial():
+def test_a_server_that_does_not_end_cleanly_fails_the_trial() -> None:
     with contextlib.ExitStack() as stack:
         machine, workload = stack.enter_context(started())
         workload.prepare(machine)
@@ -101,7 +101,7 @@ def test_a_server_that_does_not_end_cleanly_fails_the_trial():
         leave.close()
 
 
-def test_nothing_of_a_server_survives_its_agent():
+def test_nothing_of_a_server_survives_its_agent() -> None:
     with contextlib.suppress(GuestmarkError), started() as (machine, workload):
         workload.prepare(machine)
         processes = servers_of(machine)

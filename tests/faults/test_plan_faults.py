@@ -2,10 +2,11 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
-from tests.framework.command_line import all_trials
+from tests.framework.command_line import CommandLine, all_trials
 from tests.framework.processes import wait_until
 
 PLAN = """
@@ -46,13 +47,13 @@ figures = [
 
 
 @pytest.fixture
-def plan(tmp_path):
+def plan(tmp_path: Path):
     file = tmp_path / "plan.toml"
     file.write_text(PLAN)
     return file
 
 
-def run(guestmark, plan, *arguments, **more):
+def run(guestmark: CommandLine, plan, *arguments, **more):
     return guestmark("run", plan, "--quiet", "--json", "-", *arguments, **more)
 
 
@@ -60,7 +61,7 @@ def cells_of(result):
     return {cell["id"]: cell for cell in result.document()["cells"]}
 
 
-def test_a_plan_runs_and_compares_across_workloads(guestmark, plan):
+def test_a_plan_runs_and_compares_across_workloads(guestmark: CommandLine, plan) -> None:
     result = run(guestmark, plan)
     assert result.status == 0, result.stderr
     cells = cells_of(result)
@@ -73,7 +74,7 @@ def test_a_plan_runs_and_compares_across_workloads(guestmark, plan):
     assert result.document()["plan"]["published"][0]["figures"][2]["value"] == 9
 
 
-def test_then_and_now(guestmark, plan):
+def test_then_and_now(guestmark: CommandLine, plan) -> None:
     result = guestmark("run", plan, "--quiet", "--then", "--blocks", 3)
     assert result.status == 0
     assert "Then and now" in result.stdout
@@ -88,7 +89,7 @@ def test_then_and_now(guestmark, plan):
     assert "no published figures" in refused.stderr
 
 
-def test_scale_reaches_the_command(guestmark, plan):
+def test_scale_reaches_the_command(guestmark: CommandLine, plan) -> None:
     result = run(guestmark, plan, "--scale", 2, "--blocks", 1, "--null", "none")
     assert result.status == 0
     short = cells_of(result)["short host"]
@@ -96,7 +97,7 @@ def test_scale_reaches_the_command(guestmark, plan):
     assert "scale" in result.document()["plan"]["context"]
 
 
-def test_only_and_list(guestmark, plan):
+def test_only_and_list(guestmark: CommandLine, plan) -> None:
     listed = guestmark("run", plan, "--list")
     assert listed.status == 0
     assert [line.split("  ")[0] for line in listed.stdout.splitlines()] == [
@@ -112,7 +113,7 @@ def test_only_and_list(guestmark, plan):
     assert guestmark("runs").stdout.count("complete") == 1  # listing measures nothing
 
 
-def test_plans_are_listed_and_printed_ready_to_run(guestmark, tmp_path):
+def test_plans_are_listed_and_printed_ready_to_run(guestmark: CommandLine, tmp_path: Path) -> None:
     listed = guestmark("plans")
     assert listed.status == 0
     assert "cpu  What does virtualization cost" in listed.stdout
@@ -130,7 +131,7 @@ def test_plans_are_listed_and_printed_ready_to_run(guestmark, tmp_path):
     assert guestmark("plans", "shw").status == 2
 
 
-def test_a_reader_that_goes_away_ends_a_list_like_everything_else(guestmark):
+def test_a_reader_that_goes_away_ends_a_list_like_everything_else(guestmark: CommandLine) -> None:
     process = guestmark.start("plans")
     process.stdout.close()
     assert process.wait(60) == 141
@@ -152,7 +153,9 @@ def test_a_reader_that_goes_away_ends_a_list_like_everything_else(guestmark):
         (("values.ms = 2", 'values.ms = "ext4"'), "cannot be scaled"),
     ],
 )
-def test_a_bad_plan_starts_nothing(guestmark, plan, change, telling):
+def test_a_bad_plan_starts_nothing(
+    guestmark: CommandLine, plan, change: tuple[str, str], telling: str
+) -> None:
     assert change[0] in PLAN
     plan.write_text(PLAN.replace(*change))
     result = guestmark("run", plan)
@@ -178,14 +181,14 @@ def test_a_bad_plan_starts_nothing(guestmark, plan, change, telling):
         (["--time-limit", "0"], "above 0"),
     ],
 )
-def test_bad_options(guestmark, plan, options, telling):
+def test_bad_options(guestmark: CommandLine, plan, options: list[str], telling: str) -> None:
     result = guestmark("run", plan, *options)
     assert result.status == 2
     assert telling in result.stderr
     assert not guestmark.trials_of()
 
 
-def test_files_that_are_no_plans(guestmark, tmp_path):
+def test_files_that_are_no_plans(guestmark: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(os.urandom(4096) + b"\xff")
     (tmp_path / "empty.toml").write_text("")
     deep = tmp_path / "deep.toml"
@@ -196,7 +199,7 @@ def test_files_that_are_no_plans(guestmark, tmp_path):
         assert len(result.stderr) < 3000
 
 
-def test_a_factor_no_platform_of_the_plan_takes_is_no_mistake(guestmark, plan):
+def test_a_factor_no_platform_of_the_plan_takes_is_no_mistake(guestmark: CommandLine, plan) -> None:
     plan.write_text(
         PLAN.replace("[workloads.short]", "[factors]\nmemory = ['256M', '512M']\n[workloads.short]")
     )
@@ -206,7 +209,7 @@ def test_a_factor_no_platform_of_the_plan_takes_is_no_mistake(guestmark, plan):
     assert "short host  # baseline" in result.stdout
 
 
-def test_an_interrupted_plan_goes_on_where_it_stopped(guestmark, plan):
+def test_an_interrupted_plan_goes_on_where_it_stopped(guestmark: CommandLine, plan) -> None:
     hold, count = plan.with_name("hold"), plan.with_name("count")
     held = f"echo >>{count}; while [ -e {hold} ] && [ $(wc -l <{count}) -gt 3 ]; do sleep 0.05; done"
     plan.write_text(PLAN.replace("sleep 0.08", held))
@@ -227,7 +230,7 @@ def test_an_interrupted_plan_goes_on_where_it_stopped(guestmark, plan):
     assert resumed.document()["plan"]["cells"] == whole.document()["plan"]["cells"]
 
 
-def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark, tmp_path):
+def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark: CommandLine, tmp_path: Path) -> None:
     plan = tmp_path / "writes.toml"
     plan.write_text(
         'schema = "guestmark-plan/1"\nname = "writes"\ntitle = "Which blocks?"\nplatforms = ["host"]\n'
@@ -245,7 +248,7 @@ def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark, tmp_path):
     assert len(all_trials(resumed.document())) == 3 * 40  # the null copy, too
 
 
-def test_a_command_of_a_plan_that_is_not_there_starts_nothing(guestmark, plan):
+def test_a_command_of_a_plan_that_is_not_there_starts_nothing(guestmark: CommandLine, plan) -> None:
     plan.write_text(PLAN.replace('command = ["sh", "-c", ', 'command = ["slepe", '))
     result = guestmark("run", plan)
     assert result.status == 2
@@ -257,7 +260,7 @@ def test_a_command_of_a_plan_that_is_not_there_starts_nothing(guestmark, plan):
     assert not guestmark.ledger.exists()
 
 
-def test_one_failing_workload_does_not_stop_the_others(guestmark, plan):
+def test_one_failing_workload_does_not_stop_the_others(guestmark: CommandLine, plan) -> None:
     plan.write_text(PLAN.replace('"sleep 0.08"', '"echo broken >&2; exit 3"'))
     result = run(guestmark, plan, "--blocks", 3)
     assert result.status == 1

@@ -64,7 +64,9 @@ def test_killed_set_up_is_completed_by_the_next_start(bare: Checkout, moment: st
     assert again.stderr == ""
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_interrupted_set_up_leaves_nothing_running(
     bare: Checkout, number: signal.Signals, status: int
 ) -> None:

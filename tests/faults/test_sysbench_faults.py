@@ -14,6 +14,7 @@ from guestmark.disks import loop
 from guestmark.experiment import preflight
 from tests.framework import IMPORTABLE
 from tests.framework.cells import cell_of
+from tests.framework.command_line import CommandLine
 from tests.framework.guests import started
 from tests.framework.processes import wait_until
 
@@ -26,7 +27,7 @@ def named(measurements):
     return {one.metric.name: one.value for one in measurements}
 
 
-def test_one_guest_runs_out_of_memory_and_says_so():
+def test_one_guest_runs_out_of_memory_and_says_so() -> None:
     cell = cell_of(
         "uml", "sysbench", {"memory": "128M"}, test="memory", memory_block_size="1G", memory_total_size="4G"
     )
@@ -38,17 +39,17 @@ def test_one_guest_runs_out_of_memory_and_says_so():
             workload.run(machine)
 
 
-def test_files_that_do_not_fit_are_said_before_they_are_made():
+def test_files_that_do_not_fit_are_said_before_they_are_made() -> None:
     cell = cell_of("uml", "sysbench", {"size": "64M"}, test="fileio", file_total_size="62M", time=1)
     with started(cell) as (machine, workload), pytest.raises(WorkloadError, match="do not fit on the disk"):
         workload.prepare(machine)
 
 
 @pytest.mark.parametrize("mode", ["randread", "write"])  # laid out beforehand, and written by the job itself
-def test_a_job_file_that_fills_the_disk_is_the_reason(mode):
+def test_a_job_file_that_fills_the_disk_is_the_reason(mode: str) -> None:
     cell = cell_of("uml", "fio", {"size": "32M"}, job=f"[a]\nrw={mode}\nsize=64M\n")
 
-    def prepared_and_run(machine, workload):
+    def prepared_and_run(machine, workload) -> None:
         workload.prepare(machine)
         workload.run(machine)
 
@@ -56,7 +57,7 @@ def test_a_job_file_that_fills_the_disk_is_the_reason(mode):
         prepared_and_run(machine, workload)
 
 
-def test_a_job_file_is_run_in_a_guest_and_on_the_host(tmp_path):
+def test_a_job_file_is_run_in_a_guest_and_on_the_host(tmp_path: Path) -> None:
     job = "[a]\nrw=randrw\nsize=${SIZE}\nbs=16k\nnumjobs=${THREADS}\ndirect=1\nfilename_format=data.$jobnum\n"
     for platform in ("host", "uml"):
         factors = {"location": str(tmp_path), "threads": "2"}
@@ -70,7 +71,7 @@ def test_a_job_file_is_run_in_a_guest_and_on_the_host(tmp_path):
     assert not list(tmp_path.glob("*/*"))
 
 
-def test_another_sysbench_in_the_guest_is_refused(tmp_path, monkeypatch):
+def test_another_sysbench_in_the_guest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PATH that means another file there than on the host: /tmp of a guest is not the host's."""
     other = tmp_path / "sysbench"
     other.write_text("#!/bin/sh\n")
@@ -84,7 +85,7 @@ def test_another_sysbench_in_the_guest_is_refused(tmp_path, monkeypatch):
             workload.prepare(machine)
 
 
-def test_an_output_that_is_not_sysbenchs_shows_its_line(tmp_path):
+def test_an_output_that_is_not_sysbenchs_shows_its_line(tmp_path: Path) -> None:
     fake = tmp_path / "sysbench"
     fake.write_text("#!/bin/sh\nprintf 'sysbench 1.1.0-abc\\n\\nThroughput:\\n'\n")
     fake.chmod(0o755)
@@ -96,7 +97,7 @@ def test_an_output_that_is_not_sysbenchs_shows_its_line(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["seqwr", "seqrewr", "seqrd", "rndrd", "rndwr", "rndrw"])
-def test_every_kind_of_requests_is_measured_and_removed(mode, tmp_path):
+def test_every_kind_of_requests_is_measured_and_removed(mode: str, tmp_path: Path) -> None:
     cell = cell_of(
         "host",
         "sysbench",
@@ -118,7 +119,7 @@ def test_every_kind_of_requests_is_measured_and_removed(mode, tmp_path):
 
 
 @as_root_with_loop
-def test_an_image_on_the_host_has_the_options_that_were_asked_for(tmp_path):
+def test_an_image_on_the_host_has_the_options_that_were_asked_for(tmp_path: Path) -> None:
     factors = {"location": str(tmp_path), "size": "64M", "cache": "none", "mount": "data=journal,barrier=0"}
     cell = cell_of(
         "host", "sysbench", factors,
@@ -139,7 +140,7 @@ def test_an_image_on_the_host_has_the_options_that_were_asked_for(tmp_path):
 
 
 @as_root_with_loop
-def test_mount_options_that_the_host_refuses_are_told_in_its_words(tmp_path):
+def test_mount_options_that_the_host_refuses_are_told_in_its_words(tmp_path: Path) -> None:
     factors = {"location": str(tmp_path), "size": "64M", "mount": "data=nonsense"}
     cell = cell_of(
         "host",
@@ -155,7 +156,7 @@ def test_mount_options_that_the_host_refuses_are_told_in_its_words(tmp_path):
         workload.prepare(machine)
 
 
-def test_who_may_not_mount_is_told_why(monkeypatch):
+def test_who_may_not_mount_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     cell = cell_of("host", "sysbench", {"size": "64M"}, test="fileio", host_disk="loop", events=1)
     assert "by root only" in preflight.impossible_cells([cell])[0].reason
@@ -179,7 +180,7 @@ with started(cell) as (machine, workload):
 
 
 @as_root_with_loop
-def test_a_killed_controller_leaves_no_mount_no_loop_device_and_no_image(tmp_path):
+def test_a_killed_controller_leaves_no_mount_no_loop_device_and_no_image(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": IMPORTABLE},
@@ -202,7 +203,7 @@ def test_a_killed_controller_leaves_no_mount_no_loop_device_and_no_image(tmp_pat
     assert wait_until(lambda: not list(tmp_path.iterdir()) and not left())
 
 
-def test_a_missing_program_is_said_before_anything_starts(guestmark, tmp_path):
+def test_a_missing_program_is_said_before_anything_starts(guestmark: CommandLine, tmp_path: Path) -> None:
     plan = tmp_path / "mine.toml"
     plan.write_text(
         'schema = "guestmark-plan/1"\nname = "mine"\ntitle = "?"\nplatforms = ["host"]\n'

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from tests.framework.command_line import CommandLine
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -15,14 +17,14 @@ import pytest
         (["somewhere"], "somewhere"),
     ],
 )
-def test_wrong_command_lines(guestmark, arguments, said):
+def test_wrong_command_lines(guestmark: CommandLine, arguments: list[str], said: str) -> None:
     result = guestmark("tour", *arguments)
     assert result.status == 2
     assert said in result.stderr
     assert result.stdout == ""
 
 
-def test_no_guest_at_all(guestmark):
+def test_no_guest_at_all(guestmark: CommandLine) -> None:
     """The programs of the hypervisors are not found: nothing is measured, and what to install is said."""
     result = guestmark("tour", "--on", "tcg,uml", env={"PATH": "/nowhere"})
     assert result.status != 0
@@ -34,7 +36,7 @@ def test_no_guest_at_all(guestmark):
 
 @pytest.mark.usefixtures("guests_known")
 @pytest.mark.timeout(200)
-def test_an_interrupted_tour(guestmark):
+def test_an_interrupted_tour(guestmark: CommandLine) -> None:
     process = guestmark.start("tour", "--on", "uml")
     seen = b""
     deadline = time.monotonic() + 150

@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,12 +18,13 @@ from guestmark.workloads.disk.upload import pieces
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
 from tests.framework.cells import cell_of
+from tests.framework.command_line import CommandLine
 from tests.framework.disk_files import small_mount
 from tests.framework.guests import started
 from tests.framework.processes import others, wait_until
 
 
-def test_a_disk_that_is_too_small_is_said_before_anything_is_written():
+def test_a_disk_that_is_too_small_is_said_before_anything_is_written() -> None:
     cell = cell_of("uml", "fill", {"size": "64M", "filesystem": "ext2"}, amount="100M")
     with started(cell) as (machine, workload), pytest.raises(WorkloadError, match="do not fit") as caught:
         workload.prepare(machine)
@@ -30,7 +32,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written():
 
 
 @pytest.mark.parametrize("kind", ["fill", "dd", "tar"])
-def test_a_disk_that_fills_up_is_the_reason(kind):
+def test_a_disk_that_fills_up_is_the_reason(kind: str) -> None:
     # ext2 says how many blocks are free, and needs some of them for its block lists
     cell = cell_of(
         "uml",
@@ -52,20 +54,20 @@ def test_a_disk_that_fills_up_is_the_reason(kind):
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
-def test_a_hypervisor_killed_in_the_middle_of_writing(platform):
+def test_a_hypervisor_killed_in_the_middle_of_writing(platform: str) -> None:
     cell = cell_of(platform, "fill", {"size": "2G", "filesystem": "ext2", "mount": "sync"}, amount="1500M")
     directory, reached = [], []
 
     def written(image):
         return image.stat().st_blocks * 512
 
-    def measure():
+    def measure() -> None:
         with started(cell) as (machine, workload):
             workload.prepare(machine)
             directory.append(machine.disks[0].image.path.parent)
             image, before = machine.disks[0].image.path, written(machine.disks[0].image.path)
 
-            def kill_in_the_middle():
+            def kill_in_the_middle() -> None:
                 reached.append(wait_until(lambda: written(image) > before + (8 << 20), 60))
                 os.kill(machine.vmm_pid, signal.SIGKILL)
 
@@ -78,7 +80,7 @@ def test_a_hypervisor_killed_in_the_middle_of_writing(platform):
     assert not directory[0].exists()
 
 
-def test_a_source_that_is_too_short_is_refused_before_the_first_trial(tmp_path):
+def test_a_source_that_is_too_short_is_refused_before_the_first_trial(tmp_path: Path) -> None:
     short = tmp_path / "short"
     short.write_bytes(b"x" * 5000)
     cell = cell_of("uml", "upload", {}, amount="8M", file=str(short))
@@ -86,7 +88,7 @@ def test_a_source_that_is_too_short_is_refused_before_the_first_trial(tmp_path):
         base.preflight("upload", Plan("test", (cell,), Policy(), ()), [cell])
 
 
-def test_a_source_that_shrinks_is_noticed(tmp_path):
+def test_a_source_that_shrinks_is_noticed(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"x" * 3_000_000)
     sent = pieces(source, 3_000_000)
@@ -96,7 +98,7 @@ def test_a_source_that_shrinks_is_noticed(tmp_path):
         list(sent)
 
 
-def test_a_filesystem_the_host_cannot_make_is_not_tried(monkeypatch):
+def test_a_filesystem_the_host_cannot_make_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("guestmark.disks.programs.MAKERS", {"xfs": "mkfs.no-such-program"})
     cell = cell_of("uml", "fill", {"filesystem": "xfs"}, amount="8M")
     (reason,) = preflight.impossible_cells([cell])
@@ -126,13 +128,13 @@ def guestfish_processes():
     ],
     ids=["no-drive", "no-image", "no-filesystem"],
 )
-def test_what_guestfish_says_is_the_reason(script, words):
+def test_what_guestfish_says_is_the_reason(script, words: str) -> None:
     with pytest.raises(WorkloadError, match=words):
         libguestfs.run("tcg", script, 150)
 
 
 @needs_guestfish
-def test_guestfish_that_takes_too_long_is_ended_with_its_guest(monkeypatch):
+def test_guestfish_that_takes_too_long_is_ended_with_its_guest(monkeypatch: pytest.MonkeyPatch) -> None:
     libguestfs.prepare("tcg")
     monkeypatch.setenv("GUESTMARK_TEST_FISH", "1")
     begin = time.monotonic()
@@ -157,7 +159,9 @@ repetition = {{ blocks = 1, warmup = 0, iterations = 1, null = "none" }}
 @pytest.mark.usefixtures("guests_known")
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("ending", ["interrupted", "failed"])
-def test_images_stay_behind_only_when_asked(guestmark, tmp_path, ending, keep):
+def test_images_stay_behind_only_when_asked(
+    guestmark: CommandLine, tmp_path: Path, ending: str, keep: bool
+) -> None:
     (tmp_path / "one.toml").write_text(PLAN.format(amount="16M" if ending == "interrupted" else "128M"))
     place = tmp_path / "images"
     place.mkdir()
@@ -177,7 +181,7 @@ def test_images_stay_behind_only_when_asked(guestmark, tmp_path, ending, keep):
 
 
 @pytest.mark.usefixtures("guests_known")
-def test_a_trial_that_works_leaves_nothing_to_keep(guestmark, tmp_path):
+def test_a_trial_that_works_leaves_nothing_to_keep(guestmark: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
     place = tmp_path / "images"
     place.mkdir()
@@ -187,7 +191,9 @@ def test_a_trial_that_works_leaves_nothing_to_keep(guestmark, tmp_path):
     assert not any(place.iterdir())
 
 
-def test_a_location_that_is_too_small_is_said_before_anything_starts(guestmark, tmp_path):
+def test_a_location_that_is_too_small_is_said_before_anything_starts(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
     (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
     with small_mount(tmp_path / "small", "tmpfs", "size=32M") as where:
         result = guestmark("run", "one.toml", "--set", f"location={where}")
@@ -199,7 +205,9 @@ def test_a_location_that_is_too_small_is_said_before_anything_starts(guestmark, 
 
 
 @pytest.mark.usefixtures("guests_known")
-def test_a_mount_option_the_kernel_rejects_fails_its_cell_alone(guestmark, tmp_path):
+def test_a_mount_option_the_kernel_rejects_fails_its_cell_alone(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
     (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
     result = guestmark(
         "run", "one.toml", "--set", "mount=defaults,data=nonsense", "--quiet", "--json", "-", timeout=120

@@ -10,7 +10,7 @@ GUESTS = ("uml", "tcg")
 
 
 @pytest.fixture(scope="session", params=GUESTS)
-def guest(request):
+def guest(request: pytest.FixtureRequest):
     with contextlib.ExitStack() as stack:
         yield stack.enter_context(start(request.param))
 

@@ -22,7 +22,7 @@ from tests.framework.guests import start
         ({"machine": "microvm"}, {"processors": 1, "cpu": "max"}),
     ],
 )
-def test_factors_reach_the_guest(factors, found):
+def test_factors_reach_the_guest(factors: dict[str, str], found) -> None:
     with start("tcg", **factors) as guest:
         attested = guest.attest()
         assert attested.vmm.accelerator == "tcg"
@@ -31,7 +31,7 @@ def test_factors_reach_the_guest(factors, found):
         assert attested.vmm.memory_bytes == asked << 20
 
 
-def test_uml_has_the_memory_it_was_given():
+def test_uml_has_the_memory_it_was_given() -> None:
     with start("uml", memory="300M") as guest:
         inside = guest.attest().guest
         assert 250 << 20 < inside.memory_bytes <= 300 << 20
@@ -46,31 +46,31 @@ def test_uml_has_the_memory_it_was_given():
         ("uml", {"memory": "512M", "kernel_args": "mem=200M"}, r"memory \(guest\)"),
     ],
 )
-def test_a_guest_that_is_something_else_is_refused(platform, factors, what):
+def test_a_guest_that_is_something_else_is_refused(platform: str, factors: dict[str, str], what: str) -> None:
     with start(platform, **factors) as guest, pytest.raises(AttestationError, match=what):
         guest.attest()
 
 
-def test_a_kernel_that_cannot_boot_says_so():
+def test_a_kernel_that_cannot_boot_says_so() -> None:
     with pytest.raises(MachineError) as caught, start("tcg", kernel_args="init=/none rdinit=/none"):
         pass
     assert "panic" in caught.value.message
     assert "Kernel panic" in caught.value.console
 
 
-def test_an_argument_qemu_refuses_is_quoted():
+def test_an_argument_qemu_refuses_is_quoted() -> None:
     with pytest.raises(MachineError, match="no-such-model"), start("tcg", cpu="no-such-model"):
         pass
 
 
-def test_features_that_cannot_be_had_are_not_dropped_silently():
+def test_features_that_cannot_be_had_are_not_dropped_silently() -> None:
     with pytest.raises(MachineError, match="TCG doesn't support requested feature"), start("tcg", cpu="EPYC"):
         pass
     with start("tcg", cpu="EPYC,enforce=off") as guest:
         assert guest.attest().vmm.cpu == "EPYC"
 
 
-def test_a_kernel_given_by_path_is_the_one_that_boots():
+def test_a_kernel_given_by_path_is_the_one_that_boots() -> None:
     with start("uml", kernel=shutil.which("linux.uml")) as guest:
         assert guest.attest().guest.cpu == "UML"
 
@@ -81,7 +81,7 @@ apart = pytest.mark.skipif(len(USABLE) < 2, reason="one processor is everybody's
 
 @apart
 @pytest.mark.parametrize("platform", ["tcg", "uml"])
-def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform):
+def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform: str) -> None:
     with start(platform, placement="pinned") as guest:
         placement = guest.attest().placement
         assert placement.processors == 1
@@ -94,7 +94,7 @@ def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform):
 
 
 @apart
-def test_every_virtual_processor_has_one_of_its_own():
+def test_every_virtual_processor_has_one_of_its_own() -> None:
     with start("tcg", placement="pinned", smp="2") as guest:
         assert guest.attest().placement.machine == write_list(USABLE[-2:])
         masks = [os.sched_getaffinity(processor["thread-id"]) for processor in guest.query("query-cpus-fast")]
@@ -102,13 +102,13 @@ def test_every_virtual_processor_has_one_of_its_own():
         assert len(set.union(*masks)) == 2
 
 
-def test_a_guest_without_a_placement_is_left_alone():
+def test_a_guest_without_a_placement_is_left_alone() -> None:
     with start("uml") as guest:
         assert sorted(os.sched_getaffinity(guest.vmm_pid)) == USABLE
         assert guest.attest().placement is None
 
 
-def test_uml_tries_out_no_parity_algorithms_but_for_btrfs():
+def test_uml_tries_out_no_parity_algorithms_but_for_btrfs() -> None:
     tried = "dmesg | grep -c 'raid6: using algorithm'; true"
     with start("uml") as guest:
         assert guest.agent.exec(["sh", "-c", tried], timeout_s=20).stdout == b"0\n"

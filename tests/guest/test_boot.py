@@ -29,7 +29,7 @@ def trial(platform, kind="boot", limit_s=300.0, **params):
     return {one.metric.name: one.value for one in measured}, machine, workload
 
 
-def assert_adds_up(values):
+def assert_adds_up(values) -> None:
     parts = [values[metric.name] for metric in boot_metrics.PHASES if metric.name in values]
     assert min(parts) >= 0
     assert sum(parts) == pytest.approx(values["total_s"], rel=0.02)
@@ -39,7 +39,7 @@ def assert_adds_up(values):
     )
 
 
-def test_a_start_on_qemu_with_the_slowest_initcalls():
+def test_a_start_on_qemu_with_the_slowest_initcalls() -> None:
     values, machine, workload = trial("tcg", initcalls=True)
     assert set(values) == {metric.name for metric in boot_metrics.ALL}
     assert_adds_up(values)
@@ -49,7 +49,7 @@ def test_a_start_on_qemu_with_the_slowest_initcalls():
     assert machine.vmm_pid is None
 
 
-def test_a_start_of_user_mode_linux_with_work():
+def test_a_start_of_user_mode_linux_with_work() -> None:
     values, machine, workload = trial("uml", command=["sleep", "0.3"])
     assert {"firmware_s", "entry_s"}.isdisjoint(values)
     assert_adds_up(values)
@@ -60,7 +60,7 @@ def test_a_start_of_user_mode_linux_with_work():
 
 @pytest.mark.long
 @pytest.mark.parametrize("platform", ["tcg/kvm", "tcg/uml"])
-def test_a_start_inside_a_guest(platform):
+def test_a_start_inside_a_guest(platform: str) -> None:
     values, machine, _ = trial(platform)
     assert_adds_up(values)
     assert values["ready_s"] < machine.phases["outer_ready"] + values["ready_s"]
@@ -68,7 +68,7 @@ def test_a_start_inside_a_guest(platform):
 
 
 @pytest.mark.long
-def test_libguestfs_beside():
+def test_libguestfs_beside() -> None:
     if shutil.which("guestfish") is None:
         pytest.fail("guestfish is not installed: ./test installs it")
     values, _, workload = trial("tcg", kind="guestfs-run")

@@ -52,7 +52,7 @@ QEMU = [
 
 
 @pytest.mark.parametrize(("platform", "factors"), [*UML, *(("tcg", factors) for factors in QEMU)], ids=str)
-def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform, factors):
+def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform, factors) -> None:
     with start(platform, **factors) as machine:
         agent = machine.agent
         attested = machine.attest().disks
@@ -101,7 +101,7 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform, factors)
             assert "strace" in changes.flushes.why
 
 
-def test_without_barriers_no_flush_is_sent():
+def test_without_barriers_no_flush_is_sent() -> None:
     with start("tcg", filesystem="ext4", mount="barrier=0") as machine:
         target, source = machine.disks
         directory = target.mount(machine.agent)
@@ -114,7 +114,7 @@ def test_without_barriers_no_flush_is_sent():
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
-def test_a_guest_without_disks_has_no_modules_for_them(platform):
+def test_a_guest_without_disks_has_no_modules_for_them(platform: str) -> None:
     cell = Cell("test", WorkloadSpec("test"), PlatformSpec.read(platform), {})
     with registry.get(platform).start(cell) as machine:
         assert machine.disks == ()
@@ -123,7 +123,7 @@ def test_a_guest_without_disks_has_no_modules_for_them(platform):
             assert b"ext4" not in machine.agent.read_file("/proc/modules")
 
 
-def test_the_host_has_a_directory_and_a_file():
+def test_the_host_has_a_directory_and_a_file() -> None:
     with registry.get("host").start(Cell("test", WorkloadSpec("test", NEEDS), HOST, {})) as machine:
         target, source = machine.disks
         directory = target.mount(machine.agent)

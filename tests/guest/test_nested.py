@@ -13,6 +13,7 @@ from guestmark.platforms import registry
 from guestmark.platforms.nested import images as nested_images
 from guestmark.platforms.nested.outer import OUTERS, outer_memory
 from guestmark.workloads import base
+from tests.framework.command_line import CommandLine
 
 FACTORS = {"memory": "256M", "size": "64M", "filesystem": "ext2"}
 
@@ -41,7 +42,7 @@ def uploaded(cell, machine):
 
 
 @pytest.mark.usefixtures("one_block")
-def test_kvm_inside_tcg_is_kvm_and_has_a_disk():
+def test_kvm_inside_tcg_is_kvm_and_has_a_disk() -> None:
     cell = cell_of("tcg/kvm")
     with registry.get("tcg/kvm").start(cell) as guest:
         attested = guest.attest()
@@ -66,7 +67,7 @@ def test_kvm_inside_tcg_is_kvm_and_has_a_disk():
 
 
 @pytest.mark.usefixtures("one_block")
-def test_the_next_inner_guest_is_fresh_in_the_same_outer_one():
+def test_the_next_inner_guest_is_fresh_in_the_same_outer_one() -> None:
     cell = cell_of("tcg/uml", amount="256K")
     with registry.get("tcg/uml").start(cell) as guest:
         attested = guest.attest()
@@ -81,7 +82,7 @@ def test_the_next_inner_guest_is_fresh_in_the_same_outer_one():
 
 
 @pytest.mark.usefixtures("one_block")
-def test_an_inner_guest_that_cannot_start_is_told_from_the_outer():
+def test_an_inner_guest_that_cannot_start_is_told_from_the_outer() -> None:
     begin = time.monotonic()
     with (
         pytest.raises(MachineError, match=r"inside tcg: .*no-such-model") as caught,
@@ -92,7 +93,7 @@ def test_an_inner_guest_that_cannot_start_is_told_from_the_outer():
     assert time.monotonic() - begin < 60  # its end was noticed: nobody waited for the deadline
 
 
-def test_an_outer_processor_without_virtualization_is_said():
+def test_an_outer_processor_without_virtualization_is_said() -> None:
     cell = cell_of("tcg/kvm", outer_cpu="max,svm=off")
     with (
         pytest.raises(PlatformUnusableError, match=r"max,svm=off.* no nested virtualization"),
@@ -101,7 +102,7 @@ def test_an_outer_processor_without_virtualization_is_said():
         pass
 
 
-def test_too_little_memory_is_computed_before_anything_starts(guestmark):
+def test_too_little_memory_is_computed_before_anything_starts(guestmark: CommandLine) -> None:
     cell = cell_of("tcg/tcg/uml", size="1G")
     assert outer_memory(cell) > outer_memory(cell, 1) > (256 << 20) + (1 << 30)
     result = guestmark("exec", "--on", "tcg/kvm", "--set", "memory=4T", "--", "true", timeout=30)
@@ -110,7 +111,7 @@ def test_too_little_memory_is_computed_before_anything_starts(guestmark):
     assert "--set memory=256M" in result.stderr
 
 
-def test_an_inner_hypervisor_that_is_missing_is_named(monkeypatch):
+def test_an_inner_hypervisor_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(PlatformUnusableError, match=r"inside tcg: linux\.uml is not installed") as caught:
         registry.get("tcg/uml").start(
@@ -119,14 +120,14 @@ def test_an_inner_hypervisor_that_is_missing_is_named(monkeypatch):
     assert "user-mode-linux" in caught.value.hint
 
 
-def test_direct_io_on_an_image_in_the_outer_guests_memory_is_refused():
+def test_direct_io_on_an_image_in_the_outer_guests_memory_is_refused() -> None:
     cell = cell_of("tcg/kvm", cache="none")
     with pytest.raises(UsageError, match="outer guest's memory"):
         nested_images.check(cell)
 
 
 @pytest.mark.usefixtures("nested_known")
-def test_trials_of_a_block_share_the_outer_guest(guestmark):
+def test_trials_of_a_block_share_the_outer_guest(guestmark: CommandLine) -> None:
     result = guestmark.measure(
         "--on", "tcg/uml", "--set", "memory=256M", "--null", "baseline", "--blocks", 1, "--warmup", 0,
         "--iterations", 1, "--", "sh", "-c", "grep -q UML /proc/cpuinfo", timeout=300,
@@ -142,13 +143,13 @@ def test_trials_of_a_block_share_the_outer_guest(guestmark):
 
 @pytest.mark.long
 @pytest.mark.timeout(1300)
-def test_three_layers():
+def test_three_layers() -> None:
     cell = Cell("test", WorkloadSpec("test"), PlatformSpec.read("tcg/tcg/uml"), {"memory": "256M"})
     with registry.get("tcg/tcg/uml").start(cell, 1200.0) as guest:
         assert guest.attest().inner.guest.cpu == "UML"
 
 
-def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(guestmark):
+def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(guestmark: CommandLine) -> None:
     result = guestmark("doctor", "--json", timeout=120)
     assert result.status == 0, result.stderr
     found = {one["name"]: one for one in result.document()["platforms"]}
@@ -157,7 +158,7 @@ def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(guestmark):
 
 
 @pytest.mark.long
-def test_the_doctor_finds_out_about_kvm_in_tcg(guestmark):
+def test_the_doctor_finds_out_about_kvm_in_tcg(guestmark: CommandLine) -> None:
     result = guestmark("doctor", "--nested", "--again", "--json", timeout=250)
     assert result.status == 0, result.stderr
     found = {one["name"]: one for one in result.document()["platforms"]}

@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def kept(tmp_path, monkeypatch):
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Where captures are kept."""
     monkeypatch.setenv(workloads.KEEP, str(tmp_path))
     return tmp_path
@@ -34,7 +34,7 @@ def values_of(measurements):
     return {one.metric.name: one.value for one in measurements}
 
 
-def check_values(values, size):
+def check_values(values, size) -> None:
     assert list(values)
     assert set(values) == {metric.name for metric in metrics.ALL}
     assert values["throughput"] == pytest.approx(size / values["download_s"], rel=0.2)
@@ -46,7 +46,7 @@ def check_values(values, size):
     assert values["wall_s"] > values["download_s"] * 0.9
 
 
-def test_files_arrive_and_others_count_the_same_packets(kept):
+def test_files_arrive_and_others_count_the_same_packets(kept) -> None:
     with prepared(files=2) as (one, machine):
         facts = machine.attest()
         assert facts.vmm.accelerator == "tcg"
@@ -69,7 +69,7 @@ def test_files_arrive_and_others_count_the_same_packets(kept):
         _agree(capture)
 
 
-def _agree(capture):
+def _agree(capture) -> None:
     """tcptrace's packets, payload, repeated payload and durations of each whole connection are ours."""
     assert shutil.which("tcptrace"), "this test needs tcptrace"
     said = subprocess.run(
@@ -101,7 +101,7 @@ def _both(part, name):
     return map(int, re.search(rf"{name}:\s+(\d+)\s+{name}:\s+(\d+)", part).groups())
 
 
-def test_a_wrong_byte_is_found(monkeypatch):
+def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
 
     def check(machine, content, number):
@@ -127,13 +127,13 @@ def test_a_wrong_byte_is_found(monkeypatch):
 
 
 @pytest.mark.long
-def test_uefi():
+def test_uefi() -> None:
     with prepared(firmware="uefi") as (one, machine):
         assert machine.attest().ipxe["platform"] == "efi"
         check_values(values_of(one.run(machine)), 2 * MIB)
 
 
-def test_tap_in_a_namespace_of_its_own():
+def test_tap_in_a_namespace_of_its_own() -> None:
     try:
         for fd in tap._made(0):
             os.close(fd)
@@ -148,7 +148,7 @@ def test_tap_in_a_namespace_of_its_own():
 
 
 @pytest.mark.long
-def test_screen_text_and_picture():
+def test_screen_text_and_picture() -> None:
     with prepared(console="vga") as (one, machine):
         text = machine.console()
         assert "boot.ipxe" in text
@@ -157,7 +157,7 @@ def test_screen_text_and_picture():
 
 
 @pytest.mark.long
-def test_kvm_inside_tcg():
+def test_kvm_inside_tcg() -> None:
     one = workload(size="1M")
     cell = replace(one._cell, platform=PlatformSpec.read("tcg/kvm"))
     plan = Plan("test", (cell,), Policy(blocks=1, trial_limit_s=120.0), metrics.ALL)

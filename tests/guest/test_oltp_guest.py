@@ -21,7 +21,7 @@ def values_of(platform, factors=None, **given):
     return values, workload
 
 
-def checked(values, workload):
+def checked(values, workload) -> None:
     assert values["transactions_per_s"] > 0.2
     assert values["guest_flushes_per_transaction"] > 0.2
     assert values["server_flushes_per_transaction"] > 0.2
@@ -35,7 +35,7 @@ def checked(values, workload):
 @pytest.mark.parametrize(
     "factors", [{"filesystem": "xfs", "size": "512M"}, {"format": "qcow2", "cache": "none"}]
 )
-def test_mariadb_in_tcg(factors):
+def test_mariadb_in_tcg(factors: dict[str, str]) -> None:
     values, workload = values_of("tcg", factors, test="write_only")
     checked(values, workload)
     assert workload.facts.facts().kept["flushes_reached_host"] == "yes"
@@ -43,7 +43,7 @@ def test_mariadb_in_tcg(factors):
 
 
 @pytest.mark.parametrize("uml_disk", ["ubd", "vhost-user"])
-def test_commits_in_uml_are_as_durable_as_its_disk(uml_disk):
+def test_commits_in_uml_are_as_durable_as_its_disk(uml_disk: str) -> None:
     values, workload = values_of("uml", {"uml_disk": uml_disk}, test="write_only")
     checked(values, workload)
     if workload.facts.facts().kept["flushes_reached_host"] != "unknown":
@@ -55,20 +55,20 @@ def test_commits_in_uml_are_as_durable_as_its_disk(uml_disk):
 
 
 @pytest.mark.long
-def test_mariadb_in_a_guest_inside_a_guest():
+def test_mariadb_in_a_guest_inside_a_guest() -> None:
     values, workload = values_of("tcg/kvm")
     checked(values, workload)
     assert workload.facts.facts().kept["flushes_reached_host"] == "yes"
 
 
 @pytest.mark.long
-def test_postgresql_in_guests():
+def test_postgresql_in_guests() -> None:
     for platform in ("uml", "tcg"):
         checked(*values_of(platform, server="postgresql"))
 
 
 @pytest.mark.long
-def test_a_guest_without_enough_memory_is_the_reason():
+def test_a_guest_without_enough_memory_is_the_reason() -> None:
     with contextlib.ExitStack() as stack:
         machine, workload = stack.enter_context(started("uml", {"memory": "72M", "size": "256M"}))
         with pytest.raises(MachineError, match=r"MariaDB .*(out of memory|Cannot allocate)") as caught:
@@ -79,7 +79,7 @@ def test_a_guest_without_enough_memory_is_the_reason():
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_disk_that_has_become_full_is_the_reason(server):
+def test_a_disk_that_has_become_full_is_the_reason(server) -> None:
     given = {"server": server, "test": "write_only", "time": "30", "rows": 2000}
     with contextlib.ExitStack() as stack:
         machine, workload = stack.enter_context(started("uml", {"memory": "512M", "size": "256M"}, **given))

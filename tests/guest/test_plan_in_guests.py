@@ -2,10 +2,12 @@
 
 import pytest
 
+from tests.framework.command_line import CommandLine
+
 
 @pytest.mark.usefixtures("guests_known")
 @pytest.mark.timeout(280)
-def test_the_example_plan_in_a_guest(guestmark):
+def test_the_example_plan_in_a_guest(guestmark: CommandLine) -> None:
     result = guestmark(
         "run", "cpu", "--on", "host,uml", "--scale", "0.05", "--blocks", 1, "--warmup", 0, "--iterations", 1,
         "--set", "memory=128M,256M", "--null", "none", "--quiet", "--json", "-", timeout=250,

@@ -23,18 +23,25 @@ def named(keys: Iterator[str] | list[str]) -> set[str]:
     ("run", "arguments"),
     [
         ("20261122-215509-9ty", ["exec", "--on", "host,uml,tcg", "--", "/bin/sh", "-c", ":"]),
-        ("20261122-220850-mjn", ["exec", "--on", "tcg/uml", "--", "/bin/true"]),
+        pytest.param(
+            "20261122-220850-mjn", ["exec", "--on", "tcg/uml", "--", "/bin/true"], marks=pytest.mark.long
+        ),
         ("20261122-220649-srp", ["run", "syscalls", "--scale", "0.02", "--on", "host,uml"]),
         ("20261122-215946-1h9", ["boot", "--on", "uml", "--initcalls"]),
-        ("20261122-220722-vtf", ["run", "filesystems", "--scale", "0.02", "--only", "filesystem=ext2"]),
+        pytest.param(
+            "20261122-220722-vtf",
+            ["run", "filesystems", "--scale", "0.02", "--only", "filesystem=ext2"],
+            marks=pytest.mark.long,
+        ),
         ("20261122-220748-a9a", ["run", "filesystems", "--scale", "0.02", "--only", "platform=host"]),
         (
             "20261122-220345-rz5",
             ["run", "sysbench", "--scale", "0.002", "--only", "workload=fileio,mariadb and platform=uml"],
         ),
-        (
+        pytest.param(
             "20261122-220230-qf6",
             ["run", "netboot", "--scale", "0.01", "--only", "nic=e1000 and console=none"],
+            marks=pytest.mark.long,
         ),
         (
             "20261122-215543-e67",

@@ -12,6 +12,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import counters
 from guestmark.platforms.qmp import UnknownCommandError
 from guestmark.workloads.base import create
+from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 
 CALLS = ["null", "signal", "pipe", "exec"]
@@ -31,7 +32,7 @@ def measured(platform, machine, *calls):
     }
 
 
-def test_every_call_stops_uml_as_often_as_it_enters_the_kernel():
+def test_every_call_stops_uml_as_often_as_it_enters_the_kernel() -> None:
     with start("uml", memory="256M") as guest:
         values, each = measured("uml", guest, *CALLS)
     # A little more than whole numbers: the timer stops the guest, too.
@@ -44,7 +45,7 @@ def test_every_call_stops_uml_as_often_as_it_enters_the_kernel():
     assert "exits/op" not in values
 
 
-def test_tcg_translates_new_programs_and_flushes_its_tlb():
+def test_tcg_translates_new_programs_and_flushes_its_tlb() -> None:
     with start("tcg", memory="256M") as guest:
         values, each = measured("tcg", guest, *CALLS)
         # A QEMU that does not know the statistics of KVM or TCG by these commands is asked otherwise, or tells nothing.
@@ -62,7 +63,7 @@ def test_tcg_translates_new_programs_and_flushes_its_tlb():
     assert not {"exits/op", "stops/op"} & values.keys()
 
 
-def test_a_guest_that_ends_meanwhile_is_told_and_hangs_nothing():
+def test_a_guest_that_ends_meanwhile_is_told_and_hangs_nothing() -> None:
     def kill():
         with contextlib.suppress(OSError):
             guest.process.stop()
@@ -77,7 +78,7 @@ def test_a_guest_that_ends_meanwhile_is_told_and_hangs_nothing():
 
 
 @pytest.mark.long
-def test_the_plan_on_kvm_inside_tcg(guestmark):
+def test_the_plan_on_kvm_inside_tcg(guestmark: CommandLine) -> None:
     result = guestmark(
         "run", "syscalls", "--on", "tcg/kvm", "--set", "memory=256M", "--blocks", 1, "--null", "none", "--quiet",
         "--json", "-", "--scale", "0.2", timeout=280,

@@ -1,6 +1,10 @@
 """The whole tour in real guests, and what it leaves in the ledger."""
 
+from pathlib import Path
+
 import pytest
+
+from tests.framework.command_line import CommandLine
 
 ROWS = (
     "computing",
@@ -15,7 +19,7 @@ ROWS = (
 @pytest.mark.usefixtures("guests_known")
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_the_whole_tour(guestmark, tmp_path):
+def test_the_whole_tour(guestmark: CommandLine, tmp_path: Path) -> None:
     result = guestmark("tour", "--on", "uml,tcg", "--json", tmp_path / "tour.json", timeout=1100)
     assert result.status == 0, result.stderr
     for row in ROWS:

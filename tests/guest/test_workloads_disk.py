@@ -40,7 +40,7 @@ def measured(platform, kind, factors=None, **params):
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
 @pytest.mark.parametrize("kind", ["dd", "direct", "share", "tar", "fill", "filewrite"])
-def test_what_is_written_arrives_and_is_measured(platform, kind):
+def test_what_is_written_arrives_and_is_measured(platform: str, kind: str) -> None:
     values, workload = measured(platform, kind, content="random" if kind != "fill" else "one")
     assert values["wall_s"] >= values["guest_flush_s"] + values["host_flush_s"]
     assert values["guest_wall_s"] >= values["guest_flush_s"]
@@ -50,7 +50,7 @@ def test_what_is_written_arrives_and_is_measured(platform, kind):
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
-def test_upload_splits_into_channel_and_disk(platform):
+def test_upload_splits_into_channel_and_disk(platform: str) -> None:
     amount = "1M" if platform == "uml" else "8M"  # UML's line is slow
     for variant in ("full", "channel", "disk"):
         with prepared(cell_of(platform, "upload", variant=variant, amount=amount)) as (machine, workload):
@@ -60,7 +60,7 @@ def test_upload_splits_into_channel_and_disk(platform):
 
 
 @pytest.mark.parametrize("platform", ["host", "uml", "tcg"])
-def test_files_are_read_back_from_the_disk(platform):
+def test_files_are_read_back_from_the_disk(platform: str) -> None:
     values, workload = measured(platform, "fileread", content="random")
     if platform != "host":
         assert values["host_read_bytes"] >= AMOUNT
@@ -68,12 +68,12 @@ def test_files_are_read_back_from_the_disk(platform):
 
 
 @pytest.mark.parametrize("kind", ["upload", "dd", "direct", "share", "tar", "fill", "filewrite"])
-def test_the_host_is_the_ceiling(kind):
+def test_the_host_is_the_ceiling(kind: str) -> None:
     values, _ = measured("host", kind)
     assert "host_written_bytes" not in values
 
 
-def test_direct_does_not_pass_through_the_guests_memory():
+def test_direct_does_not_pass_through_the_guests_memory() -> None:
     through = {}
     for kind in ("dd", "direct"):
         with prepared(cell_of("tcg", kind, content="random")) as (machine, workload):
@@ -82,14 +82,14 @@ def test_direct_does_not_pass_through_the_guests_memory():
     assert through == {"dd": False, "direct": True}
 
 
-def test_block_size_is_a_factor():
+def test_block_size_is_a_factor() -> None:
     factors = {**FACTORS, "mount": "sync"}
     small, _ = measured("uml", "fill", {**factors, "block_size": "64K"})
     large, _ = measured("uml", "fill", {**factors, "block_size": "1M"})
     assert small["guest_flushes"] > 4 * large["guest_flushes"]
 
 
-def test_iterations_write_anew():
+def test_iterations_write_anew() -> None:
     with prepared(cell_of("uml", "dd", content="random")) as (machine, workload):
         workload.run(machine)
         values = {one.metric.name: one.value for one in workload.run(machine)}
@@ -101,7 +101,7 @@ def test_iterations_write_anew():
     [("uml", FACTORS), ("tcg", FACTORS), ("uml", {"size": "400M", "filesystem": "xfs"})],
     ids=["debugfs-uml", "debugfs-tcg", "guest"],
 )
-def test_a_byte_that_changed_on_the_image_fails_the_trial(platform, factors):
+def test_a_byte_that_changed_on_the_image_fails_the_trial(platform: str, factors) -> None:
     if factors["filesystem"] == "xfs" and shutil.which("mkfs.xfs") is None:
         pytest.skip("mkfs.xfs is not installed")
     with prepared(cell_of(platform, "dd", factors, content="random")) as (machine, workload):
@@ -111,7 +111,7 @@ def test_a_byte_that_changed_on_the_image_fails_the_trial(platform, factors):
         umount = type(machine.disks[0]).umount
         flipped = []
 
-        def umount_and_flip(disk, agent, **how):
+        def umount_and_flip(disk, agent, **how) -> None:
             umount(disk, agent, **how)
             if not flipped:
                 flipped.append(image.path.read_bytes().index(page))
@@ -124,12 +124,12 @@ def test_a_byte_that_changed_on_the_image_fails_the_trial(platform, factors):
         assert flipped
 
 
-def test_an_image_that_was_damaged_fails_the_trial():
+def test_an_image_that_was_damaged_fails_the_trial() -> None:
     with prepared(cell_of("uml", "fill")) as (machine, workload):
         (disk,) = machine.disks
         umount = type(disk).umount
 
-        def umount_and_damage(self, agent, **how):
+        def umount_and_damage(self, agent, **how) -> None:
             umount(self, agent, **how)
             with self.image.path.open("r+b") as stream:
                 stream.seek(4096 * 3)  # block bitmaps and inode tables of the first group
@@ -145,8 +145,11 @@ needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="
 
 
 @needs_guestfish
-@pytest.mark.parametrize("method", ["upload", "copy", "tgz-in", "fill"])
-def test_guestfish_is_a_peer(method):
+@pytest.mark.parametrize(
+    "method",
+    ["upload", *(pytest.param(other, marks=pytest.mark.long) for other in ("copy", "tgz-in", "fill"))],
+)
+def test_guestfish_is_a_peer(method: str) -> None:
     values, workload = measured("tcg", "guestfish", method=method, content="one")
     assert values["wall_with_launch_s"] == pytest.approx(values["wall_s"] + values["launch_s"])
     assert values["launch_s"] > 0.5
@@ -154,11 +157,11 @@ def test_guestfish_is_a_peer(method):
 
 
 @needs_guestfish
-def test_guestfish_writes_qcow2_too():
+def test_guestfish_writes_qcow2_too() -> None:
     measured("tcg", "guestfish", {**FACTORS, "format": "qcow2"}, content="random")
 
 
-def test_guestfish_is_not_measured_where_it_cannot_run():
+def test_guestfish_is_not_measured_where_it_cannot_run() -> None:
     cell = cell_of("uml", "guestfish")
     with pytest.raises(UsageError, match="tcg and kvm only"):
         base.preflight("guestfish", Plan("test", (cell,), Policy(), ()), [cell])

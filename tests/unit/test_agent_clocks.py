@@ -8,7 +8,7 @@ MS = 1_000_000
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 1.001, 12.6])
-def test_the_speed_of_the_machines_clock_does_not_matter(speed):
+def test_the_speed_of_the_machines_clock_does_not_matter(speed: float) -> None:
     def guest(host_ms):
         return int(7_000 + host_ms * MS * speed)
 
@@ -20,7 +20,7 @@ def test_the_speed_of_the_machines_clock_does_not_matter(speed):
     assert not wall.warning
 
 
-def test_a_clock_that_jumped_is_cut_to_what_is_possible_and_said():
+def test_a_clock_that_jumped_is_cut_to_what_is_possible_and_said() -> None:
     before, after = Ping(0, 0, 1000), Ping(30 * MS, 30 * MS, 30 * MS + 1000)
     wall = on_host_clock((5 * MS, 9_000 * MS), (before, after), (4 * MS, 20 * MS))
     assert wall.seconds <= 0.016

@@ -1,6 +1,7 @@
 """What a guest boots is made once, also when several platforms are probed side by side."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.modules import ModuleTree
 
 
-def test_side_by_side_makers_do_not_meet(tmp_path, monkeypatch):
+def test_side_by_side_makers_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cached = find_kernel()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -25,7 +26,7 @@ def test_side_by_side_makers_do_not_meet(tmp_path, monkeypatch):
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(pair)
 
 
-def test_a_kernel_that_was_replaced_is_read_again(tmp_path):
+def test_a_kernel_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     kernel = tmp_path / "vmlinux"
     kernel.write_bytes(b"\x7fELF....Linux version 6.1.0-a (me@here) ...")
     assert [release_of(kernel), release_of(kernel)] == ["6.1.0-a", "6.1.0-a"]
@@ -36,7 +37,7 @@ def test_a_kernel_that_was_replaced_is_read_again(tmp_path):
         release_of(kernel)
 
 
-def test_a_module_tree_that_has_changed_is_read_again(tmp_path):
+def test_a_module_tree_that_has_changed_is_read_again(tmp_path: Path) -> None:
     dep = tmp_path / "modules.dep"
     dep.write_text("kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko\nkernel/net/9p/9pnet.ko:\n")
     tree = ModuleTree.read(tmp_path)

@@ -51,7 +51,7 @@ def replay(name, limit=1 << 20, *, upto=None):
     ("log", "expected"),
     [("qemu.txt", [steps.FIRMWARE, steps.HANDOVER, steps.FIRST_LINE, *STARTING[1:]]), ("uml.txt", STARTING)],
 )
-def test_phases_of_a_recorded_console_in_the_order_of_time(log, expected):
+def test_phases_of_a_recorded_console_in_the_order_of_time(log: str, expected) -> None:
     found = steps.seen(replay(log))
     assert list(found) == expected
     times = list(found.values())
@@ -60,12 +60,12 @@ def test_phases_of_a_recorded_console_in_the_order_of_time(log, expected):
     assert times[-1] > times[0]
 
 
-def test_a_console_that_ends_early_has_the_phases_until_then():
+def test_a_console_that_ends_early_has_the_phases_until_then() -> None:
     found = steps.seen(replay("qemu.txt", upto=b"guestmark-agent: kernel done"))
     assert list(found) == [steps.FIRMWARE, steps.HANDOVER, steps.FIRST_LINE, steps.KERNEL]
 
 
-def test_the_last_line_is_found_behind_a_flood():
+def test_the_last_line_is_found_behind_a_flood() -> None:
     read_fd, write_fd = os.pipe()
     console = Console(read_fd, limit=4096)
     os.write(write_fd, b"reboot: Power down, says a program\n")
@@ -82,7 +82,7 @@ def test_the_last_line_is_found_behind_a_flood():
     assert console.when(re.compile(rb"never said")) is None
 
 
-def test_the_end_of_a_process_is_told_apart_from_its_order():
+def test_the_end_of_a_process_is_told_apart_from_its_order() -> None:
     process = SupervisedProcess("boot-test")
     try:
         process.start(["sh", "-c", "read line < /dev/null; sleep 0.3"])
@@ -94,7 +94,7 @@ def test_the_end_of_a_process_is_told_apart_from_its_order():
         process.stop()
 
 
-def test_a_process_that_stays_is_reported_as_there():
+def test_a_process_that_stays_is_reported_as_there() -> None:
     process = SupervisedProcess("boot-test")
     try:
         process.start(["sleep", "60"])
@@ -103,7 +103,7 @@ def test_a_process_that_stays_is_reported_as_there():
         process.stop()
 
 
-def test_libguestfs_trace_has_every_phase_of_its_start():
+def test_libguestfs_trace_has_every_phase_of_its_start() -> None:
     heard = replay("libguestfs.txt")
     now = time.monotonic()
     timeline = SimpleNamespace(
@@ -134,7 +134,7 @@ def total_of(values):
     return sum(values[metric] for metric in boot_metrics.PHASES if metric in values)
 
 
-def test_phases_add_up_to_the_total():
+def test_phases_add_up_to_the_total() -> None:
     values, missing = durations(ALL_STEPS)
     assert missing == []
     assert values[boot_metrics.READY] == 3.0
@@ -144,14 +144,14 @@ def test_phases_add_up_to_the_total():
 
 
 @pytest.mark.parametrize("gone", [steps.FIRMWARE, steps.FIRST_LINE, steps.ROOT, steps.DOWN])
-def test_a_phase_whose_end_nobody_saw_is_in_the_next(gone):
+def test_a_phase_whose_end_nobody_saw_is_in_the_next(gone) -> None:
     values, missing = durations({name: at for name, at in ALL_STEPS.items() if name != gone})
     assert len(missing) == 1
     assert missing[0] not in values
     assert total_of(values) == pytest.approx(3.7)
 
 
-def test_a_line_that_came_late_makes_no_negative_phase():
+def test_a_line_that_came_late_makes_no_negative_phase() -> None:
     values, _ = durations({**ALL_STEPS, steps.ROOT: 3.2})  # after the agent's greeting
     assert values[boot_metrics.AGENT] == 0
     assert min(values.values()) >= 0
@@ -159,12 +159,12 @@ def test_a_line_that_came_late_makes_no_negative_phase():
 
 
 @pytest.mark.parametrize("needed", [steps.READY, steps.GONE])
-def test_no_total_without_start_and_end(needed):
+def test_no_total_without_start_and_end(needed) -> None:
     with pytest.raises(MachineError, match=needed):
         durations({name: at for name, at in ALL_STEPS.items() if name != needed})
 
 
-def test_initcalls_of_a_kernel_and_of_its_modules():
+def test_initcalls_of_a_kernel_and_of_its_modules() -> None:
     calls = dict(initcalls.parse((LOGS / "initcalls-tcg.txt").read_text()))
     assert calls["con_init"] == 0
     assert calls["virtio_pci_driver_init [virtio_pci]"] == pytest.approx(0.036772)
@@ -173,7 +173,7 @@ def test_initcalls_of_a_kernel_and_of_its_modules():
     )  # devices' probes are in the calls that make them
 
 
-def test_what_a_trial_keeps_of_its_initcalls():
+def test_what_a_trial_keeps_of_its_initcalls() -> None:
     kept = initcalls.slowest((LOGS / "initcalls-uml.txt").read_text())
     names = [call.name for call in kept.slowest]
     seconds = [call.seconds for call in kept.slowest]
@@ -184,13 +184,13 @@ def test_what_a_trial_keeps_of_its_initcalls():
     assert initcalls.slowest("nothing of the kind") == Initcalls(slowest=[], count=0, seconds=0)
 
 
-def test_slowest_over_trials_counts_an_unnamed_call_as_nothing():
+def test_slowest_over_trials_counts_an_unnamed_call_as_nothing() -> None:
     one = Initcalls(slowest=[Initcall("a", 0.4), Initcall("b", 0.3)], count=2, seconds=0.7)
     other = Initcalls(slowest=[Initcall("b", 0.3)], count=1, seconds=0.3)
     assert slowest([one, other]) == [("b", pytest.approx(0.3)), ("a", pytest.approx(0.2))]
 
 
-def test_bars_are_as_long_as_their_sum():
+def test_bars_are_as_long_as_their_sum() -> None:
     seconds = [0.1, 0.1, 0.1, 5.0, 0.04]
     assert sum(split(seconds, sum(seconds), 60)) == 60
     assert sum(split(seconds, 2 * sum(seconds), 60)) == 30
@@ -206,14 +206,14 @@ def boot(**more):
     return build(Overrides(on=on), given.pop("command", ()), **given)
 
 
-def test_the_plan_of_the_verb():
+def test_the_plan_of_the_verb() -> None:
     plan = boot()
     assert [cell.id for cell in plan.cells] == ["tcg", "uml"]
     assert plan.metrics[0].name == "ready_s"
     assert steps.Watch.of(plan.cells[0]) == steps.Watch(initcalls=False)
 
 
-def test_libguestfs_stands_in_the_same_table_on_what_it_runs_on():
+def test_libguestfs_stands_in_the_same_table_on_what_it_runs_on() -> None:
     plan = boot(guestfish=True)
     assert [cell.id for cell in plan.cells] == ["boot tcg", "boot uml", "guestfish tcg"]
     assert len({cell.group for cell in plan.cells}) == 1
@@ -227,25 +227,25 @@ def test_libguestfs_stands_in_the_same_table_on_what_it_runs_on():
         ({"on": ("vax",)}, "vax"),
     ],
 )
-def test_what_cannot_be_meant_is_said(more, said):
+def test_what_cannot_be_meant_is_said(more, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         boot(**more)
 
 
-def test_the_host_is_not_booted():
+def test_the_host_is_not_booted() -> None:
     plan = boot(on=("host", "tcg"))
     with pytest.raises(UsageError, match="not booted"):
         BootWorkload.preflight(plan, plan.cells)
 
 
-def test_iterations_that_cannot_be_are_said():
+def test_iterations_that_cannot_be_are_said() -> None:
     plan = boot()
     assert BootWorkload.preflight(plan, plan.cells) == []
     several = replace(plan, policy=replace(plan.policy, iterations=3))
     assert "starts once" in BootWorkload.preflight(several, several.cells)[0]
 
 
-def test_only_watched_guests_are_made_to_talk():
+def test_only_watched_guests_are_made_to_talk() -> None:
     assert steps.Watch.of(Cell("c", WorkloadSpec("exec"), PlatformSpec.read("tcg"))) is None
     params = registry.workload_kind("boot").checked({"initcalls": True})
     watch = steps.Watch.of(Cell("c", WorkloadSpec("boot", params), PlatformSpec.read("tcg")))
@@ -253,7 +253,7 @@ def test_only_watched_guests_are_made_to_talk():
     assert "initcall_debug" not in steps.Watch().kernel_arguments()
 
 
-def test_the_filter_that_forbids_ptrace_does():
+def test_the_filter_that_forbids_ptrace_does() -> None:
     """What the faults' tests of UML rely on."""
     helper = FRAMEWORK / "without_ptrace.py"
     traced = "import ctypes; exit(ctypes.CDLL(None).ptrace(0, 0, 0, 0) != 0)"  # PTRACE_TRACEME

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +31,7 @@ def guestmark(*arguments, **environment):
     )
 
 
-def test_help_imports_nothing_heavy():
+def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys, contextlib, io; from guestmark.cli import main; sys.argv = ['guestmark', '--help']\n"
         "with contextlib.redirect_stdout(io.StringIO()): status = main()\n"
@@ -39,7 +40,7 @@ def test_help_imports_nothing_heavy():
     assert python(code).stdout == "0\n"
 
 
-def test_every_verb_has_help():
+def test_every_verb_has_help() -> None:
     listed = guestmark("--help").stdout
     for verb in ("exec", "doctor", "runs", "show", "resume", "export", "shell"):
         assert f"  {verb} " in listed
@@ -48,7 +49,7 @@ def test_every_verb_has_help():
         assert f"Usage: guestmark {verb}" in shown.stdout
 
 
-def test_version():
+def test_version() -> None:
     assert guestmark("--version").stdout == "guestmark 0.2.0\n"
 
 
@@ -64,14 +65,14 @@ def test_version():
         ("guestmark exec --null a", {"all"}),
     ],
 )
-def test_completion(words, found):
+def test_completion(words: str, found) -> None:
     shown = guestmark(
         _GUESTMARK_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1)
     )
     assert set(shown.stdout.split()) == found
 
 
-def test_runs_are_completed_from_the_ledger(tmp_path):
+def test_runs_are_completed_from_the_ledger(tmp_path: Path) -> None:
     environment = {"XDG_DATA_HOME": str(tmp_path), "GUESTMARK_LEDGER": ""}
     words = {"_GUESTMARK_COMPLETE": "complete_bash", "COMP_WORDS": "guestmark show l", "COMP_CWORD": "2"}
     assert guestmark(**environment, **words).stdout.strip() == ""  # there is no ledger yet
@@ -80,7 +81,7 @@ def test_runs_are_completed_from_the_ledger(tmp_path):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_where_the_ledger_is_can_be_seen(tmp_path, named):
+def test_where_the_ledger_is_can_be_seen(tmp_path: Path, named: bool) -> None:
     place = tmp_path / "results.sqlite" if named else tmp_path / "data" / "guestmark" / "ledger.sqlite"
     environment = {"XDG_DATA_HOME": str(tmp_path / "data"), "GUESTMARK_LEDGER": str(place) if named else ""}
     if not named:
@@ -94,7 +95,7 @@ def test_where_the_ledger_is_can_be_seen(tmp_path, named):
     assert "~/.local/share/guestmark/ledger.sqlite" in " ".join(guestmark("runs", "--help").stdout.split())
 
 
-def test_the_doctor_names_the_ledger_without_its_password(tmp_path):
+def test_the_doctor_names_the_ledger_without_its_password(tmp_path: Path) -> None:
     code = "from guestmark.cli.doctor_verb import _ledger; print(_ledger())"
     told = python(code, GUESTMARK_LEDGER="postgresql://me:secret@lab/runs").stdout
     assert told == "postgresql://me:***@lab/runs\n"
@@ -104,7 +105,7 @@ def test_the_doctor_names_the_ledger_without_its_password(tmp_path):
     assert told == f"{tmp_path}/runs.sqlite\n"
 
 
-def test_a_bug_is_told_in_two_lines_and_kept(tmp_path):
+def test_a_bug_is_told_in_two_lines_and_kept(tmp_path: Path) -> None:
     code = (
         "import sys; import guestmark.cli.app as app\n"
         "def broken(**_): raise RuntimeError('not\\nexpected')\n"
@@ -119,7 +120,7 @@ def test_a_bug_is_told_in_two_lines_and_kept(tmp_path):
     assert "Traceback" in report.read_text()
 
 
-def test_a_run_is_analysed_once_to_be_shown(tmp_path):
+def test_a_run_is_analysed_once_to_be_shown(tmp_path: Path) -> None:
     """The analysis is most of what `show` computes itself."""
     environment = {"GUESTMARK_LEDGER": str(tmp_path / "ledger.sqlite")}
     assert guestmark("exec", "-q", "--blocks", "2", "--", "true", **environment).returncode == 0
@@ -149,7 +150,7 @@ def test_a_run_is_analysed_once_to_be_shown(tmp_path):
         (["plans", "show", "cpu", "tour"], "plans takes no word 'tour'", "guestmark plans show NAME"),
     ],
 )
-def test_a_wrong_command_line_is_told_in_two_lines(arguments, message, hint):
+def test_a_wrong_command_line_is_told_in_two_lines(arguments: list[str], message: str, hint: str) -> None:
     shown = guestmark(*arguments)
     assert (shown.returncode, shown.stdout) == (2, "")
     said, todo = shown.stderr.splitlines(keepends=True)
@@ -158,7 +159,7 @@ def test_a_wrong_command_line_is_told_in_two_lines(arguments, message, hint):
     assert hint in todo
 
 
-def test_without_a_verb_the_help_is_shown_as_a_mistake():
+def test_without_a_verb_the_help_is_shown_as_a_mistake() -> None:
     shown = guestmark()
     assert (shown.returncode, shown.stdout) == (2, "")
     assert shown.stderr == guestmark("--help").stdout
@@ -168,7 +169,7 @@ def test_without_a_verb_the_help_is_shown_as_a_mistake():
     "raised",
     ["KeyboardInterrupt", "RuntimeError('Error calling __set_name__') from KeyboardInterrupt()"],
 )
-def test_an_interrupt_while_modules_are_loaded_is_quiet(tmp_path, raised):
+def test_an_interrupt_while_modules_are_loaded_is_quiet(tmp_path: Path, raised: str) -> None:
     code = (
         "import sys\n"
         "class Interrupting:\n"

@@ -20,7 +20,7 @@ MB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -34,7 +34,7 @@ def info(path):
 
 @pytest.mark.parametrize("filesystem", ["ext2", "ext3", "ext4", "none"])
 @pytest.mark.parametrize("format_", ["raw", "qcow2"])
-def test_images_are_what_was_asked_for_and_go(filesystem, format_):
+def test_images_are_what_was_asked_for_and_go(filesystem: str, format_: str) -> None:
     with images([target(filesystem=filesystem, format=format_)]) as (image,):
         image.check()
         found = info(image.path)
@@ -47,12 +47,12 @@ def test_images_are_what_was_asked_for_and_go(filesystem, format_):
 
 
 @pytest.mark.parametrize("filesystem", ["xfs", "btrfs"])
-def test_other_filesystems(filesystem):
+def test_other_filesystems(filesystem: str) -> None:
     with images([target(filesystem=filesystem, size=512 * MB)]) as (image,):
         image.check()
 
 
-def test_every_trial_has_a_fresh_image():
+def test_every_trial_has_a_fresh_image() -> None:
     with images([target(filesystem="ext4")]) as (first,):
         before = first.path.read_bytes()
         with first.path.open("r+b") as file:
@@ -74,7 +74,9 @@ def test_every_trial_has_a_fresh_image():
     ],
 )
 @pytest.mark.parametrize("filesystem", ["ext4", "none"])
-def test_preallocation_holds_in_the_finished_image(format_, preallocation, allocated, mapped, filesystem):
+def test_preallocation_holds_in_the_finished_image(
+    format_: str, preallocation: str, allocated: bool, mapped: bool | None, filesystem: str
+) -> None:
     spec = target(format=format_, preallocation=preallocation, filesystem=filesystem)
     for _ in range(2):  # made, then copied
         with images([spec]) as (made,):
@@ -87,7 +89,7 @@ def test_preallocation_holds_in_the_finished_image(format_, preallocation, alloc
                 assert (has_place == 64 * MB) is mapped
 
 
-def test_cluster_size_and_mkfs_options_reach_the_programs():
+def test_cluster_size_and_mkfs_options_reach_the_programs() -> None:
     with images([target(format="qcow2", cluster_size=2 * MB)]) as (image,):
         assert info(image.path)["cluster-size"] == 2 * MB
     with images([target(filesystem="ext4", mkfs="-b 1024 -L hello")]) as (image,):
@@ -96,7 +98,7 @@ def test_cluster_size_and_mkfs_options_reach_the_programs():
         assert "hello" in said
 
 
-def test_a_refused_mkfs_option_is_passed_on():
+def test_a_refused_mkfs_option_is_passed_on() -> None:
     with (
         pytest.raises(MachineError, match=r"ext4 cannot be made: mke2fs failed: .*block size"),
         images([target(filesystem="ext4", mkfs="-b 1000")]),
@@ -104,7 +106,7 @@ def test_a_refused_mkfs_option_is_passed_on():
         pass
 
 
-def test_a_missing_program_is_named_with_its_package(monkeypatch, tmp_path):
+def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for program in ("qemu-img", "mke2fs"):
         (tmp_path / program).symlink_to(programs.find(program))
     real = programs.shutil.which
@@ -117,7 +119,7 @@ def test_a_missing_program_is_named_with_its_package(monkeypatch, tmp_path):
     assert "xfsprogs" in caught.value.hint
 
 
-def test_sources_hold_their_content_and_serve_all_trials(tmp_path):
+def test_sources_hold_their_content_and_serve_all_trials(tmp_path: Path) -> None:
     (tmp_path / "given").write_bytes(b"0123456789abcdef" * 512)
     one = DiskSpec(Role.SOURCE, MB, content="one")
     given = DiskSpec(Role.SOURCE, 4096, content=f"file:{tmp_path}/given")
@@ -129,14 +131,14 @@ def test_sources_hold_their_content_and_serve_all_trials(tmp_path):
         assert again.from_template
 
 
-def test_a_source_file_that_is_too_short_is_said(tmp_path):
+def test_a_source_file_that_is_too_short_is_said(tmp_path: Path) -> None:
     (tmp_path / "given").write_bytes(b"x" * 5000)
     spec = DiskSpec(Role.SOURCE, 8192, content=f"file:{tmp_path}/given")
     with pytest.raises(MachineError, match="shorter than asked: 5000 bytes instead of 8192"), images([spec]):
         pass
 
 
-def test_holes_stay_holes(tmp_path):
+def test_holes_stay_holes(tmp_path: Path) -> None:
     original = tmp_path / "a"
     with original.open("wb") as file:
         file.truncate(8 * MB)
@@ -160,7 +162,7 @@ with images([DiskSpec(Role.TARGET, 1 << 26, location=sys.argv[1], filesystem="ex
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_controller_that_is_killed_leaves_no_image(tmp_path, how):
+def test_a_controller_that_is_killed_leaves_no_image(tmp_path: Path, how) -> None:
     path = run_and_kill(tmp_path, "no", how)
     deadline = time.monotonic() + 20
     while list(tmp_path.glob("guestmark-disks-*")) and time.monotonic() < deadline:
@@ -168,7 +170,7 @@ def test_a_controller_that_is_killed_leaves_no_image(tmp_path, how):
     assert not list(tmp_path.glob("guestmark-disks-*")), path
 
 
-def test_images_are_kept_when_asked(tmp_path):
+def test_images_are_kept_when_asked(tmp_path: Path) -> None:
     path = run_and_kill(tmp_path, "keep", signal.SIGINT)
     time.sleep(0.3)
     assert path.exists()
@@ -189,13 +191,13 @@ def run_and_kill(directory, keep, how):
     return path
 
 
-def test_a_location_that_cannot_be_written_is_said(tmp_path):
+def test_a_location_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="no images can be made in") as caught:
         Store().directory(str(tmp_path / "missing"))
     assert "location" in caught.value.hint
 
 
-def test_no_room_is_said(small_tmpfs):
+def test_no_room_is_said(small_tmpfs) -> None:
     spec = target(size=64 * MB, location=str(small_tmpfs), filesystem="ext4", preallocation="falloc")
     with pytest.raises(MachineError, match="no room for a 67108864-byte image"), images([spec]) as (image,):
         image.settle()
@@ -204,6 +206,6 @@ def test_no_room_is_said(small_tmpfs):
 
 
 @pytest.fixture
-def small_tmpfs(tmp_path):
+def small_tmpfs(tmp_path: Path):
     with small_mount(tmp_path / "small", "tmpfs", "size=8M") as where:
         yield where

@@ -1,5 +1,7 @@
 """Where images go unless somebody says otherwise: on a disk, and stored with the plan."""
 
+from pathlib import Path
+
 import pytest
 
 from guestmark.core.findings import flat
@@ -11,7 +13,7 @@ MOUNTS = "/dev/vda / ext4 rw 0 0\ntmpfs {memory} tmpfs rw 0 0\n/dev/vdb /mnt/a\\
 
 
 @pytest.fixture
-def directories(tmp_path):
+def directories(tmp_path: Path):
     """One on a disk, one in memory, and the mounts that say so."""
     disk, memory = tmp_path / "disk", tmp_path / "memory"
     disk.mkdir()
@@ -29,7 +31,7 @@ def test_the_innermost_mount_says_which_filesystem_it_is(directories) -> None:
     assert [in_memory(where, mounts) for where in (disk, memory)] == [False, True]
 
 
-def test_memory_is_taken_only_where_there_is_no_disk(directories, tmp_path) -> None:
+def test_memory_is_taken_only_where_there_is_no_disk(directories, tmp_path: Path) -> None:
     disk, memory, mounts = directories
     other = tmp_path / "other"
     other.mkdir()
@@ -44,7 +46,9 @@ def a_cell(platform: str, factors=None, disks=({"role": "target"},)) -> Cell:
     return Cell(platform, WorkloadSpec("filewrite", params), parse_platform(platform), factors or {})
 
 
-def test_the_location_is_stored_with_cells_that_have_disks(monkeypatch, tmp_path) -> None:
+def test_the_location_is_stored_with_cells_that_have_disks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     cells = located([
         a_cell("host"),

@@ -23,16 +23,16 @@ def cell(platform="tcg", params=None, **levels):
     return Cell("a cell", WorkloadSpec("x", params or {}), PlatformSpec.read(platform), levels)
 
 
-def test_a_cell_without_needs_and_factors_has_no_disks():
+def test_a_cell_without_needs_and_factors_has_no_disks() -> None:
     assert disks_of(cell(memory="1G")) == ()
 
 
-def test_one_disk_factor_means_a_target():
+def test_one_disk_factor_means_a_target() -> None:
     (disk,) = disks_of(cell(filesystem="xfs"))
     assert (disk.role, disk.filesystem, disk.format, disk.size) == (Role.TARGET, "xfs", "raw", 2 << 30)
 
 
-def test_factors_win_over_needs_and_shape_the_target_only():
+def test_factors_win_over_needs_and_shape_the_target_only() -> None:
     target, source = disks_of(cell(params=BOTH, filesystem="ext4", format="qcow2", cache="none", bus="nvme"))
     assert (target.filesystem, target.format, target.cache, target.bus) == ("ext4", "qcow2", "none", "nvme")
     assert (source.filesystem, source.format, source.cache, source.bus) == ("none", "raw", "none", "nvme")
@@ -40,12 +40,12 @@ def test_factors_win_over_needs_and_shape_the_target_only():
     assert source.size == 1500 << 20
 
 
-def test_uml_has_its_own_bus_and_raw_images():
+def test_uml_has_its_own_bus_and_raw_images() -> None:
     target, source = disks_of(cell("uml", BOTH))
     assert {target.bus, source.bus} == {"ubd"}
 
 
-def test_the_innermost_machine_has_the_disks():
+def test_the_innermost_machine_has_the_disks() -> None:
     assert disks_of(cell("kvm/uml", BOTH))[0].bus == "ubd"
 
 
@@ -56,17 +56,17 @@ def test_the_innermost_machine_has_the_disks():
         ({"size": "1000001"}, "4096-byte blocks"),
     ],
 )
-def test_what_cannot_be_made_is_said(levels, said):
+def test_what_cannot_be_made_is_said(levels: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         disks_of(cell(**levels))
 
 
-def test_two_targets_are_refused():
+def test_two_targets_are_refused() -> None:
     with pytest.raises(UsageError, match="same role"):
         disks_of(cell(params={"disks": [{"role": "target"}, {"role": "target"}]}))
 
 
-def test_an_unknown_key_is_refused():
+def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(UsageError, match="fs"):
         disks_of(cell(params={"disks": [{"role": "target", "fs": "ext4"}]}))
 
@@ -85,7 +85,7 @@ def test_an_unknown_key_is_refused():
         ("location", "/dev/../dev/shm", "/dev/shm"),
     ],
 )
-def test_levels_have_one_spelling(name, typed, canonical):
+def test_levels_have_one_spelling(name: str, typed: str, canonical: str) -> None:
     factor = factors.get(name)
     assert factors.parse_level(factor, typed) == canonical
     assert factors.parse_level(factor, canonical) == canonical
@@ -106,7 +106,7 @@ def test_levels_have_one_spelling(name, typed, canonical):
         ("mount", "sync\n"),
     ],
 )
-def test_bad_levels_are_refused_in_one_line(name, typed):
+def test_bad_levels_are_refused_in_one_line(name: str, typed: str) -> None:
     if typed == "sync\n":
         typed = "sy\nnc"
     with pytest.raises(UsageError) as caught:
@@ -130,12 +130,14 @@ def test_bad_levels_are_refused_in_one_line(name, typed):
         ("", "rw", (), ()),
     ],
 )
-def test_mount_options_are_held_against_what_the_kernel_shows(asked, shown, refuted, unconfirmed):
+def test_mount_options_are_held_against_what_the_kernel_shows(
+    asked: str, shown: str, refuted: tuple[str, ...], unconfirmed: tuple[str, ...]
+) -> None:
     verdict = compare(asked, shown.split(","))
     assert (verdict.refuted, verdict.unconfirmed) == (refuted, unconfirmed)
 
 
-def test_room_is_for_the_largest_target_and_every_source():
+def test_room_is_for_the_largest_target_and_every_source() -> None:
     small = DiskSpec(Role.TARGET, 1 << 30)
     large = DiskSpec(Role.TARGET, 2 << 30)
     source = DiskSpec(Role.SOURCE, 1 << 20)
@@ -145,7 +147,7 @@ def test_room_is_for_the_largest_target_and_every_source():
     assert preflight.needed_bytes([[qcow2]]) > 2 << 30
 
 
-def test_a_plan_that_does_not_fit_is_said_before_anything_runs():
+def test_a_plan_that_does_not_fit_is_said_before_anything_runs() -> None:
     with pytest.raises(UsageError, match=r"/dev/shm is too small: .* 9005\.0 GB") as caught:
         preflight.check([cell(size="8793945312K")])
     assert "location" in caught.value.hint
@@ -162,7 +164,9 @@ def test_a_plan_that_does_not_fit_is_said_before_anything_runs():
         ({"writeback": True, "no-flush": False}, 3, None, None),
     ],
 )
-def test_flushes_are_judged_by_what_was_counted(cache, sent, passed_on, reached):
+def test_flushes_are_judged_by_what_was_counted(
+    cache: dict[str, bool], sent: int, passed_on: int | None, reached: str | None
+) -> None:
     blocks = [
         {"device": "source", "inserted": {"cache": {"writeback": True, "no-flush": True}}},
         {"device": "target", "inserted": {"cache": cache}},

@@ -68,14 +68,14 @@ def decide(plan, trials, blocks):
 
 
 @given(st.integers(0, 2**64), st.integers(0, 1000), st.integers(1, 12))
-def test_a_block_holds_every_cell_once_in_an_order_of_its_own(seed, block, count):
+def test_a_block_holds_every_cell_once_in_an_order_of_its_own(seed, block, count) -> None:
     cells = make_plan(",".join(["host"] * count)).cells
     order = order_of(seed, block, cells)
     assert sorted(cell.id for cell in order) == sorted(cell.id for cell in cells)
     assert order == order_of(seed, block, cells)
 
 
-def test_every_order_comes_up_about_equally_often():
+def test_every_order_comes_up_about_equally_often() -> None:
     cells = make_plan("host,host,host").cells
     counts = {}
     for block in range(6000):
@@ -86,7 +86,7 @@ def test_every_order_comes_up_about_equally_often():
 
 
 @given(st.integers(0, 99), st.sets(st.integers(0, 3)))
-def test_what_is_missing_keeps_its_place(seed, done):
+def test_what_is_missing_keeps_its_place(seed, done) -> None:
     cells = make_plan("host,host,host,host").cells
     everything = list(missing_trials(seed, 0, cells, {}))
     ended = {(0, cell.id): good(cell.id, 0) for position, cell in everything if position in done}
@@ -101,12 +101,12 @@ def piloted(cell_id, run_s, block=0, start_s=1.0):
     return replace(good(cell_id, block, duration=start_s + 2 * run_s), run_s=(run_s, run_s))
 
 
-def test_the_first_block_is_the_pilot():
+def test_the_first_block_is_the_pilot() -> None:
     plan = make_plan("host,uml")
     assert {iterations.wanted(plan, cell, 0, [piloted("host", 0.01)]) for cell in plan.cells} == {1}
 
 
-def test_cells_that_are_compared_hold_the_same_number_of_iterations():
+def test_cells_that_are_compared_hold_the_same_number_of_iterations() -> None:
     plan = make_plan("host,uml,tcg")
     pilots = [piloted("host", 0.02, start_s=0.05), piloted("uml", 0.2), piloted("tcg", 0.4)]
     numbers = {iterations.wanted(plan, cell, block, pilots) for cell in plan.cells for block in (1, 7)}
@@ -118,7 +118,7 @@ def test_cells_that_are_compared_hold_the_same_number_of_iterations():
     assert iterations.wanted(plan, plan.cells[0], 1, slow) == 1
 
 
-def test_the_number_of_iterations_does_not_change_with_later_trials():
+def test_the_number_of_iterations_does_not_change_with_later_trials() -> None:
     plan = make_plan("host,uml")
     pilots = [piloted("host", 0.02), piloted("uml", 0.2)]
     later = [piloted("host", 9.0, block=1), piloted("uml", 9.0, block=1)]
@@ -126,33 +126,33 @@ def test_the_number_of_iterations_does_not_change_with_later_trials():
     assert iterations.wanted(plan, plan.cells[0], 2, [*pilots, *later]) == chosen
 
 
-def test_what_failed_in_the_first_block_leaves_the_choice_to_the_others():
+def test_what_failed_in_the_first_block_leaves_the_choice_to_the_others() -> None:
     plan = make_plan("host,uml")
     assert iterations.wanted(plan, plan.cells[0], 1, [bad("host", 0), bad("uml", 0)]) == 1
     assert iterations.wanted(plan, plan.cells[0], 1, [bad("host", 0), piloted("uml", 0.001)]) > 1
 
 
-def test_a_number_given_by_hand_holds_from_the_first_block_on():
+def test_a_number_given_by_hand_holds_from_the_first_block_on() -> None:
     plan = make_plan("host,uml")
     plan = replace(plan, policy=replace(plan.policy, iterations=4))
     assert {iterations.wanted(plan, cell, 0, []) for cell in plan.cells} == {4}
 
 
-def test_a_run_begun_by_an_older_version_goes_on_as_it_was_begun():
+def test_a_run_begun_by_an_older_version_goes_on_as_it_was_begun() -> None:
     plan = make_plan("host,uml")
     trial = Trial("uml", 0, 0, TrialStatus.OK, measurements=(Measurement(WALL, 1.0, (1.0, 1.0, 1.0)),))
     uml = next(cell for cell in plan.cells if cell.id == "uml")
     assert iterations.wanted(plan, uml, 1, [trial]) == 3
 
 
-def test_a_trial_is_reduced_to_its_typical_iteration():
+def test_a_trial_is_reduced_to_its_typical_iteration() -> None:
     rate = Metric("rate", "1/s", Better.HIGHER)
     rounds = [[Measurement(WALL, v, (v,)), Measurement(rate, v, (v,))] for v in (1.0, 2.0, 9.0)]
     wall, per_second = merge(rounds)
     assert (wall.value, per_second.value, wall.iterations) == (2.0, 2.0, (1.0, 2.0, 9.0))
 
 
-def test_a_metric_that_an_iteration_lacks_is_an_error():
+def test_a_metric_that_an_iteration_lacks_is_an_error() -> None:
     with pytest.raises(WorkloadError, match="1 of 2 iterations"):
         merge([[Measurement(WALL, 1.0, (1.0,))], []])
 
@@ -160,7 +160,7 @@ def test_a_metric_that_an_iteration_lacks_is_an_error():
 # --- giving up ---
 
 
-def test_a_cell_is_given_up_only_when_it_never_succeeded():
+def test_a_cell_is_given_up_only_when_it_never_succeeded() -> None:
     assert not given_up([])
     assert not given_up([bad("a", block) for block in range(GIVE_UP_AFTER - 1)])
     assert given_up([bad("a", block) for block in range(GIVE_UP_AFTER)])
@@ -179,19 +179,19 @@ def noisy(plan, blocks, spread, seed=1):
     ]
 
 
-def test_a_fixed_number_of_blocks_is_kept_to():
+def test_a_fixed_number_of_blocks_is_kept_to() -> None:
     plan = make_plan(blocks=3, time_limit_s=0.1)
     assert decide(plan, noisy(plan, 2, 0.5), 2).state is None
     assert decide(plan, noisy(plan, 3, 0.5), 3).state is RunState.COMPLETE
 
 
-def test_not_before_eight_blocks_however_precise():
+def test_not_before_eight_blocks_however_precise() -> None:
     plan = make_plan(precision=0.02, time_limit_s=1e9)
     assert decide(plan, noisy(plan, 7, 0.0001), 7).state is None
     assert decide(plan, noisy(plan, 8, 0.0001), 8).state is RunState.COMPLETE
 
 
-def test_on_until_precise_then_never_on_significance():
+def test_on_until_precise_then_never_on_significance() -> None:
     plan = make_plan(precision=0.02, time_limit_s=1e9)
     decision = decide(plan, noisy(plan, 12, 0.1), 12)
     assert decision.state is None
@@ -207,7 +207,7 @@ def test_on_until_precise_then_never_on_significance():
     assert decide(plan, slower(9), 12).state is RunState.COMPLETE  # known to a small part of what it is
 
 
-def test_on_while_slow_runs_are_seen_that_so_few_blocks_cannot_call():
+def test_on_while_slow_runs_are_seen_that_so_few_blocks_cannot_call() -> None:
     plan = make_plan(precision=0.02, time_limit_s=1e9)
 
     def trials(blocks, slow_blocks):
@@ -225,31 +225,31 @@ def test_on_while_slow_runs_are_seen_that_so_few_blocks_cannot_call():
     assert decide(plan, trials(20, {3, 7}), 20).state is RunState.COMPLETE  # as many as it is worth
 
 
-def test_the_time_limit_ends_a_run_between_blocks():
+def test_the_time_limit_ends_a_run_between_blocks() -> None:
     plan = make_plan(precision=0.0001, time_limit_s=100.0)  # a block costs 6 s
     assert decide(plan, noisy(plan, 15, 0.1), 15).state is None
     assert decide(plan, noisy(plan, 17, 0.1), 17).state is RunState.STOPPED
 
 
-def test_the_number_of_blocks_is_bounded():
+def test_the_number_of_blocks_is_bounded() -> None:
     plan = make_plan(precision=0.0001, time_limit_s=1e9, max_blocks=12)
     assert decide(plan, noisy(plan, 12, 0.1), 12).state is RunState.STOPPED
 
 
-def test_cells_that_are_given_up_do_not_keep_a_run_alive():
+def test_cells_that_are_given_up_do_not_keep_a_run_alive() -> None:
     plan = make_plan(precision=0.02, time_limit_s=1e9)
     trials = [bad(t.cell_id, t.block) if t.cell_id == "uml" else t for t in noisy(plan, 10, 0.0001)]
     trials = [t for t in trials if t.status is TrialStatus.OK or t.block < GIVE_UP_AFTER]
     assert decide(plan, trials, 10).state is RunState.COMPLETE
 
 
-def test_a_single_cell_is_measured_until_its_mean_is_precise():
+def test_a_single_cell_is_measured_until_its_mean_is_precise() -> None:
     plan = make_plan("host", null=Null.NONE, precision=0.02, time_limit_s=1e9)
     assert decide(plan, noisy(plan, 10, 0.0001), 10).state is RunState.COMPLETE
     assert decide(plan, noisy(plan, 10, 0.5), 10).state is None
 
 
-def test_the_cost_of_a_block():
+def test_the_cost_of_a_block() -> None:
     trials = [good("a", 0, duration=1), good("a", 1, duration=3), good("b", 0, duration=5)]
     assert stopping.block_cost(trials) == 7
 
@@ -261,32 +261,32 @@ def prober(**answers):
     return lambda platforms: {platform.name: answers[platform.name] for platform in platforms}
 
 
-def test_unusable_platforms_are_found_and_the_host_is_really_tried():
+def test_unusable_platforms_are_found_and_the_host_is_really_tried() -> None:
     found = preflight.unusable_platforms(
         make_plan("host,uml,tcg").cells, prober(uml=Unusable("no", "try"), tcg=Usable(1.0))
     )
     assert found == (LeftOut("uml", "no", "try"),)
 
 
-def test_a_foreign_architecture_is_left_out_with_its_reason():
+def test_a_foreign_architecture_is_left_out_with_its_reason() -> None:
     (found,) = preflight.unusable_platforms(make_plan("host,tcg@sparc64").cells, prober())
     assert found.platform == "tcg@sparc64"
     assert "sparc64" in found.reason
 
 
-def test_the_first_usable_cell_becomes_the_baseline_with_a_null_copy():
+def test_the_first_usable_cell_becomes_the_baseline_with_a_null_copy() -> None:
     plan, notes = preflight.with_usable_baselines(make_plan("kvm,uml,tcg"), [LeftOut("kvm", "no")])
     assert [cell.id for cell in plan.cells if cell.baseline] == ["uml"]
     assert [cell.null_of for cell in plan.cells if cell.id == "uml#2"] == ["uml"]
     assert "compared with uml instead" in notes[0]
 
 
-def test_nothing_changes_when_the_baseline_is_usable():
+def test_nothing_changes_when_the_baseline_is_usable() -> None:
     plan = make_plan("host,kvm")
     assert preflight.with_usable_baselines(plan, [LeftOut("kvm", "no")]) == (plan, [])
 
 
-def test_all_reasons_are_given_when_nothing_is_left():
+def test_all_reasons_are_given_when_nothing_is_left() -> None:
     with pytest.raises(PlatformUnusableError) as caught:
         preflight.with_usable_baselines(
             make_plan("kvm,uml"), [LeftOut("kvm", "a", "b"), LeftOut("uml", "c", "b")]

@@ -9,12 +9,12 @@ from guestmark.experiment.interrupt import Interrupted, Interruption
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_inside_a_trial_is_raised(number, request):
+def test_a_signal_inside_a_trial_is_raised(number, request: pytest.FixtureRequest) -> None:
     before = signal.signal(number, signal.SIG_DFL)  # under nohup a hang-up is ignored, which is respected
     request.addfinalizer(lambda: signal.signal(number, before))
     interruption = Interruption()
 
-    def trial():
+    def trial() -> None:
         with interruption.armed():
             os.kill(os.getpid(), number)
             signal.sigtimedwait([], 5)
@@ -25,7 +25,7 @@ def test_a_signal_inside_a_trial_is_raised(number, request):
     assert interruption.received == number
 
 
-def test_a_signal_between_trials_waits_for_the_next_one():
+def test_a_signal_between_trials_waits_for_the_next_one() -> None:
     interruption = Interruption()
     with interruption.handled():
         os.kill(os.getpid(), signal.SIGINT)
@@ -34,7 +34,7 @@ def test_a_signal_between_trials_waits_for_the_next_one():
             pytest.fail("the trial must not begin")
 
 
-def test_cleaning_up_is_not_interrupted():
+def test_cleaning_up_is_not_interrupted() -> None:
     interruption = Interruption()
     with interruption.handled():
         with interruption.armed():
@@ -43,14 +43,14 @@ def test_cleaning_up_is_not_interrupted():
     assert interruption.received == signal.SIGTERM
 
 
-def test_handlers_are_put_back():
+def test_handlers_are_put_back() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     with Interruption().handled():
         pass
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
-def test_nohup_is_respected():
+def test_nohup_is_respected() -> None:
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interruption().handled():

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -25,13 +26,13 @@ def image(vendor, product, code, *, last=True, blocks=2, devices=()):
     return bytes(data)
 
 
-def written(tmp_path, data):
+def written(tmp_path: Path, data):
     path = tmp_path / "a.rom"
     path.write_bytes(data)
     return path
 
 
-def test_both_images_of_a_rom_are_seen(tmp_path):
+def test_both_images_of_a_rom_are_seen(tmp_path: Path) -> None:
     read = rom.read(written(tmp_path, image(0x8086, 0x100E, 0, last=False) + image(0x8086, 0x100E, 3)))
     assert [one.code for one in read.images] == [0, 3]
     read.check(NICS["e1000"], "bios")
@@ -40,7 +41,7 @@ def test_both_images_of_a_rom_are_seen(tmp_path):
         read.check(NICS["rtl8139"], "bios")
 
 
-def test_seabios_reads_no_device_list(tmp_path):
+def test_seabios_reads_no_device_list(tmp_path: Path) -> None:
     data = image(0x8086, 0x1000, 0, last=False, devices=(0x1001, 0x100E))
     read = rom.read(written(tmp_path, data + image(0x8086, 0x1000, 3, devices=(0x1001, 0x100E))))
     read.check(NICS["e1000"], "uefi")
@@ -59,12 +60,12 @@ def test_seabios_reads_no_device_list(tmp_path):
         image(1, 2, 0, blocks=1)[:80],
     ],
 )
-def test_what_is_no_rom(tmp_path, data):
+def test_what_is_no_rom(tmp_path: Path, data) -> None:
     with pytest.raises(UsageError):
         rom.read(written(tmp_path, data))
 
 
-def test_a_kernel_boots_under_bios_only(tmp_path):
+def test_a_kernel_boots_under_bios_only(tmp_path: Path) -> None:
     data = bytearray(1024)
     data[0x202:0x206] = b"HdrS"
     read = rom.read(written(tmp_path, data))
@@ -81,7 +82,7 @@ def request(kind):
 
 
 @pytest.mark.parametrize(("asked", "answered"), [(1, 2), (3, 5)])
-def test_dhcp_offers_and_acknowledges(asked, answered):
+def test_dhcp_offers_and_acknowledges(asked: int, answered: int) -> None:
     reply = dhcp.answer(request(asked), LEASE)
     assert reply[0] == 2
     assert reply[4:8] == b"abcd"
@@ -94,15 +95,15 @@ def test_dhcp_offers_and_acknowledges(asked, answered):
 @pytest.mark.parametrize(
     "packet", [b"", b"\x01" * 100, request(8), request(1)[:236], b"\x02" + request(1)[1:]]
 )
-def test_dhcp_is_silent_about_the_rest(packet):
+def test_dhcp_is_silent_about_the_rest(packet) -> None:
     assert dhcp.answer(packet, LEASE) is None
 
 
-def test_truncated_options_end_the_reading():
+def test_truncated_options_end_the_reading() -> None:
     assert dhcp.answer(request(1)[:-2], LEASE) is None
 
 
-def test_scripts_name_every_file():
+def test_scripts_name_every_file() -> None:
     script = scripts.fetch("http://c", "http://d", range(3, 5))
     assert script.startswith("#!ipxe\n")
     assert "http://d/3 " in script
@@ -110,7 +111,7 @@ def test_scripts_name_every_file():
     assert "http://d/5" not in script
 
 
-def test_files_of_a_run_differ_at_every_place():
+def test_files_of_a_run_differ_at_every_place() -> None:
     content = make_content(1 << 20)
     try:
         files = [b"".join(content.view[part] for part in content.parts(number)) for number in range(1, 6)]
@@ -121,7 +122,7 @@ def test_files_of_a_run_differ_at_every_place():
     assert serve.turned(1 << 20, 1) != serve.turned(1 << 20, 2)
 
 
-def test_boot_logs(tmp_path):
+def test_boot_logs(tmp_path: Path) -> None:
     def frame(to):
         return (
             bytes(12) + b"\x08\x00\x45" + bytes(8) + b"\x11" + bytes(10) + struct.pack(">HHHH", 0, to, 8, 0)

@@ -36,7 +36,7 @@ def preflight(*cells):
     return OltpWorkload.preflight(Plan("test", cells, Policy(), (), context={"uid": os.getuid()}), cells)
 
 
-def test_parameters_are_brought_into_one_form():
+def test_parameters_are_brought_into_one_form() -> None:
     found = params(threads=4, time="5s", buffer="134217728", settings={"innodb-doublewrite": False})
     assert (found["threads"], found["time"], found["buffer"]) == ("4", "5", "128M")
     assert found["settings"] == {"innodb_doublewrite": "0"}
@@ -59,12 +59,14 @@ def test_parameters_are_brought_into_one_form():
         ({"speed": 1}, "Extra inputs"),
     ],
 )
-def test_bad_parameters_are_refused(given, complaint):
+def test_bad_parameters_are_refused(
+    given: dict[str, dict[str, str]] | dict[str, int] | dict[str, str], complaint: str
+) -> None:
     with pytest.raises((ValueError, UsageError), match=complaint):
         params(**given)
 
 
-def test_a_plan_with_factors_spans_its_cells():
+def test_a_plan_with_factors_spans_its_cells() -> None:
     text = (
         'schema = "guestmark-plan/1"\nname = "o"\ntitle = "o"\nplatforms = ["host", "uml", "tcg"]\n'
         '[workloads.oltp]\nfactors = { threads = ["1", "2"], cache = ["writeback", "none"] }\n'
@@ -78,7 +80,9 @@ def test_a_plan_with_factors_spans_its_cells():
 
 
 @pytest.mark.parametrize("server", sorted(KINDS))
-def test_a_server_that_is_missing_is_named_with_its_package(server, tmp_path, monkeypatch):
+def test_a_server_that_is_missing_is_named_with_its_package(
+    server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(base.ENVIRONMENT, "PATH", str(tmp_path))
     monkeypatch.setattr(KINDS[server], "folders", classmethod(lambda _: ()))
     (tmp_path / "sysbench").write_text("#!/bin/sh\n")
@@ -94,14 +98,16 @@ def test_a_server_that_is_missing_is_named_with_its_package(server, tmp_path, mo
         with_usable_baselines(Plan("test", (lacking,), Policy(), ()), [entry])
 
 
-def test_sysbench_that_is_missing_is_named_with_its_package(tmp_path, monkeypatch):
+def test_sysbench_that_is_missing_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(base.ENVIRONMENT, "PATH", str(tmp_path))
     with pytest.raises(PlatformUnusableError, match="sysbench is not installed") as caught:
         preflight(cell())
     assert "package sysbench" in caught.value.hint
 
 
-def test_tables_that_cannot_fit_are_said_beforehand():
+def test_tables_that_cannot_fit_are_said_beforehand() -> None:
     with pytest.raises(UsageError, match=r"need at least .* its disk has 256M"):
         preflight(cell(factors={"size": "256M"}, tables=8, rows=1_000_000))
     with pytest.raises(UsageError, match="GB free"):
@@ -109,7 +115,7 @@ def test_tables_that_cannot_fit_are_said_beforehand():
     assert preflight(cell(factors={"size": "512M"})) == []
 
 
-def test_other_things_that_cannot_work_are_said_beforehand(tmp_path):
+def test_other_things_that_cannot_work_are_said_beforehand(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs a filesystem"):
         preflight(cell(factors={"filesystem": "none"}))
     long = tmp_path / ("x" * 60)
@@ -122,7 +128,7 @@ def test_other_things_that_cannot_work_are_said_beforehand(tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root runs servers as somebody else")
-def test_a_directory_the_server_may_not_enter_is_said_beforehand():
+def test_a_directory_the_server_may_not_enter_is_said_beforehand() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
         pytest.raises(UsageError, match="cannot be entered by the user"),
@@ -130,12 +136,12 @@ def test_a_directory_the_server_may_not_enter_is_said_beforehand():
         preflight(cell("host", factors={"location": directory}))
 
 
-def test_servers_are_never_root():
+def test_servers_are_never_root() -> None:
     assert Account.of(1234, 100) == Account(1234, 100)
     assert Account.of(0, 0).uid != 0
 
 
-def test_reasons_quote_what_a_log_complains_of():
+def test_reasons_quote_what_a_log_complains_of() -> None:
     log = "starting\n[Note] fine\n2026 [ERROR] InnoDB: no  memory\n[ERROR] Aborting\nbye\n"
     assert telling(log) == "; its log: 2026 [ERROR] InnoDB: no memory; [ERROR] Aborting"
     assert telling("starting\nbye\n") == "; its log: bye"
@@ -146,7 +152,7 @@ def test_reasons_quote_what_a_log_complains_of():
 
 
 @pytest.fixture
-def tree(tmp_path):
+def tree(tmp_path: Path):
     """A directory with zeroes that were written, a hole, owners and permissions."""
     top = tmp_path / "tree"
     (top / "data" / "deep").mkdir(parents=True)
@@ -172,7 +178,7 @@ def contents(folder: Path) -> dict[str, bytes | str]:
     }
 
 
-def test_a_copy_of_a_tree_is_equal(tree, tmp_path):
+def test_a_copy_of_a_tree_is_equal(tree, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
     sparse.copy_tree(tree, copy)
@@ -184,7 +190,9 @@ def test_a_copy_of_a_tree_is_equal(tree, tmp_path):
 
 
 @pytest.mark.parametrize(("filesystem", "mkfs"), [("ext4", "-b 4096"), ("ext2", "-b 1024")])
-def test_an_ext_image_holds_the_tree_and_its_written_zeroes(filesystem, mkfs, tree, tmp_path, monkeypatch):
+def test_an_ext_image_holds_the_tree_and_its_written_zeroes(
+    filesystem: str, mkfs: str, tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     spec = DiskSpec(Role.TARGET, 32 << 20, filesystem=filesystem, mkfs=mkfs, tree=str(tree))
     image, was_there = template.template(spec)
@@ -211,7 +219,9 @@ def test_an_ext_image_holds_the_tree_and_its_written_zeroes(filesystem, mkfs, tr
 
 
 @pytest.mark.parametrize("filesystem", ["xfs", "btrfs"])
-def test_other_filesystems_hold_the_tree(filesystem, tree, tmp_path, monkeypatch):
+def test_other_filesystems_hold_the_tree(
+    filesystem: str, tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     spec = DiskSpec(Role.TARGET, 320 << 20, filesystem=filesystem, tree=str(tree))
     image, _ = template.template(spec)
@@ -220,7 +230,9 @@ def test_other_filesystems_hold_the_tree(filesystem, tree, tmp_path, monkeypatch
     assert (tree / "data" / "deep" / "random").read_bytes() in image.read_bytes()
 
 
-def test_a_tree_that_is_larger_than_the_disk_is_refused(tree, tmp_path, monkeypatch):
+def test_a_tree_that_is_larger_than_the_disk_is_refused(
+    tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tree / "data" / "big").write_bytes(os.urandom(3 << 20))
     spec = DiskSpec(Role.TARGET, 2 << 20, filesystem="ext4", tree=str(tree))

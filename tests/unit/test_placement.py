@@ -3,6 +3,7 @@
 import os
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -147,7 +148,7 @@ def test_free_is_everywhere() -> None:
     assert found.machine == found.emulator == found.control == tuple(range(8))
 
 
-def test_a_topology_is_read_from_sys(tmp_path) -> None:
+def test_a_topology_is_read_from_sys(tmp_path: Path) -> None:
     for number, core in ((0, 0), (1, 1), (4, 0), (5, 1)):
         folder = tmp_path / f"cpu/cpu{number}/topology"
         folder.mkdir(parents=True)

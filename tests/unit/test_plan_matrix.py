@@ -23,11 +23,11 @@ def ids(*arguments, **more):
     return [cell.id for cell in cells(*arguments, **more)]
 
 
-def test_levels_get_one_spelling():
+def test_levels_get_one_spelling() -> None:
     assert factors.parse_settings(["memory=1024 MiB,0.5g"]) == {"memory": ("1G", "512M")}
 
 
-def test_factors_of_outer_guests_are_for_nested_platforms():
+def test_factors_of_outer_guests_are_for_nested_platforms() -> None:
     assert ids("tcg,tcg/uml", ["outer=block,trial"]) == [
         "tcg",
         "tcg/uml outer=block",
@@ -41,7 +41,7 @@ def test_factors_of_outer_guests_are_for_nested_platforms():
         factors.parse_settings(["outer=run"])
 
 
-def test_a_comma_inside_a_level_is_escaped():
+def test_a_comma_inside_a_level_is_escaped() -> None:
     assert factors.parse_settings([r"cpu=host\,-vmx,max"]) == {"cpu": ("host,-vmx", "max")}
 
 
@@ -62,18 +62,18 @@ def test_a_comma_inside_a_level_is_escaped():
         ("=1", "known:"),
     ],
 )
-def test_bad_settings_say_what_to_do(setting, telling):
+def test_bad_settings_say_what_to_do(setting: str, telling: str) -> None:
     with pytest.raises(UsageError) as caught:
         factors.parse_settings([setting])
     assert telling in caught.value.hint
 
 
-def test_a_factor_is_given_once():
+def test_a_factor_is_given_once() -> None:
     with pytest.raises(UsageError, match="twice"):
         factors.parse_settings(["smp=1", "smp=2"])
 
 
-def test_the_matrix_has_every_combination_in_order():
+def test_the_matrix_has_every_combination_in_order() -> None:
     assert ids("tcg", ["memory=256M,512M", "smp=1,2"], null=Null.NONE) == [
         "tcg memory=256M smp=1",
         "tcg memory=256M smp=2",
@@ -82,30 +82,30 @@ def test_the_matrix_has_every_combination_in_order():
     ]
 
 
-def test_a_factor_applies_where_it_can_and_the_rest_is_said():
+def test_a_factor_applies_where_it_can_and_the_rest_is_said() -> None:
     matrix = expand(WORKLOAD, parse_platforms(["host,uml,tcg"]), {"smp": ("1", "2")}, null=Null.NONE)
     assert [cell.id for cell in matrix.cells] == ["host", "uml", "tcg smp=1", "tcg smp=2"]
     assert matrix.notes == ("smp does not apply to host, uml, which are measured without it",)
 
 
-def test_a_factor_that_applies_nowhere_is_refused():
+def test_a_factor_that_applies_nowhere_is_refused() -> None:
     with pytest.raises(UsageError, match="memory cannot be set on host"):
         cells("host", ["memory=1G"])
 
 
-def test_the_first_platform_is_the_baseline_and_has_a_null_copy():
+def test_the_first_platform_is_the_baseline_and_has_a_null_copy() -> None:
     host, uml, null = cells("host,uml")
     assert (host.baseline, uml.baseline, null.baseline) == (True, False, False)
     assert (null.id, null.null_of, str(null.platform)) == ("host#2", "host", "host")
 
 
-def test_a_repeated_platform_is_a_null_cell_and_not_doubled():
+def test_a_repeated_platform_is_a_null_cell_and_not_doubled() -> None:
     assert ids("host,host") == ["host", "host#2"]
     assert ids("host,uml,uml") == ["host", "uml", "host#2", "uml#2"]
     assert ids("host,host,host", null=Null.NONE) == ["host", "host#2", "host#3"]
 
 
-def test_null_copies_of_all_cells():
+def test_null_copies_of_all_cells() -> None:
     assert ids("host,uml", null=Null.ALL) == ["host", "uml", "host#2", "uml#2"]
     assert ids("host,uml", null=Null.NONE) == ["host", "uml"]
 
@@ -119,22 +119,22 @@ def test_null_copies_of_all_cells():
         ("host", "host"),
     ],
 )
-def test_a_baseline_can_be_named_in_several_ways(asked, found):
+def test_a_baseline_can_be_named_in_several_ways(asked: str, found: str) -> None:
     matrix = cells("host,tcg", ["memory=256M,512M"], baseline=asked)
     assert [cell.id for cell in matrix if cell.baseline] == [found]
 
 
-def test_a_baseline_that_is_not_listed_is_measured_too():
+def test_a_baseline_that_is_not_listed_is_measured_too() -> None:
     assert ids("uml", baseline="host", null=Null.NONE) == ["host", "uml"]
 
 
 @pytest.mark.parametrize("asked", ["hots", "memory=1G", "tcg smp=2", ""])
-def test_a_baseline_that_is_no_cell_is_refused(asked):
+def test_a_baseline_that_is_no_cell_is_refused(asked: str) -> None:
     with pytest.raises(UsageError):
         cells("host,tcg", ["memory=256M"], baseline=asked)
 
 
-def test_describing_a_factor_twice_is_refused(monkeypatch):
+def test_describing_a_factor_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = registry.workload_kinds()["fio"]
     other = replace(kind, factors=(factors.Factor("memory", "", str),))
     monkeypatch.setattr(registry, "workload_kinds", lambda: {"fio": other})
@@ -146,7 +146,7 @@ platforms = st.lists(st.sampled_from(["host", "uml", "tcg", "kvm"]), min_size=1,
 
 
 @given(platforms, st.sampled_from(list(Null)), st.booleans())
-def test_ids_are_unique_and_there_is_one_baseline(names, null, with_levels):
+def test_ids_are_unique_and_there_is_one_baseline(names, null, with_levels) -> None:
     settings = {"memory": ("256M", "512M")} if with_levels and set(names) - {"host"} else {}
     found = expand(WORKLOAD, parse_platforms(names), settings, null=null).cells
     assert len({cell.id for cell in found}) == len(found)

@@ -11,14 +11,14 @@ from guestmark.core.model import Better
 SYSBENCH = "CPU speed:\n    events per second:   871.34\n\nGeneral statistics:\n    total time:  3.4420s\n"
 
 
-def test_all_parts():
+def test_all_parts() -> None:
     spec = parse_metric(r"speed:events/s:higher=events per second: *([0-9.]+)")
     assert (spec.metric.name, spec.metric.unit, spec.metric.better) == ("speed", "events/s", Better.HIGHER)
     assert spec.extract(SYSBENCH) == 871.34
     assert MetricSpec.from_params(spec.to_params()) == spec
 
 
-def test_the_expression_may_hold_equals_signs_and_colons():
+def test_the_expression_may_hold_equals_signs_and_colons() -> None:
     assert parse_metric(r"n=x=:(\d+)").extract("x=:7") == 7
 
 
@@ -31,23 +31,23 @@ def test_the_expression_may_hold_equals_signs_and_colons():
         (r"n=(?:a|b)=(\S+)", "a=1e3", 1000),
     ],
 )
-def test_what_counts(text, output, value):
+def test_what_counts(text: str, output: str, value: float) -> None:
     assert parse_metric(text).extract(output) == value
 
 
-def test_stderr_is_searched_when_stdout_has_no_match():
+def test_stderr_is_searched_when_stdout_has_no_match() -> None:
     assert parse_metric(r"n=n=(\d+)").extract("nothing", "n=5") == 5
 
 
 @pytest.mark.parametrize(
     ("output", "telling"), [("", "nothing in the output"), ("n=abc", "not a number"), ("n=nan", "not a")]
 )
-def test_a_metric_that_is_not_there_fails_the_trial(output, telling):
+def test_a_metric_that_is_not_there_fails_the_trial(output: str, telling: str) -> None:
     with pytest.raises(WorkloadError, match=telling):
         parse_metric(r"n=n=(\w+)").extract(output)
 
 
-def test_a_group_that_took_no_part_is_not_a_number():
+def test_a_group_that_took_no_part_is_not_a_number() -> None:
     with pytest.raises(WorkloadError, match="not a number"):
         parse_metric(r"n=x(\d)?").extract("x")
 
@@ -70,26 +70,26 @@ def test_a_group_that_took_no_part_is_not_a_number():
         "n=*",
     ],
 )
-def test_bad_specifications(text):
+def test_bad_specifications(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_metric(text)
     assert caught.value.hint
 
 
-def test_the_place_of_a_mistake_is_shown():
+def test_the_place_of_a_mistake_is_shown() -> None:
     with pytest.raises(UsageError) as caught:
         parse_metric("n=abc(def")
     lines = caught.value.message.splitlines()
     assert lines[-1].index("^") == lines[-2].index("(")
 
 
-def test_a_name_can_be_given_once():
+def test_a_name_can_be_given_once() -> None:
     with pytest.raises(UsageError, match="twice"):
         parse_metrics(["n=a", "n=b"])
 
 
 @given(st.text())
-def test_any_text_parses_or_is_a_usage_error(text):
+def test_any_text_parses_or_is_a_usage_error(text) -> None:
     try:
         spec = parse_metric(text)
     except UsageError:
@@ -98,5 +98,5 @@ def test_any_text_parses_or_is_a_usage_error(text):
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.text(alphabet="abc :\n"))
-def test_a_printed_number_is_found_again(value, noise):
+def test_a_printed_number_is_found_again(value, noise) -> None:
     assert parse_metric(r"n=<([^>]*)>").extract(f"{noise}<{value!r}>{noise}") == value

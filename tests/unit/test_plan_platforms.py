@@ -23,11 +23,11 @@ from guestmark.core.platform_spec import PlatformSpec, parse_platform, parse_pla
         "ssh:box:2222/kvm@x86_64",
     ],
 )
-def test_names_are_their_own_canonical_spelling(name):
+def test_names_are_their_own_canonical_spelling(name: str) -> None:
     assert str(parse_platform(f" {name} ")) == name
 
 
-def test_parts_of_a_nested_name():
+def test_parts_of_a_nested_name() -> None:
     spec = parse_platform("tcg@sparc64/kvm")
     assert (spec.outer.kind, spec.outer.arch, spec.inner.kind) == ("tcg", "sparc64", "kvm")
     assert spec.nested
@@ -56,7 +56,7 @@ def test_parts_of_a_nested_name():
         ("kvm//tcg", "known:"),
     ],
 )
-def test_bad_names_say_what_to_do(name, telling):
+def test_bad_names_say_what_to_do(name: str, telling: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_platform(name)
     if name == "tcg@../../etc":  # `/` nests, so this is several names, the first of them wrong
@@ -65,18 +65,18 @@ def test_bad_names_say_what_to_do(name, telling):
         assert telling in caught.value.hint
 
 
-def test_a_list_keeps_order_and_duplicates():
+def test_a_list_keeps_order_and_duplicates() -> None:
     assert [str(spec) for spec in parse_platforms(["host,uml", "host"])] == ["host", "uml", "host"]
 
 
 @pytest.mark.parametrize("values", [[], [""], [","], ["host,"], ["host,,uml"]])
-def test_empty_names_are_refused(values):
+def test_empty_names_are_refused(values) -> None:
     with pytest.raises(UsageError):
         parse_platforms(values)
 
 
 @given(st.one_of(st.text(), st.from_regex(r"[a-z:@/.-]{0,30}", fullmatch=True)))
-def test_any_text_parses_or_is_a_usage_error(text):
+def test_any_text_parses_or_is_a_usage_error(text) -> None:
     try:
         spec = parse_platform(text)
     except UsageError as error:
@@ -91,7 +91,7 @@ layers = st.lists(st.sampled_from(["kvm", "tcg", "tcg@arm", "kvm@x86_64"]), min_
 
 
 @given(layers)
-def test_every_nesting_of_emulators_reads_back(names):
+def test_every_nesting_of_emulators_reads_back(names) -> None:
     spec = parse_platform("/".join(names))
     assert isinstance(spec, PlatformSpec)
     assert [str(layer) for layer in spec.layers] == names

@@ -1,6 +1,7 @@
 """What is found out before the first trial: workloads check the plan, and groups keep a baseline."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -50,7 +51,7 @@ class Exec:
 
 
 @pytest.fixture
-def plan(monkeypatch):
+def plan(monkeypatch: pytest.MonkeyPatch):
     kinds = {
         name: WorkloadKind(name, "", params="", run=f"{__name__}:{run}", metrics=lambda _params: ())
         for name, run in (("roomy", "Roomy"), ("tools", "Tools"), ("exec", "Exec"))
@@ -72,13 +73,13 @@ def plan(monkeypatch):
     return Plan("p", cells, Policy(blocks=4), (), {"cost": {"host": 2.0}})
 
 
-def test_every_workload_sees_its_own_cells_that_can_be_measured(plan):
+def test_every_workload_sees_its_own_cells_that_can_be_measured(plan) -> None:
     cells = runnable(plan.cells, [LeftOut("kvm", "no KVM")])
     assert preflight.remarks_on(plan, cells) == ["images take 4 GB"]
     assert (Roomy.seen, Tools.seen) == (("roomy host",), ("tools host",))
 
 
-def test_one_error_is_raised_as_it_is(plan, monkeypatch):
+def test_one_error_is_raised_as_it_is(plan, monkeypatch: pytest.MonkeyPatch) -> None:
     error = GuestmarkError("no room", hint="8 GB are needed in /dev/shm")
     monkeypatch.setattr(Roomy, "error", error)
     with pytest.raises(GuestmarkError) as caught:
@@ -86,7 +87,7 @@ def test_one_error_is_raised_as_it_is(plan, monkeypatch):
     assert caught.value is error
 
 
-def test_several_errors_are_told_at_once(plan, monkeypatch):
+def test_several_errors_are_told_at_once(plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Roomy, "error", GuestmarkError("no room", hint="free some"))
     monkeypatch.setattr(Tools, "error", UsageError("mkfs.xfs is missing"))
     with pytest.raises(UsageError) as caught:
@@ -94,7 +95,7 @@ def test_several_errors_are_told_at_once(plan, monkeypatch):
     assert caught.value.hint.splitlines() == ["no room (free some)", "mkfs.xfs is missing"]
 
 
-def test_a_group_without_its_baseline_gets_another_from_its_own(plan):
+def test_a_group_without_its_baseline_gets_another_from_its_own(plan) -> None:
     cells = tuple(replace(cell, group="both", baseline=cell.id == "roomy kvm") for cell in plan.cells[:4])
     null = replace(cells[1], id="roomy kvm#2", baseline=False, null_of="roomy kvm")
     other = replace(plan.cells[4], group="alone", baseline=True)
@@ -107,7 +108,7 @@ def test_a_group_without_its_baseline_gets_another_from_its_own(plan):
     assert "everything is compared with roomy host" in notes[0]
 
 
-def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan, tmp_path):
+def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan, tmp_path: Path) -> None:
     alone = estimate(plan, None)
     assert (alone.seconds, alone.declared, alone.unknown, alone.measured) == (24.0, 3, 3, 0)
     assert alone.origin == "as declared by the plan, 3 cells unknown and not counted"
@@ -135,7 +136,9 @@ def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan, tmp_
         (Policy(min_blocks=10), 6e3, 1, "1 h 40 min for 1 of 10 blocks: its time limit of 10 min 0 s ends it then"),
     ],
 )  # fmt: skip
-def test_an_expected_time_agrees_with_the_time_limit(plan, policy, block_s, blocks, expected):
+def test_an_expected_time_agrees_with_the_time_limit(
+    plan, policy, block_s: float, blocks: int, expected: str
+) -> None:
     """As many blocks are expected as `decide` lets happen."""
     wall = Metric("wall_s", "s")
     alone = Plan("p", (replace(plan.cells[0], baseline=True),), policy, (wall,), {"cost": {"host": block_s}})

@@ -72,14 +72,14 @@ def paths(value, path=()):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_every_key_is_found_on_its_line(end):
+def test_every_key_is_found_on_its_line(end: str) -> None:
     text = TEXT.replace("\n", end)
     found = lines(text)
     assert {path: found.get(path) for path in EXPECTED} == EXPECTED
     assert set(paths(tomllib.loads(text))) <= set(found)
 
 
-def test_a_path_that_is_not_there_has_the_line_of_what_holds_it():
+def test_a_path_that_is_not_there_has_the_line_of_what_holds_it() -> None:
     found = lines(TEXT)
     assert line_of(found, ("rows", 1, "nothing", "deeper")) == 18
     assert line_of(found, ("nothing",)) is None
@@ -109,7 +109,7 @@ def written(value):
 
 
 @given(st.dictionaries(words, st.dictionaries(words, values, max_size=4), max_size=4))
-def test_whatever_a_text_holds_is_found_where_its_key_is_written(document):
+def test_whatever_a_text_holds_is_found_where_its_key_is_written(document) -> None:
     rows = []
     expected = {}
     for table, content in document.items():
@@ -130,5 +130,5 @@ def test_whatever_a_text_holds_is_found_where_its_key_is_written(document):
 
 
 @given(st.text(max_size=80))
-def test_no_text_hangs_it(text):
+def test_no_text_hangs_it(text) -> None:
     lines(text)

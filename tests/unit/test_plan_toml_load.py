@@ -1,5 +1,7 @@
 """Plans in TOML: what they become, and what is said about those that are wrong."""
 
+from pathlib import Path
+
 import pytest
 
 from guestmark.core.errors import UsageError
@@ -37,7 +39,7 @@ def mistakes(text):
 # --- the matrix ---------------------------------------------------------------------------------------------
 
 
-def test_lists_span_the_matrix_and_a_factor_goes_where_it_applies():
+def test_lists_span_the_matrix_and_a_factor_goes_where_it_applies() -> None:
     text = BASE + "[factors]\nsmp = [1, 2]\nmemory = '512 MiB'\n" + EXEC.format(key="a")
     assert ids(text) == ["tcg smp=1", "tcg smp=2", "uml", "host"]
     made = plan_of(text).cells
@@ -49,12 +51,12 @@ def test_lists_span_the_matrix_and_a_factor_goes_where_it_applies():
     ]
 
 
-def test_several_workloads_have_their_keys_in_the_ids_and_factors_of_their_own():
+def test_several_workloads_have_their_keys_in_the_ids_and_factors_of_their_own() -> None:
     text = BASE + EXEC.format(key="a") + EXEC.format(key="b") + 'platforms = "tcg"\nfactors.smp = [1, 4]\n'
     assert ids(text) == ["a tcg", "a uml", "a host", "b tcg smp=1", "b tcg smp=4"]
 
 
-def test_exclude_takes_away_what_agrees_in_everything():
+def test_exclude_takes_away_what_agrees_in_everything() -> None:
     text = (
         BASE
         + "exclude = [{platform = 'tcg', smp = ['1', '2']}, {workload = 'b'}]\n[factors]\nsmp = [1, 2, 4]\n"
@@ -62,14 +64,14 @@ def test_exclude_takes_away_what_agrees_in_everything():
     assert ids(text + EXEC.format(key="a") + EXEC.format(key="b")) == ["a tcg smp=4", "a uml", "a host"]
 
 
-def test_a_reason_is_told_for_the_cells_it_takes_away():
+def test_a_reason_is_told_for_the_cells_it_takes_away() -> None:
     text = BASE + "exclude = [{workload = 'b', platform = ['tcg', 'uml'], reason = 'too slow'}]\n"
     plan = assemble(load(text + EXEC.format(key="a") + EXEC.format(key="b"), "p"), {})
     assert [cell.id for cell in plan.cells if cell.null_of is None][3:] == ["b host"]
     assert plan.context["notes"] == ["left out: b tcg, b uml: too slow"]
 
 
-def test_include_adds_rows_with_the_first_levels_of_the_rest_and_none_twice():
+def test_include_adds_rows_with_the_first_levels_of_the_rest_and_none_twice() -> None:
     text = (
         BASE
         + "include = [{workload = 'b', platform = 'tcg', memory = ['1G', '2G']}, {workload = 'a', platform = 'uml'}]\n"
@@ -88,7 +90,7 @@ def test_include_adds_rows_with_the_first_levels_of_the_rest_and_none_twice():
     ]
 
 
-def test_ids_say_what_departs_from_the_usual_level():
+def test_ids_say_what_departs_from_the_usual_level() -> None:
     text = (
         BASE
         + "include = [{platform = 'tcg', memory = ['256M', '1G'], smp = 2}]\n[factors]\nmemory = '256M'\n"
@@ -102,7 +104,7 @@ def test_ids_say_what_departs_from_the_usual_level():
     ]
 
 
-def test_a_workload_may_do_without_a_factor(monkeypatch):
+def test_a_workload_may_do_without_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
     from guestmark.core import registry
@@ -123,12 +125,12 @@ def groups(made):
     return [(cell.group, cell.id, cell.baseline) for cell in made.cells]
 
 
-def test_each_workload_has_its_baseline():
+def test_each_workload_has_its_baseline() -> None:
     text = BASE + "baseline = {platform = 'host'}\n" + EXEC.format(key="a") + EXEC.format(key="b")
     assert [cell.id for cell in plan_of(text).cells if cell.baseline] == ["a host", "b host"]
 
 
-def test_platforms_may_be_tables_of_their_own():
+def test_platforms_may_be_tables_of_their_own() -> None:
     text = (
         BASE
         + "baseline = {workload = 'b'}\ncompare_within = ['platform']\n"
@@ -149,14 +151,14 @@ def test_platforms_may_be_tables_of_their_own():
     ]
 
 
-def test_everything_may_be_compared_with_one_cell():
+def test_everything_may_be_compared_with_one_cell() -> None:
     text = BASE + "compare_within = []\nbaseline = {platform = 'uml', workload = 'b'}\n"
     made = plan_of(text + EXEC.format(key="a") + EXEC.format(key="b"), null=Null.NONE)
     assert {cell.group for cell in made.cells} == {"Which?"}
     assert [cell.id for cell in made.cells if cell.baseline] == ["b uml"]
 
 
-def test_null_copies_stay_in_their_group():
+def test_null_copies_stay_in_their_group() -> None:
     made = plan_of(BASE + "compare_within = ['platform']\n" + EXEC.format(key="a"))
     assert [(cell.id, cell.group) for cell in made.cells if cell.null_of] == [
         ("tcg#2", "tcg"), ("uml#2", "uml"), ("host#2", "host"),
@@ -166,7 +168,7 @@ def test_null_copies_stay_in_their_group():
 # --- options ------------------------------------------------------------------------------------------------
 
 
-def test_options_take_precedence():
+def test_options_take_precedence() -> None:
     text = (
         BASE + "[factors]\nsmp = [1, 2]\n" + EXEC.format(key="a") + "[repetition]\nblocks = 7\nwarmup = 3\n"
     )
@@ -180,7 +182,7 @@ def test_options_take_precedence():
     assert [cell.id for cell in plan_of(text, baseline="uml").cells if cell.baseline] == ["uml"]
 
 
-def test_a_factor_set_by_hand_that_applies_nowhere_is_refused_one_of_the_plan_is_not():
+def test_a_factor_set_by_hand_that_applies_nowhere_is_refused_one_of_the_plan_is_not() -> None:
     text = BASE + "[factors]\nsmp = [1, 2]\n" + EXEC.format(key="a")
     assert ids(text, on=["uml"]) == ["uml"]
     with pytest.raises(UsageError, match="smp cannot be set on uml"):
@@ -199,7 +201,7 @@ def test_a_factor_set_by_hand_that_applies_nowhere_is_refused_one_of_the_plan_is
         ("workload=a && platform=host", ["host"]),
     ],
 )
-def test_only(only, found):
+def test_only(only: str, found: list[str]) -> None:
     assert ids(BASE + "[factors]\nsmp = [1, 2, 4]\n" + EXEC.format(key="a"), only=only) == found
 
 
@@ -216,7 +218,7 @@ def test_only(only, found):
         ("workload=b", "known: a"),
     ],
 )
-def test_only_what_there_is(only, telling):
+def test_only_what_there_is(only: str, telling: str) -> None:
     with pytest.raises(UsageError) as caught:
         ids(BASE + "[factors]\nsmp = [1, 2]\n" + EXEC.format(key="a"), only=only)
     assert telling in caught.value.hint
@@ -225,7 +227,7 @@ def test_only_what_there_is(only, telling):
 # --- scale --------------------------------------------------------------------------------------------------
 
 
-def test_scale_multiplies_what_is_marked_and_nothing_else():
+def test_scale_multiplies_what_is_marked_and_nothing_else() -> None:
     text = (
         BASE
         + "scale = ['values.n', 'memory']\nexclude = [{memory = '2G'}]\n[factors]\nmemory = ['1G', '2G']\nsmp = 4\n"
@@ -239,7 +241,7 @@ def test_scale_multiplies_what_is_marked_and_nothing_else():
     assert made.context["scale"] == 0.5
 
 
-def test_what_is_marked_must_be_there():
+def test_what_is_marked_must_be_there() -> None:
     assert mistakes(BASE + "scale = ['sise']\n" + EXEC.format(key="a")) == [
         "line 5: scale[1]: 'sise' is no parameter or factor of the plan"
     ]
@@ -261,7 +263,7 @@ figures = [
 """
 
 
-def test_published_figures_stand_against_their_own_baseline():
+def test_published_figures_stand_against_their_own_baseline() -> None:
     text = BASE + "baseline = {workload = 'a'}\ncompare_within = ['platform']\n"
     made = plan_of(text + EXEC.format(key="a") + EXEC.format(key="b") + PUBLISHED.format(smp=4))
     (published,) = made.published
@@ -275,7 +277,7 @@ def test_published_figures_stand_against_their_own_baseline():
 # --- mistakes -----------------------------------------------------------------------------------------------
 
 
-def test_all_mistakes_at_once_each_with_its_line():
+def test_all_mistakes_at_once_each_with_its_line() -> None:
     text = """name = "x"
 title = "Which?"
 platfroms = ["host"]
@@ -355,7 +357,7 @@ time_limit = "soon"
         ("[workloads.b]\nkind = 'exec'\nparams = {command = ['x'], input = '/no/such'}\n", "No such file"),
     ],
 )
-def test_one_mistake(more, telling):
+def test_one_mistake(more: str, telling: str) -> None:
     (line,) = mistakes(BASE + more + EXEC.format(key="a"))
     assert telling in line
     assert line.startswith("line ")
@@ -373,7 +375,7 @@ def test_one_mistake(more, telling):
         ("smp = 4", "spm = 4", "did you mean 'smp'"),
     ],
 )
-def test_mistakes_in_published_figures(old, new, telling):
+def test_mistakes_in_published_figures(old: str, new: str, telling: str) -> None:
     text = BASE + EXEC.format(key="a") + EXEC.format(key="b") + PUBLISHED.format(smp=4)
     assert old in text
     (line,) = mistakes(text.replace(old, new))
@@ -383,7 +385,7 @@ def test_mistakes_in_published_figures(old, new, telling):
 @pytest.mark.parametrize(
     "text", ["", "name = ", "= 1", "[a\n", 'name = "x"\nname = "y"', "\x00", "a = 1e999999 b"]
 )
-def test_what_is_not_a_plan_at_all(text):
+def test_what_is_not_a_plan_at_all(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         load(text, "x.toml")
     assert "x.toml" in caught.value.message
@@ -391,7 +393,7 @@ def test_what_is_not_a_plan_at_all(text):
 
 
 @pytest.mark.parametrize("name", library.names())
-def test_built_in_plans_load_and_have_cells(name):
+def test_built_in_plans_load_and_have_cells(name) -> None:
     made = plan_of(library.builtin(name))
     assert made.name == name
     assert made.title.endswith("?")
@@ -402,7 +404,7 @@ def test_built_in_plans_load_and_have_cells(name):
     assert (small.cells != made.cells) == ("\nscale = " in library.builtin(name))
 
 
-def test_a_plan_is_found_by_name_or_file(tmp_path):
+def test_a_plan_is_found_by_name_or_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(BASE + EXEC.format(key="a"))
     assert library.find(str(file)) == (file.read_text(), str(file))

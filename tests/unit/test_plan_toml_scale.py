@@ -28,18 +28,18 @@ from guestmark.plan.scale import parse_scale, scale_table, scaled
         (["1G", "2G"], 2, ["2G", "4G"]),
     ],
 )
-def test_scaled(value, factor, result):
+def test_scaled(value, factor: float, result) -> None:
     assert scaled(value, factor) == result
 
 
 @pytest.mark.parametrize("value", ["ext4", "10m", True, {}, None, "", "1X"])
-def test_what_cannot_be_scaled_is_refused(value):
+def test_what_cannot_be_scaled_is_refused(value) -> None:
     with pytest.raises(ValueError, match=r"scaled|minutes or MiB"):
         scaled(value, 0.5)
 
 
 @given(st.integers(1, 1 << 45), st.floats(1e-4, 1e3))
-def test_sizes_stay_whole_blocks(size, factor):
+def test_sizes_stay_whole_blocks(size, factor) -> None:
     before = size * 4096
     after = parse_size(scaled(format_size(before), factor))
     unit = 1 << 20 if before % (1 << 20) == 0 else 4096
@@ -49,22 +49,22 @@ def test_sizes_stay_whole_blocks(size, factor):
 
 
 @given(st.integers(1, 100_000), st.floats(1e-3, 1e3))
-def test_durations_are_multiplied(seconds, factor):
+def test_durations_are_multiplied(seconds, factor) -> None:
     assert parse_duration(scaled(f"{seconds}s", factor)) == pytest.approx(seconds * factor, rel=1e-5)
 
 
-def test_only_names_that_are_there():
+def test_only_names_that_are_there() -> None:
     table = {"a": 4, "b": {"c": "8M", "d": 1}, "e": 1}
     assert scale_table(table, ["a", "b.c", "z", "e.f"], 0.5) == {"a": 2, "b": {"c": "4M", "d": 1}, "e": 1}
     assert table["b"] == {"c": "8M", "d": 1}
 
 
 @pytest.mark.parametrize(("text", "value"), [("0.05", 0.05), ("5%", 0.05), ("2", 2.0), (" 50 % ", 0.5)])
-def test_parse_scale(text, value):
+def test_parse_scale(text: str, value: float) -> None:
     assert parse_scale(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "1e3", "half", "0%", "9999999"])
-def test_parse_scale_refuses(text):
+def test_parse_scale_refuses(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a factor|must be above"):
         parse_scale(text)

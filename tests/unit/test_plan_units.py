@@ -22,12 +22,12 @@ from guestmark.core import units
         ("1d", 86400),
     ],
 )
-def test_durations(text, seconds):
+def test_durations(text: str, seconds: float) -> None:
     assert units.parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", " ", "m", "10x", "-5s", "1h30", "1e3s", "5 s s", "9" * 400])
-def test_bad_durations(text):
+def test_bad_durations(text) -> None:
     with pytest.raises(ValueError, match=r".+"):
         units.parse_duration(text)
 
@@ -35,17 +35,17 @@ def test_bad_durations(text):
 @pytest.mark.parametrize(
     ("text", "share"), [("2%", 0.02), ("0.02", 0.02), (" 0.5 % ", 0.005), ("1e-3", 0.001)]
 )
-def test_fractions(text, share):
+def test_fractions(text: str, share: float) -> None:
     assert units.parse_fraction(text) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("text", ["2", "0", "0%", "100%", "-1%", "x", "%", "nan", "inf%"])
-def test_bad_fractions(text):
+def test_bad_fractions(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         units.parse_fraction(text)
 
 
-def test_a_bare_two_asks_whether_percent_is_meant():
+def test_a_bare_two_asks_whether_percent_is_meant() -> None:
     with pytest.raises(ValueError, match="did you mean 2%"):
         units.parse_fraction("2")
 
@@ -62,18 +62,18 @@ def test_a_bare_two_asks_whether_percent_is_meant():
         ("1KiB", 1024),
     ],
 )
-def test_sizes(text, size):
+def test_sizes(text: str, size) -> None:
     assert units.parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "M", "0", "-1M", "1.0001K", "1iB", "12Q", "1e3", "١M"])
-def test_bad_sizes(text):
+def test_bad_sizes(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         units.parse_size(text)
 
 
 @given(st.integers(min_value=1, max_value=2**60))
-def test_a_formatted_size_reads_back(size):
+def test_a_formatted_size_reads_back(size) -> None:
     assert units.parse_size(units.format_size(size)) == size
 
 
@@ -81,30 +81,30 @@ def test_a_formatted_size_reads_back(size):
     ("text", "number"),
     [("12", 12), ("-0.5", -0.5), ("1e3", 1000), ("1,234.5", 1234.5), ("1,234,567", 1234567), (" .5 ", 0.5)],
 )
-def test_numbers(text, number):
+def test_numbers(text: str, number: float) -> None:
     assert units.parse_number(text) == number
 
 
 @pytest.mark.parametrize(
     "text", ["", "1,5", "12,34", "1.234,5", "nan", "inf", "1_000", "0x10", "1e999", "٣", "1 2"]
 )
-def test_bad_numbers(text):
+def test_bad_numbers(text: str) -> None:
     with pytest.raises(ValueError, match="not a"):
         units.parse_number(text)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_every_finite_float_reads_back(value):
+def test_every_finite_float_reads_back(value) -> None:
     assert units.parse_number(repr(value)) == value
 
 
 @given(st.integers(min_value=-(10**15), max_value=10**15))
-def test_thousands_separators_do_not_change_the_number(value):
+def test_thousands_separators_do_not_change_the_number(value) -> None:
     assert units.parse_number(f"{value:,}") == value
 
 
 @given(st.text())
-def test_parsers_only_ever_raise_value_error(text):
+def test_parsers_only_ever_raise_value_error(text) -> None:
     for parse in (units.parse_duration, units.parse_fraction, units.parse_size, units.parse_number):
         try:
             value = parse(text)
@@ -117,5 +117,5 @@ def test_parsers_only_ever_raise_value_error(text):
 
 
 @given(st.floats(min_value=0, max_value=1e7))
-def test_a_duration_is_shown_with_its_unit(seconds):
+def test_a_duration_is_shown_with_its_unit(seconds) -> None:
     assert units.format_duration(seconds).split()[-1] in {"s", "min"}

@@ -40,7 +40,7 @@ def calls():
     ]
 
 
-def test_nested_is_divided_by_bare_within_blocks():
+def test_nested_is_divided_by_bare_within_blocks() -> None:
     found = {str(pair.nested.cell.platform): pair.ratio for pair in pairs(analysed(calls()))}
     assert found.keys() == {"tcg/uml", "tcg/tcg"}  # bare kvm was not measured
     for platform, truth in {"tcg/uml": 1.5, "tcg/tcg": 12.0}.items():
@@ -50,7 +50,7 @@ def test_nested_is_divided_by_bare_within_blocks():
         assert np.log(ratio.ci[1] / ratio.ci[0]) < 0.05  # what blocks have in common cancels out
 
 
-def test_the_table_says_both_and_the_ratio():
+def test_the_table_says_both_and_the_ratio() -> None:
     (found,) = table(analysed(calls()))
     assert found.heading == "Nested over bare"
     rows = {row.name.parts: [cell.text for cell in row.cells] for row in found.rows}
@@ -60,7 +60,7 @@ def test_the_table_says_both_and_the_ratio():
     assert table(analysed([cell for cell in calls() if "/" not in cell[0].id])) == []
 
 
-def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below():
+def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below() -> None:
     run = constructed(calls())
     page, markdown = (render(run, form).decode() for form in (Format.HTML, Format.MARKDOWN))
     row = re.search(r"<th scope=\"row\">uml → tcg/uml</th>(.*?)</tr>", page, re.DOTALL)
@@ -75,7 +75,7 @@ def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below():
     assert "Nested over bare" not in render(bare, Format.HTML).decode()
 
 
-def test_factors_of_the_outer_guest_do_not_part_a_pair():
+def test_factors_of_the_outer_guest_do_not_part_a_pair() -> None:
     bare = Cell("uml", CALLS, PlatformSpec.read("uml"), {"memory": "1G"}, True)
     nested = Cell("n", CALLS, PlatformSpec.read("tcg/uml"), {"memory": "1G", "outer": "trial"})
     other = Cell("o", CALLS, PlatformSpec.read("tcg/uml"), {"memory": "2G"})
@@ -83,7 +83,7 @@ def test_factors_of_the_outer_guest_do_not_part_a_pair():
     assert [pair.nested.cell.id for pair in found] == ["n"]
 
 
-def test_who_is_faster_bare_and_nested():
+def test_who_is_faster_bare_and_nested() -> None:
     said = sentences(calls())
     bare = next(line for line in said if ", bare" in line)
     nested = next(line for line in said if ", nested" in line)
@@ -93,7 +93,7 @@ def test_who_is_faster_bare_and_nested():
     assert "the time of tcg/tcg" in nested
 
 
-def test_an_upload_is_taken_apart():
+def test_an_upload_is_taken_apart() -> None:
     cells = [
         (Cell(f"{half} {name}", HALVES[half], PlatformSpec.read(name), {}, name == "uml"), ratio * times)
         for name, times in (("uml", 10.0), ("tcg", 1.0))
@@ -105,7 +105,7 @@ def test_an_upload_is_taken_apart():
     assert "Quickest channel bare: tcg's; uml's is ×" in said
 
 
-def test_runs_of_other_things_say_nothing_of_backends():
+def test_runs_of_other_things_say_nothing_of_backends() -> None:
     assert (
         backends(analysed([(Cell("host", WorkloadSpec("exec", {"argv": ["x"]}), HOST, {}, True), 1.0)])) == []
     )

@@ -46,7 +46,7 @@ def run_with(digests):
 SAME = {"host": "a" * 64, "uml": "a" * 64, "tcg": "a" * 64}
 
 
-def test_the_authors_list_is_answered():
+def test_the_authors_list_is_answered() -> None:
     said = dict(rows(run_with(SAME)))
     assert said["processor"] == "Core <5>, 2 processors, microcode 0x1, SMT on"
     assert said["frequency"] == "governor powersave, 0.80 to 3.40 GHz, boost off"
@@ -60,7 +60,7 @@ def test_the_authors_list_is_answered():
     assert said["program"] == f"/bin/x is the same on host, uml, tcg: SHA-256 {'a' * 16}… in 8 of 8 trials"
 
 
-def test_another_program_on_one_side_is_said_loudly():
+def test_another_program_on_one_side_is_said_loudly() -> None:
     run = run_with({**SAME, "tcg": "b" * 64})
     (binary,) = binaries(run)
     assert not binary.same
@@ -68,7 +68,7 @@ def test_another_program_on_one_side_is_said_loudly():
     assert result_document(run)["programs"][0]["same"] is False
 
 
-def test_machines_of_layers_inside_of_others_are_the_innermost():
+def test_machines_of_layers_inside_of_others_are_the_innermost() -> None:
     run = run_with(SAME)
     around = made_facts.guest(["x"])
     outer = OuterMachine(**asdict(around), started_for_each="block", inner_guest=1)
@@ -80,7 +80,7 @@ def test_machines_of_layers_inside_of_others_are_the_innermost():
     assert machines(replace(run, trials=tuple(trials))) == machines(run)
 
 
-def test_the_page_and_the_document_have_it_in_full():
+def test_the_page_and_the_document_have_it_in_full() -> None:
     run = run_with(SAME)
     text = page(run)
     assert "Core &lt;5&gt;" in text
@@ -92,7 +92,7 @@ def test_the_page_and_the_document_have_it_in_full():
     }  # fmt: skip
 
 
-def test_runs_that_know_nothing_of_it_say_nothing():
+def test_runs_that_know_nothing_of_it_say_nothing() -> None:
     run = replace(host_uml_tcg(), environments=({},))
     assert dict(rows(run)).keys() == {"uml command", "tcg command"}
     assert "Measured on" in page(run)

@@ -64,7 +64,7 @@ def printed(run, width=100):
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
-def test_a_bar_for_each_start_in_its_phases_order(width):
+def test_a_bar_for_each_start_in_its_phases_order(width: int) -> None:
     text = printed(a_run(), width)
     bars = re.findall(r"\b([VFEKMRAWPX]{3,})\s*$", text, re.MULTILINE)
     assert len(bars) == 3  # what a peer inside a guest tells has no phases of its start
@@ -78,13 +78,13 @@ def test_a_bar_for_each_start_in_its_phases_order(width):
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_phases_that_are_of_another_start_are_said():
+def test_phases_that_are_of_another_start_are_said() -> None:
     text = printed(a_run(), 140)
     assert "phases of guestfish tcg are those of a second start, which was traced" in text
     assert "phases of boot" not in text
 
 
-def test_the_slowest_initcalls_stand_below():
+def test_the_slowest_initcalls_stand_below() -> None:
     calls = [Initcall(f"call_{number}", 0.1 / number) for number in range(1, 21)]
     text = printed(a_run(Boot(initcalls=Initcalls(slowest=calls, count=321, seconds=1.5))))
     assert "Slowest initcalls of boot tcg (321, 1.5 s in all)" in text
@@ -93,7 +93,7 @@ def test_the_slowest_initcalls_stand_below():
     assert "call_11 " not in text
 
 
-def test_the_page_draws_them_with_every_phase_named():
+def test_the_page_draws_them_with_every_phase_named() -> None:
     page = render(a_run(), Format.HTML).decode()
     drawing = next(found for found in re.findall(r"<svg.*?</svg>", page, re.DOTALL) if "--part-0" in found)
     there = [sum(1 for seconds in phases.values() if seconds) for phases in (QEMU, UML, TRACED)]
@@ -105,7 +105,7 @@ def test_the_page_draws_them_with_every_phase_named():
     assert re.findall(r"</span>(\w) (\w+)</li>", legend) == list(zip("VFEKMRAWPX", names, strict=True))
 
 
-def test_markdown_has_the_bars_too():
+def test_markdown_has_the_bars_too() -> None:
     text = render(a_run(), Format.MARKDOWN).decode()
     rows = re.findall(r"^\| (\w+ \w+) \| ([\d.]+ s) \| `([VFEKMRAWPX]+)` \|$", text, re.MULTILINE)
     assert [name for name, _, _ in rows] == ["boot tcg", "boot uml", "guestfish tcg"]

@@ -78,7 +78,7 @@ def row(text, *words):
     return next(line for line in table.splitlines() if all(word in line for word in words))
 
 
-def test_the_figure_that_names_most_is_the_one():
+def test_the_figure_that_names_most_is_the_one() -> None:
     run = run_with()
     results = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
     (published,) = run.plan.published
@@ -86,7 +86,7 @@ def test_the_figure_that_names_most_is_the_one():
     assert [figure and figure.value for figure in found.values()] == [8.0, 99.0, 7.5, 8.0, 7.5]
 
 
-def test_both_are_shown_with_their_own_baselines():
+def test_both_are_shown_with_their_own_baselines() -> None:
     text = printed(run_with())
     assert row(text, "dd from a disk").split()[-6:] == ["−50", "%", "7.5", "×0.94", "−6.2", "%"]
     assert row(text, "upload from the host", "off").split()[-4:] == ["8", "×1.00", "0", "%"]
@@ -96,21 +96,21 @@ def test_both_are_shown_with_their_own_baselines():
     assert "Then and now" not in printed(run_with(), published=False)
 
 
-def test_percentages_of_throughput_are_the_other_way_round():
+def test_percentages_of_throughput_are_the_other_way_round() -> None:
     text = printed(run_with(percent_of="throughput"))
     assert row(text, "dd from a disk").split()[-4:] == ["7.5", "×0.94", "+6.7", "%"]
     assert row(text, "dd from a disk").split()[-6].startswith("+")  # half the time is twice the throughput
     assert "moves 6 % more" in text
 
 
-def test_published_figures_that_were_not_measured_are_named():
+def test_published_figures_that_were_not_measured_are_named() -> None:
     text = printed(run_with())
     assert "not measured in this run" in text
     assert "workload=dd platform=uml: 138 s" in text
     assert "upload: 99" not in text.replace("workload=", "")  # it is about a measured cell
 
 
-def test_markdown_has_both_for_every_plan_with_published_figures():
+def test_markdown_has_both_for_every_plan_with_published_figures() -> None:
     text = render(run_with(), Format.MARKDOWN).decode()
     assert "Then and now: wall, s" in text
     table = text[text.index("Then and now") :]
@@ -120,7 +120,7 @@ def test_markdown_has_both_for_every_plan_with_published_figures():
     assert "Then" not in render(constructed(CELLS, blocks=3), Format.MARKDOWN).decode()
 
 
-def test_a_page_has_both_and_lets_nothing_become_markup():
+def test_a_page_has_both_and_lets_nothing_become_markup() -> None:
     text = page(run_with(source="<b>2013</b>", conditions="a & b"))
     assert "<h3>Then and now: wall, s</h3>" in text
     cells = cells_of(text[text.index("<h3>Then and now") :], "dd from a disk", "full")[2:]
@@ -131,25 +131,25 @@ def test_a_page_has_both_and_lets_nothing_become_markup():
     assert "<b>" not in text
 
 
-def test_another_baseline_is_said():
+def test_another_baseline_is_said() -> None:
     assert "the baselines differ" not in printed(run_with(baseline={"workload": "upload"}))
     text = printed(run_with(baseline={"platform": "kvm"}))
     assert "the baselines differ, now upload tcg preallocation=off, then platform=kvm" in text
 
 
-def test_cells_that_could_not_be_measured_still_show_what_was_published():
+def test_cells_that_could_not_be_measured_still_show_what_was_published() -> None:
     text = printed(run_with())
     assert "unusable" in row(text[text.index("Then and now") + 1 :], "unusable")
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
-def test_numbers_are_never_cut(width):
+def test_numbers_are_never_cut(width: int) -> None:
     text = printed(run_with(), width)
     assert "×0.94" in row(text, "7.5")
     assert all(cell_len(line) <= width for line in text.splitlines())
 
 
-def test_what_varies_has_columns_and_what_does_not_is_said_once():
+def test_what_varies_has_columns_and_what_does_not_is_said_once() -> None:
     text = printed(run_with(), published=False)
     head = next(line for line in text.splitlines() if line.startswith("workload "))
     assert "preallocation" in head
@@ -158,7 +158,7 @@ def test_what_varies_has_columns_and_what_does_not_is_said_once():
     assert "everywhere: smp=1" in text
 
 
-def test_many_long_names_become_numbers_that_a_table_explains():
+def test_many_long_names_become_numbers_that_a_table_explains() -> None:
     cells = [
         (
             Cell(
@@ -193,7 +193,7 @@ def test_many_long_names_become_numbers_that_a_table_explains():
     assert "data=journal" in wide
 
 
-def test_short_names_tell_levels_that_the_baseline_does_not_have():
+def test_short_names_tell_levels_that_the_baseline_does_not_have() -> None:
     def filesystem(platform, kind, baseline=False):
         levels = {"filesystem": kind, "block_size": "1M"} if kind else {}
         name = f"dd {platform} {kind}"
@@ -213,7 +213,7 @@ def test_short_names_tell_levels_that_the_baseline_does_not_have():
     assert [line[3:13].strip() for line in bars[:4]] == ["host", "tcg ext2", "tcg ext3", "tcg btrfs"]
 
 
-def test_durability_stands_beside_speed():
+def test_durability_stands_beside_speed() -> None:
     run = run_with()
     verdicts = {"upload tcg preallocation=off": "yes", "upload tcg preallocation=full": "no"}
     trials = tuple(
@@ -252,12 +252,12 @@ def test_durability_stands_beside_speed():
         (0.01, "−99 %"),
     ],
 )
-def test_signed_percent(ratio, text):
+def test_signed_percent(ratio: float, text: str) -> None:
     assert signed_percent(ratio) == text
 
 
 @given(st.floats(0.01, 100))
-def test_time_and_throughput_are_each_others_inverse(ratio):
+def test_time_and_throughput_are_each_others_inverse(ratio) -> None:
     for better in Better:
         time = percent_ratio(ratio, "time", better)
         assert time * percent_ratio(ratio, "throughput", better) == pytest.approx(1)
@@ -265,7 +265,7 @@ def test_time_and_throughput_are_each_others_inverse(ratio):
     assert percent_ratio(ratio, "throughput", Better.HIGHER) == ratio
 
 
-def test_units():
+def test_units() -> None:
     from guestmark.core.errors import UsageError
 
     assert size_of("MB/s", "B/s") == 1e6

@@ -81,7 +81,7 @@ def shown(run, width=80, findings=FINDINGS):
     return out.getvalue()
 
 
-def test_the_screen_says_what_was_measured_and_no_more():
+def test_the_screen_says_what_was_measured_and_no_more() -> None:
     text = shown(toured(VALUES))
     rows = {line.split("  ")[0].strip(): line for line in text.splitlines()}
     assert "1 s" in rows["computing"]
@@ -103,20 +103,20 @@ def test_the_screen_says_what_was_measured_and_no_more():
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_it_is_one_screen(width):
+def test_it_is_one_screen(width: int) -> None:
     text = shown(toured(VALUES), width)
     assert all(cell_len(line) <= width for line in text.splitlines())
     assert len(text.splitlines()) <= 32
 
 
-def test_one_round_is_a_first_impression():
+def test_one_round_is_a_first_impression() -> None:
     text = shown(toured(VALUES, blocks=1))
     assert "11 times slower ?" in text
     assert "a first impression" in text
     assert "In tcg" not in text
 
 
-def test_an_interrupted_tour_says_how_to_go_on():
+def test_an_interrupted_tour_says_how_to_go_on() -> None:
     run = toured(VALUES, blocks=2, state=RunState.INTERRUPTED)
     text = shown(run)
     assert "interrupted" in text
@@ -125,7 +125,7 @@ def test_an_interrupted_tour_says_how_to_go_on():
     )
 
 
-def test_failed_cells_are_said_with_their_reason():
+def test_failed_cells_are_said_with_their_reason() -> None:
     text = shown(toured(VALUES, failing={("cpu", "uml")}))
     assert "failed" in text
     assert "computing, uml: 3 of 3 trials failed: no answer" in " ".join(text.split())
@@ -147,11 +147,11 @@ def test_failed_cells_are_said_with_their_reason():
         (9.97, (9.9, 10.1), "10 times slower"),
     ],
 )
-def test_words_for_ratios(ratio, interval, said):
+def test_words_for_ratios(ratio: float, interval: tuple[float, float], said: str) -> None:
     assert Cost(ratio, interval).said() == said
 
 
-def test_every_command_on_the_screen_exists():
+def test_every_command_on_the_screen_exists() -> None:
     run = toured(VALUES)
     commands = next_commands(run, analyse(run.plan, run.trials), FINDINGS)
     assert len(commands) >= 4
@@ -169,7 +169,7 @@ def test_every_command_on_the_screen_exists():
 
 
 @pytest.mark.parametrize("form", [Format.HTML, Format.MARKDOWN, Format.JSON])
-def test_files_begin_with_what_the_screen_says(form):
+def test_files_begin_with_what_the_screen_says(form) -> None:
     run = toured(VALUES)
     text = render(run, form, first=page(run, FINDINGS).sections).decode()
     beginning = text.partition("block by block")[0]

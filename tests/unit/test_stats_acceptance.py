@@ -48,18 +48,18 @@ def check_equal_cells(outcome: Outcome, name: str, sims: int) -> None:
 @pytest.mark.parametrize(
     "name", ["iid", "AR .8", "spikes", "heavy tails", "10 % failures", "carry-over", *TAIL_NAMES]
 )
-def test_equal_cells_are_seldom_called_different(name):
+def test_equal_cells_are_seldom_called_different(name) -> None:
     check_equal_cells(whole_rule(BY_NAME[name], 0.0, FEW, 1), name, FEW)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", BY_NAME)
-def test_equal_cells_are_seldom_called_different_anywhere(name):
+def test_equal_cells_are_seldom_called_different_anywhere(name) -> None:
     check_equal_cells(whole_rule(BY_NAME[name], 0.0, MANY, 2), name, MANY)
 
 
 @pytest.mark.parametrize("name", ["iid", "spikes", "x2 in 5 % of trials"])
-def test_cells_at_the_margin_are_seldom_called_equal(name):
+def test_cells_at_the_margin_are_seldom_called_equal(name: str) -> None:
     outcome = whole_rule(BY_NAME[name], math.log1p(MARGIN), FEW, 3)
     assert outcome.typical.share("equal") <= 0.05 + scatter(FEW, 0.05)
     assert outcome.typical.share("covered") >= 0.93 - scatter(FEW, 0.07)
@@ -67,25 +67,25 @@ def test_cells_at_the_margin_are_seldom_called_equal(name):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", BY_NAME)
-def test_cells_at_the_margin_are_seldom_called_equal_anywhere(name):
+def test_cells_at_the_margin_are_seldom_called_equal_anywhere(name) -> None:
     outcome = whole_rule(BY_NAME[name], math.log1p(MARGIN), MANY, 4)
     assert outcome.typical.share("equal") <= 0.05 + scatter(MANY, 0.05)
 
 
 @pytest.mark.parametrize("name", ["iid", "unequal durations", "10 % failures"])
-def test_a_large_ratio_is_known_after_eight_blocks_or_a_few_more(name):
+def test_a_large_ratio_is_known_after_eight_blocks_or_a_few_more(name: str) -> None:
     outcome = whole_rule(BY_NAME[name], math.log(5), FEW, 5)
     assert outcome.blocks < 9
     assert outcome.typical.share("slower") >= 0.97
     assert outcome.typical.share("covered") >= 0.93 - scatter(FEW, 0.07)
 
 
-def test_five_percent_are_seen_through_spikes_in_one_trial_of_ten():
+def test_five_percent_are_seen_through_spikes_in_one_trial_of_ten() -> None:
     outcome = whole_rule(BY_NAME["spikes"], math.log(1.05), 600, 6, Rule(blocks=20))
     assert outcome.typical.share("slower") >= 0.85 - scatter(600, 0.15)
 
 
-def test_a_guest_that_is_twice_as_slow_in_one_iteration_of_ten():
+def test_a_guest_that_is_twice_as_slow_in_one_iteration_of_ten() -> None:
     outcome = whole_rule(BY_NAME["x2 in 10 % of iterations"], 0.0, FEW, 7)
     assert outcome.typical.share("equal") >= 0.85
     assert outcome.slow.share("slower") >= 0.9
@@ -95,19 +95,19 @@ def test_a_guest_that_is_twice_as_slow_in_one_iteration_of_ten():
 
 @pytest.mark.parametrize("name", ["x2 in 5 % of trials", "x5 in 2 % of trials"])
 @pytest.mark.parametrize("blocks", [None, 40])
-def test_rare_slow_machines_are_never_called_equal_in_total(name, blocks):
+def test_rare_slow_machines_are_never_called_equal_in_total(name: str, blocks: int | None) -> None:
     outcome = whole_rule(BY_NAME[name], 0.0, FEW, 8, Rule(blocks=blocks))
     assert outcome.total.share("equal") == 0
     assert outcome.total.share("covered_with_unseen") >= 0.93
 
 
-def test_a_carry_over_takes_verdicts_back():
+def test_a_carry_over_takes_verdicts_back() -> None:
     outcome = whole_rule(BY_NAME["carry-over"], 0.0, FEW, 9, Rule(blocks=20))
     assert outcome.refused >= 0.9
     assert outcome.any_claim <= 0.05
 
 
-def test_the_signed_rank_test_was_chosen_for_what_spikes_do_to_means():
+def test_the_signed_rank_test_was_chosen_for_what_spikes_do_to_means() -> None:
     found = candidates(BY_NAME["spikes"], 20, MANY, 10)
     assert found["signed rank"].power > 0.85 > found["mean of logs, t"].power + 0.1
     assert found["signed rank"].false <= 0.06
@@ -119,7 +119,7 @@ def test_the_signed_rank_test_was_chosen_for_what_spikes_do_to_means():
     assert quiet["sign test"].width > 1.3 * quiet["signed rank"].width
 
 
-def test_why_significance_never_stops_a_run():
+def test_why_significance_never_stops_a_run() -> None:
     assert false_positives_at_first_p(MANY, 1) > 0.2
 
 
@@ -127,7 +127,7 @@ def test_why_significance_never_stops_a_run():
     "options",
     [{"slower": 0, "cells": 10}, {"slower": 2, "cells": 10}, {"slower": 0, "cells": 2, "metrics": 5}],
 )
-def test_false_discoveries_among_cells_and_metrics(options):
+def test_false_discoveries_among_cells_and_metrics(options: dict[str, int]) -> None:
     family = many_cells(12, 500, 13, effect=0.05, **options)
     assert family.fdr <= 0.05 + scatter(500, 0.05) / 2
     assert family.uncorrected_any_false > 2 * family.any_false
@@ -137,17 +137,17 @@ def test_false_discoveries_among_cells_and_metrics(options):
 
 @pytest.mark.long
 @pytest.mark.parametrize("blocks", [10, 20])
-def test_false_discoveries_among_40_cells(blocks):
+def test_false_discoveries_among_40_cells(blocks: int) -> None:
     assert many_cells(blocks, MANY, blocks).fdr <= 0.05
     assert many_cells(blocks, MANY, blocks, slower=0).any_false <= 0.05 + scatter(MANY, 0.05)
 
 
-def test_earlier_runs_teach_the_floor_what_one_run_cannot_know():
+def test_earlier_runs_teach_the_floor_what_one_run_cannot_know() -> None:
     alone, taught = (inside_the_floor(0.03, earlier, 12, 400, 14) for earlier in (0, 20))
     assert alone < 0.7
     assert taught >= 0.92
     assert inside_the_floor(0.0, 0, 12, 400, 15) >= 0.95 - scatter(400, 0.05)
 
 
-def test_scenarios_have_names_of_their_own():
+def test_scenarios_have_names_of_their_own() -> None:
     assert len(BY_NAME) == len(SCENARIOS) + len(TAILS)

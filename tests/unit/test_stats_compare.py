@@ -43,7 +43,7 @@ def compared(
         (0.9, Better.HIGHER, Verdict.SLOWER),
     ],
 )
-def test_direction_follows_the_metric(level, better, verdict):
+def test_direction_follows_the_metric(level: float, better, verdict) -> None:
     c = compared(noisy(1, level=level), noisy(2), better)
     assert (c.verdict, c.reason) == (verdict, "")
     assert c.ratio == pytest.approx(level, rel=0.01)
@@ -51,25 +51,25 @@ def test_direction_follows_the_metric(level, better, verdict):
     assert c.median_ci[0] <= c.median_ratio <= c.median_ci[1]
 
 
-def test_equal_within_the_margin_is_no_difference():
+def test_equal_within_the_margin_is_no_difference() -> None:
     c = compared(noisy(1, spread=0.005), noisy(2, spread=0.005))
     assert (c.verdict, c.reason) == (Verdict.NO_DIFFERENCE, "within the margin of 0.03")
     assert c.p > 0.05 > c.equivalence_p
 
 
-def test_not_significant_is_not_the_same_as_equal():
+def test_not_significant_is_not_the_same_as_equal() -> None:
     c = compared(noisy(1, spread=0.1), noisy(2, spread=0.1))
     assert c.p > 0.05
     assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "interval too wide")
 
 
-def test_a_small_but_sure_difference_is_a_difference_and_says_it_is_small():
+def test_a_small_but_sure_difference_is_a_difference_and_says_it_is_small() -> None:
     c = compared(noisy(1, level=1.01, spread=0.001), noisy(2, spread=0.001))
     assert (c.verdict, c.reason) == (Verdict.SLOWER, "by less than the margin of 0.03")
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_fewer_than_six_blocks_decide_nothing(n):
+def test_fewer_than_six_blocks_decide_nothing(n: int) -> None:
     c = compared(noisy(1, n, level=2), noisy(2, n))
     assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "fewer than 6 blocks")
     assert c.ratio == pytest.approx(2, rel=0.05)
@@ -77,7 +77,7 @@ def test_fewer_than_six_blocks_decide_nothing(n):
     assert c.median_ci is None
 
 
-def test_a_difference_inside_the_noise_floor_is_not_claimed():
+def test_a_difference_inside_the_noise_floor_is_not_claimed() -> None:
     cell, baseline = noisy(1, level=1.02), noisy(2)
     assert compared(cell, baseline).verdict is Verdict.SLOWER
     c = compared(cell, baseline, null_pairs=[(noisy(3, spread=0.06), noisy(4, spread=0.06))], margin=0.005)
@@ -85,14 +85,14 @@ def test_a_difference_inside_the_noise_floor_is_not_claimed():
     assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "inside the noise floor")
 
 
-def test_equality_is_not_claimed_when_noise_exceeds_the_margin():
+def test_equality_is_not_claimed_when_noise_exceeds_the_margin() -> None:
     c = compared(
         noisy(1, spread=0.005), noisy(2, spread=0.005), null_pairs=[(noisy(3, level=1.05), noisy(4))]
     )
     assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "noise floor above the margin")
 
 
-def test_a_few_very_slow_blocks_do_not_decide_the_typical_run():
+def test_a_few_very_slow_blocks_do_not_decide_the_typical_run() -> None:
     cell = noisy(1, 25)
     cell[:3] *= 4.0
     c = compared(cell, noisy(2, 25))
@@ -103,7 +103,7 @@ def test_a_few_very_slow_blocks_do_not_decide_the_typical_run():
     assert total.verdict is not Verdict.NO_DIFFERENCE
 
 
-def test_too_few_blocks_for_so_many_cells_is_said():
+def test_too_few_blocks_for_so_many_cells_is_said() -> None:
     values = {
         "base": noisy(0, 8),
         **{f"same{i}": noisy(i + 1, 8) for i in range(39)},
@@ -114,7 +114,7 @@ def test_too_few_blocks_for_so_many_cells_is_said():
     assert c.p < 0.05 < c.q
 
 
-def test_metrics_are_adjusted_together():
+def test_metrics_are_adjusted_together() -> None:
     values = {"base": noisy(0), **{f"c{i}": noisy(i + 1, level=1 + i / 500) for i in range(10)}}
     table = Table(values, "base", Better.LOWER, 0.03)
     quiet = Table({"base": noisy(50), "c": noisy(51)}, "base", Better.LOWER, 0.03)
@@ -126,14 +126,14 @@ def test_metrics_are_adjusted_together():
     assert alone["c5"] == compare_table(values, "base", better=Better.LOWER, margin=0.03)["c5"]
 
 
-def test_pairing_removes_what_blocks_have_in_common():
+def test_pairing_removes_what_blocks_have_in_common() -> None:
     host = np.linspace(1, 3, 12)  # the host becomes three times slower
     c = compared(noisy(1, level=1.05) * host, noisy(2) * host)
     assert c.verdict is Verdict.SLOWER
     assert c.ratio == pytest.approx(1.05, rel=0.01)
 
 
-def test_missing_blocks_reduce_n_only():
+def test_missing_blocks_reduce_n_only() -> None:
     cell, baseline = noisy(1, level=1.1), noisy(2)
     cell[3] = baseline[5] = np.nan
     c = compared(cell, baseline)
@@ -145,13 +145,13 @@ def test_missing_blocks_reduce_n_only():
     ("cell", "baseline"),
     [(0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (-1.0, 1.0)],
 )
-def test_values_without_a_ratio_give_none_and_no_verdict(cell, baseline):
+def test_values_without_a_ratio_give_none_and_no_verdict(cell: float, baseline: float) -> None:
     c = compared(np.full(12, cell), np.full(12, baseline))
     assert astuple(c)[:9] == (12, *[None] * 8)
     assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "a value is not above zero: no ratio")
 
 
-def test_identical_values_are_no_difference_and_constant_factors_a_difference():
+def test_identical_values_are_no_difference_and_constant_factors_a_difference() -> None:
     same = compared(np.full(10, 0.25), np.full(10, 0.25))
     assert (same.verdict, same.ratio, same.ci, same.p) == (Verdict.NO_DIFFERENCE, 1, (1, 1), 1)
     assert same.equivalence_p > 0
@@ -159,20 +159,20 @@ def test_identical_values_are_no_difference_and_constant_factors_a_difference():
     assert (double.verdict, double.p) == (Verdict.SLOWER, 2.0**-9)
 
 
-def test_intervals_that_floats_cannot_hold_are_left_out():
+def test_intervals_that_floats_cannot_hold_are_left_out() -> None:
     c = compared(np.array([1e300, 1e-300]), np.array([1.0, 1.0]))
     assert c.ratio == pytest.approx(1, rel=1e-9)
     assert c.ci is None
 
 
-def test_a_total_without_an_end_is_too_wide_to_tell():
+def test_a_total_without_an_end_is_too_wide_to_tell() -> None:
     wild = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e6])
     c = compared(np.ones(7), wild, estimand=Estimand.TOTAL)
     assert c.ci is None
     assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "interval too wide")
 
 
-def test_bad_tables_are_refused():
+def test_bad_tables_are_refused() -> None:
     with pytest.raises(ValueError, match="baseline"):
         compare_table({"a": np.ones(3)}, "b", better=Better.LOWER, margin=0.03)
     with pytest.raises(ValueError, match="do not pair"):
@@ -184,7 +184,7 @@ VALUES = st.lists(st.integers(50, 200), min_size=12, max_size=12).map(lambda x: 
 
 
 @given(VALUES, VALUES)
-def test_swapping_cell_and_baseline_swaps_the_verdict(a, b):
+def test_swapping_cell_and_baseline_swaps_the_verdict(a, b) -> None:
     there, back = compared(a, b), compared(b, a)
     assert there.ratio == pytest.approx(1 / back.ratio)
     assert there.p == back.p
@@ -193,14 +193,14 @@ def test_swapping_cell_and_baseline_swaps_the_verdict(a, b):
 
 
 @given(VALUES, VALUES, st.floats(1e-9, 1e9))
-def test_verdicts_do_not_depend_on_the_unit(a, b, unit):
+def test_verdicts_do_not_depend_on_the_unit(a, b, unit) -> None:
     here, there = compared(a, b), compared(a * unit, b * unit)
     assert there.ratio == pytest.approx(here.ratio)
     assert there.p == here.p
     assert there.equivalence_p == pytest.approx(here.equivalence_p, rel=1e-4, abs=1e-9)
 
 
-def test_a_null_comparison_that_differs_downgrades():
+def test_a_null_comparison_that_differs_downgrades() -> None:
     quiet = compared(noisy(1), noisy(2))
     assert not null_differs(quiet)
     loud = compared(noisy(1, level=1.05), noisy(2))
@@ -225,11 +225,11 @@ def test_a_null_comparison_that_differs_downgrades():
         (Verdict.INCONCLUSIVE, "s", Better.LOWER, "inconclusive"),
     ],
 )
-def test_words_suit_the_metric(verdict, unit, better, word):
+def test_words_suit_the_metric(verdict, unit: str, better, word: str) -> None:
     assert label(verdict, Metric("m", unit, better)) == word
 
 
-def test_iterations_reduce_to_the_typical_one():
+def test_iterations_reduce_to_the_typical_one() -> None:
     assert reduce_iterations([1, 2, 9]) == 2
     with pytest.raises(ValueError, match="without iterations"):
         reduce_iterations([])
@@ -237,7 +237,7 @@ def test_iterations_reduce_to_the_typical_one():
         reduce_iterations([1.0, float("nan")])
 
 
-def test_summaries_narrow_with_the_root_of_n():
+def test_summaries_narrow_with_the_root_of_n() -> None:
     values = np.array([1.0, 2.0, 3.0, np.nan])
     s = summarise(values)
     assert (s.n, s.mean, s.median) == (3, 2, 2)

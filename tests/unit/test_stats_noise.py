@@ -31,7 +31,7 @@ def noisy(seed: int, n: int = 12, spread: float = 0.01) -> np.ndarray:
     return np.exp(np.random.default_rng(seed).normal(0, spread, n))
 
 
-def test_noise_floor_is_what_null_comparisons_reach():
+def test_noise_floor_is_what_null_comparisons_reach() -> None:
     generator = np.random.default_rng(1)
     d = generator.normal(0, 0.02, (4_000, 20)) - generator.normal(0, 0.02, (4_000, 20))
     truth = np.quantile(np.abs(np.expm1(d.mean(axis=1))), 0.95)
@@ -42,12 +42,12 @@ def test_noise_floor_is_what_null_comparisons_reach():
 
 
 @pytest.mark.parametrize("estimand", [Estimand.TYPICAL, Estimand.TOTAL])
-def test_noise_floor_is_not_below_a_null_pair_that_is_off(estimand):
+def test_noise_floor_is_not_below_a_null_pair_that_is_off(estimand) -> None:
     floor = noise_floor([(1.05 * noisy(1), noisy(2))], 12, estimand=estimand)
     assert floor == pytest.approx(0.05, abs=0.01)
 
 
-def test_noise_floor_needs_enough_null_blocks_or_history():
+def test_noise_floor_needs_enough_null_blocks_or_history() -> None:
     assert noise_floor([], 10) is None
     assert noise_floor([(noisy(1, 5), noisy(2, 5))], 10) is None
     assert noise_floor([(np.zeros(10), np.zeros(10))], 10) is None
@@ -57,7 +57,7 @@ def test_noise_floor_needs_enough_null_blocks_or_history():
     assert noise_floor([(noisy(1), noisy(2))], 0) is None
 
 
-def test_earlier_null_comparisons_raise_the_floor_as_far_as_they_can_be_believed():
+def test_earlier_null_comparisons_raise_the_floor_as_far_as_they_can_be_believed() -> None:
     pair = [(noisy(1), noisy(2))]
     alone = noise_floor(pair, 12)
     generator = np.random.default_rng(3)
@@ -69,7 +69,7 @@ def test_earlier_null_comparisons_raise_the_floor_as_far_as_they_can_be_believed
     assert many == pytest.approx(1.96 * 0.05, rel=0.25)
 
 
-def test_blocks_are_flagged_by_any_trial_whatever_its_cell():
+def test_blocks_are_flagged_by_any_trial_whatever_its_cell() -> None:
     quiet = np.zeros((5, 3))
     delayed = quiet.copy()
     delayed[1, 2] = delayed[4, 0] = THRESHOLDS["run_queue_delay"] * 2
@@ -90,7 +90,7 @@ def test_blocks_are_flagged_by_any_trial_whatever_its_cell():
     st.lists(st.lists(st.floats(0, 0.2), min_size=3, max_size=3), min_size=1, max_size=8),
     st.permutations(range(3)),
 )
-def test_flags_do_not_know_the_cells(rows, order):
+def test_flags_do_not_know_the_cells(rows, order) -> None:
     series = np.array(rows)
     flags = flag_blocks({"steal": series})
     assert (flag_blocks({"steal": series[:, order]}) == flags).all()
@@ -102,7 +102,7 @@ def comparison_of(ratio: float, n: int = 12, spread: float = 0.01) -> Comparison
     return compare_table(values, "a", better=Better.LOWER, margin=0.03)["b"]
 
 
-def test_precision_is_the_half_width_of_the_log():
+def test_precision_is_the_half_width_of_the_log() -> None:
     assert half_width((math.exp(-0.02), math.exp(0.02))) == pytest.approx(0.02)
     assert half_width((0.0, 1.0)) == math.inf
     c = comparison_of(1.0)
@@ -115,7 +115,7 @@ def test_precision_is_the_half_width_of_the_log():
     assert predicted_half_width(none, 5) is None
 
 
-def test_a_large_ratio_need_not_be_known_as_closely():
+def test_a_large_ratio_need_not_be_known_as_closely() -> None:
     assert wanted_half_width(1.01, 0.02) == 0.02
     assert wanted_half_width(7.6, 0.02) == pytest.approx(0.05 * math.log(7.6))
     assert wanted_half_width(1 / 7.6, 0.02) == pytest.approx(wanted_half_width(7.6, 0.02))
@@ -123,7 +123,7 @@ def test_a_large_ratio_need_not_be_known_as_closely():
     assert not precise_enough(comparison_of(1.1, spread=0.07), 0.02)
 
 
-def test_more_time_buys_what_was_foretold():
+def test_more_time_buys_what_was_foretold() -> None:
     early = comparison_of(1.1, 30, 0.05)
     later = comparison_of(1.1, 120, 0.05)
     foretold = predicted_half_width(early, 90)
@@ -132,7 +132,7 @@ def test_more_time_buys_what_was_foretold():
     assert predicted_half_width(early, 0) == pytest.approx(half_width(early.ci))
 
 
-def test_blocks_needed_is_where_precision_is_reached():
+def test_blocks_needed_is_where_precision_is_reached() -> None:
     values = {"a": noisy(1, 400, 0.03), "b": noisy(2, 400, 0.03)}
     early = compare_table({k: v[:200] for k, v in values.items()}, "a", better=Better.LOWER, margin=0.03)["b"]
     needed = blocks_needed(early, 0.005)
@@ -152,7 +152,7 @@ def pilot(start: float, level: float, *, within: float, between: float, seed: in
     return Pilot(start, rows.tolist())
 
 
-def test_one_number_of_iterations_minimises_the_variance_for_the_time_of_all_cells():
+def test_one_number_of_iterations_minimises_the_variance_for_the_time_of_all_cells() -> None:
     start, level = {"host": 0.05, "tcg": 4.0}, {"host": 0.05, "tcg": 0.4}
     within, between = 0.1, 0.06
     pilots = {
@@ -171,7 +171,7 @@ def test_one_number_of_iterations_minimises_the_variance_for_the_time_of_all_cel
     assert "measured variances" in chosen.reason
 
 
-def test_iterations_are_bounded():
+def test_iterations_are_bounded() -> None:
     quick = {"a": pilot(100, 0.01, within=0.1, between=0.001, seed=1)}
     assert choose_repetition(quick, block_limit_s=1e9).iterations == 20
     slow = {"a": pilot(1, 40, within=0.1, between=0.001, seed=1)}
@@ -187,7 +187,7 @@ def test_iterations_are_bounded():
         choose_repetition({"a": Pilot(1.0, [])})
 
 
-def test_the_cell_that_warms_up_longest_decides_for_all():
+def test_the_cell_that_warms_up_longest_decides_for_all() -> None:
     steady, slow_start = Pilot(1.0, [[0.1] * 6]), Pilot(1.0, [[0.3, 0.2, 0.1, 0.1, 0.1, 0.1]])
     assert choose_repetition({"a": steady}).warmup == 0
     assert choose_repetition({"a": steady, "b": slow_start}).warmup == 2
@@ -195,7 +195,7 @@ def test_the_cell_that_warms_up_longest_decides_for_all():
     assert choose_repetition({"a": falling}).warmup == 3
 
 
-def test_variance_components_are_recovered():
+def test_variance_components_are_recovered() -> None:
     generator = np.random.default_rng(5)
     boots = [
         generator.normal(0, 2) + generator.normal(0, 0.5, generator.integers(2, 9)) for _ in range(3_000)

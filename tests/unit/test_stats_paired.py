@@ -26,7 +26,7 @@ def brute_force(d: np.ndarray) -> float:
 
 
 @given(DIFFERENCES)
-def test_sign_flip_counts_every_sign_vector(d):
+def test_sign_flip_counts_every_sign_vector(d) -> None:
     p = sign_flip_p(d)
     assert p == pytest.approx(brute_force(d), abs=1e-12)
     assert 2.0 ** (1 - d.size) <= p <= 1
@@ -34,7 +34,7 @@ def test_sign_flip_counts_every_sign_vector(d):
 
 
 @pytest.mark.parametrize("blocks", [5, 8, 12])
-def test_sign_flip_is_scipys_exact_permutation_test(blocks):
+def test_sign_flip_is_scipys_exact_permutation_test(blocks: int) -> None:
     from scipy.stats import permutation_test
 
     d = np.random.default_rng(blocks).normal(0.01, 0.02, blocks)
@@ -45,30 +45,30 @@ def test_sign_flip_is_scipys_exact_permutation_test(blocks):
 
 
 @pytest.mark.parametrize("blocks", [2, 6, 11, 30])
-def test_smallest_sign_flip_p_is_reached_and_not_undercut(blocks):
+def test_smallest_sign_flip_p_is_reached_and_not_undercut(blocks: int) -> None:
     assert sign_flip_p(np.full(blocks, 0.1)) == 2.0 ** (1 - blocks)
 
 
 @pytest.mark.parametrize("blocks", [31, 60, 200])
-def test_p_of_random_sign_vectors_is_never_zero_and_always_the_same(blocks):
+def test_p_of_random_sign_vectors_is_never_zero_and_always_the_same(blocks: int) -> None:
     d = np.full(blocks, 0.1)  # no other sign vector among 19,999 is as extreme: k/(n+1) would be 0
     assert sign_flip_p(d) == 1 / 20_000 == sign_flip_p(d)
 
 
-def test_random_sign_vectors_agree_with_the_exact_test(monkeypatch):
+def test_random_sign_vectors_agree_with_the_exact_test(monkeypatch: pytest.MonkeyPatch) -> None:
     d = np.random.default_rng(4).normal(0.005, 0.02, 24)
     exact = sign_flip_p(d)
     monkeypatch.setattr("guestmark.stats.paired.EXACT_BLOCKS", 0)
     assert sign_flip_p(d) == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 20_000))
 
 
-def test_no_difference_at_all_has_p_one():
+def test_no_difference_at_all_has_p_one() -> None:
     assert sign_flip_p(np.zeros(10)) == 1
     assert sign_flip_p(np.array([0.02, -0.02] * 5)) == 1
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 40])
-def test_t_interval_is_scipys(n):
+def test_t_interval_is_scipys(n: int) -> None:
     from scipy.stats import ttest_1samp
 
     d = np.random.default_rng(n).normal(0.01, 0.02, n)
@@ -77,7 +77,7 @@ def test_t_interval_is_scipys(n):
 
 
 @pytest.mark.parametrize("n", [*range(6, 40), 199, 500])
-def test_median_interval_is_scipys(n):
+def test_median_interval_is_scipys(n) -> None:
     from scipy.stats import quantile_test
 
     d = np.random.default_rng(n).normal(0.01, 0.02, n)
@@ -85,36 +85,36 @@ def test_median_interval_is_scipys(n):
     assert median_interval(d) == (expected.low, expected.high)
 
 
-def test_median_has_no_interval_below_six_blocks():
+def test_median_has_no_interval_below_six_blocks() -> None:
     assert median_interval(np.arange(5.0)) is None
     assert median_interval(np.arange(6.0)) == (0, 5)
 
 
-def test_interval_of_one_value_is_refused():
+def test_interval_of_one_value_is_refused() -> None:
     with pytest.raises(ValueError, match="two values"):
         t_interval(np.array([1.0]))
 
 
-def test_blocks_with_a_missing_trial_are_left_out():
+def test_blocks_with_a_missing_trial_are_left_out() -> None:
     d = log_ratios(np.array([2.0, np.nan, 4.0, 8.0]), np.array([1.0, 1.0, np.nan, 2.0]))
     assert d == pytest.approx([math.log(2), math.log(4)])
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.inf])
-def test_a_value_without_a_logarithm_leaves_no_ratio(bad):
+def test_a_value_without_a_logarithm_leaves_no_ratio(bad) -> None:
     assert log_ratios(np.array([1.0, bad]), np.ones(2)) is None
     assert log_ratios(np.ones(2), np.array([1.0, bad])) is None
     # unless its block does not count anyway
     assert log_ratios(np.array([1.0, bad]), np.array([1.0, np.nan])) == pytest.approx([0.0])
 
 
-def test_rounding_is_no_difference():
+def test_rounding_is_no_difference() -> None:
     third = np.full(8, 0.1 + 0.2)
     assert (third != 0.3).all()
     assert (log_ratios(third, np.full(8, 0.3)) == 0).all()
 
 
-def test_unequal_sample_counts_are_an_error():
+def test_unequal_sample_counts_are_an_error() -> None:
     with pytest.raises(ValueError, match="do not pair"):
         log_ratios(np.ones(20), np.ones(21))
 
@@ -123,21 +123,21 @@ def test_unequal_sample_counts_are_an_error():
 RAW = [0.001, 0.008, 0.039, 0.041, 0.042, 0.06, 0.074, 0.205, 0.212, 0.216]
 
 
-def test_adjusted_p_values_are_statsmodels():
+def test_adjusted_p_values_are_statsmodels() -> None:
     bh = [0.01, 0.04, 0.084, 0.084, 0.084, 0.1, 0.10571428571428572, 0.216, 0.216, 0.216]
     shuffled = np.random.default_rng(1).permutation(10)
     assert adjust(np.array(RAW)[shuffled]) == pytest.approx(np.array(bh)[shuffled])
 
 
 @given(st.lists(st.floats(0, 1), max_size=50))
-def test_benjamini_hochberg_is_scipys(p):
+def test_benjamini_hochberg_is_scipys(p) -> None:
     from scipy.stats import false_discovery_control
 
     adjusted = adjust(np.array(p))
     assert adjusted == pytest.approx(false_discovery_control(p) if p else [])
 
 
-def test_one_difference_among_40_cells_needs_11_blocks():
+def test_one_difference_among_40_cells_needs_11_blocks() -> None:
     assert blocks_to_claim(1) == 6
     assert blocks_to_claim(40) == 11
     for blocks, claimed in ((10, False), (11, True)):

@@ -28,13 +28,13 @@ def counted(d: np.ndarray) -> float:
 
 
 @given(DISTINCT)
-def test_p_counts_every_sign_vector(d):
+def test_p_counts_every_sign_vector(d) -> None:
     assert p_of(d) == pytest.approx(counted(d), abs=1e-12)
     assert p_of(-d) == p_of(d)
 
 
 @pytest.mark.parametrize("blocks", [5, 8, 12, 30])
-def test_p_is_scipys(blocks):
+def test_p_is_scipys(blocks: int) -> None:
     from scipy.stats import wilcoxon
 
     d = np.random.default_rng(blocks).normal(0.01, 0.02, blocks)
@@ -42,18 +42,18 @@ def test_p_is_scipys(blocks):
 
 
 @pytest.mark.parametrize("blocks", [6, 11, 30, 60])
-def test_the_smallest_p_is_reached(blocks):
+def test_the_smallest_p_is_reached(blocks: int) -> None:
     assert p_of(np.linspace(1, 2, blocks)) == pytest.approx(2.0 ** (1 - blocks))
 
 
-def test_ties_count_against_the_claim():
+def test_ties_count_against_the_claim() -> None:
     coarse = np.array([0.01] * 6 + [-0.01, 0.0])
     # Of the 36 averages 27 are above, 2 below and 7 at 0: P(W <= 2 + 7) · 2
     assert p_of(coarse) == pytest.approx(2 * float(signed_rank.null_cdf(8)[9]))
     assert p_of(np.zeros(10)) == 1
 
 
-def test_the_normal_approximation_joins_the_exact_distribution(monkeypatch):
+def test_the_normal_approximation_joins_the_exact_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = signed_rank.null_cdf(100)
     signed_rank.null_cdf.cache_clear()
     monkeypatch.setattr(signed_rank, "EXACT_BLOCKS", 0)
@@ -64,7 +64,7 @@ def test_the_normal_approximation_joins_the_exact_distribution(monkeypatch):
 
 
 @pytest.mark.parametrize("blocks", [6, 8, 10, 17])
-def test_the_interval_holds_what_the_test_does_not_reject(blocks):
+def test_the_interval_holds_what_the_test_does_not_reject(blocks: int) -> None:
     d = np.random.default_rng(blocks).normal(0.01, 0.02, blocks)
     walsh = signed_rank.walsh_averages(d)
     low, high = (float(end) for end in signed_rank.interval(walsh, 0.95))
@@ -72,7 +72,7 @@ def test_the_interval_holds_what_the_test_does_not_reject(blocks):
         assert (p_of(d, shift) > 0.05) is inside
 
 
-def test_below_six_blocks_there_is_no_interval():
+def test_below_six_blocks_there_is_no_interval() -> None:
     assert signed_rank.cut(5, 0.95) is None
     assert signed_rank.cut(6, 0.95) == 0
     low, high = signed_rank.interval(signed_rank.walsh_averages(np.arange(5.0)))
@@ -80,14 +80,14 @@ def test_below_six_blocks_there_is_no_interval():
     assert math.isnan(high)
 
 
-def test_the_estimate_is_the_median_of_the_averages():
+def test_the_estimate_is_the_median_of_the_averages() -> None:
     d = np.array([0.0, 1.0, 5.0])  # averages: 0 .5 1 2.5 3 5
     assert float(signed_rank.hodges_lehmann(signed_rank.walsh_averages(d))) == 1.75
     spiked = np.concatenate([np.random.default_rng(1).normal(0, 0.01, 20), [5.0] * 4])
     assert abs(float(signed_rank.hodges_lehmann(signed_rank.walsh_averages(spiked)))) < 0.02
 
 
-def test_runs_are_computed_together_and_missing_blocks_left_out():
+def test_runs_are_computed_together_and_missing_blocks_left_out() -> None:
     generator = np.random.default_rng(2)
     d = generator.normal(0, 1, (40, 12))
     d[generator.random(d.shape) < 0.2] = np.nan
@@ -101,7 +101,7 @@ def test_runs_are_computed_together_and_missing_blocks_left_out():
         assert signed_rank.signed_rank_p(walsh[i]) == signed_rank.signed_rank_p(alone)
 
 
-def test_equivalence_is_two_one_sided_tests():
+def test_equivalence_is_two_one_sided_tests() -> None:
     from scipy.stats import wilcoxon
 
     d = np.random.default_rng(3).normal(0.005, 0.02, 15)
@@ -113,7 +113,7 @@ def test_equivalence_is_two_one_sided_tests():
     assert signed_rank.equivalence_p(signed_rank.walsh_averages(d), 0.03) == pytest.approx(expected, rel=1e-9)
 
 
-def test_equivalence_is_no_certainty():
+def test_equivalence_is_no_certainty() -> None:
     flat = signed_rank.walsh_averages(np.full(10, 0.01))
     assert signed_rank.equivalence_p(flat, 0.03) == 2.0**-10
     assert signed_rank.equivalence_p(flat + 0.03, 0.03) == 1

@@ -53,7 +53,7 @@ def answers(cell: np.ndarray, baseline: np.ndarray, better: Better = Better.LOWE
     ]
 
 
-def test_a_tail_changes_total_and_slow_runs_and_not_the_typical_run():
+def test_a_tail_changes_total_and_slow_runs_and_not_the_typical_run() -> None:
     found = answers(with_tail(trials(1, 20)), trials(2, 20))
     assert found.typical.verdict is Verdict.NO_DIFFERENCE
     assert found.total.verdict is Verdict.SLOWER
@@ -65,7 +65,7 @@ def test_a_tail_changes_total_and_slow_runs_and_not_the_typical_run():
     assert not found.slow.unsettled
 
 
-def test_equal_cells_are_equal_in_the_typical_run_alone():
+def test_equal_cells_are_equal_in_the_typical_run_alone() -> None:
     found = answers(trials(1), trials(2))
     assert found.typical.verdict is Verdict.NO_DIFFERENCE
     assert (found.total.verdict, found.slow.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
@@ -78,14 +78,14 @@ def test_equal_cells_are_equal_in_the_typical_run_alone():
     assert many.slow.verdict is Verdict.NO_DIFFERENCE
 
 
-def test_everything_is_slower_where_all_iterations_are():
+def test_everything_is_slower_where_all_iterations_are() -> None:
     found = answers(trials(1, level=1.5), trials(2))
     assert (found.typical.verdict, found.total.verdict) == (Verdict.SLOWER, Verdict.SLOWER)
     assert found.slow.difference == 0  # slow is relative to the cell's own typical run
     assert found.typical.ratio == pytest.approx(1.5, rel=0.01)
 
 
-def test_rates_are_what_their_times_are():
+def test_rates_are_what_their_times_are() -> None:
     cell, baseline = with_tail(trials(1, 20)), trials(2, 20)
     times = answers(cell, baseline)
     rates = answers(1 / cell, 1 / baseline, Better.HIGHER)
@@ -100,7 +100,7 @@ def test_rates_are_what_their_times_are():
     assert rates.slow.cell.slow == times.slow.cell.slow
 
 
-def test_failed_trials_and_null_copies_are_left_out():
+def test_failed_trials_and_null_copies_are_left_out() -> None:
     cell, copy = trials(1), trials(3)
     cell[3] = np.nan
     found = compare_trials(
@@ -116,12 +116,12 @@ def test_failed_trials_and_null_copies_are_left_out():
     assert found["cell"].total.noise_floor is not None
 
 
-def test_unequal_iterations_are_refused():
+def test_unequal_iterations_are_refused() -> None:
     with pytest.raises(ValueError, match="unequal iterations"):
         answers(trials(1, m=7), trials(2, m=1))
 
 
-def test_first_runs_are_compared_where_they_are_known():
+def test_first_runs_are_compared_where_they_are_known() -> None:
     generator = np.random.default_rng(4)
     first = {
         "base": np.exp(generator.normal(0, 0.02, 12)),
@@ -134,7 +134,7 @@ def test_first_runs_are_compared_where_they_are_known():
     assert answers(trials(1), trials(2)).first is None
 
 
-def test_verdicts_can_be_withheld_and_figures_stay():
+def test_verdicts_can_be_withheld_and_figures_stay() -> None:
     found = answers(with_tail(trials(1, 20)), trials(2, 20))
     taken = withheld(found, "carry-over")
     assert {taken.typical.verdict, taken.total.verdict, taken.slow.verdict} == {Verdict.INCONCLUSIVE}
@@ -145,7 +145,7 @@ def test_verdicts_can_be_withheld_and_figures_stay():
 # --- slow runs ---
 
 
-def test_slow_runs_are_counted_against_the_cells_own_typical_run():
+def test_slow_runs_are_counted_against_the_cells_own_typical_run() -> None:
     values = np.ones((10, 5))
     values[0, 0], values[3, 1], values[3, 2] = 1.6, 2.5, 1.4
     found = cell_runs(7 * values)
@@ -159,7 +159,7 @@ def test_slow_runs_are_counted_against_the_cells_own_typical_run():
         cell_runs(np.full((3, 2), np.nan))
 
 
-def test_a_slow_trial_is_one_event_however_many_iterations_it_holds():
+def test_a_slow_trial_is_one_event_however_many_iterations_it_holds() -> None:
     whole = np.array([0.0, 0, 0, 7, 0, 0, 0, 7, 0, 0])
     scattered = np.array([1.0, 2, 1, 1, 2, 1, 2, 1, 1, 2])
     assert intraclass_correlation(whole, 7) == pytest.approx(1)
@@ -172,7 +172,7 @@ def test_a_slow_trial_is_one_event_however_many_iterations_it_holds():
     assert wide[1] - wide[0] > 2 * (narrow[1] - narrow[0])
 
 
-def test_the_interval_of_a_share_is_clopper_and_pearsons():
+def test_the_interval_of_a_share_is_clopper_and_pearsons() -> None:
     from scipy.stats import binomtest
 
     counts = np.array([1.0, 0, 0, 2, 0, 0, 0, 1, 0, 0])
@@ -183,7 +183,7 @@ def test_the_interval_of_a_share_is_clopper_and_pearsons():
     assert low < d < high
 
 
-def test_too_few_slow_trials_decide_nothing_and_are_worth_going_on_for():
+def test_too_few_slow_trials_decide_nothing_and_are_worth_going_on_for() -> None:
     cell = trials(1, 10)
     cell[2] *= 2
     cell[5, 3] *= 2
@@ -199,7 +199,7 @@ def test_too_few_slow_trials_decide_nothing_and_are_worth_going_on_for():
     assert not answers(once, trials(2, 10)).slow.unsettled
 
 
-def test_slow_runs_of_whole_machines_are_not_claimed_from_few_machines():
+def test_slow_runs_of_whole_machines_are_not_claimed_from_few_machines() -> None:
     """Three slow machines of 12 hold 21 slow iterations: Fisher's test on iterations would be sure."""
     cell = trials(1)
     cell[[1, 4, 9]] *= 2
@@ -209,14 +209,14 @@ def test_slow_runs_of_whole_machines_are_not_claimed_from_few_machines():
     assert found.verdict is Verdict.INCONCLUSIVE
 
 
-def test_cells_without_ratios_have_no_slow_runs():
+def test_cells_without_ratios_have_no_slow_runs() -> None:
     values = {"base": trials(1), "zero": np.zeros((12, 7)), "gone": np.full((12, 7), np.nan)}
     assert compare_slow(values, "base", better=Better.LOWER) == {}
     assert compare_slow(values, "base", better=Better.HIGHER) == {}
 
 
 @pytest.mark.parametrize("blocks", [3, 10, 20])
-def test_the_test_of_counts_is_the_sign_flip_test(blocks):
+def test_the_test_of_counts_is_the_sign_flip_test(blocks: int) -> None:
     generator = np.random.default_rng(blocks)
     for _ in range(50):
         excess = generator.integers(-3, 8, blocks)
@@ -225,13 +225,13 @@ def test_the_test_of_counts_is_the_sign_flip_test(blocks):
     assert counts_p(np.full(blocks, 7)) == 2.0 ** (1 - blocks)
 
 
-def test_slow_counts_leave_missing_trials_missing():
+def test_slow_counts_leave_missing_trials_missing() -> None:
     values = np.ones((3, 2))
     values[1] = np.nan
     assert np.isnan(slow_counts(values)).tolist() == [False, True, False]
 
 
-def test_the_interval_of_a_quantiles_ratio_holds_it():
+def test_the_interval_of_a_quantiles_ratio_holds_it() -> None:
     covered = 0
     for seed in range(200):
         cell, base = trials(2 * seed, 30, 3, 1.3, 0.05), trials(2 * seed + 1, 30, 3, 1.0, 0.05)
@@ -245,7 +245,7 @@ def test_the_interval_of_a_quantiles_ratio_holds_it():
 # --- total ---
 
 
-def test_fiellers_interval_is_where_the_t_test_does_not_reject():
+def test_fiellers_interval_is_where_the_t_test_does_not_reject() -> None:
     from scipy.stats import ttest_1samp
 
     generator = np.random.default_rng(1)
@@ -257,12 +257,12 @@ def test_fiellers_interval_is_where_the_t_test_does_not_reject():
     assert huge is None or math.isinf(huge[1])
 
 
-def test_a_baseline_that_may_be_nothing_has_no_interval():
+def test_a_baseline_that_may_be_nothing_has_no_interval() -> None:
     assert ratio_interval(np.array([1.0, 1.1]), np.array([0.01, 3.0])) is None
     assert ratio_interval(np.array([1.0]), np.array([1.0])) is None
 
 
-def test_totals_test_is_exact_and_equivalence_no_certainty():
+def test_totals_test_is_exact_and_equivalence_no_certainty() -> None:
     x = np.array([1.1, 1.2, 1.15, 1.3, 1.12, 1.18])
     assert total_p(x, np.ones(6)) == 2.0**-5
     assert total_equivalence_p(np.ones(6), np.ones(6), 0.03) == 2.0**-6
@@ -274,12 +274,12 @@ def test_totals_test_is_exact_and_equivalence_no_certainty():
 
 
 @pytest.mark.parametrize("trials_run", [1, 10, 59, 99])
-def test_the_largest_share_that_stays_unseen_with_five_percent(trials_run):
+def test_the_largest_share_that_stays_unseen_with_five_percent(trials_run: int) -> None:
     assert (1 - unseen_share(trials_run)) ** trials_run == pytest.approx(0.05)
     assert trials_to_see(unseen_share(trials_run)) == trials_run
 
 
-def test_what_could_not_be_seen_shrinks_with_the_trials():
+def test_what_could_not_be_seen_shrinks_with_the_trials() -> None:
     assert unseen_share(0) == 1
     assert with_unseen((0.9, 1.1), 10, 2.0) == pytest.approx((0.9 / 1.2589, 1.1 * 1.2589), rel=1e-4)
     assert with_unseen((0.9, 1.1), 10)[1] == pytest.approx(1.1 * (1 + 4 * 0.2589), rel=1e-4)
@@ -289,7 +289,7 @@ def test_what_could_not_be_seen_shrinks_with_the_trials():
         trials_to_see(0)
 
 
-def test_rare_iterations_and_rare_machines_are_two_things():
+def test_rare_iterations_and_rare_machines_are_two_things() -> None:
     each_by_chance = unseen(10, 7)
     assert each_by_chance.machines == pytest.approx(1 - 0.05**0.1)
     assert each_by_chance.iterations == pytest.approx(1 - 0.05 ** (1 / 70))

@@ -37,7 +37,7 @@ def found(seed: int, **options) -> dict:
     return {finding.name: finding for finding in order_effects(*run(seed, **options), "host", kind=KIND)}
 
 
-def test_what_a_guest_leaves_behind_is_found_and_allowed_for():
+def test_what_a_guest_leaves_behind_is_found_and_allowed_for() -> None:
     findings = [found(seed, carry=0.05, effect=0.1).get("carry-over") for seed in range(40)]
     severe = [finding for finding in findings if finding is not None and finding.severity is Severity.SEVERE]
     assert len(severe) >= 34
@@ -49,7 +49,7 @@ def test_what_a_guest_leaves_behind_is_found_and_allowed_for():
     assert "ratios are off by up to" in severe[0].message
 
 
-def test_what_a_guest_leaves_behind_does_not_make_a_large_ratio_doubtful():
+def test_what_a_guest_leaves_behind_does_not_make_a_large_ratio_doubtful() -> None:
     small = [found(seed, carry=0.05).get("carry-over") for seed in range(20)]
     large = [found(seed, carry=0.05, effect=2.0).get("carry-over") for seed in range(20)]
     assert sum("tcg" in finding.cells for finding in small if finding is not None) >= 17
@@ -58,23 +58,23 @@ def test_what_a_guest_leaves_behind_does_not_make_a_large_ratio_doubtful():
 
 
 @pytest.mark.parametrize("options", [{}, {"spikes": 0.1}, {"blocks": 8}])
-def test_sound_runs_are_seldom_warned_of(options):
+def test_sound_runs_are_seldom_warned_of(options) -> None:
     wrong = sum(bool(found(seed, **options)) for seed in range(200))
     assert wrong <= 9  # one in a hundred is two; more than nine would have a chance of .0001
 
 
-def test_a_slow_first_position_is_a_warning_and_no_bias():
+def test_a_slow_first_position_is_a_warning_and_no_bias() -> None:
     findings = [found(seed, at_first=0.05).get("position") for seed in range(20)]
     assert sum(finding is not None for finding in findings) >= 18
     assert {finding.severity for finding in findings if finding is not None} == {Severity.WARNING}
 
 
-def test_a_spike_hides_no_carry_over():
+def test_a_spike_hides_no_carry_over() -> None:
     hits = sum("carry-over" in found(seed, carry=0.06, spikes=0.05) for seed in range(40))
     assert hits >= 30
 
 
-def test_order_that_was_not_random_or_too_few_blocks_say_nothing():
+def test_order_that_was_not_random_or_too_few_blocks_say_nothing() -> None:
     values, positions = run(1, carry=0.05)
     fixed = {name: np.full(20, float(i)) for i, name in enumerate(CELLS)}
     assert order_effects(values, fixed, "host") == ()
@@ -82,14 +82,14 @@ def test_order_that_was_not_random_or_too_few_blocks_say_nothing():
     assert order_effects(few, {name: series[:3] for name, series in positions.items()}, "host") == ()
 
 
-def test_failed_trials_ran_all_the_same():
+def test_failed_trials_ran_all_the_same() -> None:
     values, positions = run(2, 40, carry=0.05)
     for name in CELLS:
         values[name][::7] = np.nan
     assert "carry-over" in {finding.name for finding in order_effects(values, positions, "host", kind=KIND)}
 
 
-def test_a_ratio_that_changes_in_the_course_of_the_run_is_found():
+def test_a_ratio_that_changes_in_the_course_of_the_run_is_found() -> None:
     noise = np.random.default_rng(1).normal(0, 0.01, 20)
     growing = noise + np.linspace(0, 0.1, 20)
     growing[4] = np.nan
@@ -102,12 +102,12 @@ def test_a_ratio_that_changes_in_the_course_of_the_run_is_found():
     assert trend(growing[:6], 0.03) is None
 
 
-def test_a_trend_is_seldom_seen_where_there_is_none():
+def test_a_trend_is_seldom_seen_where_there_is_none() -> None:
     d = np.random.default_rng(2).normal(0, 0.02, (1_000, 12))
     assert sum(trend(row, 0.03) is not None for row in d) <= 22
 
 
-def test_clocks_that_disagree():
+def test_clocks_that_disagree() -> None:
     host = [1.0, 2.0, 3.0]
     assert clock_disagreement(host, [1.001, 2.001, 3.0]) is None
     assert clock_disagreement(host, [0.98, 1.96, 2.94]).severity is Severity.WARNING

@@ -1,5 +1,7 @@
 """sysbench and fio in plans: options, what is scaled, which cells take which factors, and what is said at once."""
 
+from pathlib import Path
+
 import pytest
 
 from guestmark.core import registry as kinds
@@ -36,7 +38,7 @@ def cells_of(text, scale=1.0):
     return span(load(HEAD + text, "x.toml", scale=scale).shape).cells
 
 
-def test_a_test_ends_by_events_or_by_time():
+def test_a_test_ends_by_events_or_by_time() -> None:
     assert params(test="cpu")["options"]["time"] == "10"
     by_events = params(test="cpu", events=500)["options"]
     assert (by_events["events"], by_events["time"]) == ("500", "0")
@@ -60,12 +62,12 @@ def test_a_test_ends_by_events_or_by_time():
         ({"test": "cpu", "cpu_max_primes": 3}, "Extra inputs"),
     ],
 )
-def test_a_wrong_option_is_said(given, said):
+def test_a_wrong_option_is_said(given, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         params(**given)
 
 
-def test_sizes_are_whole_requests_in_every_file():
+def test_sizes_are_whole_requests_in_every_file() -> None:
     scaled = cell(test="fileio", file_total_size="123M")
     assert options_of(scaled)["file_total_size"] == "124M"
     large = cell(test="fileio", file_total_size="123M", factors={"file_block_size": "256K"})
@@ -74,7 +76,7 @@ def test_sizes_are_whole_requests_in_every_file():
     assert options_of(tiny)["file_total_size"] == "2M"
 
 
-def test_options_are_factors_of_their_own_test():
+def test_options_are_factors_of_their_own_test() -> None:
     cells = cells_of(
         'baseline = { platform = "host" }\n'
         '[factors]\nthreads = [1, 2]\nfile_test_mode = ["seqrd", "rndrw"]\nmount = "data=journal"\n'
@@ -92,7 +94,7 @@ def test_options_are_factors_of_their_own_test():
     assert of["image"]["host"] == of["image"]["uml"] == {"threads", "file_test_mode", "mount"}
 
 
-def test_what_is_scaled():
+def test_what_is_scaled() -> None:
     text = (
         'scale = ["time", "events", "file_total_size"]\n'
         '[workloads.cpu]\nkind = "sysbench"\nparams.test = "cpu"\nparams.events = 10000\n'
@@ -104,7 +106,7 @@ def test_what_is_scaled():
     assert (options["files"]["time"], options["files"]["file_total_size"]) == ("6", "124M")
 
 
-def test_the_built_in_plan_has_every_published_figure():
+def test_the_built_in_plan_has_every_published_figure() -> None:
     plan = load(library.builtin("sysbench"), "sysbench", scale=0.02)
     assert {figure.value for one in plan.published for figure in one.figures} == {
         35.30, 36.56, 17.80, 18.10, 1.8424, 1.5591, 1.8435, 2.1328, 0.5999, 0.7679,
@@ -118,7 +120,7 @@ def test_the_built_in_plan_has_every_published_figure():
 # --- said before anything starts
 
 
-def test_a_missing_sysbench_names_its_package(tmp_path):
+def test_a_missing_sysbench_names_its_package(tmp_path: Path) -> None:
     with pytest.raises(PlatformUnusableError, match="sysbench is not installed") as error:
         remarks(cell(test="cpu"), path=str(tmp_path))
     assert error.value.hint == "install the package sysbench"
@@ -132,7 +134,7 @@ def test_a_missing_sysbench_names_its_package(tmp_path):
     assert error.value.hint == "install the package fio"
 
 
-def test_files_larger_than_the_disk_are_refused():
+def test_files_larger_than_the_disk_are_refused() -> None:
     with pytest.raises(UsageError, match="the files need 2G, but its disk has 1G"):
         remarks(cell(test="fileio", factors={"size": "1G"}))
     assert cell(test="fileio").workload.params["disks"][0]["size"] == "3G"  # by itself it fits
@@ -140,12 +142,12 @@ def test_files_larger_than_the_disk_are_refused():
         remarks(cell("host", {"location": "/tmp"}, test="fileio", file_total_size="1P"))
 
 
-def test_files_need_a_filesystem():
+def test_files_need_a_filesystem() -> None:
     with pytest.raises(UsageError, match="its disk needs a filesystem"):
         remarks(cell(test="fileio", factors={"filesystem": "none"}))
 
 
-def test_a_set_smaller_than_memory_is_warned_of():
+def test_a_set_smaller_than_memory_is_warned_of() -> None:
     (said,) = remarks(cell(test="fileio", file_total_size="256M", factors={"memory": "512M"}))
     assert "smaller than the machine's memory (512M)" in said
     assert "the page cache is measured, not the disk" in said
@@ -156,7 +158,7 @@ def test_a_set_smaller_than_memory_is_warned_of():
     assert "O_DIRECT ends in the host's page cache" in cached
 
 
-def test_threads_above_processors_are_noted():
+def test_threads_above_processors_are_noted() -> None:
     assert remarks(cell(test="cpu", factors={"threads": "2"})) == ["uml: 2 threads share 1 processor"]
     assert not remarks(cell("tcg", {"threads": "2", "smp": "2"}, test="cpu"))
 
@@ -180,12 +182,12 @@ def test_threads_above_processors_are_noted():
         ("[a]\n", {"SIZE": "1M"}, r"values\.SIZE is not used"),
     ],
 )
-def test_a_job_file_that_cannot_be_run(job, values, said):
+def test_a_job_file_that_cannot_be_run(job: str, values, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         kinds.workload_kind("fio").checked({"job": job, "values": values})
 
 
-def test_a_job_file_is_kept_with_the_run(tmp_path):
+def test_a_job_file_is_kept_with_the_run(tmp_path: Path) -> None:
     path = tmp_path / "mine.fio"
     path.write_text("[a]\nrw=read\nsize=${SIZE}\nnumjobs=${THREADS}\nfilename=data\n")
     kind = kinds.workload_kind("fio")
@@ -199,7 +201,7 @@ def test_a_job_file_is_kept_with_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("release", ["debian12", "debian13"])
-def test_real_json_of_fio_is_read(release):
+def test_real_json_of_fio_is_read(release: str) -> None:
     text = ((GOLDEN / "fio") / f"{release}.json").read_text()
     report = fio_report.parse("note: a remark\n" + text)
     assert report.notes == ("note: a remark",)
@@ -223,7 +225,7 @@ def test_real_json_of_fio_is_read(release):
         ("{", "", "printed no JSON"),
     ],
 )
-def test_json_that_is_not_fios_is_an_error(old, new, said):
+def test_json_that_is_not_fios_is_an_error(old: str, new: str, said: str) -> None:
     text = ((GOLDEN / "fio") / "debian12.json").read_text()
     assert old in text
     with pytest.raises(WorkloadError, match=said):

@@ -19,7 +19,7 @@ def text(release, name):
 
 
 @pytest.mark.parametrize("path", OUTPUTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_number_that_is_printed_is_in_the_report(path):
+def test_every_number_that_is_printed_is_in_the_report(path) -> None:
     printed = path.read_text()
     report = parse(printed)
     numbers = [
@@ -40,7 +40,7 @@ def test_every_number_that_is_printed_is_in_the_report(path):
 
 
 @pytest.mark.parametrize("release", DEBIAN)
-def test_the_event_total_is_the_sum_over_threads(release):
+def test_the_event_total_is_the_sum_over_threads(release) -> None:
     report = parse(text(release, "cpu"))
     assert report.threads == 2
     assert report.event_total_s == pytest.approx(report.thread_time_avg_s * 2, abs=2e-4)
@@ -48,7 +48,7 @@ def test_the_event_total_is_the_sum_over_threads(release):
     assert report.files is report.memory is report.sql is None
 
 
-def test_figures_of_one_output():
+def test_figures_of_one_output() -> None:
     report = parse(text("debian12", "fileio-rndrw"))
     assert report.files is not None
     assert (report.files.reads_per_s, report.files.writes_per_s, report.files.fsyncs_per_s) == (
@@ -67,7 +67,7 @@ def test_figures_of_one_output():
 
 
 @pytest.mark.parametrize("release", DEBIAN)
-def test_what_a_test_does_not_do_is_not_there(release):
+def test_what_a_test_does_not_do_is_not_there(release) -> None:
     memory = parse(text(release, "memory-none")).memory
     assert memory is not None
     assert memory.operations == 16384
@@ -87,14 +87,14 @@ def test_what_a_test_does_not_do_is_not_there(release):
         ),
     ],
 )
-def test_what_sysbench_failed_with_is_the_reason(release, name, reason):
+def test_what_sysbench_failed_with_is_the_reason(release, name: str, reason: str) -> None:
     with pytest.raises(WorkloadError) as error:
         parse(text(release, name))
     assert error.value.message == reason
 
 
 @pytest.mark.parametrize("path", OUTPUTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_no_line_can_be_missing_doubled_or_another(path):
+def test_no_line_can_be_missing_doubled_or_another(path) -> None:
     lines = path.read_text().splitlines()
     start = next(at for at, line in enumerate(lines) if line == "Threads started!")
     for at in range(start, len(lines)):
@@ -109,7 +109,7 @@ def test_no_line_can_be_missing_doubled_or_another(path):
         assert re.match(r"line \d+ of sysbench's output is not ", error.value.message)
 
 
-def test_the_line_that_is_not_understood_is_shown():
+def test_the_line_that_is_not_understood_is_shown() -> None:
     newer = text("debian12", "fileio-rndrw").replace(
         "File operations:\n    reads/s:                      13643.16",
         "Throughput:\n         read:  IOPS=13643.16 213.17 MiB/s (223.52 MB/s)",
@@ -124,7 +124,7 @@ def test_the_line_that_is_not_understood_is_shown():
         parse("")
 
 
-def test_an_output_that_contradicts_itself_is_refused():
+def test_an_output_that_contradicts_itself_is_refused() -> None:
     good = text("debian12", "cpu")
     for old, new in (
         ("number of events:              500", "number of events:              501"),
