@@ -35,6 +35,7 @@ class Outputs:
     published: bool = False  # published figures beside the measured ones
     keep: bool = False  # disk images of trials that fail or are interrupted
     environment: bool = False  # what it was measured on
+    details: bool = False  # how the runs of each cell differ, whether or not that says more than the headline
     page: Callable[[StoredRun], Page] | None = (
         None  # on the terminal instead of the report, in files before it
     )
@@ -177,6 +178,7 @@ def show(stored: StoredRun, outputs: Outputs) -> None:
                 analysis=analysis,
                 published=outputs.published,
                 environment=outputs.environment,
+                details=outputs.details,
             )
 
 

@@ -103,6 +103,7 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         "trials": [_trial(trial) for trial in result.trials],
         "summary": {name: _summary(summary, metrics[name]) for name, summary in result.summary.items()},
         "vs_baseline": {name: _comparison(comparison) for name, comparison in result.comparison.items()},
+        "answers": _answers(result, workload),
     }
 
 
@@ -158,6 +159,35 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "equivalence_q": comparison.equivalence_q,
         "noise_floor": comparison.noise_floor,
     }
+
+
+def _answers(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
+    """Of the primary metric: typical run, total, slow runs and first run, and what may not have been seen."""
+    answers = result.answers
+    if answers is None:
+        return {}
+    found: dict[str, Any] = {"typical": _comparison(answers.typical)}
+    if answers.total is not None:
+        found["total"] = {**_comparison(answers.total), "unseen_ci": _interval(answers.total.unseen_ci)}
+    if answers.slow is not None:
+        slow = answers.slow
+        found["slow"] = {
+            "cell": to_plain(slow.cell),
+            "baseline": to_plain(slow.baseline),
+            "difference": slow.difference,
+            "ci": _interval(slow.ci),
+            "p95_ratio": slow.ratio,
+            "p95_ci": _interval(slow.ratio_ci),
+            "p": slow.p,
+            "q": slow.q,
+            "verdict": slow.verdict.value,
+            "reason": slow.reason,
+            "n": slow.n,
+        }
+        found["unseen"] = {"starts": slow.unseen.machines, "iterations": slow.unseen.iterations}
+    if answers.first is not None:
+        found["first"] = _comparison(answers.first)
+    return {workload.metrics[0].name: found}
 
 
 def _interval(ends: tuple[float, float] | None) -> list[float | None]:
