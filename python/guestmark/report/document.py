@@ -13,6 +13,7 @@ from guestmark.report.render import plain
 from guestmark.report.sections import environment, page
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
+from guestmark.stats.stopping import more_time
 from guestmark.stats.summary import Summary
 
 SCHEMA = "guestmark-result/1"
@@ -65,6 +66,7 @@ def result_document(
         ],
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
+        "more_time": _more_time(run, found),
         "unusable": to_plain(run.unusable),
         **environment.document(run),
         "report": plain.document(made or page(run, found)),
@@ -159,6 +161,12 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "equivalence_q": comparison.equivalence_q,
         "noise_floor": comparison.noise_floor,
     }
+
+
+def _more_time(run: StoredRun, analysis: Analysis) -> dict[str, Any] | None:
+    """What more blocks would buy where ratios are not known well enough; half-widths are of the log ratio."""
+    found = more_time(run.plan, analysis)
+    return None if found is None else {**to_plain(found), "blocks_in_all": analysis.blocks + found.blocks}
 
 
 def _answers(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:

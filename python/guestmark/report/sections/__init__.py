@@ -18,6 +18,7 @@ def page(
     Terminals leave out the published figures, the environment, and how the runs differ where that says no more than the
     typical run does, unless they are asked for.
     """
+    from guestmark.report.sections import more_time
     from guestmark.report.sections import published as publications
     from guestmark.report.sections.conclusion import conclusion
     from guestmark.report.sections.environment import section as surroundings
@@ -28,7 +29,7 @@ def page(
     ]
     if published and (nodes := publications.not_measured(analysis)):
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
-    if said := conclusion(analysis):
+    if said := [*conclusion(analysis), *more_time.nodes(analysis, run)]:
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
     if environment and (found := surroundings(run)) is not None:
         sections.append(Section(Part.ENVIRONMENT, "Measured on", (found,)))
