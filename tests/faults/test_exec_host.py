@@ -1,6 +1,7 @@
 """`guestmark exec` on the host, end to end: what it measures, and every way a command can fail."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -287,6 +288,44 @@ def test_a_complete_run_has_nothing_to_resume(guestmark: CommandLine) -> None:
     result = guestmark("resume", "last")
     assert result.status == 0
     assert "nothing is left to do" in result.stderr
+    assert "--blocks" in result.stderr
+
+
+def test_a_complete_run_goes_on_as_its_own_report_says(guestmark):
+    short = guestmark.measure("--on", "host,host", "--blocks", 3, "--seed", 4, "--", "true").document()
+    (command,) = re.findall(r"guestmark (resume \S+ --blocks 6)", guestmark("show", "last").stdout)
+    assert short["more_time"]["blocks"] == 3
+    result = guestmark(*command.split(), "--quiet", "--json", "-")
+    assert result.status == 0
+    longer = result.document()
+    assert longer["run"]["id"] == short["run"]["id"]
+    assert longer["run"]["blocks"] == 6
+    assert set(all_trials(short)) < set(all_trials(longer))
+    whole = guestmark.measure("--on", "host,host", "--blocks", 6, "--seed", 4, "--", "true").document()
+    assert all_trials(longer) == all_trials(whole)
+    assert longer["plan"]["context"]["extended"] == [{"after_blocks": 3, "blocks": 6}]
+    stopped = guestmark(
+        "resume", short["run"]["id"], "--precision", "0.01%", "--time-limit", "1s", "--json", "-"
+    )
+    assert stopped.document()["run"]["state"] == "stopped at the time limit"
+    assert stopped.document()["run"]["blocks"] > 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "telling"),
+    [
+        (["--blocks", "2"], "has 2 blocks already"),
+        (["--blocks", "4", "--precision", "1%"], "leave out --precision"),
+        (["--precision", "2"], "did you mean 2%"),
+        (["--time-limit", "0"], "--time-limit"),
+    ],
+)
+def test_a_complete_run_does_not_go_on_to_nowhere(guestmark, arguments, telling):
+    before = guestmark.measure("--blocks", 2, "--", "true").document()
+    result = guestmark("resume", "last", *arguments)
+    assert result.status == 2
+    assert telling in result.stderr
+    assert guestmark("show", "last", "--json", "-").document()["plan"] == before["plan"]
 
 
 @pytest.mark.parametrize(

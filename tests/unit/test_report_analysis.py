@@ -9,7 +9,9 @@ import pytest
 from guestmark.core.model import Cell, CellStatus, Measurement, TrialStatus
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
-from guestmark.stats import Verdict
+from guestmark.page.tables import Table
+from guestmark.report.sections.estimands import tables
+from guestmark.stats import Estimand, Verdict
 from guestmark.stats.analysis import analyse
 from tests.framework.runs import EXEC, MEMORY, constructed, host_uml_tcg, memory_sweep
 
@@ -113,6 +115,69 @@ def test_slow_runs_are_told_beside_an_equal_typical_run() -> None:
     assert answers.slow.baseline.slow == 0
     assert cells["host"].answers is None
     assert cells["host#2"].answers is None
+
+
+def with_first_runs(run: StoredRun, longer: dict[str, float]) -> StoredRun:
+    """Before each trial's iterations a warm-up, longer than its median by a factor that is the cell's own."""
+    trials = []
+    for trial in run.trials:
+        measurement = trial.measurements[0]
+        first = measurement.value * longer.get(trial.cell_id, 1.0)
+        warmup = Measurement(measurement.metric, first, (first,))
+        trials.append(replace(trial, warmups=(warmup,), run_s=(1.0,) * (1 + len(measurement.iterations))))
+    return replace(run, trials=tuple(trials))
+
+
+def test_first_runs_have_a_verdict_of_their_own() -> None:
+    run = with_first_runs(run_of_iterations(), {"uml": 1.8})
+    cells = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    answers = cells["uml"].answers
+    assert answers is not None
+    assert answers.first is not None
+    assert answers.typical.verdict is Verdict.NO_DIFFERENCE
+    assert answers.first.verdict is Verdict.SLOWER
+    assert answers.first.ratio == pytest.approx(1.8, rel=0.02)
+    assert answers.apart == (Estimand.FIRST,)
+
+
+def test_first_runs_that_version_0_1_did_not_keep_are_unknown() -> None:
+    run = with_first_runs(run_of_iterations(), {"uml": 1.8})
+    old = [replace(trial, warmups=(), run_s=()) for trial in run.trials]
+    answers = next(result.answers for result in analyse(run.plan, old).cells if result.cell.id == "uml")
+    assert answers is not None
+    assert answers.first is None
+    assert answers.apart == ()
+
+
+def shown(run: StoredRun, *, details: bool) -> list[Table]:
+    return tables(analyse(run.plan, run.trials).workloads[0], details=details)
+
+
+def test_how_runs_differ_is_shown_where_it_says_more_than_the_headline() -> None:
+    plain = with_first_runs(run_of_iterations(), {})
+    assert shown(plain, details=False) == []
+    assert [table.heading for table in shown(plain, details=True)] == [
+        "How the runs differ, against host", "Runs: wall, ms"
+    ]  # fmt: skip
+    for run in (with_first_runs(plain, {"uml": 1.8}), with_first_runs(run_of_iterations(tail=0.15), {})):
+        (table,) = shown(run, details=False)
+        (row,) = table.rows
+        assert [column.heading for column in table.columns] == [
+            "typical run", "total", "slow runs, points", "first run"
+        ]  # fmt: skip
+        marks = "".join(cell.pieces[-1].text for cell in row.cells)
+        assert marks in {"=??*", "=**="}
+        assert sum(len(cell.text) + 2 for cell in row.cells) + len("platform") <= 100
+
+
+def test_a_copy_that_was_asked_for_has_answers_and_is_never_slower() -> None:
+    run = with_first_runs(run_of_iterations(tail=0.3), {"host#2": 1.8})
+    cells = tuple(replace(cell, added=False) for cell in run.plan.cells if cell.id in {"host", "host#2"})
+    asked = replace(run.plan, cells=cells)
+    copy = next(result for result in analyse(asked, run.trials).cells if result.cell.id == "host#2").answers
+    assert copy is not None
+    assert copy.first is not None
+    assert (copy.first.verdict, copy.first.reason) == (Verdict.INCONCLUSIVE, "equal cells differ")
 
 
 def test_cells_with_unequal_iterations_have_a_typical_run_only() -> None:

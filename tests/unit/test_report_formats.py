@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.model import Measurement
 from guestmark.ledger import open_ledger
+from guestmark.ledger.model import StoredRun
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import columns, render, trial_rows, write
@@ -110,6 +112,98 @@ def test_csv_holds_every_measurement_and_every_failure() -> None:
     assert {row["baseline"] for row in rows} == {"true", "false"}
 
 
+def with_warmups(run: StoredRun, warm: float = 2.0) -> StoredRun:
+    """Each trial with two more iterations, and before them a warm-up that took `warm` times as long."""
+
+    def more(measurement: Measurement) -> Measurement:
+        return replace(measurement, iterations=tuple(measurement.value * each for each in (0.99, 1.0, 1.01)))
+
+    def before(measurement: Measurement) -> Measurement:
+        return Measurement(measurement.metric, warm * measurement.value, (warm * measurement.value,))
+
+    return replace(
+        run,
+        trials=tuple(
+            replace(
+                trial,
+                measurements=tuple(map(more, trial.measurements)),
+                warmups=tuple(map(before, trial.measurements)),
+                run_s=(1.0,) * 4,
+            )
+            for trial in run.trials
+        ),
+    )
+
+
+def test_every_single_run_is_in_the_ledger_and_in_every_export_of_figures(tmp_path: Path) -> None:
+    import polars
+
+    made = with_warmups(host_uml_tcg(blocks=7))
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        run_id = ledger.create_run(made.plan, made.environment, made.seed)
+        for trial in made.trials:
+            ledger.append(run_id, trial)
+        run = ledger.load_run(run_id)
+    wanted = {
+        (trial.cell_id, trial.block, measurement.metric.name): (
+            list(warmup.iterations),
+            list(measurement.iterations),
+        )
+        for trial in made.trials
+        for measurement, warmup in zip(trial.measurements, trial.warmups, strict=True)
+    }
+    document = strict(render(run, Format.JSON))
+    assert isinstance(document, dict)
+    in_json = {
+        (cell["id"], trial["block"], name): (trial["warmups"][name], values)
+        for cell in document["cells"] + document["null_cells"]
+        for trial in cell["trials"]
+        for name, values in trial["iterations"].items()
+    }
+    assert in_json == wanted
+    rows = csv.DictReader(io.StringIO(render(run, Format.CSV).decode()))
+    in_csv = {
+        (row["cell"], int(row["block"]), row["metric"]): tuple(
+            [float(value) for value in row[name].split()] for name in ("warmup_values", "iteration_values")
+        )
+        for row in rows
+    }
+    assert in_csv == wanted
+    frame = polars.read_parquet(io.BytesIO(render(run, Format.PARQUET)))
+    in_parquet = {
+        (row["cell"], row["block"], row["metric"]): (row["warmup_values"], row["iteration_values"])
+        for row in frame.rows(named=True)
+    }
+    assert in_parquet == wanted
+
+
+def test_the_four_answers_are_in_every_export() -> None:
+    run = with_warmups(host_uml_tcg())
+    document = strict(render(run, Format.JSON))
+    assert isinstance(document, dict)
+    tcg = next(cell for cell in document["cells"] if cell["id"] == "tcg")
+    answers = tcg["answers"]["wall_s"]
+    assert answers["typical"] == tcg["vs_baseline"]["wall_s"]
+    assert {name: answers[name]["verdict"] for name in ("total", "slow", "first")} == {
+        "total": "slower", "slow": "inconclusive", "first": "slower"
+    }  # fmt: skip
+    low, high = answers["total"]["ci"]
+    wide_low, wide_high = answers["total"]["unseen_ci"]
+    assert wide_low < low < answers["total"]["ratio"] < high < wide_high
+    assert answers["slow"]["cell"]["iterations"] == 36
+    assert answers["unseen"]["starts"] == pytest.approx(1 - 0.05 ** (1 / 12))
+    assert answers["unseen"]["iterations"] == pytest.approx(1 - 0.05 ** (1 / 36))
+    assert document["cells"][0]["answers"] == {}
+    row = next(row for row in trial_rows(run) if (row["cell"], row["metric"]) == ("tcg", "wall_s"))
+    assert (row["typical_ratio"], row["typical_verdict"]) == (answers["typical"]["ratio"], "slower")
+    assert [row["total_low"], row["total_high"]] == answers["total"]["ci"]
+    assert (row["slow_difference"], row["slow_verdict"]) == (answers["slow"]["difference"], "inconclusive")
+    assert (row["first_ratio"], row["first_verdict"]) == (answers["first"]["ratio"], "slower")
+    secondary = next(row for row in trial_rows(run) if (row["cell"], row["metric"]) == ("tcg", "user_s"))
+    assert secondary["typical_verdict"] == "slower"
+    assert secondary["total_verdict"] is None
+
+
 def test_csv_survives_any_command_line() -> None:
     label = "sh -c 'echo \"a,b\"\n; x'"
     run = renamed(host_uml_tcg(blocks=1), label)
@@ -138,7 +232,7 @@ def test_markdown_cannot_be_broken_out_of() -> None:
     text = render(renamed(host_uml_tcg(blocks=7), "a `b` | c\n\n# d <script>"), Format.MARKDOWN).decode()
     assert text.splitlines()[0] == "### `a 'b' ¦ c # d <script>`"
     bars = [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")]
-    assert set(bars) == {6, 8, 3}  # the result, the tables of metrics and trials, the environment
+    assert set(bars) == {6, 8, 3, 5, 9}  # result, metrics and trials, environment, how runs differ, the runs
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

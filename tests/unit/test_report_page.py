@@ -46,7 +46,7 @@ def flat(text: str) -> str:
 def terminal(run: StoredRun, width: int = 260) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
-    print_report(run, console, published=True, environment=True)
+    print_report(run, console, published=True, environment=True, details=True)
     return out.getvalue()
 
 

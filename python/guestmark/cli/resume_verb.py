@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from guestmark.cli import options
@@ -10,6 +12,16 @@ from guestmark.cli import options
 def command(
     run: options.Run,
     *,
+    blocks: Annotated[int | None, typer.Option(min=1, help="Go on until there are this many blocks.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="Go on until all ratios are known to this.")
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Go on for this time at the latest (default: as long as before)."
+        ),
+    ] = None,
     keep: options.Keep = False,
     json: options.Json = None,
     csv: options.Csv = None,
@@ -18,8 +30,19 @@ def command(
     ledger: options.Ledger = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Continue a run exactly where it stopped."""
+    """Continue a run exactly where it stopped, or take one further that is complete."""
     from guestmark.cli import session
+    from guestmark.core.errors import UsageError
+    from guestmark.core.units import parse_fraction
 
+    if blocks is not None and (precision or time_limit):
+        raise UsageError(
+            "--blocks says exactly how long to go on", hint="leave out --precision and --time-limit"
+        )
+    further = session.Further(
+        blocks,
+        options.value("--precision", parse_fraction, precision),
+        options.positive_duration("--time-limit", time_limit),
+    )
     outputs = session.Outputs(json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, keep=keep)
-    raise typer.Exit(session.resume(run, ledger, outputs))
+    raise typer.Exit(session.resume(run, ledger, outputs, further))

@@ -35,6 +35,7 @@ class Outputs:
     published: bool = False  # published figures beside the measured ones
     keep: bool = False  # disk images of trials that fail or are interrupted
     environment: bool = False  # what it was measured on
+    details: bool = False  # how the runs of each cell differ, whether or not that says more than the headline
     page: Callable[[StoredRun], Page] | None = (
         None  # on the terminal instead of the report, in files before it
     )
@@ -83,26 +84,68 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
         return _run(plan, ledger, run_id, outputs)
 
 
-def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
-    """Continues a stored run and returns the exit status."""
+@dataclass(frozen=True, slots=True)
+class Further:
+    """How much further a run is to go than it was made for; None: as it was."""
+
+    blocks: int | None = None
+    precision: float | None = None
+    time_limit_s: float | None = None
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """Those that were given."""
+        given = {"blocks": self.blocks, "precision": self.precision, "time_limit_s": self.time_limit_s}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Further) -> int:
+    """Continues a stored run, also beyond what it was made for, and returns the exit status."""
     from guestmark.experiment import preflight
     from guestmark.ledger import open_ledger
 
     outputs.check()
     with open_ledger(ledger_path) as ledger:
         stored = ledger.load_run(wanted)
-        if stored.state in {RunState.COMPLETE, RunState.STOPPED}:
-            _say(
-                f"run {stored.id} is already {stored.state.value}; nothing is left to do", outputs, loud=True
-            )
+        if stored.state in {RunState.COMPLETE, RunState.STOPPED} and not further.asked:
+            said = f"run {stored.id} is already {stored.state.value}; nothing is left to do"
+            _say(f"{said}\n  resume --blocks or --precision takes it further", outputs, loud=True)
             return _finish(ledger, stored.id, stored.state, outputs)
+        plan = _extended(stored, further)
         if ledger.is_claimed(stored.id):
             with ledger.claim(stored.id):  # raises, naming the owner
                 pass
-        ready = preflight.examine_again(stored.plan, stored.unusable, _prober(outputs))
-        ledger.add_environment(stored.id, _environment(stored.plan))
+        ready = preflight.examine_again(plan, stored.unusable, _prober(outputs))
+        if further.asked:
+            with ledger.claim(stored.id):
+                ledger.set_plan(stored.id, plan)
+        ledger.add_environment(stored.id, _environment(plan))
         _record_left_out(ledger, stored.id, ready.left_out, outputs)
-        return _run(stored.plan, ledger, stored.id, outputs)
+        return _run(plan, ledger, stored.id, outputs)
+
+
+def _extended(stored: StoredRun, further: Further) -> Plan:
+    """The run's plan for as long as it is to go on now; it keeps what was asked for and when."""
+    if not further.asked:
+        return stored.plan
+    from guestmark.stats.stopping import extended
+
+    done = len({trial.block for trial in stored.trials})
+    if further.blocks is not None and further.blocks <= done:
+        raise UsageError(
+            f"--blocks {further.blocks}: run {stored.id} has {done} blocks already",
+            hint=f"it is their number in all, e.g. --blocks {2 * done}",
+        )
+    policy = extended(
+        stored.plan.policy,
+        stored.trials,
+        blocks=further.blocks,
+        precision=further.precision,
+        time_limit_s=further.time_limit_s,
+    )
+    before = stored.plan.context.get("extended", ())
+    context = {**stored.plan.context, "extended": [*before, {"after_blocks": done, **further.asked}]}
+    return replace(stored.plan, policy=policy, context=context)
 
 
 def _environment(plan: Plan) -> dict[str, Any]:
@@ -177,6 +220,7 @@ def show(stored: StoredRun, outputs: Outputs) -> None:
                 analysis=analysis,
                 published=outputs.published,
                 environment=outputs.environment,
+                details=outputs.details,
             )
 
 

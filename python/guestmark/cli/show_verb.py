@@ -28,6 +28,10 @@ def command(
         bool,
         typer.Option("--environment", help="Show all that is known of the host and the guests, too."),
     ] = False,
+    details: Annotated[
+        bool,
+        typer.Option("--details", help="Show total, slow runs and first run of every cell, too."),
+    ] = False,
     published: options.Published = False,
     json: options.Json = None,
     csv: options.Csv = None,
@@ -43,7 +47,13 @@ def command(
     from guestmark.ledger import open_ledger
 
     outputs = Outputs(
-        json=json, csv=csv, markdown=markdown, html=html, published=published, environment=environment
+        json=json,
+        csv=csv,
+        markdown=markdown,
+        html=html,
+        published=published,
+        environment=environment,
+        details=details,
     )
     outputs.check()
     with open_ledger(ledger, writable=False) as opened:

@@ -135,6 +135,13 @@ class Ledger:
                 insert(table).values(run_id=run_id, platform=name, reason=entry.reason, hint=entry.hint)
             )
 
+    def set_plan(self, run_id: str, plan: Plan) -> None:
+        """Stores the plan anew, when a run is told to go on for longer than it was made for."""
+        statement = update(schema.runs).where(schema.runs.c.id == run_id).values(plan=codec.dump(plan))
+        with self._writing(f"storing the plan of run {run_id}") as connection:
+            if connection.execute(statement).rowcount == 0:
+                raise self._missing(connection, run_id)
+
     def set_run_state(self, run_id: str, state: RunState) -> None:
         """Stores the state of the run."""
         statement = update(schema.runs).where(schema.runs.c.id == run_id).values(state=RunState(state).value)

@@ -13,6 +13,7 @@ from guestmark.report.render import plain
 from guestmark.report.sections import environment, page
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
+from guestmark.stats.stopping import more_time
 from guestmark.stats.summary import Summary
 
 SCHEMA = "guestmark-result/1"
@@ -65,6 +66,7 @@ def result_document(
         ],
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
+        "more_time": _more_time(run, found),
         "unusable": to_plain(run.unusable),
         **environment.document(run),
         "report": plain.document(made or page(run, found)),
@@ -103,6 +105,7 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         "trials": [_trial(trial) for trial in result.trials],
         "summary": {name: _summary(summary, metrics[name]) for name, summary in result.summary.items()},
         "vs_baseline": {name: _comparison(comparison) for name, comparison in result.comparison.items()},
+        "answers": _answers(result, workload),
     }
 
 
@@ -158,6 +161,41 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "equivalence_q": comparison.equivalence_q,
         "noise_floor": comparison.noise_floor,
     }
+
+
+def _more_time(run: StoredRun, analysis: Analysis) -> dict[str, Any] | None:
+    """What more blocks would buy where ratios are not known well enough; half-widths are of the log ratio."""
+    found = more_time(run.plan, analysis)
+    return None if found is None else {**to_plain(found), "blocks_in_all": analysis.blocks + found.blocks}
+
+
+def _answers(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
+    """Of the primary metric: typical run, total, slow runs and first run, and what may not have been seen."""
+    answers = result.answers
+    if answers is None:
+        return {}
+    found: dict[str, Any] = {"typical": _comparison(answers.typical)}
+    if answers.total is not None:
+        found["total"] = {**_comparison(answers.total), "unseen_ci": _interval(answers.total.unseen_ci)}
+    if answers.slow is not None:
+        slow = answers.slow
+        found["slow"] = {
+            "cell": to_plain(slow.cell),
+            "baseline": to_plain(slow.baseline),
+            "difference": slow.difference,
+            "ci": _interval(slow.ci),
+            "p95_ratio": slow.ratio,
+            "p95_ci": _interval(slow.ratio_ci),
+            "p": slow.p,
+            "q": slow.q,
+            "verdict": slow.verdict.value,
+            "reason": slow.reason,
+            "n": slow.n,
+        }
+        found["unseen"] = {"starts": slow.unseen.machines, "iterations": slow.unseen.iterations}
+    if answers.first is not None:
+        found["first"] = _comparison(answers.first)
+    return {workload.metrics[0].name: found}
 
 
 def _interval(ends: tuple[float, float] | None) -> list[float | None]:

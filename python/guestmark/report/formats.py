@@ -1,8 +1,8 @@
 """Runs as files: JSON, CSV, Parquet, Markdown, HTML.
 
 JSON is the whole result document. CSV and Parquet are the raw figures in long form, one row for each trial
-and metric (failed trials have one row without a metric), as every data tool likes to read them. Markdown and HTML are
-the report as people read it.
+and metric (failed trials have one row without a metric), as every data tool likes to read them, with every single run;
+each row also holds what its cell's metric came to. Markdown and HTML are the report as people read it.
 """
 
 import csv
@@ -16,17 +16,29 @@ from pathlib import Path
 from typing import Any
 
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.model import Trial
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Section
 from guestmark.page.text import escaped_in_json
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
-from guestmark.stats.analysis import Analysis, analyse
+from guestmark.stats.analysis import Analysis, CellResult, analyse
+from guestmark.stats.compare import Estimand, Verdict
 
 COLUMNS = (
     "run", "workload", "cell", "platform", "baseline", "null_of", "block", "order", "status", "reason",
     "metric", "unit", "better", "value", "iterations", "started_at", "duration_s",
 )  # fmt: skip
+RUNS = ("warmup_values", "iteration_values")  # every single run, in order; in CSV separated by spaces
+_ANSWERED = {
+    Estimand.TYPICAL: "ratio",
+    Estimand.TOTAL: "ratio",
+    Estimand.SLOW: "difference",
+    Estimand.FIRST: "ratio",
+}
+ANSWERS = tuple(
+    f"{each}_{end}" for each, what in _ANSWERED.items() for end in (what, "low", "high", "verdict")
+)
 FACTOR = "factor_"  # prefix of the columns of factors, which follow `platform`
 
 
@@ -35,13 +47,13 @@ def render(
 ) -> bytes:
     """The run in this format; text is UTF-8 and ends with a line feed. Pages begin with the sections `first`."""
     form = Format(form)
+    found = analysis or analyse(run.plan, run.trials, run.unusable)
     if form is Format.CSV:
-        return _csv(run).encode()
+        return _csv(run, found).encode()
     if form is Format.PARQUET:
-        return _parquet(run)
+        return _parquet(run, found)
     from guestmark.report.sections import page
 
-    found = analysis or analyse(run.plan, run.trials, run.unusable)
     made = page(run, found)
     made = replace(made, sections=(*first, *made.sections))
     if form is Format.MARKDOWN:
@@ -92,17 +104,24 @@ def _umask() -> int:
     return mask
 
 
-def trial_rows(run: StoredRun) -> list[dict[str, Any]]:
+def trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[dict[str, Any]]:
     """The long form: one dict a trial and metric, with the columns `columns(run)`; missing values
     are None.
     """
+    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    came_to = {
+        (result.cell.id, metric.name): _came_to(result, metric.name, primary=metric == workload.metrics[0])
+        for workload in found.workloads
+        for result in workload.cells
+        for metric in workload.metrics
+    }
     cells = {cell.id: cell for cell in run.plan.cells}
     rows = []
     for trial in run.trials:
         cell = cells.get(trial.cell_id)
         if cell is None:
             continue
-        common = {
+        common: dict[str, Any] = {
             "run": run.id,
             "workload": cell.workload.label or cell.workload.name,
             "cell": cell.id,
@@ -127,40 +146,77 @@ def trial_rows(run: StoredRun) -> list[dict[str, Any]]:
                 "better": measurement.metric.better.value,
                 "value": measurement.value,
                 "iterations": len(measurement.iterations),
+                "warmup_values": _warmups(trial, measurement.metric.name),
+                "iteration_values": list(measurement.iterations),
             }
+            | came_to.get((cell.id, measurement.metric.name), {})
             for measurement in trial.measurements
         ]
     names = columns(run)
     return [{name: clean(row.get(name)) for name in names} for row in rows]
 
 
+def _warmups(trial: Trial, metric: str) -> list[float]:
+    return next((list(each.iterations) for each in trial.warmups if each.metric.name == metric), [])
+
+
+def _came_to(result: CellResult, metric: str, *, primary: bool) -> dict[str, Any]:
+    """The typical run's ratio, interval and verdict of a cell; of the primary metric all that is asked of it."""
+    typical = result.comparison.get(metric)
+    answers = result.answers if primary else None
+    ratios = {Estimand.TYPICAL: typical}
+    row: dict[str, Any] = {}
+    if answers is not None:
+        ratios |= {Estimand.TOTAL: answers.total, Estimand.FIRST: answers.first}
+        if (slow := answers.slow) is not None:
+            row |= _columns_of(Estimand.SLOW, slow.difference, slow.ci, slow.verdict)
+    for estimand, comparison in ratios.items():
+        if comparison is not None:
+            row |= _columns_of(estimand, comparison.ratio, comparison.ci, comparison.verdict)
+    return row
+
+
+def _columns_of(
+    estimand: Estimand, value: float | None, ci: tuple[float, float] | None, verdict: Verdict
+) -> dict[str, Any]:
+    low, high = ci or (None, None)
+    names = (name for name in ANSWERS if name.startswith(f"{estimand}_"))
+    return dict(zip(names, (value, low, high, verdict.value), strict=True))
+
+
 def columns(run: StoredRun) -> list[str]:
     """Names of the long form's columns, in order."""
     at = COLUMNS.index("platform") + 1
-    return [*COLUMNS[:at], *(FACTOR + name for name in _factors(run)), *COLUMNS[at:]]
+    return [*COLUMNS[:at], *(FACTOR + name for name in _factors(run)), *COLUMNS[at:], *RUNS, *ANSWERS]
 
 
 def _factors(run: StoredRun) -> list[str]:
     return list(dict.fromkeys(name for cell in run.plan.cells for name in cell.factors))
 
 
-def _csv(run: StoredRun) -> str:
+def _csv(run: StoredRun, analysis: Analysis) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns(run), lineterminator="\n")
     writer.writeheader()
-    for row in trial_rows(run):
-        writer.writerow(
-            {name: str(value).lower() if isinstance(value, bool) else value for name, value in row.items()}
-        )
+    for row in trial_rows(run, analysis):
+        writer.writerow({name: _in_csv(value) for name, value in row.items()})
     return out.getvalue()
 
 
-def _parquet(run: StoredRun) -> bytes:
+def _in_csv(value: Any) -> Any:
+    if isinstance(value, list):
+        return " ".join("" if number is None else repr(number) for number in value)
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _parquet(run: StoredRun, analysis: Analysis) -> bytes:
     import polars
 
     kinds: dict[str, Any] = dict.fromkeys(columns(run), polars.String)
     kinds |= dict.fromkeys(("block", "order", "iterations"), polars.Int64)
     kinds |= {"baseline": polars.Boolean, "value": polars.Float64, "duration_s": polars.Float64}
+    kinds |= dict.fromkeys(RUNS, polars.List(polars.Float64))
+    kinds |= dict.fromkeys((name for name in ANSWERS if not name.endswith("verdict")), polars.Float64)
     out = io.BytesIO()
-    polars.DataFrame(trial_rows(run), schema=kinds).write_parquet(out)
+    polars.DataFrame(trial_rows(run, analysis), schema=kinds).write_parquet(out)
     return out.getvalue()

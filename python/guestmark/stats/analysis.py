@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.model import Cell, CellStatus, LeftOut, Metric, Plan, Trial, TrialStatus, WorkloadSpec
+from guestmark.stats import estimands
 from guestmark.stats.compare import (
     Comparison,
     Table,
-    Verdict,
     compare_table,
     compare_tables,
     downgraded,
@@ -23,7 +23,7 @@ from guestmark.stats.compare import (
 )
 from guestmark.stats.noise import THRESHOLDS, flag_blocks
 from guestmark.stats.summary import Summary, summarise
-from guestmark.stats.trials import Answers, compare_trials, withheld
+from guestmark.stats.trials import Answers, withheld
 from guestmark.stats.validity import ALPHA, Finding, Severity, order_effects, trend
 
 Array = NDArray[np.float64]
@@ -43,9 +43,7 @@ class CellResult:
     trials: tuple[Trial, ...]  # in block order
     summary: Mapping[str, Summary]
     comparison: Mapping[str, Comparison]
-    answers: Answers | None = (
-        None  # of the primary metric; None for the baseline, null cells, unequal iterations
-    )
+    answers: Answers | None = None  # of the primary metric; None for the baseline and for unequal iterations
 
     @property
     def null_differs(self) -> tuple[str, ...]:
@@ -194,7 +192,7 @@ def _workload(
                 continue
             pair = {cell.null_of: values[cell.null_of], cell.id: values[cell.id]}
             null = compare_table(pair, cell.null_of, better=metric.better, margin=plan.policy.margin)[cell.id]
-            comparisons[cell.id][metric.name] = _null_verdict(null)
+            comparisons[cell.id][metric.name] = estimands.of_equals(null)
             suspicious |= null_differs(null)
         if suspicious:
             taken_back[metric.name] = "a null comparison differs"
@@ -210,12 +208,17 @@ def _workload(
             name: withheld(answer, reason)
             if (reason := taken_back.get(primary.name) or spoilt.get(name))
             else answer
-            for name, answer in _answers(plan, cells, by_cell, row, primary).items()
+            for name, answer in estimands.answers(plan, cells, by_cell, row, primary).items()
         }
     for name, found in _compared(tables, measured[:1]).items():
         for cell_id, comparison in found.items():
             reason = taken_back.get(name) or (spoilt.get(cell_id) if name == primary.name else None)
             comparisons[cell_id][name] = downgraded(comparison, reason) if reason else comparison
+    # The typical run is asked once: the headline also counts the first block's single iterations.
+    answers = {
+        name: replace(answer, typical=comparisons[name].get(measured[0].name, answer.typical))
+        for name, answer in answers.items()
+    }
     results = tuple(
         CellResult(
             cell,
@@ -228,13 +231,6 @@ def _workload(
         for cell in cells
     )
     return WorkloadResult(cells[0].workload, tuple(metrics), results, floors, tuple(taken_back), findings)
-
-
-def _null_verdict(null: Comparison) -> Comparison:
-    """A null comparison is never faster or slower: it is the same thing twice."""
-    if null.verdict not in {Verdict.FASTER, Verdict.SLOWER}:
-        return null
-    return downgraded(null, "equal cells differ" if null_differs(null) else "equal cells, within chance")
 
 
 def _table(
@@ -265,52 +261,6 @@ def _compared(
     return compare_tables({name: table for name, table in present.items() if name in first}) | compare_tables(
         {name: table for name, table in present.items() if name not in first}
     )
-
-
-def _answers(
-    plan: Plan,
-    cells: Sequence[Cell],
-    by_cell: Mapping[str, Sequence[Trial]],
-    row: Mapping[int, int],
-    metric: Metric,
-) -> dict[str, Answers]:
-    """Typical run, total and slow runs of one metric; nothing where trials hold unequal numbers of iterations."""
-    matrices = {cell.id: _iterations(metric.name, by_cell[cell.id], row) for cell in cells}
-    held = {name: matrix for name, matrix in matrices.items() if matrix is not None}
-    baseline = next((cell.id for cell in cells if cell.baseline), None)
-    if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
-        return {}
-    pairs = [(cell.id, cell.null_of) for cell in cells if cell.null_of in held and cell.id in held]
-    return compare_trials(
-        held,
-        baseline,
-        better=metric.better,
-        margin=plan.policy.margin,
-        null_pairs=[(copy, of) for copy, of in pairs if of is not None],
-    )
-
-
-def _iterations(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
-    """Raw iterations of a metric, shape (K, m), NaN for trials without; None if there are none.
-
-    m is what most trials hold. Those of the first block, from which it was chosen, may hold less: their rows are NaN.
-    """
-    found = {
-        row[trial.block]: measurement.iterations
-        for trial in trials
-        if trial.status is TrialStatus.OK
-        for measurement in trial.measurements
-        if measurement.metric.name == name
-    }
-    lengths = Counter(len(series) for series in found.values() if series)
-    if not lengths:
-        return None
-    length, _ = max(lengths.items(), key=lambda counted: (counted[1], counted[0]))
-    matrix = np.full((len(row), length), np.nan)
-    for block, series in found.items():
-        if len(series) == length and np.isfinite(series).all():
-            matrix[block] = series
-    return matrix
 
 
 def _findings(

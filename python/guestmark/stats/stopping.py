@@ -1,14 +1,14 @@
 """When a run is done: on precision or at its limits, never on significance."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from guestmark.core.model import CellStatus, Plan, RunState, Trial, TrialStatus
+from guestmark.core.model import CellStatus, Plan, Policy, RunState, Trial, TrialStatus
 
 if TYPE_CHECKING:
     from guestmark.stats import Comparison
-    from guestmark.stats.analysis import Analysis, CellResult
+    from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 
 
 GIVE_UP_AFTER = 3  # failures of a cell that never succeeded
@@ -104,4 +104,89 @@ def given_up(cell_trials: Sequence[Trial]) -> bool:
     """
     return len(cell_trials) >= GIVE_UP_AFTER and all(
         trial.status is TrialStatus.FAILED for trial in cell_trials
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """How well a cell's ratio is known, as the half-width of its log, now and after more blocks."""
+
+    cell: str
+    half_width: float
+    then: float
+
+
+@dataclass(frozen=True, slots=True)
+class MoreTime:
+    """What `blocks` more blocks, of about `seconds` in all, would buy the cells that are not known well enough."""
+
+    blocks: int
+    seconds: float
+    cells: tuple[Prospect, ...]
+
+
+def more_time(plan: Plan, analysis: "Analysis") -> MoreTime | None:
+    """What going on would buy; None when every ratio is as precise as asked for and every verdict is given.
+
+    As many blocks as the precision needs, but no more than there are already: a forecast further ahead is a guess.
+    Verdicts that were taken back need another host or order, not more blocks.
+    """
+    from guestmark.stats import blocks_needed, half_width, precise_enough, predicted_half_width
+
+    precision = plan.policy.precision
+    more, lacking = 0, []
+    for workload in analysis.workloads:
+        for cell, comparison in _lacking(workload, precision):
+            needed = blocks_needed(comparison, precision)
+            precise = precise_enough(comparison, precision)
+            wanted = comparison.n if precise or needed is None else needed - comparison.n
+            more = max(more, min(max(wanted, 1), comparison.n))
+            lacking.append((cell, comparison))
+    found = []
+    for cell, comparison in lacking:
+        then = predicted_half_width(comparison, more)
+        if comparison.ci is not None and then is not None:
+            found.append(Prospect(cell, half_width(comparison.ci), then))
+    trials = [trial for result in analysis.cells for trial in result.trials]
+    return MoreTime(more, more * block_cost(trials), tuple(found)) if found else None
+
+
+def _lacking(workload: "WorkloadResult", precision: float) -> Iterator[tuple[str, "Comparison"]]:
+    """The cells whose ratio more blocks could make better known, with their comparison in the primary metric."""
+    from guestmark.stats import Severity, Verdict, precise_enough
+
+    if not workload.metrics or workload.metrics[0].name in workload.downgraded:
+        return
+    severe = [finding for finding in workload.findings if finding.severity is Severity.SEVERE]
+    spoilt = {cell for finding in severe for cell in finding.cells}
+    for result in workload.shown:
+        comparison = result.comparison.get(workload.metrics[0].name)
+        if comparison is None or comparison.n < 2 or comparison.ci is None or result.cell.id in spoilt:
+            continue
+        undecided = comparison.verdict is Verdict.INCONCLUSIVE
+        if undecided or not precise_enough(comparison, precision):
+            yield result.cell.id, comparison
+
+
+def extended(
+    policy: Policy,
+    trials: Sequence[Trial],
+    *,
+    blocks: int | None = None,
+    precision: float | None = None,
+    time_limit_s: float | None = None,
+) -> Policy:
+    """The policy of a run that goes on although it had stopped.
+
+    Until it has `blocks` blocks in all; otherwise until `precision` (None: as before) is reached. The time limit, None
+    for that of the policy, is for what is still to come.
+    """
+    used = sum(trial.duration_s for trial in trials)
+    done = len({trial.block for trial in trials})
+    return replace(
+        policy,
+        blocks=blocks,
+        precision=policy.precision if precision is None else precision,
+        time_limit_s=used + (policy.time_limit_s if time_limit_s is None else time_limit_s),
+        max_blocks=done + policy.max_blocks,
     )

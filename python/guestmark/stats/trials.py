@@ -22,12 +22,14 @@ from guestmark.stats.tails import (
     SHARE_MARGIN,
     TAIL_BLOCKS,
     CellRuns,
+    Unseen,
     as_costs,
     cell_runs,
     counts_p,
     quantile_ratio,
     share_difference,
     slow_counts,
+    unseen,
 )
 from guestmark.stats.total import trials_to_see
 
@@ -40,7 +42,8 @@ class SlowComparison:
 
     `difference` is the cell's share of slow iterations minus the baseline's, with its interval `ci`; `ratio` is that of
     the 95th percentiles with `ratio_ci` (None: no end within these blocks). `p` is of the exact test that slow
-    iterations fall on both cells of a block alike, `q` the same adjusted over the cells.
+    iterations fall on both cells of a block alike, `q` the same adjusted over the cells. `unseen` says how rare an
+    event may have been to escape the cell altogether.
     """
 
     n: int
@@ -54,6 +57,7 @@ class SlowComparison:
     q: float
     verdict: Verdict  # slower: more slow runs; faster: fewer
     reason: str
+    unseen: Unseen
 
     @property
     def unsettled(self) -> bool:
@@ -70,6 +74,32 @@ class Answers:
     total: Comparison | None = None
     slow: SlowComparison | None = None
     first: Comparison | None = None
+
+    @property
+    def apart(self) -> tuple[Estimand, ...]:
+        """The questions whose answers say more than that about the typical run.
+
+        Slow runs that are more or fewer; a total that differs otherwise than the typical run, or by another amount, or
+        that cannot be called where the typical run is; a first run with another verdict of its own.
+        """
+        typical = self.typical.verdict
+        undecided = Verdict.INCONCLUSIVE
+        claimed = typical in (Verdict.FASTER, Verdict.SLOWER)
+        found = []
+        if self.total and (
+            (self.total.verdict is not typical and (claimed or self.total.verdict is not undecided))
+            or _disjoint(self.total.ci, self.typical.ci)
+        ):
+            found.append(Estimand.TOTAL)
+        if self.slow and self.slow.verdict in (Verdict.FASTER, Verdict.SLOWER):
+            found.append(Estimand.SLOW)
+        if self.first and self.first.verdict not in (typical, undecided):
+            found.append(Estimand.FIRST)
+        return tuple(found)
+
+
+def _disjoint(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+    return one is not None and other is not None and (one[1] < other[0] or other[1] < one[0])
 
 
 def compare_trials(
@@ -152,9 +182,10 @@ def compare_slow(
         ratio, ratio_ci = quantile_ratio(x, y)
         if rate:
             ratio, ratio_ci = 1 / ratio, (1 / ratio_ci[1], 1 / ratio_ci[0]) if ratio_ci else None
+        runs = cell_runs(array[both], better)
         slow = SlowComparison(
             n=x.shape[0],
-            cell=cell_runs(array[both], better),
+            cell=runs,
             baseline=cell_runs(iterations[baseline][both], better),
             difference=difference,
             ci=ci,
@@ -164,6 +195,7 @@ def compare_slow(
             q=1.0,
             verdict=Verdict.INCONCLUSIVE,
             reason="",
+            unseen=unseen(x.shape[0], x.shape[1], runs.correlation or 0.0),
         )
         found[name] = (slow, narrow)
     adjusted = adjust(np.array([slow.p for slow, _ in found.values()]))

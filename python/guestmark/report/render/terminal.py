@@ -65,12 +65,14 @@ def print_report(
     analysis: Analysis | None = None,
     published: bool = False,
     environment: bool = False,
+    details: bool = False,
 ) -> None:
-    """Prints everything about a run as wide as the console is."""
+    """Prints a run as wide as the console is; what is left out unless asked for, see `sections.page`."""
     from guestmark.report.sections import page
 
     found = analysis or analyse(run.plan, run.trials, run.unusable)
-    print_page(page(run, found, published=published, environment=environment), console)
+    made = page(run, found, published=published, environment=environment, details=details)
+    print_page(made, console)
 
 
 def print_page(page: Page, console: Console | None = None) -> None:

@@ -5,20 +5,31 @@ from guestmark.page.nodes import Node, Page, Part, Section
 from guestmark.stats.analysis import Analysis, WorkloadResult
 
 
-def page(run: StoredRun, analysis: Analysis, *, published: bool = True, environment: bool = True) -> Page:
+def page(
+    run: StoredRun,
+    analysis: Analysis,
+    *,
+    published: bool = True,
+    environment: bool = True,
+    details: bool = True,
+) -> Page:
     """Everything about a run: the results of each workload, published figures, conclusion, environment, small print.
 
-    Terminals leave out the published figures and the environment unless they are asked for.
+    Terminals leave out the published figures, the environment, and how the runs differ where that says no more than the
+    typical run does, unless they are asked for.
     """
+    from guestmark.report.sections import more_time
     from guestmark.report.sections import published as publications
     from guestmark.report.sections.conclusion import conclusion
     from guestmark.report.sections.environment import section as surroundings
     from guestmark.report.sections.footer import footer
 
-    sections = [_workload(workload, run, published=published) for workload in analysis.workloads]
+    sections = [
+        _workload(workload, run, published=published, details=details) for workload in analysis.workloads
+    ]
     if published and (nodes := publications.not_measured(analysis)):
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
-    if said := conclusion(analysis):
+    if said := [*conclusion(analysis), *more_time.nodes(analysis, run)]:
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
     if environment and (found := surroundings(run)) is not None:
         sections.append(Section(Part.ENVIRONMENT, "Measured on", (found,)))
@@ -37,13 +48,14 @@ def live(workload: WorkloadResult) -> Section:
     return Section(Part.WORKLOAD, workload.title, nodes, everywhere(workload), key(workload))
 
 
-def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool) -> Section:
+def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool, details: bool) -> Section:
     from guestmark.page.names import everywhere, key
-    from guestmark.report.sections import explanations, metrics, results, trials, troubles
+    from guestmark.report.sections import estimands, explanations, metrics, results, trials, troubles
     from guestmark.report.sections import published as publications
     from guestmark.report.sections.by_workload import of_kind
 
-    nodes: list[Node] = [*results.sections(workload, run), *of_kind(workload, run)]
+    nodes: list[Node] = [*results.sections(workload, run), *estimands.tables(workload, details=details)]
+    nodes += of_kind(workload, run)
     if published:
         nodes += publications.sections(workload, run)
     nodes += troubles.lines(workload)

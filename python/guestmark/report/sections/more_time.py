@@ -1,0 +1,39 @@
+"""What more time would buy, and the command that spends it."""
+
+from guestmark.core.model import RunState
+from guestmark.core.units import format_duration
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.nodes import Command, Node, Paragraph
+from guestmark.page.text import line
+from guestmark.stats.analysis import Analysis
+from guestmark.stats.stopping import more_time
+
+_NAMED = 4  # cells named one by one; of more, the one that is known worst speaks for all
+
+
+def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
+    """Of a run that has ended: how well its ratios are known, and how well after more blocks. Empty if well enough."""
+    found = more_time(analysis.plan, analysis)
+    if found is None or not run.id or run.state not in {RunState.COMPLETE, RunState.STOPPED}:
+        return []
+    cells = found.cells
+    if len(cells) > _NAMED:
+        cells = (max(cells, key=lambda cell: cell.half_width),)
+    now = ", ".join(f"{cell.cell}: ±{figures.percent(cell.half_width)}" for cell in cells)
+    then = ", ".join(f"±{figures.percent(cell.then)}" for cell in cells)
+    others = f" (the least known of {len(found.cells)})" if len(found.cells) > len(cells) else ""
+    blocks = f"{found.blocks} more block{'s' if found.blocks != 1 else ''}"
+    return [
+        Paragraph(
+            line(
+                f"{now} now{others}; {blocks} (about {format_duration(found.seconds)}) would give about {then}"
+            )
+        ),
+        Command("For that", command(run, analysis.blocks + found.blocks)),
+    ]
+
+
+def command(run: StoredRun, blocks: int) -> str:
+    """The command that takes a run on to this many blocks in all."""
+    return f"guestmark resume {run.id} --blocks {blocks}"

@@ -1,0 +1,121 @@
+"""The four answers about each cell of a workload, from all the runs that its trials hold.
+
+A trial's first run on its fresh machine is kept, whether it was a warm-up or measured; the others of the warm-up are
+kept with the trial, too, and decide nothing.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guestmark.core.model import Cell, Metric, Plan, Trial, TrialStatus
+from guestmark.stats.compare import Comparison, Verdict, downgraded, null_differs
+from guestmark.stats.trials import Answers, compare_trials
+
+Array = NDArray[np.float64]
+_DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
+
+
+def answers(
+    plan: Plan,
+    cells: Sequence[Cell],
+    by_cell: Mapping[str, Sequence[Trial]],
+    row: Mapping[int, int],
+    metric: Metric,
+) -> dict[str, Answers]:
+    """Typical run, total, slow runs and first run of one metric, by cell; nothing where iterations are unequal.
+
+    `row` says which row of the arrays a block is. Null copies that were asked for are compared with the cell they copy,
+    and are never faster or slower.
+    """
+    matrices = {cell.id: iterations(metric.name, by_cell[cell.id], row) for cell in cells}
+    held = {name: matrix for name, matrix in matrices.items() if matrix is not None}
+    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
+        return {}
+    found = {cell.id: first_runs(metric.name, by_cell[cell.id], row) for cell in cells if cell.id in held}
+    first = {name: runs for name, runs in found.items() if runs is not None}
+    pairs = [(cell.id, cell.null_of) for cell in cells if cell.null_of in held and cell.id in held]
+    copies = [(copy, of) for copy, of in pairs if of is not None]
+    margin = plan.policy.margin
+    answered = compare_trials(
+        held, baseline, better=metric.better, margin=margin, null_pairs=copies, first=first
+    )
+    added = {cell.id for cell in cells if cell.added}
+    for copy, of in copies:
+        if copy not in added:
+            both = {of: held[of], copy: held[copy]}
+            both_first = {name: first[name] for name in both if name in first}
+            alone = compare_trials(both, of, better=metric.better, margin=margin, first=both_first)
+            answered[copy] = _of_copy(alone[copy])
+    return answered
+
+
+def _of_copy(answer: Answers) -> Answers:
+    slow = answer.slow
+    if slow is not None and slow.verdict in _DIFFERENT:
+        slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason="equal cells, within chance")
+    return Answers(
+        of_equals(answer.typical),
+        of_equals(answer.total) if answer.total else None,
+        slow,
+        of_equals(answer.first) if answer.first else None,
+    )
+
+
+def of_equals(null: Comparison) -> Comparison:
+    """Return a null comparison with its verdict: never faster or slower, as it is the same thing twice."""
+    if null.verdict not in _DIFFERENT:
+        return null
+    return downgraded(null, "equal cells differ" if null_differs(null) else "equal cells, within chance")
+
+
+def iterations(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
+    """Return the raw iterations of a metric, shape (K, m), NaN for trials without; None if there are none.
+
+    m is what most trials hold. Those of the first block, from which it was chosen, may hold less: their rows are NaN.
+    """
+    found = {
+        row[trial.block]: measurement.iterations
+        for trial in trials
+        if trial.status is TrialStatus.OK
+        for measurement in trial.measurements
+        if measurement.metric.name == name
+    }
+    lengths = Counter(len(series) for series in found.values() if series)
+    if not lengths:
+        return None
+    length, _ = max(lengths.items(), key=lambda counted: (counted[1], counted[0]))
+    matrix = np.full((len(row), length), np.nan)
+    for block, series in found.items():
+        if len(series) == length and np.isfinite(series).all():
+            matrix[block] = series
+    return matrix
+
+
+def first_runs(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
+    """Return each trial's first run on its fresh machine, shape (K,), NaN where it is not known.
+
+    None where no trial has any other run, so that the first is the typical one.
+    """
+    first = np.full(len(row), np.nan)
+    others = False
+    for trial in trials:
+        runs = all_runs(name, trial)
+        if runs:
+            first[row[trial.block]] = runs[0]
+            others |= len(runs) > 1
+    return first if others else None
+
+
+def all_runs(name: str, trial: Trial) -> tuple[float, ...]:
+    """Return a metric in all runs of a trial, warm-ups first; empty where the first ones are not known."""
+    if trial.status is not TrialStatus.OK:
+        return ()
+    before = next((each.iterations for each in trial.warmups if each.metric.name == name), ())
+    measured = next((each.iterations for each in trial.measurements if each.metric.name == name), ())
+    runs = (*before, *measured)
+    return runs if len(runs) == len(trial.run_s) else ()  # version 0.1 did not keep warm-ups

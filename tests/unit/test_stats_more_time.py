@@ -1,0 +1,101 @@
+"""What more time would buy: foretold from runs that stopped, held against runs that went on."""
+
+from dataclasses import replace
+
+import pytest
+
+from guestmark.core.model import Policy, RunState
+from guestmark.page.nodes import Command, Paragraph
+from guestmark.page.text import text_of
+from guestmark.report.sections.more_time import nodes
+from guestmark.stats import half_width
+from guestmark.stats.analysis import analyse
+from guestmark.stats.stopping import extended, more_time
+from tests.framework.runs import constructed, host_uml_tcg, memory_sweep
+
+
+def told(run):
+    return more_time(run.plan, analyse(run.plan, run.trials))
+
+
+def test_runs_that_are_precise_and_decided_need_no_more_time():
+    assert told(host_uml_tcg()) is None
+    assert nodes(analyse(host_uml_tcg().plan, host_uml_tcg().trials), host_uml_tcg()) == []
+
+
+def test_what_is_foretold_comes_true():
+    whole = memory_sweep(blocks=48)
+    policy = replace(whole.plan.policy, precision=0.001)
+    whole = replace(whole, plan=replace(whole.plan, policy=policy))
+    half = replace(whole, trials=tuple(trial for trial in whole.trials if trial.block < 24))
+    found = told(half)
+    assert found is not None
+    assert found.blocks == 24  # no further than there are already, however many the precision needs
+    assert found.seconds == pytest.approx(sum(trial.duration_s for trial in half.trials), rel=0.01)
+    assert [prospect.cell for prospect in found.cells] == [
+        "tcg memory=2G",
+        "tcg memory=4G",
+    ]  # 8G is known to a twentieth of its own
+    later = {
+        result.cell.id: result.comparison["wall_s"] for result in analyse(whole.plan, whole.trials).cells[1:]
+    }
+    for prospect in found.cells:
+        ci = later[prospect.cell].ci
+        assert ci is not None
+        assert prospect.then == pytest.approx(half_width(ci), rel=0.25)
+        assert prospect.then < 0.8 * prospect.half_width
+
+
+def test_no_more_blocks_than_the_precision_needs():
+    run = memory_sweep(blocks=24)
+    known = max(prospect.half_width for prospect in told(precise(run, 0.0001)).cells)
+    found = told(precise(run, 0.95 * known))
+    assert found is not None
+    assert 1 <= found.blocks <= 6
+
+
+def precise(run, precision):
+    return replace(run, plan=replace(run.plan, policy=replace(run.plan.policy, precision=precision)))
+
+
+def test_the_report_says_it_with_a_command():
+    run = host_uml_tcg(blocks=4)
+    analysis = analyse(run.plan, run.trials)
+    paragraph, command = nodes(analysis, run)
+    assert isinstance(paragraph, Paragraph)
+    assert isinstance(command, Command)
+    assert "uml: ±" in text_of(paragraph.text)
+    assert "4 more blocks (about 2 min" in text_of(paragraph.text)
+    assert command.command == "guestmark resume 20261121-213000-k3f --blocks 8"
+    assert nodes(analysis, replace(run, state=RunState.INTERRUPTED)) == []  # there it goes on anyway
+
+
+def test_many_cells_are_told_by_the_least_known():
+    run = precise(memory_sweep(blocks=12), 0.0001)
+    cells = [(cell, 1.0) for cell in run.plan.cells]
+    more = [(replace(cell, id=f"{cell.id} {n}", baseline=False), 1.0) for n in range(2) for cell, _ in cells]
+    run = precise(constructed([*cells, *more]), 0.0001)
+    found = told(run)
+    assert found is not None
+    worst = max(found.cells, key=lambda prospect: prospect.half_width)
+    text = text_of(nodes(analyse(run.plan, run.trials), run)[0].text)
+    assert text.startswith(f"{worst.cell}: ±")
+    assert f"(the least known of {len(found.cells)})" in text
+
+
+def test_verdicts_that_were_taken_back_are_not_mended_by_time():
+    from tests.unit.test_report_analysis import run_of_iterations
+
+    run = run_of_iterations(carry=0.1)
+    assert told(run) is None
+
+
+def test_a_run_that_goes_on_gets_time_for_what_is_still_to_come():
+    run = host_uml_tcg(blocks=4)
+    used = sum(trial.duration_s for trial in run.trials)
+    policy = Policy(blocks=4, time_limit_s=100, precision=0.02)
+    assert extended(policy, run.trials, blocks=9).blocks == 9
+    further = extended(policy, run.trials, precision=0.01)
+    assert (further.blocks, further.precision, further.max_blocks) == (None, 0.01, 204)
+    assert further.time_limit_s == pytest.approx(used + 100)
+    assert extended(policy, run.trials, time_limit_s=5).time_limit_s == pytest.approx(used + 5)
