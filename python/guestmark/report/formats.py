@@ -21,11 +21,12 @@ from guestmark.page.nodes import Section
 from guestmark.page.text import escaped_in_json
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
+from guestmark.report.sections import validity
 from guestmark.stats.analysis import Analysis, analyse
 
 COLUMNS = (
     "run", "workload", "cell", "platform", "baseline", "null_of", "block", "order", "status", "reason",
-    "metric", "unit", "better", "value", "iterations", "started_at", "duration_s",
+    "metric", "unit", "better", "value", "iterations", "started_at", "duration_s", "verdict", "doubts",
 )  # fmt: skip
 FACTOR = "factor_"  # prefix of the columns of factors, which follow `platform`
 
@@ -36,12 +37,12 @@ def render(
     """The run in this format; text is UTF-8 and ends with a line feed. Pages begin with the sections `first`."""
     form = Format(form)
     if form is Format.CSV:
-        return _csv(run).encode()
+        return _csv(run, analysis).encode()
     if form is Format.PARQUET:
-        return _parquet(run)
+        return _parquet(run, analysis)
     from guestmark.report.sections import page
 
-    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
     made = page(run, found)
     made = replace(made, sections=(*first, *made.sections))
     if form is Format.MARKDOWN:
@@ -86,16 +87,23 @@ def write(file: Path, data: bytes) -> None:
         ) from error
 
 
+def _analysed(run: StoredRun) -> Analysis:
+    return analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+
+
 def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
-def trial_rows(run: StoredRun) -> list[dict[str, Any]]:
+def trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[dict[str, Any]]:
     """The long form: one dict a trial and metric, with the columns `columns(run)`; missing values
-    are None.
+    are None. `verdict` is that of the cell and metric over the whole run, `doubts` what takes it back.
     """
+    found = analysis or _analysed(run)
+    compared = {result.cell.id: result.comparison for result in found.cells}
+    doubted = validity.doubts(found)
     cells = {cell.id: cell for cell in run.plan.cells}
     rows = []
     for trial in run.trials:
@@ -127,8 +135,11 @@ def trial_rows(run: StoredRun) -> list[dict[str, Any]]:
                 "better": measurement.metric.better.value,
                 "value": measurement.value,
                 "iterations": len(measurement.iterations),
+                "verdict": comparison.verdict.value if comparison else None,
+                "doubts": doubted.get(cell.id),
             }
             for measurement in trial.measurements
+            for comparison in (compared.get(cell.id, {}).get(measurement.metric.name),)
         ]
     names = columns(run)
     return [{name: clean(row.get(name)) for name in names} for row in rows]
@@ -144,23 +155,23 @@ def _factors(run: StoredRun) -> list[str]:
     return list(dict.fromkeys(name for cell in run.plan.cells for name in cell.factors))
 
 
-def _csv(run: StoredRun) -> str:
+def _csv(run: StoredRun, analysis: Analysis | None) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns(run), lineterminator="\n")
     writer.writeheader()
-    for row in trial_rows(run):
+    for row in trial_rows(run, analysis):
         writer.writerow(
             {name: str(value).lower() if isinstance(value, bool) else value for name, value in row.items()}
         )
     return out.getvalue()
 
 
-def _parquet(run: StoredRun) -> bytes:
+def _parquet(run: StoredRun, analysis: Analysis | None) -> bytes:
     import polars
 
     kinds: dict[str, Any] = dict.fromkeys(columns(run), polars.String)
     kinds |= dict.fromkeys(("block", "order", "iterations"), polars.Int64)
     kinds |= {"baseline": polars.Boolean, "value": polars.Float64, "duration_s": polars.Float64}
     out = io.BytesIO()
-    polars.DataFrame(trial_rows(run), schema=kinds).write_parquet(out)
+    polars.DataFrame(trial_rows(run, analysis), schema=kinds).write_parquet(out)
     return out.getvalue()

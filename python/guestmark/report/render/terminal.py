@@ -69,7 +69,7 @@ def print_report(
     """Prints everything about a run as wide as the console is."""
     from guestmark.report.sections import page
 
-    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
     print_page(page(run, found, published=published, environment=environment), console)
 
 

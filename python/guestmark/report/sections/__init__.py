@@ -8,9 +8,10 @@ from guestmark.stats.analysis import Analysis, WorkloadResult
 def page(run: StoredRun, analysis: Analysis, *, published: bool = True, environment: bool = True) -> Page:
     """Everything about a run: the results of each workload, published figures, conclusion, environment, small print.
 
-    Terminals leave out the published figures and the environment unless they are asked for.
+    Terminals leave out the published figures, the environment, and what to do about notes unless they are asked for.
     """
     from guestmark.report.sections import published as publications
+    from guestmark.report.sections import validity
     from guestmark.report.sections.conclusion import conclusion
     from guestmark.report.sections.environment import section as surroundings
     from guestmark.report.sections.footer import footer
@@ -20,6 +21,8 @@ def page(run: StoredRun, analysis: Analysis, *, published: bool = True, environm
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
     if said := conclusion(analysis):
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
+    if limits := validity.lines(analysis, whole=environment):
+        sections.append(Section(Part.VALIDITY, "What limits these figures", tuple(limits), titled=False))
     if environment and (found := surroundings(run)) is not None:
         sections.append(Section(Part.ENVIRONMENT, "Measured on", (found,)))
     sections.append(Section(Part.FOOTER, "About this run", tuple(footer(analysis, run)), titled=False))
