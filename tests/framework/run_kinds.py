@@ -197,8 +197,15 @@ def null() -> StoredRun:
     )
 
 
+def refused() -> StoredRun:
+    """Verdicts that severe findings take back: a host whose processor was too hot for one side only."""
+    hot = {("tcg", block): {"throttled": 3} for block in range(12)}
+    return host_uml_tcg(noise=hot)
+
+
 RUNS = {
     "plain": plain,
+    "refused": refused,
     "sweep": memory_sweep,
     "matrix": matrix,
     "starts": starts,

@@ -8,6 +8,8 @@ from guestmark.core.findings import flat
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.disks.location import default_location, filesystem_of, in_memory, located, storage
+from guestmark.experiment.preflight import with_locations
+from tests.framework.cells import plan_of
 
 MOUNTS = "/dev/vda / ext4 rw 0 0\ntmpfs {memory} tmpfs rw 0 0\n/dev/vdb /mnt/a\\040b xfs rw 0 0\n"
 
@@ -68,6 +70,15 @@ def test_the_location_is_stored_with_cells_that_have_disks(
         place,
     ]
     assert [cell.id for cell in cells] == ["host", "tcg", "tcg", "tcg", "tcg/uml", "tcg"]
+
+
+def test_cells_whose_place_nobody_named_are_remembered(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    named, unnamed = a_cell("tcg", {"location": "/dev/shm"}), a_cell("host")
+    made = with_locations(plan_of(named, unnamed))
+    assert made.context["default_locations"] == ["host"]
+    assert made.cells[1].factors["location"] == default_location()
+    assert with_locations(plan_of(named)) == plan_of(named)
 
 
 def test_a_trial_says_where_its_disks_were(directories) -> None:

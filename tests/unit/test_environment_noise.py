@@ -150,6 +150,33 @@ def fill(root: Path, files: dict[str, str]) -> None:
         file.write_text(text)
 
 
+def test_time_on_the_machines_processors(tmp_path: Path) -> None:
+    """Of three processors, two are the machine's; one of this process's threads may run there, by all it knows."""
+    own = tmp_path / f"proc/{os.getpid()}"
+    before = {
+        "proc/stat": "cpu  9 9 9 9 0 0 0 9\ncpu0 50 0 50 0 0 0 0 90\ncpu1 10 5 5 0 0 7 7 2\ncpu2 0 0 0 0 0 0 0 0\n",
+        f"proc/{os.getpid()}/stat": "1 (a b) S" + " 0" * 12 + " 10 20 0 0",
+        f"proc/{os.getpid()}/task/{os.getpid()}/schedstat": "1000000000 5 5\n",
+    }
+    after = {
+        "proc/stat": "cpu  9 9 9 9 0 0 0 9\ncpu0 950 0 50 0 0 0 0 90\ncpu1 110 5 25 0 0 7 7 7\ncpu2 80 0 0 0 0 0 0 1\n",
+        f"proc/{os.getpid()}/stat": "1 (a b) S" + " 0" * 12 + " 20 40 0 0",
+        f"proc/{os.getpid()}/task/{os.getpid()}/schedstat": "1500000000 5 5\n",
+    }
+    fill(tmp_path, before)
+    recorder = NoiseRecorder(root=tmp_path)
+    processors = {1, 2} | os.sched_getaffinity(0)  # so that the thread counts
+    processors = {1, 2} if os.sched_getaffinity(0) & {1, 2} else processors
+    recorder.start((), processors)
+    fill(tmp_path, after)
+    found = recorder.stop()
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert own.exists()
+    assert found["machine_processors"] == len(processors)
+    assert found["foreign_s"] == pytest.approx((120 + 80) / ticks - 0.5 - 30 / ticks)
+    assert found["machine_steal_s"] == pytest.approx(6 / ticks)
+
+
 def test_every_figure(tmp_path: Path) -> None:
     fill(tmp_path, BEFORE)
     recorder = NoiseRecorder(root=tmp_path)
@@ -176,6 +203,54 @@ def test_every_figure(tmp_path: Path) -> None:
     }
 
 
+BURN = "import os,time\nos.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
+
+
+def test_what_others_do_on_the_machines_processor_is_told_from_its_own_work() -> None:
+    """The same busy loop is foreign when somebody else started it, and the machine's own below this process."""
+    processor = max(os.sched_getaffinity(0))
+    command = [sys.executable, "-c", BURN.format(processor=processor)]
+    recorder = NoiseRecorder()
+
+    def foreign_share() -> float:
+        time.sleep(0.3)
+        recorder.start((), {processor})
+        time.sleep(1.0)
+        found = recorder.stop()
+        assert found["machine_processors"] == 1
+        return float(found["foreign_s"] / found["elapsed_s"])
+
+    with subprocess.Popen(command) as own:
+        mine = foreign_share()
+        own.kill()
+    # A process whose parent has ended is nobody's child here.
+    adopted = subprocess.run(
+        ["sh", "-c", '"$@" >/dev/null 2>&1 & echo $!', "sh", *command],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    try:
+        theirs = foreign_share()
+    finally:
+        os.kill(int(adopted.stdout), signal.SIGKILL)
+    assert theirs > mine + 0.3
+
+
+def test_programs_that_have_ended_are_the_machines_own() -> None:
+    """Their time is known by their parent; what the workload reported counts where ticks are too coarse."""
+    processor = max(os.sched_getaffinity(0))
+    loop = f"import os,time\nos.sched_setaffinity(0, {{{processor}}})\nwhile time.process_time() < 0.6: pass"
+    recorder = NoiseRecorder()
+    recorder.start((), {processor})
+    subprocess.run([sys.executable, "-c", loop], check=True)
+    plain = recorder.stop()
+    recorder.start((), {processor})
+    recorder.reported(50.0)
+    assert recorder.stop()["foreign_s"] < -40
+    assert plain["foreign_s"] < plain["elapsed_s"] - 0.5
+
+
 def test_what_a_host_cannot_tell_is_absent(tmp_path: Path) -> None:
     recorder = NoiseRecorder(root=tmp_path)
     recorder.start([1])
@@ -191,6 +266,9 @@ def test_names_that_blocks_are_flagged_by_are_known(tmp_path: Path) -> None:
         BEFORE | {f"proc/pressure/{name}": "some total=1\nfull total=1\n" for name in ("io", "memory")},
     )
     fill(tmp_path, {"proc/7/task/7/schedstat": "1000 2000 3\n"})
+    fill(tmp_path, {"proc/stat": BEFORE["proc/stat"] + "cpu0 1 1 1 1 0 0 0 0\n"})
     recorder = NoiseRecorder(root=tmp_path)
-    recorder.start([7])
-    assert THRESHOLDS.keys() <= recorder.stop().keys()
+    recorder.start([7], {0})
+    found = recorder.stop()
+    assert "foreign_s" in found  # of which the analysis makes the share `foreign_cpu`
+    assert THRESHOLDS.keys() - {"foreign_cpu"} <= found.keys()

@@ -199,7 +199,7 @@ def show(stored: StoredRun, outputs: Outputs) -> None:
     from guestmark.report.render.terminal import print_page, print_report
     from guestmark.stats.analysis import analyse
 
-    analysis = analyse(stored.plan, stored.trials, stored.unusable)
+    analysis = analyse(stored.plan, stored.trials, stored.unusable, environments=stored.environments)
     page = None if outputs.page is None else outputs.page(stored)
     first = () if page is None else page.sections
     for name, path in outputs.files():

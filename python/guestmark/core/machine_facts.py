@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from guestmark.core.facts import Facts
 from guestmark.core.findings import Fact
 
 
@@ -96,3 +97,14 @@ class NestedMachine(MachineFacts, kw_only=True):
 
     outer: OuterMachine
     inner: GuestMachine
+
+
+def placement_of(machine: MachineFacts) -> Placed | None:
+    """Where a machine is on this host; that of nested guests is their outer one's."""
+    return machine.outer.placement if isinstance(machine, NestedMachine) else machine.placement
+
+
+def attested_placement(facts: Facts) -> Placed | None:
+    """The same of a trial that has ended."""
+    machine = facts.of(NestedMachine) or facts.of(MachineFacts)
+    return None if machine is None else placement_of(machine)

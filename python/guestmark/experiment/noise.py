@@ -9,17 +9,31 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from guestmark.core.placement import read_list
 
 if TYPE_CHECKING:
+    from guestmark.core.machine_facts import Placed
     from guestmark.platforms.base import Machine
 
 _PSI = ("cpu", "io", "memory")
 _MAX_THREADS = 256  # looked at, so that reading stays quick
 _MAX_CPUS = 8  # whose frequency is asked for; some kernels answer slowly
+_TICKS = os.sysconf("SC_CLK_TCK")  # a second, of the kernel's counters
+
+
+class _Own(NamedTuple):
+    """What this process and all below it have used: nanoseconds by living thread, ticks of ended ones by parent."""
+
+    running: Mapping[str, int]
+    ended: Mapping[int, int]
+
+
+_NOTHING = _Own({}, {})
 
 
 class NoiseRecorder:
@@ -30,35 +44,56 @@ class NoiseRecorder:
     of the elapsed time (`psi_cpu_some`, `psi_io_full`, `psi_memory_some`, `steal` of all processors' time,
     `run_queue_delay` summed over the hypervisor's threads), the relative `frequency_drop`, and the counts
     `throttled` and `swapped_pages`. The raw figures stand beside them with their unit in the name.
+
+    Of a machine whose processors are known, the `machine_processors`, `foreign_s` is the time that others ran on them:
+    all that the kernel counted as busy there, less what this process and all below it used there. The kernel counts in
+    steps of 10 ms, so that only the sum over trials means something; in one short trial it may be below 0.
     """
 
     def __init__(self, machine: Machine | None = None, *, root: Path = Path("/")) -> None:
         self._machine = machine
         self._root = root  # a test's copy of /proc and /sys
         self._pids: tuple[int, ...] = ()
+        self._processors: frozenset[int] = frozenset()
+        self._reported_s = 0.0
         self._before: dict[str, Any] | None = None
         self._result: dict[str, Any] = {}
 
     def __enter__(self) -> NoiseRecorder:
         pid = self._machine.vmm_pid if self._machine is not None else None
-        self.start(() if pid is None else (pid,))
+        self.start(() if pid is None else (pid,), self._processors)
         return self
+
+    def watch(self, placed: Placed | None) -> None:
+        """Says where the machine is, before recording begins; a cell from before there were placements has none."""
+        if placed is not None:
+            self._processors = frozenset(read_list(placed.machine))
+
+    def reported(self, seconds: float) -> None:
+        """Says what processor time the workload's programs took here, as they end before the kernel is asked again."""
+        self._reported_s = seconds
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
 
-    def start(self, pids: Iterable[int] = ()) -> None:
-        """Begins recording; `pids` are the hypervisor's processes: their threads' waiting is recorded."""
+    def start(self, pids: Iterable[int] = (), processors: Collection[int] = ()) -> None:
+        """Begins recording; `pids` are the hypervisor's processes: their threads' waiting is recorded. `processors` are
+        those of the machine.
+        """
         self._pids = tuple(pids)
+        self._processors = frozenset(processors)
         self._result = {}
         self._before = self._read()
 
     def stop(self) -> dict[str, Any]:
         """Ends recording and returns what happened since `start`; empty when nothing was started."""
         if self._before is not None:
-            self._result = _difference(self._before, self._read())
+            after = self._read()
+            self._result = _difference(self._before, after)
+            if self._processors:
+                self._result |= _alone(self._before, after, self._processors, self._reported_s)
             self._before = None
         return self._result
 
@@ -77,6 +112,8 @@ class NoiseRecorder:
             "throttled": _throttled(root / "sys/devices/system/cpu"),
             "mhz": _frequency(root),
             "load": _load(root / "proc/loadavg"),
+            "own": _own(root / "proc", self._processors) if self._processors else _NOTHING,
+            "busy": _busy(root / "proc/stat", self._processors),
         }
 
 
@@ -118,6 +155,47 @@ def _threads(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
             waiting += children - known
             known |= children
     return found
+
+
+def _own(proc: Path, processors: Collection[int]) -> _Own:
+    """Of threads that may be on these processors; the ended are known by their parent only, wherever they were."""
+    running: dict[str, int] = {}
+    ended: dict[int, int] = {}
+    known = {os.getpid()}
+    waiting = sorted(known)
+    while waiting and len(running) < _MAX_THREADS:
+        pid = waiting.pop()
+        fields = _text(proc / str(pid) / "stat").rpartition(")")[2].split()
+        if len(fields) > 14:
+            ended[pid] = int(fields[13]) + int(fields[14])  # cutime and cstime
+        threads: list[str] = []
+        with contextlib.suppress(OSError):
+            threads = os.listdir(proc / str(pid) / "task")
+        for thread in threads:
+            used = _text(proc / str(pid) / "task" / thread / "schedstat").partition(" ")[0]
+            with contextlib.suppress(OSError):  # it has ended
+                if used.isdigit() and not os.sched_getaffinity(int(thread)).isdisjoint(processors):
+                    running[thread] = int(used)
+            listed = _text(proc / str(pid) / "task" / thread / "children")
+            children = {int(child) for child in listed.split() if child.isdigit()}
+            waiting += children - known
+            known |= children
+    return _Own(running, ended)
+
+
+def _busy(file: Path, processors: Collection[int]) -> tuple[int, int] | None:
+    """Ticks that tasks ran on these processors, and those that were stolen; None where the kernel does not say."""
+    wanted = {f"cpu{number}" for number in processors}
+    ran, stolen, found = 0, 0, False
+    for line in _text(file).splitlines():
+        name, *fields = line.split() or [""]
+        if name in wanted and len(fields) >= 8 and all(field.isdigit() for field in fields[:8]):
+            ran += sum(
+                int(field) for field in fields[:3]
+            )  # user, nice and system; guest time is in user time
+            stolen += int(fields[7])
+            found = True
+    return (ran, stolen) if found else None
 
 
 def _stat(file: Path) -> dict[str, int]:
@@ -208,6 +286,23 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
     if after["load"] is not None:
         noise["load_1min"] = after["load"]
     return noise
+
+
+def _alone(
+    before: Mapping[str, Any], after: Mapping[str, Any], processors: Collection[int], reported_s: float
+) -> dict[str, Any]:
+    """What happened on the processors that the machine uses."""
+    if before["busy"] is None or after["busy"] is None:
+        return {}
+    ran, stolen = (end - begin for begin, end in zip(before["busy"], after["busy"], strict=True))
+    old, new = before["own"], after["own"]
+    living_s = sum(ns - old.running.get(thread, 0) for thread, ns in new.running.items()) / 1e9
+    ended_s = sum(ticks - old.ended.get(pid, 0) for pid, ticks in new.ended.items()) / _TICKS
+    return {
+        "machine_processors": len(processors),
+        "foreign_s": ran / _TICKS - living_s - max(ended_s, reported_s),
+        "machine_steal_s": stolen / _TICKS,
+    }
 
 
 def _add_threads(

@@ -14,6 +14,7 @@ from guestmark.disks import preflight as disks
 from guestmark.disks.location import located
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
+from guestmark.stats.conditions.storage import CHOSEN_FOR_USER
 from guestmark.workloads import base as workloads
 
 HYPERVISOR_BYTES = 64 << 20  # what a hypervisor takes at least besides its guest's memory
@@ -41,13 +42,22 @@ def examine(plan: Plan, probe: Probe) -> Readiness:
     `UsageError` for a platform this version does not have and for what the user has to give otherwise,
     `PlatformUnusableError` when nothing is left, or what a workload's own check raised.
     """
-    plan = replace(plan, cells=tuple(located(plan.cells)))
+    plan = with_locations(plan)
     left_out = larger_than_host(plan.cells)
     left_out += unusable_platforms(runnable(plan.cells, left_out), probe)
     left_out += impossible_cells(runnable(plan.cells, left_out))
     plan, notes = with_usable_baselines(plan, left_out)
     cells = runnable(plan.cells, left_out)
     return Readiness(plan, cells, left_out, (*notes, *remarks_on(plan, cells)))
+
+
+def with_locations(plan: Plan) -> Plan:
+    """The plan whose disks all have a place; those whose place nobody named are remembered."""
+    cells = tuple(located(plan.cells))
+    chosen = [new.id for old, new in zip(plan.cells, cells, strict=True) if new.factors != old.factors]
+    return replace(
+        plan, cells=cells, context={**plan.context, CHOSEN_FOR_USER: chosen} if chosen else plan.context
+    )
 
 
 def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readiness:

@@ -14,6 +14,8 @@ from guestmark.core.errors import (
     WorkloadError,
 )
 from guestmark.core.findings import Counted, Findings
+from guestmark.core.machine_facts import placement_of
+from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.disks import location
 from guestmark.experiment.counting import Counting
@@ -124,7 +126,9 @@ def _measure(
         try:
             record.command_line = machine.command_line
             record.phases = machine.phases
-            record.findings.add(machine.attest())
+            attested = machine.attest()
+            recorder.watch(placement_of(attested))
+            record.findings.add(attested)
             if machine.disks:
                 mounts = innermost(machine).place.read("/proc/self/mounts")
                 record.findings.add(location.storage(started, mounts))
@@ -136,6 +140,8 @@ def _measure(
                     _iterate(
                         plan, slot, workload, machine, record=record, observer=observer, counting=counting
                     )
+                    if not started.platform.is_guest:
+                        recorder.reported(_processor_s(record))
                 if counted := counting.each():
                     record.findings.add(Counted(each=counted))
             finally:
@@ -147,6 +153,15 @@ def _measure(
             record.console = machine.console()
             if isinstance(machine, Nests):
                 record.warnings += machine.remarks()
+
+
+def _processor_s(record: _Record) -> float:
+    """Processor time of all runs, as the workload measured it."""
+    return sum(
+        sum(measurement.iterations)
+        for measurement in (*record.warmups, *record.measurements)
+        if measurement.metric in {USER, SYSTEM}
+    )
 
 
 def _iterate(

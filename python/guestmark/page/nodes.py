@@ -105,6 +105,7 @@ class Part(StrEnum):
     WORKLOAD = "workload"
     PUBLISHED = "published"
     CONCLUSION = "conclusion"
+    VALIDITY = "validity"
     ENVIRONMENT = "environment"
     FOOTER = "footer"
 

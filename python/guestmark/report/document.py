@@ -10,7 +10,7 @@ from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page
 from guestmark.report.render import plain
-from guestmark.report.sections import environment, page
+from guestmark.report.sections import environment, page, validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 from guestmark.stats.stopping import more_time
@@ -32,7 +32,7 @@ def result_document(
     those which were asked for (`--on host,host`) are among `cells` too. `report` is what every
     other format shows, section by section: `made`, or the run's page.
     """
-    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
     owner = {result.cell.id: workload for workload in found.workloads for result in workload.cells}
     results = found.cells
     document = {
@@ -67,6 +67,7 @@ def result_document(
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
         "more_time": _more_time(run, found),
+        "validity": validity.document(found),
         "unusable": to_plain(run.unusable),
         **environment.document(run),
         "report": plain.document(made or page(run, found)),

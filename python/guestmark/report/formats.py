@@ -22,12 +22,13 @@ from guestmark.page.nodes import Section
 from guestmark.page.text import escaped_in_json
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
+from guestmark.report.sections import validity
 from guestmark.stats.analysis import Analysis, CellResult, analyse
 from guestmark.stats.compare import Estimand, Verdict
 
 COLUMNS = (
     "run", "workload", "cell", "platform", "baseline", "null_of", "block", "order", "status", "reason",
-    "metric", "unit", "better", "value", "iterations", "started_at", "duration_s",
+    "metric", "unit", "better", "value", "iterations", "started_at", "duration_s", "verdict", "doubts",
 )  # fmt: skip
 RUNS = ("warmup_values", "iteration_values")  # every single run, in order; in CSV separated by spaces
 _ANSWERED = {
@@ -98,6 +99,10 @@ def write(file: Path, data: bytes) -> None:
         ) from error
 
 
+def _analysed(run: StoredRun) -> Analysis:
+    return analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+
+
 def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
@@ -106,15 +111,17 @@ def _umask() -> int:
 
 def trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[dict[str, Any]]:
     """The long form: one dict a trial and metric, with the columns `columns(run)`; missing values
-    are None.
+    are None. `verdict` is that of the cell and metric over the whole run, `doubts` what takes it back.
     """
-    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
     came_to = {
         (result.cell.id, metric.name): _came_to(result, metric.name, primary=metric == workload.metrics[0])
         for workload in found.workloads
         for result in workload.cells
         for metric in workload.metrics
     }
+    compared = {result.cell.id: result.comparison for result in found.cells}
+    doubted = validity.doubts(found)
     cells = {cell.id: cell for cell in run.plan.cells}
     rows = []
     for trial in run.trials:
@@ -148,9 +155,12 @@ def trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[dict[st
                 "iterations": len(measurement.iterations),
                 "warmup_values": _warmups(trial, measurement.metric.name),
                 "iteration_values": list(measurement.iterations),
+                "verdict": comparison.verdict.value if comparison else None,
+                "doubts": doubted.get(cell.id),
             }
             | came_to.get((cell.id, measurement.metric.name), {})
             for measurement in trial.measurements
+            for comparison in (compared.get(cell.id, {}).get(measurement.metric.name),)
         ]
     names = columns(run)
     return [{name: clean(row.get(name)) for name in names} for row in rows]

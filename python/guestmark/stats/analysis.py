@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,12 @@ from guestmark.stats.compare import (
     noise_floor,
     null_differs,
 )
-from guestmark.stats.noise import THRESHOLDS, flag_blocks
+from guestmark.stats.conditions import Whole, of_run
+from guestmark.stats.disturbed import disturbed_blocks
+from guestmark.stats.examined import examined
 from guestmark.stats.summary import Summary, summarise
 from guestmark.stats.trials import Answers, withheld
-from guestmark.stats.validity import ALPHA, Finding, Severity, order_effects, trend
+from guestmark.stats.validity import Finding, Severity
 
 Array = NDArray[np.float64]
 
@@ -69,7 +72,7 @@ class WorkloadResult:
     downgraded: tuple[str, ...]  # metrics whose verdicts were withdrawn because a null cell differs
     findings: tuple[
         Finding, ...
-    ] = ()  # what the values say about the run; a severe one takes its cells' verdicts back
+    ] = ()  # what limits what these cells mean; a severe one takes their verdicts back
 
     @property
     def title(self) -> str:
@@ -105,6 +108,7 @@ class Analysis:
     failed: int
     flagged_blocks: tuple[int, ...]  # disturbed by the host; kept in every estimate, and reported
     disturbances: Mapping[str, int]  # for each rule of `stats.THRESHOLDS` that flagged: in how many blocks
+    findings: tuple[Finding, ...] = ()  # about the run; those about cells are with their workload
 
     @property
     def cells(self) -> tuple[CellResult, ...]:
@@ -120,13 +124,14 @@ def analyse(
     left_out: Iterable[LeftOut] = (),
     *,
     metrics: Collection[str] | None = None,
+    environments: Sequence[Mapping[str, Any]] = (),
 ) -> Analysis:
     """Summaries and comparisons of every cell, paired by block within each workload.
 
     Only trials that are ok give values; a missing or failed trial takes its block out of the comparisons it
     belongs to and of nothing else. `metrics` limits the work to these names, and to its primary metric where a
-    workload has none of them. Raises nothing for any trials that refer to cells of the plan; trials of unknown cells
-    are ignored.
+    workload has none of them; `environments` are those the run was started and resumed in. Raises nothing for any
+    trials that refer to cells of the plan; trials of unknown cells are ignored.
     """
     kept = list(trials)
     blocks = sorted({trial.block for trial in kept})
@@ -143,17 +148,22 @@ def analyse(
                 break
         else:
             groups.append([cell])
-    flagged, disturbances = _flagged(kept, blocks)
+    flagged, disturbances = disturbed_blocks(kept, blocks)
+    findings = of_run(Whole(plan, kept, environments))
     return Analysis(
         plan=plan,
         workloads=tuple(
-            _workload(plan, cells, by_cell, blocks=blocks, left_out=known, wanted=metrics) for cells in groups
+            _workload(
+                plan, cells, by_cell, blocks=blocks, left_out=known, wanted=metrics, of_the_run=findings
+            )
+            for cells in groups
         ),
         blocks=len(blocks),
         trials=len(kept),
         failed=sum(trial.status is not TrialStatus.OK for trial in kept),
         flagged_blocks=flagged,
         disturbances=disturbances,
+        findings=findings,
     )
 
 
@@ -165,6 +175,7 @@ def _workload(
     blocks: Sequence[int],
     left_out: Sequence[LeftOut],
     wanted: Collection[str] | None,
+    of_the_run: Sequence[Finding],
 ) -> WorkloadResult:
     measured = _measured(plan, (trial for cell in cells for trial in by_cell[cell.id]))
     metrics = [metric for metric in measured if wanted is None or metric.name in wanted] or measured[:1]
@@ -198,12 +209,18 @@ def _workload(
             taken_back[metric.name] = "a null comparison differs"
     findings: tuple[Finding, ...] = ()
     answers: dict[str, Answers] = {}
-    spoilt: dict[str, str] = {}  # by a severe finding, cell by cell
+    spoilt: dict[str, str] = {}  # by a severe finding, cell by cell: the primary metric, or all of them
+    wholly: dict[str, str] = {}
     if measured:
         primary = measured[0]
-        findings = _findings(plan, cells, by_cell, row, primary)
-        severe = [finding for finding in findings if finding.severity is Severity.SEVERE]
-        spoilt = {cell_id: finding.name for finding in severe for cell_id in finding.cells}
+        values = {
+            cell.id: _values(primary.name, by_cell[cell.id] if cell in cells else (), row)
+            for cell in plan.cells
+        }
+        findings = examined(plan, cells, by_cell, values, row)
+        severe = [finding for finding in (*findings, *of_the_run) if finding.severity is Severity.SEVERE]
+        wholly = _spoilt(finding for finding in severe if not finding.primary_only)
+        spoilt = _spoilt(severe)
         answers = {
             name: withheld(answer, reason)
             if (reason := taken_back.get(primary.name) or spoilt.get(name))
@@ -212,7 +229,7 @@ def _workload(
         }
     for name, found in _compared(tables, measured[:1]).items():
         for cell_id, comparison in found.items():
-            reason = taken_back.get(name) or (spoilt.get(cell_id) if name == primary.name else None)
+            reason = taken_back.get(name) or (spoilt if name == primary.name else wholly).get(cell_id)
             comparisons[cell_id][name] = downgraded(comparison, reason) if reason else comparison
     # The typical run is asked once: the headline also counts the first block's single iterations.
     answers = {
@@ -231,6 +248,15 @@ def _workload(
         for cell in cells
     )
     return WorkloadResult(cells[0].workload, tuple(metrics), results, floors, tuple(taken_back), findings)
+
+
+def _spoilt(severe: Iterable[Finding]) -> dict[str, str]:
+    """Why, by cell: the names of all findings that take its verdicts back."""
+    reasons: dict[str, list[str]] = {}
+    for finding in severe:
+        for cell_id in finding.cells:
+            reasons.setdefault(cell_id, []).append(finding.name)
+    return {cell_id: ", ".join(dict.fromkeys(names)) for cell_id, names in reasons.items()}
 
 
 def _table(
@@ -261,45 +287,6 @@ def _compared(
     return compare_tables({name: table for name, table in present.items() if name in first}) | compare_tables(
         {name: table for name, table in present.items() if name not in first}
     )
-
-
-def _findings(
-    plan: Plan,
-    cells: Sequence[Cell],
-    by_cell: Mapping[str, Sequence[Trial]],
-    row: Mapping[int, int],
-    metric: Metric,
-) -> tuple[Finding, ...]:
-    """What the values of these cells say about the run: carry-over, position in the block, trends."""
-    baseline = next((cell.id for cell in cells if cell.baseline), None)
-    if baseline is None:
-        return ()
-    mine = {cell.id for cell in cells}
-    values = {
-        cell.id: _values(metric.name, by_cell[cell.id] if cell.id in mine else (), row) for cell in plan.cells
-    }
-    positions = {cell.id: np.full(len(row), np.nan) for cell in plan.cells}
-    for cell in plan.cells:
-        for trial in by_cell[cell.id]:
-            positions[cell.id][row[trial.block]] = trial.order
-    kind = {cell.id: cell.null_of or cell.id for cell in plan.cells}
-    if len(mine) < len(plan.cells):  # many cells: what a platform leaves behind, whatever ran on it
-        kind = {cell.id: str(cell.platform) for cell in plan.cells}
-    found = list(order_effects(values, positions, baseline, kind=kind))
-    compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
-    for name in compared:
-        d = _log_ratios(values[name], values[baseline])
-        finding = trend(d, plan.policy.margin, alpha=ALPHA / len(compared))
-        if finding is not None:
-            found.append(replace(finding, message=f"{name}: {finding.message}"))
-    return tuple(found)
-
-
-def _log_ratios(values: Array, reference: Array) -> Array:
-    """Log ratios by block, shape (K,), NaN where there is none."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        d = np.log(values) - np.log(reference)
-    return np.where(np.isfinite(d), d, np.nan)
 
 
 def _measured(plan: Plan, trials: Iterable[Trial]) -> list[Metric]:
@@ -335,18 +322,3 @@ def _status(cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut]) ->
     others = "" if len(set(failures)) == 1 else f" (and {len(set(failures)) - 1} other reasons)"
     said = f"{len(failures)} of {len(trials)} trials failed: {reason}{others}"
     return (CellStatus.FAILED if len(failures) == len(trials) else CellStatus.PARTIAL), said
-
-
-def _flagged(trials: Sequence[Trial], blocks: Sequence[int]) -> tuple[tuple[int, ...], dict[str, int]]:
-    """Blocks in which the host was disturbed, by the thresholds fixed beforehand, and how often by which."""
-    row = {block: position for position, block in enumerate(blocks)}
-    worst = {name: [math.nan] * len(blocks) for name in THRESHOLDS}
-    for trial in trials:
-        for name in trial.noise.keys() & worst.keys():
-            value, series, at = trial.noise[name], worst[name], row[trial.block]
-            if isinstance(value, int | float) and not value <= series[at]:  # also when nothing is known yet
-                series[at] = value
-    noise = {name: np.array(series) for name, series in worst.items()}
-    flagged = tuple(block for block, flag in zip(blocks, flag_blocks(noise), strict=True) if flag)
-    counts = {name: int(flag_blocks({name: series}).sum()) for name, series in noise.items()}
-    return flagged, {name: count for name, count in counts.items() if count}

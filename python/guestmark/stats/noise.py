@@ -21,6 +21,7 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "psi_cpu_some": 0.10,
         "psi_memory_some": 0.01,
         "run_queue_delay": 0.05,
+        "foreign_cpu": 0.10,
         "steal": 0.02,
         "frequency_drop": 0.10,
         "throttled": 0.0,

@@ -22,6 +22,9 @@ SEVERE_SHARE = 0.05  # or this share of the log: what ran before does not make Ã
 MIN_TRIALS_LEFT = 8  # degrees of freedom below which nothing is tested
 CLOCKS_APART = 0.01
 CLOCKS_FAR_APART = 0.05
+CLOCK_READING_S = (
+    0.001  # the clocks are held against each other by messages, which a busy host delays this long
+)
 _ROUNDING = 1e-12
 _WINSOR = 3.0  # times the spread; a spike should neither hide an order effect nor make one
 
@@ -36,20 +39,30 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a run's data say about the run.
+    """One thing that limits what a run means: `message` says what it is and `advice` what to do, in one line each.
 
     `effect` is its size (relative, 0.05: 5 %), `p` that of its absence (None: not a test). `corrected` holds, where the
     effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval. `cells`
-    are those whose verdicts a severe finding takes back.
+    are those whose verdicts a severe finding takes back: those of all metrics, or when `primary_only` was tested, of
+    that one.
     """
 
     name: str
     severity: Severity
     message: str
-    effect: float
+    effect: float = 0.0
     p: float | None = None
     corrected: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     cells: tuple[str, ...] = ()
+    advice: str = ""
+    primary_only: bool = False
+
+
+_ADVICE = {
+    "carry-over": "compare fewer cells at once, or let each clean up what it leaves behind (caches, dirty pages)",
+    "position": "order is random, so it costs precision, no bias: run more blocks",
+    "trend": "find out what changed meanwhile (heat, a filling disk, other work), then measure again",
+}
 
 
 def order_effects(
@@ -112,6 +125,8 @@ def order_effects(
                 p,
                 corrected,
                 tuple(spoilt),
+                _ADVICE[name],
+                primary_only=True,
             )
         )
     return tuple(findings)
@@ -237,7 +252,7 @@ def trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
     severity = Severity.WARNING if abs(change) > np.log1p(margin) else Severity.NOTE
     return Finding(
         "trend", severity, f"the ratio changed by {np.expm1(change):+.1%} in the course of the run",
-        float(np.expm1(change)), p,
+        float(np.expm1(change)), p, advice=_ADVICE["trend"], primary_only=True,
     )  # fmt: skip
 
 
@@ -251,19 +266,22 @@ def clock_disagreement(host_s: Sequence[float], guest_s: Sequence[float]) -> Fin
     """Compare durations, seconds, that the host's and the guest's clock gave of the same iterations.
 
     By the median of |guest / host - 1|: a warning above 1 %, severe above 5 %, when the guest's own figures (processor
-    time, a tool's rate) cannot be believed; None otherwise. Pairs that are not finite and above 0 are left out.
+    time, a tool's rate) cannot be believed; None otherwise. Pairs that are not finite and above 0 are left out, and
+    differences of up to `CLOCK_READING_S` count as none.
     """
     host, guest = np.asarray(host_s, dtype=np.float64), np.asarray(guest_s, dtype=np.float64)
     usable = np.isfinite(host) & np.isfinite(guest) & (host > 0) & (guest > 0)
     if not usable.any():
         return None
-    apart = guest[usable] / host[usable] - 1
+    host, guest = host[usable], guest[usable]
+    apart = np.where(np.abs(guest - host) <= CLOCK_READING_S, 0.0, guest / host - 1)
     middle = float(np.median(np.abs(apart)))
     if middle <= CLOCKS_APART:
         return None
     return Finding(
-        "clocks",
+        "clocks disagree",
         Severity.SEVERE if middle > CLOCKS_FAR_APART else Severity.WARNING,
         f"the guest's clock is off by {float(np.median(apart)):+.1%} in a typical iteration",
         middle,
+        advice="give the guest another clock source (its kernel's clocksource=), or leave its processors alone",
     )

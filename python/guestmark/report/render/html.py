@@ -14,7 +14,7 @@ from guestmark.page.text import inert
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_ORDER = (Part.CONCLUSION, Part.WORKLOAD, Part.PUBLISHED, Part.ENVIRONMENT)
+_ORDER = (Part.CONCLUSION, Part.VALIDITY, Part.WORKLOAD, Part.PUBLISHED, Part.ENVIRONMENT)
 
 
 def render(page: Page) -> str:

@@ -70,7 +70,7 @@ def print_report(
     """Prints a run as wide as the console is; what is left out unless asked for, see `sections.page`."""
     from guestmark.report.sections import page
 
-    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
     made = page(run, found, published=published, environment=environment, details=details)
     print_page(made, console)
 

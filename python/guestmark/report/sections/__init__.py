@@ -15,10 +15,10 @@ def page(
 ) -> Page:
     """Everything about a run: the results of each workload, published figures, conclusion, environment, small print.
 
-    Terminals leave out the published figures, the environment, and how the runs differ where that says no more than the
-    typical run does, unless they are asked for.
+    Terminals leave out the published figures, the environment, what to do about notes, and how the runs differ where
+    that says no more than the typical run does, unless they are asked for.
     """
-    from guestmark.report.sections import more_time
+    from guestmark.report.sections import more_time, validity
     from guestmark.report.sections import published as publications
     from guestmark.report.sections.conclusion import conclusion
     from guestmark.report.sections.environment import section as surroundings
@@ -31,6 +31,8 @@ def page(
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
     if said := [*conclusion(analysis), *more_time.nodes(analysis, run)]:
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
+    if limits := validity.lines(analysis, whole=environment):
+        sections.append(Section(Part.VALIDITY, "What limits these figures", tuple(limits), titled=False))
     if environment and (found := surroundings(run)) is not None:
         sections.append(Section(Part.ENVIRONMENT, "Measured on", (found,)))
     sections.append(Section(Part.FOOTER, "About this run", tuple(footer(analysis, run)), titled=False))

@@ -12,7 +12,6 @@ from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Verdict, label
 from guestmark.stats.tails import CellRuns
 from guestmark.stats.total import unseen_share
-from guestmark.stats.validity import Severity
 
 _OPPOSITE = {
     "faster": "slower",
@@ -65,11 +64,6 @@ def _sentences(workload: WorkloadResult) -> list[Node]:
         for reason, cells in undecided.items()
     ]
     nodes += _slow_runs(workload, workload.baseline)
-    nodes += [
-        Note(line(f"{finding.message[:1].upper()}{finding.message[1:]}"), NoteKind.WARNING)
-        for finding in workload.findings
-        if finding.severity is not Severity.NOTE
-    ]
     return nodes
 
 

@@ -21,6 +21,7 @@ _CAUSES = {  # by name in `stats.THRESHOLDS`
     "psi_io_full": "waiting for disks",
     "psi_memory_some": "memory pressure",
     "run_queue_delay": "hypervisor waiting for a processor",
+    "foreign_cpu": "other programs on the machines' processors",
     "steal": "time stolen by the host's own host",
     "frequency_drop": "frequency dropped",
     "throttled": "thermal throttling",

@@ -8,9 +8,9 @@ from guestmark.core.machine_facts import (
     GuestMachine,
     HostMachine,
     Inside,
-    MachineFacts,
     NestedMachine,
     Placed,
+    attested_placement,
 )
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import CellResult
@@ -23,7 +23,7 @@ def placement(trials: Iterable[Trial]) -> str:
         tuple[str, str], dict[str, None]
     ] = {}  # where their own threads are, by what else is said
     for trial in trials:
-        where = _place_of(trial.facts)
+        where = attested_placement(trial.facts)
         if where is not None:
             own = emulators.setdefault(_words(where), {})
             if where.emulator != where.machine:
@@ -56,13 +56,6 @@ def guest_of(facts: Facts) -> Inside | None:
         return None
     found = nested.inner if nested is not None else facts.of(GuestMachine)
     return None if found is None else found.guest
-
-
-def _place_of(facts: Facts) -> Placed | None:
-    machine, nested = facts.of(MachineFacts), facts.of(NestedMachine)
-    if machine is not None:
-        return machine.placement
-    return nested.outer.placement if nested is not None else None
 
 
 def _words(where: Placed) -> tuple[str, str]:

@@ -98,7 +98,7 @@ class Cost:
 
 def page(run: StoredRun, findings: Sequence[Finding], analysis: Analysis | None = None) -> Page:
     """The screen. `findings` are of the platforms in the order they are listed."""
-    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
     used = [finding.platform for finding in findings if finding.usable]
     costs: list[Node] = [_costs(found, used), *_troubles(found), *_in_words(found)]
     commands = [Command(what, command) for command, what in next_commands(run, found, findings)]

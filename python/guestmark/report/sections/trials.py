@@ -16,6 +16,7 @@ from guestmark.page.text import Tone, line
 from guestmark.report.sections.results import by_block
 from guestmark.report.sections.verdicts import MARKS, TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.stats.disturbed import disturbed_blocks
 
 _TICKS = "▁▂▃▄▅▆▇█"
 _FEWEST = 3  # the fewest blocks that show a spread
@@ -113,20 +114,9 @@ def _spread(
 
 
 def _disturbed(run: StoredRun) -> tuple[int, ...]:
-    from guestmark.stats.noise import THRESHOLDS
-
-    def above(noise: object, limit: float) -> bool:
-        return isinstance(noise, int | float) and noise > limit
-
-    return tuple(
-        sorted(
-            {
-                trial.block + 1
-                for trial in run.trials
-                if any(above(trial.noise.get(name), limit) for name, limit in THRESHOLDS.items())
-            }
-        )
-    )
+    known = [trial for trial in run.trials if trial.cell_id in {cell.id for cell in run.plan.cells}]
+    flagged, _ = disturbed_blocks(known, sorted({trial.block for trial in known}))
+    return tuple(block + 1 for block in flagged)
 
 
 def sparkline(values: Sequence[float | None]) -> str:

@@ -1,0 +1,56 @@
+"""What checks look at."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Cells that are held against one baseline, with their trials by id.
+
+    `logs` are the log ratios of the primary metric to the baseline, of cells that have one.
+    """
+
+    plan: Plan
+    cells: Sequence[Cell]
+    trials: Mapping[str, Sequence[Trial]]
+    logs: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> Cell | None:
+        """The cell that the others are held against."""
+        return next((cell for cell in self.cells if cell.baseline), None)
+
+    def good(self, cell: Cell) -> list[Trial]:
+        """The cell's trials that give values."""
+        return [trial for trial in self.trials.get(cell.id, ()) if trial.status is TrialStatus.OK]
+
+    def spoilt_by(self, cells: Iterable[str]) -> tuple[str, ...]:
+        """The cells whose comparisons hold any of `cells`: these, or all when the baseline is among them."""
+        named = set(cells)
+        if self.baseline is None:
+            return ()
+        others = [cell.id for cell in self.cells if not cell.baseline]
+        return tuple(others if self.baseline.id in named else [name for name in others if name in named])
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A run: its trials, and the environment at its start and at every time it was resumed."""
+
+    plan: Plan
+    trials: Sequence[Trial]
+    environments: Sequence[Mapping[str, Any]]
+
+
+def named(cells: Iterable[str]) -> str:
+    """The cells in a sentence."""
+    return ", ".join(cells)
+
+
+def trials_of(count: int, whole: int) -> str:
+    """`3 of 10 trials`."""
+    return f"{count} of {whole} trial{'' if whole == 1 else 's'}"

@@ -1,0 +1,50 @@
+"""Whether figures of disks are figures of memory."""
+
+from collections.abc import Iterator
+
+from guestmark.core.findings import Flushes, Storage
+from guestmark.core.model import Cell, Trial
+from guestmark.stats.conditions.evidence import Compared, named
+from guestmark.stats.validity import Finding, Severity
+
+CHOSEN_FOR_USER = "default_locations"  # in a plan's context: ids of the cells whose location nobody named
+
+
+def storage(compared: Compared) -> Iterator[Finding]:
+    """Disks in memory: severe where nobody named the place, a warning where it was asked for.
+
+    Images of guests inside guests are in the outer guest's memory always, which is told and no more.
+    """
+    unnamed = set(compared.plan.context.get(CHOSEN_FOR_USER, ()))
+    found = [cell for cell in compared.cells if any(map(_in_memory, compared.good(cell)))]
+    surprising = [cell for cell in found if _origin(cell) in unnamed and not cell.platform.nested]
+    expected = [cell for cell in found if cell not in surprising and cell.null_of is None]
+    if surprising:
+        ids = [cell.id for cell in surprising]
+        yield Finding(
+            "storage in memory",
+            Severity.SEVERE,
+            f"the disks of {named(ids)} are in memory, as no directory on a disk was found: the figure is not a disk's",
+            cells=compared.spoilt_by(ids),
+            advice="name a directory on a disk: --set location=DIRECTORY, or TMPDIR=DIRECTORY",
+        )
+    if expected:
+        ids = [cell.id for cell in expected]
+        yield Finding(
+            "storage in memory",
+            Severity.WARNING,
+            f"the disks of {named(ids)} are in memory: the figure is not a disk's, and a flush keeps nothing",
+            advice="for a disk's figure name a directory on one: --set location=DIRECTORY",
+        )
+
+
+def _origin(cell: Cell) -> str:
+    return cell.null_of or cell.id
+
+
+def _in_memory(trial: Trial) -> bool:
+    stored = trial.facts.of(Storage)
+    if stored is not None:
+        return any(disk.in_memory for disk in stored.disks.values())
+    flushes = trial.facts.of(Flushes)  # of trials before there was `Storage`
+    return flushes is not None and flushes.in_memory

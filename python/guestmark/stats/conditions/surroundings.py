@@ -1,0 +1,176 @@
+"""Whether all of a run was made in one environment, and what changed between two."""
+
+import itertools
+import os.path
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from guestmark.core.machine_facts import GuestMachine, NestedMachine
+from guestmark.core.model import Trial, TrialStatus
+from guestmark.stats.conditions.evidence import Whole
+from guestmark.stats.validity import Finding, Severity
+
+Environment = Mapping[str, Any]
+
+# What figures depend on: how it is called, and where an environment has it.
+DECISIVE: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("processor", ("processor", "model")),
+    ("processors", ("processor", "count")),
+    ("microcode", ("processor", "microcode")),
+    ("hyper-threads", ("processor", "smt")),
+    ("kernel", ("kernel", "release")),
+    ("kernel build", ("kernel", "version")),
+    ("kernel command line", ("kernel", "command_line")),
+    ("governor", ("frequency", "governor")),
+    ("frequency driver", ("frequency", "driver")),
+    ("lowest frequency", ("frequency", "minimum_khz")),
+    ("highest frequency", ("frequency", "maximum_khz")),
+    ("boost", ("frequency", "boost")),
+)
+OTHER: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("memory", ("memory_bytes",)),
+    ("huge pages", ("transparent_hugepages",)),
+    ("guestmark", ("guestmark", "version")),
+    ("agent", ("guestmark", "agent_sha256")),
+)
+_DIGEST = 12  # digits of one that are shown
+
+
+def changes(
+    old: Environment, new: Environment, hypervisors: frozenset[str] | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What differs, as `old → new` by name: what decides figures, and what may.
+
+    Only what both know counts. Of the programs those decide that are among `hypervisors`, by the name of the file that
+    was run; None: all of them.
+    """
+    decisive = {name: said for name, path in DECISIVE if (said := _differs(_at(old, path), _at(new, path)))}
+    other = {name: said for name, path in OTHER if (said := _differs(_at(old, path), _at(new, path)))}
+    before, after = _at(old, ("programs",)) or {}, _at(new, ("programs",)) or {}
+    for name in before:
+        said = _differs(_version(before[name]), _version(after.get(name)))
+        if said:
+            (decisive if hypervisors is None or name in hypervisors else other)[name] = said
+    mitigations = _mitigations(_at(old, ("mitigations",)), _at(new, ("mitigations",)))
+    if mitigations:
+        decisive["mitigations"] = mitigations
+    return decisive, other
+
+
+def environment(whole: Whole) -> Iterator[Finding]:
+    """A run that was resumed in another environment than some of its trials come from, or whose guests changed."""
+    used = [_environment for _environment in _with_trials(whole) if _environment]
+    hypervisors = frozenset(
+        os.path.basename(trial.command_line[0]) for trial in whole.trials if trial.command_line
+    )
+    decisive: dict[str, str] = {}
+    other: dict[str, str] = {}
+    for old, new in itertools.pairwise(used):
+        found = changes(old, new, hypervisors)
+        decisive |= found[0]
+        other |= found[1]
+    decisive |= _guests_changed(whole)
+    if decisive:
+        yield Finding(
+            "environment changed",
+            Severity.SEVERE,
+            f"the run is of two systems: {said(decisive)}",
+            cells=tuple(cell.id for cell in whole.plan.cells if not cell.baseline),
+            advice="measure again from the start on the system you want to know about",
+        )
+    if other:
+        yield Finding(
+            "environment differs",
+            Severity.WARNING,
+            f"what may matter changed when the run was resumed: {said(other)}",
+            advice="measure again from the start if the figures before and after differ",
+        )
+
+
+def said(changed: Mapping[str, str]) -> str:
+    """`kernel 6.1.0-41 → 6.1.0-43, governor powersave → performance`."""
+    return ", ".join(f"{name} {change}" for name, change in changed.items())
+
+
+def _with_trials(whole: Whole) -> list[Environment]:
+    """The environments that trials with values were made in, in order."""
+    begun = [_time(environment) for environment in whole.environments]
+    if not begun or any(time is None for time in begun):
+        return []
+    found = []
+    for number, environment in enumerate(whole.environments):
+        first, last = begun[number] or 0.0, (begun[number + 1 :] or [None])[0]
+        if any(
+            trial.status is TrialStatus.OK
+            and (trial.started_at >= first or not number)
+            and (last is None or trial.started_at < last)
+            for trial in whole.trials
+        ):
+            found.append(environment)
+    return found
+
+
+def _time(environment: Environment) -> float | None:
+    try:
+        return datetime.fromisoformat(str(environment.get("recorded_at", ""))).timestamp()
+    except ValueError:
+        return None
+
+
+def _guests_changed(whole: Whole) -> dict[str, str]:
+    """Guests of one cell that had another kernel or hypervisor later, as the trials themselves attest."""
+    seen: dict[str, dict[str, dict[str, None]]] = {}
+    for trial in sorted(whole.trials, key=lambda trial: (trial.block, trial.order)):
+        if trial.status is TrialStatus.OK:
+            for name, version in _attested(trial):
+                seen.setdefault(trial.cell_id, {}).setdefault(name, {})[version] = None
+    return {
+        f"{name} of {cell}": " → ".join(versions)
+        for cell, names in seen.items()
+        for name, versions in names.items()
+        if len(versions) > 1
+    }
+
+
+def _attested(trial: Trial) -> Iterator[tuple[str, str]]:
+    nested = trial.facts.of(NestedMachine)
+    machines: Sequence[GuestMachine | None] = (
+        (nested.outer, nested.inner) if nested is not None else (trial.facts.of(GuestMachine),)
+    )
+    for where, machine in zip(("", "inner "), machines, strict=False):
+        if machine is not None:
+            yield f"{where}kernel", machine.guest.kernel
+            if machine.vmm is not None:
+                yield f"{where}QEMU", machine.vmm.qemu
+
+
+def _at(environment: Environment, path: Sequence[str]) -> Any:
+    found: Any = environment
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _differs(old: Any, new: Any) -> str:
+    if old is None or new is None or old == new:
+        return ""
+    return f"{_short(old)} → {_short(new)}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = " and ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text[:_DIGEST] if len(text) == 64 and set(text) <= set("0123456789abcdef") else text
+
+
+def _version(line: Any) -> Any:
+    """`7.2.22 (Debian 1:7.2+dfsg-7)` of what a program said of itself."""
+    return line if not isinstance(line, str) else line.partition(" version ")[2] or line
+
+
+def _mitigations(old: Any, new: Any) -> str:
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return ""
+    return ", ".join(f"{name}: {change}" for name in old if (change := _differs(old[name], new.get(name))))

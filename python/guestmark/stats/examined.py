@@ -1,0 +1,54 @@
+"""All findings about cells that are compared: the conditions of their trials, and what their values say."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guestmark.core.model import Cell, Plan, Trial
+from guestmark.stats.conditions import Compared, of_cells
+from guestmark.stats.validity import ALPHA, Finding, order_effects, trend
+
+Array = NDArray[np.float64]
+
+
+def examined(
+    plan: Plan,
+    cells: Sequence[Cell],
+    trials: Mapping[str, Sequence[Trial]],
+    values: Mapping[str, Array],
+    row: Mapping[int, int],
+) -> tuple[Finding, ...]:
+    """What limits what `cells` mean: the conditions they were measured under, carry-over, position, trends.
+
+    `values` are those of the primary metric of all cells of the plan by id, shape (K,), NaN where there is none or a
+    cell is not among `cells`; `row` has the position of each block in them.
+    """
+    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    if baseline is None:
+        return of_cells(Compared(plan, cells, trials))
+    compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
+    d = {name: _log_ratios(values[name], values[baseline]) for name in compared}
+    middle = {name: float(np.nanmedian(ratios)) for name, ratios in d.items() if not np.isnan(ratios).all()}
+    found = [*of_cells(Compared(plan, cells, trials, middle))]
+    positions = {cell.id: np.full(len(row), np.nan) for cell in plan.cells}
+    for cell in plan.cells:
+        for trial in trials[cell.id]:
+            positions[cell.id][row[trial.block]] = trial.order
+    kind = {cell.id: cell.null_of or cell.id for cell in plan.cells}
+    if len(cells) < len(plan.cells):  # many cells: what a platform leaves behind, whatever ran on it
+        kind = {cell.id: str(cell.platform) for cell in plan.cells}
+    found += order_effects(values, positions, baseline, kind=kind)
+    for name in compared:
+        finding = trend(d[name], plan.policy.margin, alpha=ALPHA / len(compared))
+        if finding is not None:
+            found.append(replace(finding, message=f"{name}: {finding.message}"))
+    return tuple(found)
+
+
+def _log_ratios(values: Array, reference: Array) -> Array:
+    """Log ratios by block, shape (K,), NaN where there is none."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        d = np.log(values) - np.log(reference)
+    return np.where(np.isfinite(d), d, np.nan)
