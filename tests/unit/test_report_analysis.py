@@ -149,6 +149,31 @@ def test_first_runs_that_version_0_1_did_not_keep_are_unknown() -> None:
     assert answers.apart == ()
 
 
+def test_measured_runs_that_are_still_cold_are_warned_of() -> None:
+    def findings(slow_first: float, warmup: int) -> list[tuple[str, str]]:
+        run = with_first_runs(run_of_iterations(), {"uml": 2.0, "host": 2.0})
+        trials = []
+        for trial in run.trials:
+            (measurement,) = trial.measurements
+            first, *others = measurement.iterations
+            if trial.cell_id == "uml":
+                first = slow_first * measurement.value
+            trials.append(replace(trial, measurements=(replace(measurement, iterations=(first, *others)),)))
+        plan = replace(run.plan, policy=replace(run.plan.policy, warmup=warmup))
+        found = analyse(plan, trials).workloads[0].findings
+        return [(finding.name, finding.message) for finding in found]
+
+    assert findings(1.0, 1) == []
+    ((name, message),) = findings(1.25, 1)
+    assert name == "warm-up"
+    assert "first 2 runs" in message
+    assert " in uml take " in message
+    assert "by 25%" in message
+    assert "--warmup 2" in message
+    assert " in host, uml take" in findings(1.25, 0)[0][1]
+    assert findings(1.25, 2) == []
+
+
 def shown(run: StoredRun, *, details: bool) -> list[Table]:
     return tables(analyse(run.plan, run.trials).workloads[0], details=details)
 

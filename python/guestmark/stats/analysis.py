@@ -292,7 +292,8 @@ def _findings(
         finding = trend(d, plan.policy.margin, alpha=ALPHA / len(compared))
         if finding is not None:
             found.append(replace(finding, message=f"{name}: {finding.message}"))
-    return tuple(found)
+    cold = estimands.cold_measured(metric, cells, by_cell, plan.policy.warmup)
+    return (*found, cold) if cold is not None else tuple(found)
 
 
 def _log_ratios(values: Array, reference: Array) -> Array:
