@@ -237,6 +237,30 @@ def test_what_a_cell_leaves_behind_takes_verdicts_back() -> None:
     assert uml.answers.typical.verdict is Verdict.INCONCLUSIVE
 
 
+def test_what_a_cell_leaves_behind_stretches_the_interval_of_a_large_ratio() -> None:
+    run = run_of_iterations(carry=0.05)
+    trials = []
+    for trial in run.trials:
+        (measurement,) = trial.measurements
+        times = 5.0 if trial.cell_id == "uml" else 1.0
+        values = tuple(times * value for value in measurement.iterations)
+        longer = replace(measurement, value=times * measurement.value, iterations=values)
+        trials.append(replace(trial, measurements=(longer,)))
+    (workload,) = analyse(run.plan, trials).workloads
+    assert [(finding.name, finding.cells) for finding in workload.findings] == [("carry-over", ())]
+    uml = next(result for result in workload.cells if result.cell.id == "uml")
+    found = uml.comparison["wall_s"]
+    assert found.verdict is Verdict.SLOWER
+    assert found.ci is not None
+    low, high = found.ci
+    assert high < 5.2
+    assert low < 5 < high
+    assert high / math.exp(found.stretch) < 5  # without it, the truth lies outside
+    assert uml.answers is not None
+    assert uml.answers.total is not None
+    assert uml.answers.total.stretch == found.stretch
+
+
 def test_workloads_are_compared_within_themselves() -> None:
     run = constructed(
         [

@@ -20,10 +20,11 @@ from guestmark.stats.compare import (
     downgraded,
     noise_floor,
     null_differs,
+    stretched,
 )
 from guestmark.stats.noise import THRESHOLDS, flag_blocks
 from guestmark.stats.summary import Summary, summarise
-from guestmark.stats.trials import Answers, withheld
+from guestmark.stats.trials import Answers, allowing_for, withheld
 from guestmark.stats.validity import ALPHA, Finding, Severity, order_effects, trend
 
 Array = NDArray[np.float64]
@@ -199,20 +200,24 @@ def _workload(
     findings: tuple[Finding, ...] = ()
     answers: dict[str, Answers] = {}
     spoilt: dict[str, str] = {}  # by a severe finding, cell by cell
+    shifts: dict[str, float] = {}  # by what ran before a trial: of the log ratio, cell by cell
     if measured:
         primary = measured[0]
         findings = _findings(plan, cells, by_cell, row, primary)
         severe = [finding for finding in findings if finding.severity is Severity.SEVERE]
         spoilt = {cell_id: finding.name for finding in severe for cell_id in finding.cells}
-        answers = {
-            name: withheld(answer, reason)
-            if (reason := taken_back.get(primary.name) or spoilt.get(name))
-            else answer
-            for name, answer in estimands.answers(plan, cells, by_cell, row, primary).items()
-        }
+        shifts = {cell: shift for finding in findings for cell, shift in finding.shifts.items()}
+        for name, asked in estimands.answers(plan, cells, by_cell, row, primary).items():
+            answer = allowing_for(asked, shifts.get(name, 0.0), plan.policy.margin, "carry-over")
+            reason = taken_back.get(primary.name) or spoilt.get(name)
+            answers[name] = withheld(answer, reason) if reason else answer
     for name, found in _compared(tables, measured[:1]).items():
-        for cell_id, comparison in found.items():
-            reason = taken_back.get(name) or (spoilt.get(cell_id) if name == primary.name else None)
+        for cell_id, alone in found.items():
+            comparison, reason = alone, taken_back.get(name)
+            if name == primary.name:
+                shift = shifts.get(cell_id, 0.0)
+                comparison = stretched(alone, shift, plan.policy.margin, "carry-over")
+                reason = reason or spoilt.get(cell_id)
             comparisons[cell_id][name] = downgraded(comparison, reason) if reason else comparison
     # The typical run is asked once: the headline also counts the first block's single iterations.
     answers = {

@@ -33,12 +33,13 @@ def precise_enough(comparison: Comparison, precision: float) -> bool:
     """Return whether the interval is as narrow as `wanted_half_width`; False without an interval.
 
     Looked at after every block from the eighth on this keeps coverage above .93 (docs/reference/statistics.md), while
-    stopping by p < .05 finds a difference between equals in a quarter of the runs. A cell that has no ratio never gets
-    precise: the caller leaves failed cells out.
+    stopping by p < .05 finds a difference between equals in a quarter of the runs. What an interval is stretched by
+    does not count: more blocks do not shrink it. A cell that has no ratio never gets precise: the caller leaves failed
+    cells out.
     """
     if comparison.ci is None or comparison.ratio is None:
         return False
-    return half_width(comparison.ci) <= wanted_half_width(
+    return half_width(comparison.ci) - comparison.stretch / 2 <= wanted_half_width(
         comparison.ratio, precision
     )
 
@@ -50,15 +51,15 @@ def predicted_half_width(comparison: Comparison, more: int) -> float | None:
     """
     if comparison.ci is None or comparison.n < 2:
         return None
-    n = comparison.n
-    return half_width(comparison.ci) * _width(n + more) / _width(n)
+    n, stretch = comparison.n, comparison.stretch / 2
+    return (half_width(comparison.ci) - stretch) * _width(n + more) / _width(n) + stretch
 
 
 def blocks_needed(comparison: Comparison, precision: float) -> int | None:
     """Return the estimated number of blocks in all until `precise_enough`; None while it cannot be estimated."""
     if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
         return None
-    n, half = comparison.n, half_width(comparison.ci)
+    n, half = comparison.n, half_width(comparison.ci) - comparison.stretch / 2
     target = wanted_half_width(comparison.ratio, precision)
 
     def enough(blocks: int) -> bool:

@@ -39,8 +39,8 @@ class Finding:
     """One thing that a run's data say about the run.
 
     `effect` is its size (relative, 0.05: 5 %), `p` that of its absence (None: not a test). `corrected` holds, where the
-    effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval. `cells`
-    are those whose verdicts a severe finding takes back.
+    effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval, and
+    `shifts` by how much that moves the log ratio. `cells` are those whose verdicts a severe finding takes back.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Finding:
     p: float | None = None
     corrected: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     cells: tuple[str, ...] = ()
+    shifts: Mapping[str, float] = field(default_factory=dict)
 
 
 def order_effects(
@@ -90,6 +91,7 @@ def order_effects(
         if p >= alpha:
             continue
         effect, corrected, bias = fitted.effect, {}, 0.0
+        shifts: dict[str, float] = {}
         spoilt: list[str] = []
         if name == "carry-over":
             origin = names.index(baseline)
@@ -99,6 +101,7 @@ def order_effects(
                     bias = max(bias, abs(allowed - plain))
                     if abs(allowed - plain) > max(SEVERE_BIAS, SEVERE_SHARE * abs(allowed)):
                         spoilt.append(other)
+                    shifts[other] = allowed - plain
                     low, high = allowed - half, allowed + half
                     corrected[other] = (float(np.exp(allowed)), float(np.exp(low)), float(np.exp(high)))
         what = "on what ran before it" if name == "carry-over" else "on its position in the block"
@@ -112,6 +115,7 @@ def order_effects(
                 p,
                 corrected,
                 tuple(spoilt),
+                shifts,
             )
         )
     return tuple(findings)
