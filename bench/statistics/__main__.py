@@ -28,6 +28,7 @@ from acceptance import (
     whole_rule,
 )
 from scenarios import BY_NAME, TAILS
+from warmup import CURVES, bias, disagreement
 
 CANDIDATES = ("iid", "bimodal", "regime", "spikes", "heavy tails", "one-sided spikes", "x2 in 5 % of trials")
 
@@ -236,6 +237,30 @@ def print_floor(sims: int) -> None:
         row(f"{between:.0%}", *(number(share, 0.95, 1) for share in shares))
 
 
+def print_warmup(sims: int) -> None:
+    print("\n## The warm-up\n")
+    print(
+        "If it were chosen from what a run shows: pairs of runs of one experiment that choose differently, three"
+    )
+    print(
+        "cells, without and with spikes in 10 % of the runs. Beside it, how much the median of seven iterations is"
+    )
+    print("too long after one warm-up, which is what every run has.\n")
+    sizes = ((1, 5), (1, 8), (10, 8))
+    heading("runs on a fresh machine", *(f"{blocks} x {runs}" for blocks, runs in sizes), "after one")
+    for seed, (name, curve) in enumerate(CURVES.items()):
+        both = [
+            tuple(disagreement(curve, (blocks, runs), spikes, sims, seed) for spikes in (0.0, 0.1))
+            for blocks, runs in sizes
+        ]
+        off = [bias(curve, 1, spikes, 10 * sims, seed) for spikes in (0.0, 0.1)]
+        row(
+            name,
+            *(f"{number(plain)}, {number(spiked)}" for plain, spiked in both),
+            ", ".join(f"{each:+.1%}" for each in off),
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sims", type=int, default=2_000, help="simulated runs per figure")
@@ -261,6 +286,7 @@ def main() -> None:
         print_looks(sims, run)
     print_families(sims)
     print_floor(sims)
+    print_warmup(sims)
     print(f"\n{time.monotonic() - began:.0f} s", file=sys.stderr)
 
 

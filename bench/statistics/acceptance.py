@@ -28,9 +28,9 @@ from guestmark.stats import (
 )
 from guestmark.stats.repetition import RELATIVE_PRECISION
 from guestmark.stats.tails import TAIL_BLOCKS, slow_counts
+from guestmark.stats.trials import allowing_for
 
 Array = np.ndarray
-Interval = tuple[float, float]
 DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 CELLS = ("baseline", "copy", "cell")
 MARGIN = 0.03
@@ -143,9 +143,9 @@ def _unsettled(run: Array) -> bool:
 
 def decided(
     scenario: Scenario, effect: float, sims: int, seed: int, rule: Rule
-) -> Iterator[tuple[int, Answers, bool, Interval | None]]:
-    """Run by run: blocks, answers, whether verdicts were taken back, and the interval that allows for carry-over where
-    one was found.
+) -> Iterator[tuple[int, Answers, bool]]:
+    """Run by run: blocks, answers, and whether verdicts were taken back; where a carry-over was found, intervals are
+    stretched as the product does.
     """
     generator = np.random.default_rng(seed)
     batch = 500
@@ -171,20 +171,15 @@ def decided(
                 kind={"copy": "baseline"},
             )
             severe = any("cell" in finding.cells for finding in findings)
-            allowed = [finding.corrected["cell"] for finding in findings if "cell" in finding.corrected]
-            yield (
-                int(n),
-                answers,
-                severe or null_differs(null),
-                allowed[0][1:] if allowed and severe else None,
-            )
+            shift = sum(finding.shifts.get("cell", 0.0) for finding in findings)
+            yield int(n), allowing_for(answers, shift, MARGIN, "carry-over"), severe or null_differs(null)
 
 
 def whole_rule(scenario: Scenario, effect: float, sims: int, seed: int, rule: Rule | None = None) -> Outcome:
     """Simulate `sims` runs of baseline, null copy and a cell whose true log ratio is `effect`."""
     truth = truth_of(scenario, effect)
     outcome = Outcome()
-    for n, answers, refused, allowed in decided(scenario, effect, sims, seed, rule or Rule()):
+    for n, answers, refused in decided(scenario, effect, sims, seed, rule or Rule()):
         outcome.blocks += n / sims
         outcome.refused += refused / sims
         assert answers.total is not None
@@ -194,7 +189,7 @@ def whole_rule(scenario: Scenario, effect: float, sims: int, seed: int, rule: Ru
             (outcome.typical, answers.typical, truth.typical),
             (outcome.total, answers.total, truth.total),
         ):
-            ends = allowed or comparison.ci
+            ends = comparison.ci
             _count(rates, comparison.verdict, refused)
             claimed |= comparison.verdict in DIFFERENT and not refused
             rates.covered += ends is None or ends[0] <= np.exp(true) <= ends[1]

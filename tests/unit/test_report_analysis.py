@@ -149,6 +149,31 @@ def test_first_runs_that_version_0_1_did_not_keep_are_unknown() -> None:
     assert answers.apart == ()
 
 
+def test_measured_runs_that_are_still_cold_are_warned_of() -> None:
+    def findings(slow_first: float, warmup: int) -> list[tuple[str, str]]:
+        run = with_first_runs(run_of_iterations(), {"uml": 2.0, "host": 2.0})
+        trials = []
+        for trial in run.trials:
+            (measurement,) = trial.measurements
+            first, *others = measurement.iterations
+            if trial.cell_id == "uml":
+                first = slow_first * measurement.value
+            trials.append(replace(trial, measurements=(replace(measurement, iterations=(first, *others)),)))
+        plan = replace(run.plan, policy=replace(run.plan.policy, warmup=warmup))
+        found = analyse(plan, trials).workloads[0].findings
+        return [(finding.name, finding.message) for finding in found]
+
+    assert findings(1.0, 1) == []
+    ((name, message),) = findings(1.25, 1)
+    assert name == "warm-up"
+    assert "first 2 runs" in message
+    assert " in uml take " in message
+    assert "by 25%" in message
+    assert "--warmup 2" in message
+    assert " in host, uml take" in findings(1.25, 0)[0][1]
+    assert findings(1.25, 2) == []
+
+
 def shown(run: StoredRun, *, details: bool) -> list[Table]:
     return tables(analyse(run.plan, run.trials).workloads[0], details=details)
 
@@ -211,6 +236,30 @@ def test_what_a_cell_leaves_behind_takes_verdicts_back() -> None:
     )
     assert uml.answers is not None
     assert uml.answers.typical.verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_a_cell_leaves_behind_stretches_the_interval_of_a_large_ratio() -> None:
+    run = run_of_iterations(carry=0.05)
+    trials = []
+    for trial in run.trials:
+        (measurement,) = trial.measurements
+        times = 5.0 if trial.cell_id == "uml" else 1.0
+        values = tuple(times * value for value in measurement.iterations)
+        longer = replace(measurement, value=times * measurement.value, iterations=values)
+        trials.append(replace(trial, measurements=(longer,)))
+    (workload,) = analyse(run.plan, trials).workloads
+    assert [(finding.name, finding.cells) for finding in workload.findings] == [("carry-over", ())]
+    uml = next(result for result in workload.cells if result.cell.id == "uml")
+    found = uml.comparison["wall_s"]
+    assert found.verdict is Verdict.SLOWER
+    assert found.ci is not None
+    low, high = found.ci
+    assert high < 5.2
+    assert low < 5 < high
+    assert high / math.exp(found.stretch) < 5  # without it, the truth lies outside
+    assert uml.answers is not None
+    assert uml.answers.total is not None
+    assert uml.answers.total.stretch == found.stretch
 
 
 def test_workloads_are_compared_within_themselves() -> None:

@@ -58,7 +58,7 @@ def test_equal_cells_are_seldom_called_different_anywhere(name) -> None:
     check_equal_cells(whole_rule(BY_NAME[name], 0.0, MANY, 2), name, MANY)
 
 
-@pytest.mark.parametrize("name", ["iid", "spikes", "x2 in 5 % of trials"])
+@pytest.mark.parametrize("name", ["iid", "spikes", "unequal variance", "x2 in 5 % of trials"])
 def test_cells_at_the_margin_are_seldom_called_equal(name: str) -> None:
     outcome = whole_rule(BY_NAME[name], math.log1p(MARGIN), FEW, 3)
     assert outcome.typical.share("equal") <= 0.05 + scatter(FEW, 0.05)
@@ -72,12 +72,28 @@ def test_cells_at_the_margin_are_seldom_called_equal_anywhere(name) -> None:
     assert outcome.typical.share("equal") <= 0.05 + scatter(MANY, 0.05)
 
 
-@pytest.mark.parametrize("name", ["iid", "unequal durations", "10 % failures"])
+@pytest.mark.parametrize("name", ["iid", "unequal durations", "10 % failures", "carry-over"])
 def test_a_large_ratio_is_known_after_eight_blocks_or_a_few_more(name: str) -> None:
     outcome = whole_rule(BY_NAME[name], math.log(5), FEW, 5)
     assert outcome.blocks < 9
     assert outcome.typical.share("slower") >= 0.97
     assert outcome.typical.share("covered") >= 0.93 - scatter(FEW, 0.07)
+    assert outcome.total.share("covered") >= 0.93 - scatter(FEW, 0.07)
+
+
+@pytest.mark.long
+def test_a_large_ratio_is_covered_where_what_ran_before_matters():
+    outcome = whole_rule(BY_NAME["carry-over"], math.log(5), MANY, 15)
+    assert outcome.typical.share("covered") >= 0.93
+    assert outcome.total.share("covered") >= 0.93
+    assert outcome.typical.share("slower") >= 0.97
+
+
+@pytest.mark.long
+def test_a_cell_that_scatters_more_than_the_baseline_is_seldom_called_equal_at_the_margin():
+    assert (
+        whole_rule(BY_NAME["unequal variance"], math.log1p(MARGIN), MANY, 16).typical.share("equal") <= 0.05
+    )
 
 
 def test_five_percent_are_seen_through_spikes_in_one_trial_of_ten() -> None:

@@ -1,5 +1,6 @@
 """Verdicts: which data give which, and why."""
 
+import math
 from dataclasses import astuple
 
 import numpy as np
@@ -13,14 +14,19 @@ from guestmark.stats import (
     Estimand,
     Table,
     Verdict,
+    blocks_needed,
     compare_table,
     compare_tables,
     downgraded,
+    half_width,
     label,
     null_differs,
+    precise_enough,
+    predicted_half_width,
     reduce_iterations,
     summarise,
 )
+from guestmark.stats.compare import stretched
 
 
 def noisy(seed: int, n: int = 12, level: float = 1.0, spread: float = 0.01) -> np.ndarray:
@@ -90,6 +96,44 @@ def test_equality_is_not_claimed_when_noise_exceeds_the_margin() -> None:
         noisy(1, spread=0.005), noisy(2, spread=0.005), null_pairs=[(noisy(3, level=1.05), noisy(4))]
     )
     assert (c.verdict, c.reason) == (Verdict.INCONCLUSIVE, "noise floor above the margin")
+
+
+def test_a_cell_that_scatters_on_its_own_account_needs_more_evidence_of_equality() -> None:
+    quiet = (noisy(8, spread=0.004), noisy(9, spread=0.004))
+    as_noisy = (noisy(8, spread=0.02), noisy(9, spread=0.02))
+    seeds = range(200)
+    pairs = [(noisy(2 * seed, spread=0.022), noisy(2 * seed + 1, spread=0.022)) for seed in seeds]
+    plain = [compared(*pair) for pair in pairs]
+    between = [i for i, c in enumerate(plain) if 0.02 <= c.equivalence_p < 0.04 and c.p > 0.05]
+    sure = [i for i, c in enumerate(plain) if c.equivalence_p < 0.02 and c.p > 0.05]
+    assert between
+    assert sure
+    for i in between:
+        alone = compared(*pairs[i], null_pairs=[quiet])
+        assert (alone.verdict, alone.reason) == (Verdict.INCONCLUSIVE, "interval too wide")
+        assert compared(*pairs[i], null_pairs=[as_noisy]).verdict is Verdict.NO_DIFFERENCE
+        assert plain[i].verdict is Verdict.NO_DIFFERENCE
+    assert all(compared(*pairs[i], null_pairs=[quiet]).verdict is Verdict.NO_DIFFERENCE for i in sure)
+
+
+def test_an_interval_is_stretched_towards_where_the_ratio_would_be() -> None:
+    slower = compared(noisy(1, level=1.1), noisy(2))
+    low, high = slower.ci
+    down, up = stretched(slower, -0.02, 0.03, "why"), stretched(slower, 0.02, 0.03, "why")
+    assert down.ci == (pytest.approx(low * math.exp(-0.02)), high)
+    assert up.ci == (low, pytest.approx(high * math.exp(0.02)))
+    assert (down.ratio, down.verdict, down.stretch) == (slower.ratio, Verdict.SLOWER, 0.02)
+    lost = stretched(slower, -0.2, 0.03, "why")
+    assert (lost.verdict, lost.reason) == (Verdict.INCONCLUSIVE, "why")
+    equal = compared(noisy(1, spread=0.005), noisy(2, spread=0.005))
+    assert stretched(equal, 0.001, 0.03, "why").verdict is Verdict.NO_DIFFERENCE
+    assert stretched(equal, 0.04, 0.03, "why").reason == "why"
+    assert stretched(equal, 0.0, 0.03, "why") is equal
+    # What no block can shrink neither keeps a run going nor is foretold to shrink.
+    assert precise_enough(down, half_width(slower.ci) * 1.0001)
+    assert not precise_enough(compared(noisy(1, level=1.1, spread=0.03), noisy(2)), half_width(slower.ci))
+    assert blocks_needed(down, 0.001) == pytest.approx(blocks_needed(slower, 0.001), abs=1)
+    assert predicted_half_width(down, 12) == pytest.approx(predicted_half_width(slower, 12) + 0.01)
 
 
 def test_a_few_very_slow_blocks_do_not_decide_the_typical_run() -> None:

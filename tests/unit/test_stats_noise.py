@@ -15,15 +15,15 @@ from guestmark.stats import (
     Null,
     Pilot,
     blocks_needed,
-    choose_repetition,
+    choose_iterations,
     compare_table,
     flag_blocks,
     half_width,
     noise_floor,
     precise_enough,
     predicted_half_width,
-    variance_components,
     wanted_half_width,
+    warmup_needed,
 )
 
 
@@ -146,63 +146,40 @@ def test_blocks_needed_is_where_precision_is_reached() -> None:
     assert blocks_needed(early, 0) is None
 
 
-def pilot(start: float, level: float, *, within: float, between: float, seed: int, boots: int = 40) -> Pilot:
-    generator = np.random.default_rng(seed)
-    rows = level * np.exp(generator.normal(0, between, (boots, 1)) + generator.normal(0, within, (boots, 6)))
-    return Pilot(start, rows.tolist())
-
-
 def test_one_number_of_iterations_minimises_the_variance_for_the_time_of_all_cells() -> None:
     start, level = {"host": 0.05, "tcg": 4.0}, {"host": 0.05, "tcg": 0.4}
-    within, between = 0.1, 0.06
-    pilots = {
-        name: pilot(start[name], level[name], within=within, between=between, seed=i)
-        for i, name in enumerate(start)
-    }
-    chosen = choose_repetition(pilots)
-    assert chosen.warmup == 0
+    pilots = {name: Pilot(start[name], level[name]) for name in start}
 
-    def variance_times_cost(r: int) -> float:
-        cost = sum(start[name] + (chosen.warmup + r) * level[name] for name in start)
-        return (between**2 + within**2 / r) * cost
+    def variance_times_cost(r: int, warmup: int) -> float:
+        cost = sum(start[name] + (warmup + r) * level[name] for name in start)
+        return (1 + 1 / r) * cost
 
-    best = sorted(range(1, 40), key=variance_times_cost)
-    assert chosen.iterations in best[:3]
-    assert "measured variances" in chosen.reason
+    for warmup in (0, 1, 6):
+        best = min(range(1, 40), key=lambda r: variance_times_cost(r, warmup))
+        assert choose_iterations(pilots, warmup) == best
+    assert choose_iterations(pilots, 6) > choose_iterations(pilots, 0)
 
 
 def test_iterations_are_bounded() -> None:
-    quick = {"a": pilot(100, 0.01, within=0.1, between=0.001, seed=1)}
-    assert choose_repetition(quick, block_limit_s=1e9).iterations == 20
-    slow = {"a": pilot(1, 40, within=0.1, between=0.001, seed=1)}
-    assert choose_repetition(slow).iterations == 1
-    assert choose_repetition(slow, least=3).iterations == 3
-    assert "60 s a block" in choose_repetition(slow).reason
-    alike = {"a": Pilot(1.0, [[1.0, 1.0, 1.0]] * 3)}
-    assert choose_repetition(alike).iterations == 1
-    nothing_known = choose_repetition({"a": Pilot(2.0, [[0.02]])})
-    assert (nothing_known.warmup, nothing_known.iterations) == (1, 10)
-    assert "equal variances assumed" in nothing_known.reason
+    assert choose_iterations({"a": Pilot(100, 0.01)}, 1, block_limit_s=1e9) == 20
+    assert choose_iterations({"a": Pilot(30, 5)}, 1) == 3
+    assert choose_iterations({"a": Pilot(30, 5)}, 1, block_limit_s=45) == 2
+    assert choose_iterations({"a": Pilot(1, 40)}, 1) == 1
+    assert choose_iterations({"a": Pilot(2.0, 0.02)}, 1) == 10
     with pytest.raises(ValueError, match="no pilot"):
-        choose_repetition({"a": Pilot(1.0, [])})
+        choose_iterations({}, 1)
 
 
-def test_the_cell_that_warms_up_longest_decides_for_all() -> None:
-    steady, slow_start = Pilot(1.0, [[0.1] * 6]), Pilot(1.0, [[0.3, 0.2, 0.1, 0.1, 0.1, 0.1]])
-    assert choose_repetition({"a": steady}).warmup == 0
-    assert choose_repetition({"a": steady, "b": slow_start}).warmup == 2
-    falling = Pilot(1.0, [[2.0**-i for i in range(8)]])
-    assert choose_repetition({"a": falling}).warmup == 3
-
-
-def test_variance_components_are_recovered() -> None:
+def test_the_warm_up_is_as_long_as_runs_take_longer_than_those_after_them() -> None:
     generator = np.random.default_rng(5)
-    boots = [
-        generator.normal(0, 2) + generator.normal(0, 0.5, generator.integers(2, 9)) for _ in range(3_000)
-    ]
-    within, between = variance_components(boots)
-    assert within == pytest.approx(0.25, rel=0.05)
-    assert between == pytest.approx(4, rel=0.1)
-    assert variance_components([[1, 3], [1, 3]])[1] == 0
-    with pytest.raises(ValueError, match="two boots"):
-        variance_components([[1], [2]])
+    assert warmup_needed([[0.1] * 6]) == 0
+    assert warmup_needed([[0.3, 0.2, 0.1, 0.1, 0.1, 0.1]]) == 2
+    assert warmup_needed([[2.0**-i for i in range(8)]]) == 3  # no steady state
+    assert warmup_needed([[2.0, 1.0]] * 9) is None
+    assert warmup_needed([]) is None
+    once = [[0.1] * 6] * 9 + [[0.3, 0.2, 0.1, 0.1, 0.1, 0.1]]
+    assert warmup_needed(once) == 0  # of ten starts one
+    noisy_starts = np.exp(generator.normal(0, 0.05, (20, 8)))
+    assert warmup_needed(noisy_starts.tolist()) == 0
+    noisy_starts[:, 0] *= 1.8
+    assert warmup_needed(noisy_starts.tolist()) == 1

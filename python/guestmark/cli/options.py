@@ -188,7 +188,7 @@ Warmup = Annotated[
 ]
 Iterations = Annotated[
     int | None,
-    typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 10, by duration)."),
+    typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 20, by duration)."),
 ]
 Keep = Annotated[
     bool,

@@ -27,16 +27,17 @@ def wanted(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]) -> int:
     if any(not trial.run_s for trial in earlier):
         return _as_before(cell, earlier)
     first = min(trial.block for trial in earlier)
-    return _chosen([trial for trial in earlier if trial.block == first])
+    return _chosen([trial for trial in earlier if trial.block == first], plan.policy.warmup)
 
 
-def _chosen(pilots: Sequence[Trial]) -> int:
-    from guestmark.stats.repetition import Pilot, choose_repetition
+def _chosen(pilots: Sequence[Trial], warmup: int) -> int:
+    from guestmark.stats.repetition import Pilot, choose_iterations
 
     found = {
-        trial.cell_id: Pilot(max(trial.duration_s - sum(trial.run_s), 0.0), [trial.run_s]) for trial in pilots
+        trial.cell_id: Pilot(max(trial.duration_s - sum(trial.run_s), 0.0), trial.run_s[-1])
+        for trial in pilots
     }
-    return choose_repetition(found).iterations
+    return choose_iterations(found, warmup)
 
 
 def _as_before(cell: Cell, earlier: Sequence[Trial]) -> int:

@@ -161,6 +161,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "equivalence_p": comparison.equivalence_p,
         "equivalence_q": comparison.equivalence_q,
         "noise_floor": comparison.noise_floor,
+        "stretch": comparison.stretch,
     }
 
 

@@ -20,14 +20,13 @@ from guestmark.stats.noise import THRESHOLDS, Null, flag_blocks
 from guestmark.stats.paired import log_ratios, median_interval, sign_flip_p, t_interval
 from guestmark.stats.repetition import (
     Pilot,
-    Repetition,
     blocks_needed,
-    choose_repetition,
+    choose_iterations,
     half_width,
     precise_enough,
     predicted_half_width,
-    variance_components,
     wanted_half_width,
+    warmup_needed,
 )
 from guestmark.stats.summary import Summary, reduce_iterations, summarise
 from guestmark.stats.tails import CellRuns, Unseen, cell_runs, unseen
@@ -43,7 +42,6 @@ __all__ = [
     "Finding",
     "Null",
     "Pilot",
-    "Repetition",
     "Severity",
     "SlowComparison",
     "Summary",
@@ -54,7 +52,7 @@ __all__ = [
     "blocks_needed",
     "blocks_to_claim",
     "cell_runs",
-    "choose_repetition",
+    "choose_iterations",
     "clock_disagreement",
     "compare_slow",
     "compare_table",
@@ -77,6 +75,6 @@ __all__ = [
     "t_interval",
     "trend",
     "unseen",
-    "variance_components",
     "wanted_half_width",
+    "warmup_needed",
 ]

@@ -21,12 +21,13 @@ from guestmark.stats.compare import (
     downgraded,
     noise_floor,
     null_differs,
+    stretched,
 )
 from guestmark.stats.conditions import Whole, of_run
 from guestmark.stats.disturbed import disturbed_blocks
 from guestmark.stats.examined import examined
 from guestmark.stats.summary import Summary, summarise
-from guestmark.stats.trials import Answers, withheld
+from guestmark.stats.trials import Answers, allowing_for, withheld
 from guestmark.stats.validity import Finding, Severity
 
 Array = NDArray[np.float64]
@@ -211,6 +212,7 @@ def _workload(
     answers: dict[str, Answers] = {}
     spoilt: dict[str, str] = {}  # by a severe finding, cell by cell: the primary metric, or all of them
     wholly: dict[str, str] = {}
+    shifts: dict[str, float] = {}  # by what ran before a trial: of the log ratio, cell by cell
     if measured:
         primary = measured[0]
         values = {
@@ -218,18 +220,22 @@ def _workload(
             for cell in plan.cells
         }
         findings = examined(plan, cells, by_cell, values, row)
+        if (cold := estimands.cold_measured(primary, cells, by_cell, plan.policy.warmup)) is not None:
+            findings = (*findings, cold)
         severe = [finding for finding in (*findings, *of_the_run) if finding.severity is Severity.SEVERE]
         wholly = _spoilt(finding for finding in severe if not finding.primary_only)
         spoilt = _spoilt(severe)
-        answers = {
-            name: withheld(answer, reason)
-            if (reason := taken_back.get(primary.name) or spoilt.get(name))
-            else answer
-            for name, answer in estimands.answers(plan, cells, by_cell, row, primary).items()
-        }
+        shifts = {cell: shift for finding in findings for cell, shift in finding.shifts.items()}
+        for name, asked in estimands.answers(plan, cells, by_cell, row, primary).items():
+            answer = allowing_for(asked, shifts.get(name, 0.0), plan.policy.margin, "carry-over")
+            reason = taken_back.get(primary.name) or spoilt.get(name)
+            answers[name] = withheld(answer, reason) if reason else answer
     for name, found in _compared(tables, measured[:1]).items():
-        for cell_id, comparison in found.items():
-            reason = taken_back.get(name) or (spoilt if name == primary.name else wholly).get(cell_id)
+        for cell_id, alone in found.items():
+            comparison, reason = alone, taken_back.get(name)
+            if name == primary.name:
+                comparison = stretched(alone, shifts.get(cell_id, 0.0), plan.policy.margin, "carry-over")
+            reason = reason or (spoilt if name == primary.name else wholly).get(cell_id)
             comparisons[cell_id][name] = downgraded(comparison, reason) if reason else comparison
     # The typical run is asked once: the headline also counts the first block's single iterations.
     answers = {

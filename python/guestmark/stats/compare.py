@@ -18,6 +18,7 @@ from guestmark.stats.paired import log_ratios, median_interval, t_interval
 Array = NDArray[np.float64]
 
 MIN_BLOCKS = signed_rank.MIN_BLOCKS  # below, no test here can reach .05
+UNLIKE = 1.5  # times the spread of a null copy, from which a cell scatters on its own account
 
 
 class Verdict(StrEnum):
@@ -47,7 +48,8 @@ class Comparison:
     interval for the total. `median_ratio` is exp(median d) with `median_ci` (None below six). `p` is of the exact test
     of no difference, `equivalence_p` of that for equivalence, `q` and `equivalence_q` the same adjusted over the
     family. `noise_floor` is |ratio - 1| that null comparisons reach (None: unknown). `unseen_ci` is the total's
-    interval with what so few machines cannot have shown, see `total.with_unseen`. Without a ratio (see `log_ratios`)
+    interval with what so few machines cannot have shown, see `total.with_unseen`. `stretch` is the log by which `ci` is
+    longer than chance alone makes it, see `stretched`. Without a ratio (see `log_ratios`)
     everything but `n`, `noise_floor`, `verdict` and `reason` is None. `reason` says in a few words why the verdict is
     what it is; empty when nothing need be said.
     """
@@ -66,6 +68,7 @@ class Comparison:
     reason: str
     estimand: Estimand = Estimand.TYPICAL
     unseen_ci: tuple[float, float] | None = None
+    stretch: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class _Evidence(NamedTuple):
     median_ci: tuple[float, float] | None = None
     unseen_ci: tuple[float, float] | None = None
     refused: str = ""  # why equality cannot be claimed whatever the test says
+    unlike: bool = False  # it scatters more than copies of one cell do
 
 
 def compare_table(
@@ -199,7 +203,8 @@ def _comparison(
         estimand=estimand,
         unseen_ci=evidence.unseen_ci,
     )
-    verdict, reason = _decide(undecided, table, alpha, cells=cells, refused=evidence.refused)
+    level = min(alpha, 1 - signed_rank.NOMINAL) / (2 if evidence.unlike else 1)
+    verdict, reason = _decide(undecided, table, alpha, cells=cells, refused=evidence.refused, same=level)
     return replace(undecided, verdict=verdict, reason=reason)
 
 
@@ -220,7 +225,22 @@ def _typical(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
         equivalence_p=signed_rank.equivalence_p(walsh, table.margin),
         median_ratio=float(np.exp(np.median(d))),
         median_ci=_exponentiated(median_interval(d)),
+        unlike=_unlike(cell, baseline, table),
     )
+
+
+def _unlike(cell: Array, baseline: Array, table: Table) -> bool:
+    """Whether the cell's log ratios scatter over `UNLIKE` times as widely as those of null copies; False without any.
+
+    A run stops where its intervals happen to be narrow. Where the copies are quiet and the cell is not, that luck is
+    the cell's, and its equality needs more evidence.
+    """
+    own = _typical_floor(cell, baseline)
+    copies = [found for pair in table.null_pairs if (found := _typical_floor(*pair)) is not None]
+    if own is None or not copies:
+        return False
+    quiet = math.sqrt(sum(half**2 * blocks for _, half, blocks in copies) / len(copies))
+    return own[1] * math.sqrt(own[2]) > UNLIKE * quiet
 
 
 def _total(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
@@ -281,7 +301,9 @@ def noise_floor(
     return floor_from(null_pairs, n_blocks, history, interval=interval)
 
 
-def _decide(c: Comparison, table: Table, alpha: float, *, cells: int, refused: str) -> tuple[Verdict, str]:
+def _decide(
+    c: Comparison, table: Table, alpha: float, *, cells: int, refused: str, same: float
+) -> tuple[Verdict, str]:
     if c.n < MIN_BLOCKS or c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
         return (
             Verdict.INCONCLUSIVE,
@@ -290,7 +312,7 @@ def _decide(c: Comparison, table: Table, alpha: float, *, cells: int, refused: s
     higher = c.ratio > 1
     excludes_one = c.ci[0] > 1 or c.ci[1] < 1
     margin = table.margin
-    equivalent = c.equivalence_q < min(alpha, 1 - signed_rank.NOMINAL)
+    equivalent = c.equivalence_q < same
     blocked = ""
     if c.q < alpha and excludes_one:
         if c.noise_floor is not None and abs(math.log(c.ratio)) <= math.log1p(c.noise_floor):
@@ -331,6 +353,25 @@ def null_differs(null: Comparison, alpha: float = 0.01) -> bool:
 def downgraded(comparison: Comparison, reason: str = "a null comparison differs") -> Comparison:
     """Return the comparison with its verdict taken back; the figures stay."""
     return replace(comparison, verdict=Verdict.INCONCLUSIVE, reason=reason)
+
+
+def stretched(comparison: Comparison, shift: float, margin: float, reason: str) -> Comparison:
+    """Return the comparison with its interval stretched by `shift`, the log of what its ratio may be off by.
+
+    A verdict that the longer interval no longer bears out is taken back with `reason`.
+    """
+    if comparison.ci is None or not shift:
+        return comparison
+    low, high = comparison.ci
+    low, high = low * math.exp(min(shift, 0.0)), high * math.exp(max(shift, 0.0))
+    unseen = comparison.unseen_ci
+    if unseen is not None:
+        unseen = (min(unseen[0], low), max(unseen[1], high))
+    longer = replace(comparison, ci=(low, high), unseen_ci=unseen, stretch=abs(shift))
+    differs = low > 1 or high < 1
+    equal = 1 / (1 + margin) < low and high < 1 + margin
+    borne_out = {Verdict.FASTER: differs, Verdict.SLOWER: differs, Verdict.NO_DIFFERENCE: equal}
+    return longer if borne_out.get(comparison.verdict, True) else downgraded(longer, reason)
 
 
 _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h"})

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 
 from guestmark.core.model import Cell, Metric, Plan, Trial, TrialStatus
 from guestmark.stats.compare import Comparison, Verdict, downgraded, null_differs
+from guestmark.stats.repetition import warmup_needed
+from guestmark.stats.tails import as_costs
 from guestmark.stats.trials import Answers, compare_trials
+from guestmark.stats.validity import Finding, Severity
 
 Array = NDArray[np.float64]
 _DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
@@ -119,3 +122,39 @@ def all_runs(name: str, trial: Trial) -> tuple[float, ...]:
     measured = next((each.iterations for each in trial.measurements if each.metric.name == name), ())
     runs = (*before, *measured)
     return runs if len(runs) == len(trial.run_s) else ()  # version 0.1 did not keep warm-ups
+
+
+def cold_measured(
+    metric: Metric, cells: Sequence[Cell], by_cell: Mapping[str, Sequence[Trial]], warmup: int
+) -> Finding | None:
+    """Return a warning if measured runs are still warming up: typically over the starts of a cell, see `warmup_needed`.
+
+    The warm-up itself is the same in every run and every cell. Chosen anew from each run's first block it would differ
+    between two runs of one experiment, and with it the question they answer.
+    """
+    cold: dict[str, int] = {}
+    longer = 0.0
+    for cell in cells:
+        if cell.null_of is not None:
+            continue
+        found = [np.array([runs]) for trial in by_cell[cell.id] if (runs := all_runs(metric.name, trial))]
+        starts = [as_costs(runs, metric.better)[0] for runs in found]
+        needed = warmup_needed(starts)
+        if needed is not None and needed > warmup:
+            cold[cell.id] = needed
+            enough = [runs for runs in starts if runs.size > needed]
+            longer = max(
+                longer, float(np.median([runs[warmup] / np.median(runs[needed:]) for runs in enough])) - 1
+            )
+    if not cold:
+        return None
+    most = max(cold.values())
+    first = f"first {most} runs" if most > 1 else "first run"
+    verb = "take" if most > 1 else "takes"
+    return Finding(
+        "warm-up",
+        Severity.WARNING,
+        f"on a fresh machine the {first} in {', '.join(cold)} {verb} longer than later ones, and one that was measured "
+        f"by {longer:.0%}; --warmup {most} leaves {'them' if most > 1 else 'it'} out",
+        longer,
+    )

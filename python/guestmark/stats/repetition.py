@@ -1,4 +1,4 @@
-"""How often: blocks until it is known well enough, and the one number of iterations that suits every cell."""
+"""How often: blocks until it is known well enough, one number of iterations for every cell, and enough warm-up."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,12 +33,15 @@ def precise_enough(comparison: Comparison, precision: float) -> bool:
     """Return whether the interval is as narrow as `wanted_half_width`; False without an interval.
 
     Looked at after every block from the eighth on this keeps coverage above .93 (docs/reference/statistics.md), while
-    stopping by p < .05 finds a difference between equals in a quarter of the runs. A cell that has no ratio never gets
-    precise: the caller leaves failed cells out.
+    stopping by p < .05 finds a difference between equals in a quarter of the runs. What an interval is stretched by
+    does not count: more blocks do not shrink it. A cell that has no ratio never gets precise: the caller leaves failed
+    cells out.
     """
     if comparison.ci is None or comparison.ratio is None:
         return False
-    return half_width(comparison.ci) <= wanted_half_width(comparison.ratio, precision)
+    return half_width(comparison.ci) - comparison.stretch / 2 <= wanted_half_width(
+        comparison.ratio, precision
+    )
 
 
 def predicted_half_width(comparison: Comparison, more: int) -> float | None:
@@ -48,15 +51,15 @@ def predicted_half_width(comparison: Comparison, more: int) -> float | None:
     """
     if comparison.ci is None or comparison.n < 2:
         return None
-    n = comparison.n
-    return half_width(comparison.ci) * _width(n + more) / _width(n)
+    n, stretch = comparison.n, comparison.stretch / 2
+    return (half_width(comparison.ci) - stretch) * _width(n + more) / _width(n) + stretch
 
 
 def blocks_needed(comparison: Comparison, precision: float) -> int | None:
     """Return the estimated number of blocks in all until `precise_enough`; None while it cannot be estimated."""
     if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
         return None
-    n, half = comparison.n, half_width(comparison.ci)
+    n, half = comparison.n, half_width(comparison.ci) - comparison.stretch / 2
     target = wanted_half_width(comparison.ratio, precision)
 
     def enough(blocks: int) -> bool:
@@ -79,80 +82,42 @@ def _width(blocks: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """What a few starts of one cell showed: `start_s` seconds to start and stop a machine, and for each of them the
-    durations, seconds, of all its iterations in the order in which they ran, the first one included.
-    """
+    """What the first trial of a cell took, in seconds: to start and stop its machine, and for its last iteration."""
 
     start_s: float
-    durations: Sequence[Sequence[float]]
+    iteration_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Repetition:
-    """The one choice for all cells of a comparison, with its reason in words."""
-
-    warmup: int
-    iterations: int
-    reason: str
-
-
-def choose_repetition(
+def choose_iterations(
     pilots: Mapping[str, Pilot],
+    warmup: int,
     *,
     block_limit_s: float = 60.0,
-    least: int = 1,
     most: int = MAX_ITERATIONS,
-) -> Repetition:
-    """Return how many iterations every trial of every cell holds, and how many warm it up before.
+) -> int:
+    """Return how many iterations every trial of every cell holds after `warmup` unmeasured ones.
 
-    With w warm-ups and r iterations a block costs Σ(start + (w + r)·iteration) over the cells, and a comparison's
-    variance is that between machines plus that within divided by r, relative to each cell's level. Their product is
-    least at r = √(Σ(start + w·iteration) / Σ iteration · within / between): Kalibera and Jones, "Rigorous benchmarking
-    in reasonable time" (2013), §6, for cells that must agree. Variances are pooled over the cells that have two
-    machines with two warm iterations; without any both levels count as equal. Between `least` and `most`, and no more
-    than `block_limit_s` seconds a block where `least` allows it.
-
-    The warm-up is the largest any cell needs: iterations at the start that are slower than the median of those after
-    them by over 5 % and by over three of their spreads, in most of the cell's starts; at most 3, and 1 while no cell
-    has enough iterations to tell. Raises ValueError without a pilot that
-    holds an iteration.
+    With r iterations a block costs Σ(start + (warmup + r)·iteration) over the cells, and a comparison's variance is
+    that between machines plus that within divided by r. Their product is least at r = √(Σ(start + warmup·iteration) /
+    Σ iteration · within / between): Kalibera and Jones, "Rigorous benchmarking in reasonable time" (2013), §6, for
+    cells that must agree. One trial of each cell says nothing of either variance, and a few would say so little that
+    two runs of one experiment chose differently, so both count as equal. At least 1, at most `most`, and where possible
+    no more than `block_limit_s` seconds a block. Raises ValueError without a pilot.
     """
-    known = {name: pilot for name, pilot in pilots.items() if any(len(one) for one in pilot.durations)}
-    if not known:
-        raise ValueError("no pilot holds an iteration")
-    warmups = [found for pilot in known.values() if (found := _warmup(pilot.durations)) is not None]
-    warmup = max(warmups) if warmups else 1
-    costs, starts, components = [], [], []
-    for pilot in known.values():
-        warm = [
-            np.asarray(one[min(warmup, len(one) - 1) :], dtype=np.float64)
-            for one in pilot.durations
-            if len(one)
-        ]
-        level = max(float(np.median(np.concatenate(warm))), _MIN_COST_S)
-        costs.append(level)
-        starts.append(max(pilot.start_s, 0.0) + warmup * level)
-        if len(warm) >= 2 and any(one.size >= 2 for one in warm):
-            components.append(variance_components([one / level for one in warm]))
-    within = float(np.mean([one[0] for one in components])) if components else 1.0
-    between = float(np.mean([one[1] for one in components])) if components else 1.0
-    if within == 0:
-        best = 1.0
-    elif between == 0:
-        best = math.inf
-    else:
-        best = math.sqrt(sum(starts) / sum(costs) * within / between)
-    affordable = math.floor((block_limit_s - sum(starts)) / sum(costs))
-    bounded = max(min(best, affordable, most), least)
-    iterations = max(round(bounded), 1)
-    why = "measured variances" if components else "equal variances assumed"
-    if affordable < min(best, most):
-        why += f", held to {block_limit_s:.0f} s a block"
-    return Repetition(warmup, iterations, f"{why}; an iteration of all cells takes {sum(costs):.3g} s")
+    if not pilots:
+        raise ValueError("no pilot")
+    iterations = sum(max(pilot.iteration_s, _MIN_COST_S) for pilot in pilots.values())
+    starts = sum(max(pilot.start_s, 0.0) for pilot in pilots.values()) + warmup * iterations
+    affordable = math.floor((block_limit_s - starts) / iterations)
+    return max(round(min(math.sqrt(starts / iterations), affordable, most)), 1)
 
 
-def _warmup(starts: Sequence[Sequence[float]]) -> int | None:
-    """How many iterations at the start are slower than the later ones; None if no start has enough to tell."""
+def warmup_needed(starts: Sequence[Sequence[float]]) -> int | None:
+    """Return how many runs on a fresh machine take longer than those after them, typically over these starts.
+
+    `starts` hold the durations of all runs of each start, in order. A run is not yet warm that takes over 5 % and over
+    three spreads longer than the median of those after it. At most `MAX_WARMUP`; None if no start has three runs.
+    """
     needed = []
     for durations in starts:
         x = np.asarray(durations, dtype=np.float64)
@@ -160,30 +125,10 @@ def _warmup(starts: Sequence[Sequence[float]]) -> int | None:
             continue
         most = min(MAX_WARMUP, x.size - 2)
         needed.append(next((first for first in range(most) if not _slower(x[first], x[first + 1 :])), most))
-    return math.ceil(float(np.median(needed))) if needed else None
+    return math.floor(float(np.median(needed))) if needed else None
 
 
 def _slower(first: float, later: Array) -> bool:
     middle = float(np.median(later))
     spread = 1.4826 * float(np.median(np.abs(later - middle)))
     return first > middle + max(_STEADY * middle, 3 * spread)
-
-
-def variance_components(boots: Sequence[Sequence[float] | Array]) -> tuple[float, float]:
-    """Return the variance between iterations of one boot and that between boots, both >= 0, in the unit
-    squared.
-
-    One-way analysis of variance with unequal group sizes (Searle, Casella and McCulloch, "Variance
-    Components", 3.6). Raises ValueError unless there are two boots and one of them has two iterations.
-    """
-    groups = [np.asarray(boot, dtype=np.float64) for boot in boots if len(boot)]
-    sizes = np.array([group.size for group in groups], dtype=np.float64)
-    total = float(sizes.sum())
-    if len(groups) < 2 or total <= len(groups):
-        raise ValueError("needs two boots, one of them with two iterations")
-    means = np.array([group.mean() for group in groups])
-    grand = float((means * sizes).sum()) / total
-    within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / (total - len(groups))
-    between_square = float((sizes * (means - grand) ** 2).sum()) / (len(groups) - 1)
-    size = (total - float((sizes**2).sum()) / total) / (len(groups) - 1)
-    return within, max(0.0, (between_square - within) / size)

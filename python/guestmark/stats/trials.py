@@ -15,6 +15,7 @@ from guestmark.stats.compare import (
     Verdict,
     compare_table,
     downgraded,
+    stretched,
 )
 from guestmark.stats.multiple import adjust
 from guestmark.stats.noise import Null
@@ -227,6 +228,16 @@ def withheld(answers: Answers, reason: str) -> Answers:
         downgraded(answers.total, reason) if answers.total else None,
         replace(answers.slow, verdict=Verdict.INCONCLUSIVE, reason=reason) if answers.slow else None,
         downgraded(answers.first, reason) if answers.first else None,
+    )
+
+
+def allowing_for(answers: Answers, shift: float, margin: float, reason: str) -> Answers:
+    """Return the answers with the intervals of their ratios stretched by `shift`, see `compare.stretched`."""
+    return replace(
+        answers,
+        typical=stretched(answers.typical, shift, margin, reason),
+        total=stretched(answers.total, shift, margin, reason) if answers.total else None,
+        first=stretched(answers.first, shift, margin, reason) if answers.first else None,
     )
 
 

@@ -42,9 +42,9 @@ class Finding:
     """One thing that limits what a run means: `message` says what it is and `advice` what to do, in one line each.
 
     `effect` is its size (relative, 0.05: 5 %), `p` that of its absence (None: not a test). `corrected` holds, where the
-    effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval. `cells`
-    are those whose verdicts a severe finding takes back: those of all metrics, or when `primary_only` was tested, of
-    that one.
+    effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval, and
+    `shifts` by how much that moves the log ratio. `cells` are those whose verdicts a severe finding takes back: those
+    of all metrics, or when `primary_only` was tested, of that one.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Finding:
     p: float | None = None
     corrected: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     cells: tuple[str, ...] = ()
+    shifts: Mapping[str, float] = field(default_factory=dict)
     advice: str = ""
     primary_only: bool = False
 
@@ -103,6 +104,7 @@ def order_effects(
         if p >= alpha:
             continue
         effect, corrected, bias = fitted.effect, {}, 0.0
+        shifts: dict[str, float] = {}
         spoilt: list[str] = []
         if name == "carry-over":
             origin = names.index(baseline)
@@ -112,6 +114,7 @@ def order_effects(
                     bias = max(bias, abs(allowed - plain))
                     if abs(allowed - plain) > max(SEVERE_BIAS, SEVERE_SHARE * abs(allowed)):
                         spoilt.append(other)
+                    shifts[other] = allowed - plain
                     low, high = allowed - half, allowed + half
                     corrected[other] = (float(np.exp(allowed)), float(np.exp(low)), float(np.exp(high)))
         what = "on what ran before it" if name == "carry-over" else "on its position in the block"
@@ -125,6 +128,7 @@ def order_effects(
                 p,
                 corrected,
                 tuple(spoilt),
+                shifts,
                 _ADVICE[name],
                 primary_only=True,
             )
