@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.model import Cell, CellStatus, LeftOut, Metric, Plan, Trial, TrialStatus, WorkloadSpec
+from guestmark.stats.between_runs import NO_HISTORY, History
 from guestmark.stats.compare import (
     Comparison,
     Table,
@@ -25,6 +26,7 @@ from guestmark.stats.compare import (
 from guestmark.stats.conditions import Whole, of_run
 from guestmark.stats.disturbed import disturbed_blocks
 from guestmark.stats.examined import examined
+from guestmark.stats.noise import Null
 from guestmark.stats.summary import Summary, summarise
 from guestmark.stats.trials import Answers, compare_trials, withheld
 from guestmark.stats.validity import Finding, Severity
@@ -111,6 +113,7 @@ class Analysis:
     flagged_blocks: tuple[int, ...]  # disturbed by the host; kept in every estimate, and reported
     disturbances: Mapping[str, int]  # for each rule of `stats.THRESHOLDS` that flagged: in how many blocks
     findings: tuple[Finding, ...] = ()  # about the run; those about cells are with their workload
+    history: History = NO_HISTORY  # earlier runs of the same host
 
     @property
     def cells(self) -> tuple[CellResult, ...]:
@@ -127,13 +130,14 @@ def analyse(
     *,
     metrics: Collection[str] | None = None,
     environments: Sequence[Mapping[str, Any]] = (),
+    history: History = NO_HISTORY,
 ) -> Analysis:
     """Summaries and comparisons of every cell, paired by block within each workload.
 
     Only trials that are ok give values; a missing or failed trial takes its block out of the comparisons it
     belongs to and of nothing else. `metrics` limits the work to these names, and to its primary metric where a
-    workload has none of them; `environments` are those the run was started and resumed in. Raises nothing for any
-    trials that refer to cells of the plan; trials of unknown cells are ignored.
+    workload has none of them; `environments` are those the run was started and resumed in, `history` what is known
+    of earlier ones. Raises nothing for any trials that refer to cells of the plan; trials of unknown cells are ignored.
     """
     kept = list(trials)
     blocks = sorted({trial.block for trial in kept})
@@ -156,7 +160,14 @@ def analyse(
         plan=plan,
         workloads=tuple(
             _workload(
-                plan, cells, by_cell, blocks=blocks, left_out=known, wanted=metrics, of_the_run=findings
+                plan,
+                cells,
+                by_cell,
+                blocks=blocks,
+                left_out=known,
+                wanted=metrics,
+                of_the_run=findings,
+                history=history,
             )
             for cells in groups
         ),
@@ -166,6 +177,7 @@ def analyse(
         flagged_blocks=flagged,
         disturbances=disturbances,
         findings=findings,
+        history=history,
     )
 
 
@@ -178,6 +190,7 @@ def _workload(
     left_out: Sequence[LeftOut],
     wanted: Collection[str] | None,
     of_the_run: Sequence[Finding],
+    history: History,
 ) -> WorkloadResult:
     measured = _measured(plan, (trial for cell in cells for trial in by_cell[cell.id]))
     metrics = [metric for metric in measured if wanted is None or metric.name in wanted] or measured[:1]
@@ -187,6 +200,7 @@ def _workload(
     floors: dict[str, float] = {}
     taken_back: dict[str, str] = {}
     tables: dict[str, Table | None] = {}
+    earlier: Sequence[Null] = ()
     for metric in metrics:
         values = {cell.id: _values(metric.name, by_cell[cell.id], row) for cell in cells}
         for name, array in values.items():
@@ -195,10 +209,12 @@ def _workload(
                 summaries[name][metric.name] = summary
         nulls = [cell for cell in cells if cell.null_of in values]
         pairs = [(values[cell.id], values[cell.null_of]) for cell in nulls if cell.null_of is not None]
-        floor = noise_floor(pairs, len(blocks))
+        known = history.nulls_for(cells, summaries, metric) if metric == measured[0] else []
+        earlier = known or earlier
+        floor = noise_floor(pairs, len(blocks), known)
         if floor is not None:
             floors[metric.name] = floor
-        tables[metric.name] = _table(metric, plan, cells, values, pairs)
+        tables[metric.name] = _table(metric, plan, cells, values, null_pairs=pairs, earlier=known)
         suspicious = False
         for cell in nulls:
             if cell.null_of is None or not summaries[cell.id].get(metric.name):
@@ -227,7 +243,7 @@ def _workload(
             name: withheld(answer, reason)
             if (reason := taken_back.get(primary.name) or spoilt.get(name))
             else answer
-            for name, answer in _answers(plan, cells, by_cell, row, primary).items()
+            for name, answer in _answers(plan, cells, by_cell, row, primary, earlier=earlier).items()
         }
     for name, found in _compared(tables, measured[:1]).items():
         for cell_id, comparison in found.items():
@@ -268,7 +284,9 @@ def _table(
     plan: Plan,
     cells: Sequence[Cell],
     values: Mapping[str, Array],
+    *,
     null_pairs: Sequence[tuple[Array, Array]],
+    earlier: Sequence[Null],
 ) -> Table | None:
     """The workload's cells that have this metric, null cells left out; None without a baseline that has it."""
     baseline = next((cell.id for cell in cells if cell.baseline), None)
@@ -279,7 +297,7 @@ def _table(
         for cell in cells
         if cell.null_of is None and (cell.baseline or not np.isnan(values[cell.id]).all())
     }
-    return Table(table, baseline, metric.better, plan.policy.margin, null_pairs)
+    return Table(table, baseline, metric.better, plan.policy.margin, null_pairs, earlier)
 
 
 def _compared(
@@ -299,6 +317,8 @@ def _answers(
     by_cell: Mapping[str, Sequence[Trial]],
     row: Mapping[int, int],
     metric: Metric,
+    *,
+    earlier: Sequence[Null],
 ) -> dict[str, Answers]:
     """Typical run, total and slow runs of one metric; nothing where trials hold unequal numbers of iterations."""
     matrices = {cell.id: _iterations(metric.name, by_cell[cell.id], row) for cell in cells}
@@ -313,6 +333,7 @@ def _answers(
         better=metric.better,
         margin=plan.policy.margin,
         null_pairs=[(copy, of) for copy, of in pairs if of is not None],
+        history=earlier,
     )
 
 
