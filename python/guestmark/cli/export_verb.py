@@ -27,14 +27,15 @@ def command(
     """Write a run as JSON, CSV, Parquet, Markdown, or as a page with charts (HTML)."""
     from guestmark.cli.session import write
     from guestmark.ledger import open_ledger
-    from guestmark.report import formats
+    from guestmark.report import formats, past
 
     chosen = format or _by_suffix(output)
     if chosen is Format.PARQUET and output == "-" and sys.stdout.isatty():
         raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
-    write(formats.render(stored, chosen), output)
+        analysis = past.judged(opened, stored)
+    write(formats.render(stored, chosen, analysis), output)
 
 
 def _by_suffix(output: str) -> Format:

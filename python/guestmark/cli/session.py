@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from guestmark.page.nodes import Page
     from guestmark.platforms.base import Platform, Unusable, Usable
     from guestmark.platforms.probe import Startable
+    from guestmark.stats.analysis import Analysis
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,17 +190,19 @@ def _keeping(outputs: Outputs) -> Iterator[None]:
 
 
 def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> int:
+    from guestmark.report import past
+
     stored = ledger.load_run(run_id)
-    show(stored, outputs)
+    analysis = past.judged(ledger, stored)
+    past.remember(ledger, stored, analysis)
+    show(stored, outputs, analysis)
     return int(_status(stored, state))
 
 
-def show(stored: StoredRun, outputs: Outputs) -> None:
+def show(stored: StoredRun, outputs: Outputs, analysis: Analysis) -> None:
     """Prints the report and writes the requested documents."""
     from guestmark.report.render.terminal import print_page, print_report
-    from guestmark.stats.analysis import analyse
 
-    analysis = analyse(stored.plan, stored.trials, stored.unusable, environments=stored.environments)
     page = None if outputs.page is None else outputs.page(stored)
     first = () if page is None else page.sections
     for name, path in outputs.files():

@@ -45,6 +45,7 @@ def command(
     gc.disable()  # it reads, prints and ends: looking for garbage while modules are loaded takes a tenth of the time
     from guestmark.cli.session import Outputs, show
     from guestmark.ledger import open_ledger
+    from guestmark.report import past
 
     outputs = Outputs(
         json=json,
@@ -58,12 +59,13 @@ def command(
     outputs.check()
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
-    if console_of is not None:
-        _console(stored, console_of)
+        analysis = None if console_of is not None else past.judged(opened, stored)
+    if console_of is not None or analysis is None:
+        _console(stored, console_of or "")
         return
     if published:
         options.check_published(stored.plan)
-    show(stored, outputs)
+    show(stored, outputs, analysis)
 
 
 def _console(stored: StoredRun, wanted: str) -> None:

@@ -23,6 +23,25 @@ class RunOverview:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """One ratio that a run found, as it is indexed: on which `host`, and in answer to `what`, a digest of the question.
+
+    `log_ratio` has its interval's ends as logs; `typical` is the median of the side that the cell was held against.
+    """
+
+    run_id: str
+    cell_id: str
+    host: str
+    what: str
+    created_at: float  # of the run; Unix time, seconds
+    log_ratio: float
+    low: float
+    high: float
+    blocks: int
+    typical: float
+
+
+@dataclass(frozen=True, slots=True)
 class StoredRun:
     """A whole run; `trials` are ordered by block and by position inside the block.
 

@@ -4,6 +4,7 @@ from sqlalchemy import (
     Column,
     Float,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -46,6 +47,24 @@ unusable = Table(
     Column("platform", String(255), primary_key=True),
     Column("reason", Text, nullable=False),
     Column("hint", Text, nullable=False),
+)
+
+# Made of trials, to be found without reading them; see `ledger.comparisons`. Not made with the others, so that ledgers
+# of any age are alike.
+comparisons = Table(
+    "comparisons",
+    MetaData(),
+    Column("run_id", String(64), primary_key=True),
+    Column("cell_id", String(255), primary_key=True),
+    Column("host", String(64), nullable=False),
+    Column("what", String(64), nullable=False),  # digest of the question that the ratio answers
+    Column("created_at", Float(53), nullable=False),
+    Column("log_ratio", Float(53), nullable=False),
+    Column("low", Float(53), nullable=False),
+    Column("high", Float(53), nullable=False),
+    Column("blocks", Integer, nullable=False),
+    Column("typical", Float(53), nullable=False),
+    Index("comparisons_by_question", "host", "what", "created_at"),
 )
 
 # One trial is one row, so that it is stored completely or not at all.

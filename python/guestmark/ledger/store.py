@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,10 +20,10 @@ from sqlalchemy.exc import IntegrityError
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial, TrialStatus
 from guestmark.ledger import claim as claims
-from guestmark.ledger import codec, schema
+from guestmark.ledger import codec, comparisons, schema
 from guestmark.ledger.connect import WRITING, Store
 from guestmark.ledger.faults import explained
-from guestmark.ledger.model import RunOverview, StoredRun
+from guestmark.ledger.model import Compared, RunOverview, StoredRun
 
 _CELL = "cell:"  # before the id of a cell among the names of what is left out
 
@@ -149,6 +149,11 @@ class Ledger:
             if connection.execute(statement).rowcount == 0:
                 raise self._missing(connection, run_id)
 
+    def remember(self, run_id: str, found: Sequence[Compared]) -> None:
+        """Stores the ratios that a run found, in place of those it had found before."""
+        with self._writing(f"storing what run {run_id} found") as connection:
+            comparisons.replace_rows(connection, run_id, found)
+
     # --- reading --------------------------------------------------------------------------------------------
 
     def resolve(self, wanted: str) -> str:
@@ -215,6 +220,25 @@ class Ledger:
         with self._reading("listing the runs") as connection:
             rows = connection.execute(statement).all()
         return [self._overview(row) for row in rows]
+
+    def earlier(self, host: str, what: Collection[str], before: float) -> list[Compared]:
+        """What runs of that host, begun before then, found of these questions; oldest first."""
+        with self._reading("looking for earlier runs") as connection:
+            return comparisons.earlier(connection, host, what, before)
+
+    def environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """The environment that each of these runs was last started or resumed in, in this order."""
+        table = schema.environments
+        statement = (
+            select(table.c.run_id, table.c.body).where(table.c.run_id.in_(run_ids)).order_by(table.c.position)
+        )
+        with self._reading("reading environments") as connection:
+            bodies = {row.run_id: row.body for row in connection.execute(statement)}
+        return {
+            run_id: codec.load(bodies[run_id], dict[str, Any], f"the environment of run {run_id}")
+            for run_id in run_ids
+            if run_id in bodies
+        }
 
     def _overview(self, row: Row[Any]) -> RunOverview:
         try:

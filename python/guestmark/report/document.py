@@ -10,7 +10,7 @@ from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page
 from guestmark.report.render import plain
-from guestmark.report.sections import environment, page, validity
+from guestmark.report.sections import environment, history, page, validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 from guestmark.stats.stopping import more_time
@@ -50,7 +50,11 @@ def result_document(
         "plan": _plan(run),
         "environment": to_plain(run.environment),
         "environments_resumed": to_plain(run.environments[1:]),
-        "cells": [_cell(result, owner[result.cell.id]) for result in results if not result.cell.added],
+        "cells": [
+            {**_cell(result, owner[result.cell.id]), "history": history.document(result, found)}
+            for result in results
+            if not result.cell.added
+        ],
         "null_cells": [
             {**_cell(result, owner[result.cell.id]), "differs": list(result.null_differs)}
             for result in results
@@ -68,6 +72,7 @@ def result_document(
         "disturbances": dict(found.disturbances),
         "more_time": _more_time(run, found),
         "validity": validity.document(found),
+        "since_earlier_runs": dict(found.history.changed),
         "unusable": to_plain(run.unusable),
         **environment.document(run),
         "report": plain.document(made or page(run, found)),

@@ -5,7 +5,7 @@ export.
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from guestmark.core.model import Cell, CellStatus, LeftOut, Metric, Plan, Trial, TrialStatus, WorkloadSpec
 from guestmark.stats import estimands
+from guestmark.stats.between_runs import NO_HISTORY, History
 from guestmark.stats.compare import (
     Comparison,
     Table,
@@ -26,6 +27,7 @@ from guestmark.stats.compare import (
 from guestmark.stats.conditions import Whole, of_run
 from guestmark.stats.disturbed import disturbed_blocks
 from guestmark.stats.examined import examined
+from guestmark.stats.noise import Null
 from guestmark.stats.summary import Summary, summarise
 from guestmark.stats.trials import Answers, allowing_for, withheld
 from guestmark.stats.validity import Finding, Severity
@@ -110,6 +112,7 @@ class Analysis:
     flagged_blocks: tuple[int, ...]  # disturbed by the host; kept in every estimate, and reported
     disturbances: Mapping[str, int]  # for each rule of `stats.THRESHOLDS` that flagged: in how many blocks
     findings: tuple[Finding, ...] = ()  # about the run; those about cells are with their workload
+    history: History = NO_HISTORY  # earlier runs of the same host
 
     @property
     def cells(self) -> tuple[CellResult, ...]:
@@ -126,13 +129,14 @@ def analyse(
     *,
     metrics: Collection[str] | None = None,
     environments: Sequence[Mapping[str, Any]] = (),
+    history: History = NO_HISTORY,
 ) -> Analysis:
     """Summaries and comparisons of every cell, paired by block within each workload.
 
     Only trials that are ok give values; a missing or failed trial takes its block out of the comparisons it
     belongs to and of nothing else. `metrics` limits the work to these names, and to its primary metric where a
-    workload has none of them; `environments` are those the run was started and resumed in. Raises nothing for any
-    trials that refer to cells of the plan; trials of unknown cells are ignored.
+    workload has none of them; `environments` are those the run was started and resumed in, `history` what is known
+    of earlier ones. Raises nothing for any trials that refer to cells of the plan; trials of unknown cells are ignored.
     """
     kept = list(trials)
     blocks = sorted({trial.block for trial in kept})
@@ -155,7 +159,14 @@ def analyse(
         plan=plan,
         workloads=tuple(
             _workload(
-                plan, cells, by_cell, blocks=blocks, left_out=known, wanted=metrics, of_the_run=findings
+                plan,
+                cells,
+                by_cell,
+                blocks=blocks,
+                left_out=known,
+                wanted=metrics,
+                of_the_run=findings,
+                history=history,
             )
             for cells in groups
         ),
@@ -165,6 +176,7 @@ def analyse(
         flagged_blocks=flagged,
         disturbances=disturbances,
         findings=findings,
+        history=history,
     )
 
 
@@ -177,6 +189,7 @@ def _workload(
     left_out: Sequence[LeftOut],
     wanted: Collection[str] | None,
     of_the_run: Sequence[Finding],
+    history: History,
 ) -> WorkloadResult:
     measured = _measured(plan, (trial for cell in cells for trial in by_cell[cell.id]))
     metrics = [metric for metric in measured if wanted is None or metric.name in wanted] or measured[:1]
@@ -186,6 +199,7 @@ def _workload(
     floors: dict[str, float] = {}
     taken_back: dict[str, str] = {}
     tables: dict[str, Table | None] = {}
+    earlier: Sequence[Null] = ()
     for metric in metrics:
         values = {cell.id: _values(metric.name, by_cell[cell.id], row) for cell in cells}
         for name, array in values.items():
@@ -194,10 +208,12 @@ def _workload(
                 summaries[name][metric.name] = summary
         nulls = [cell for cell in cells if cell.null_of in values]
         pairs = [(values[cell.id], values[cell.null_of]) for cell in nulls if cell.null_of is not None]
-        floor = noise_floor(pairs, len(blocks))
+        known = history.nulls_for(cells, summaries, metric) if metric == measured[0] else []
+        earlier = known or earlier
+        floor = noise_floor(pairs, len(blocks), known)
         if floor is not None:
             floors[metric.name] = floor
-        tables[metric.name] = _table(metric, plan, cells, values, pairs)
+        tables[metric.name] = _table(metric, plan, cells, values, null_pairs=pairs, earlier=known)
         suspicious = False
         for cell in nulls:
             if cell.null_of is None or not summaries[cell.id].get(metric.name):
@@ -208,34 +224,19 @@ def _workload(
             suspicious |= null_differs(null)
         if suspicious:
             taken_back[metric.name] = "a null comparison differs"
-    findings: tuple[Finding, ...] = ()
+    doubts = _doubts(plan, cells, by_cell, row, measured, of_the_run)
+    asked = estimands.answers(plan, cells, by_cell, row, measured[0], history=earlier) if measured else {}
     answers: dict[str, Answers] = {}
-    spoilt: dict[str, str] = {}  # by a severe finding, cell by cell: the primary metric, or all of them
-    wholly: dict[str, str] = {}
-    shifts: dict[str, float] = {}  # by what ran before a trial: of the log ratio, cell by cell
-    if measured:
-        primary = measured[0]
-        values = {
-            cell.id: _values(primary.name, by_cell[cell.id] if cell in cells else (), row)
-            for cell in plan.cells
-        }
-        findings = examined(plan, cells, by_cell, values, row)
-        if (cold := estimands.cold_measured(primary, cells, by_cell, plan.policy.warmup)) is not None:
-            findings = (*findings, cold)
-        severe = [finding for finding in (*findings, *of_the_run) if finding.severity is Severity.SEVERE]
-        wholly = _spoilt(finding for finding in severe if not finding.primary_only)
-        spoilt = _spoilt(severe)
-        shifts = {cell: shift for finding in findings for cell, shift in finding.shifts.items()}
-        for name, asked in estimands.answers(plan, cells, by_cell, row, primary).items():
-            answer = allowing_for(asked, shifts.get(name, 0.0), plan.policy.margin, "carry-over")
-            reason = taken_back.get(primary.name) or spoilt.get(name)
-            answers[name] = withheld(answer, reason) if reason else answer
+    for name, answer in asked.items():
+        allowed = allowing_for(answer, doubts.shifts.get(name, 0.0), plan.policy.margin, "carry-over")
+        reason = taken_back.get(measured[0].name) or doubts.spoilt.get(name)
+        answers[name] = withheld(allowed, reason) if reason else allowed
     for name, found in _compared(tables, measured[:1]).items():
+        is_primary = name == measured[0].name
         for cell_id, alone in found.items():
-            comparison, reason = alone, taken_back.get(name)
-            if name == primary.name:
-                comparison = stretched(alone, shifts.get(cell_id, 0.0), plan.policy.margin, "carry-over")
-            reason = reason or (spoilt if name == primary.name else wholly).get(cell_id)
+            shift = doubts.shifts.get(cell_id, 0.0) if is_primary else 0.0
+            comparison = stretched(alone, shift, plan.policy.margin, "carry-over")
+            reason = taken_back.get(name) or (doubts.spoilt if is_primary else doubts.wholly).get(cell_id)
             comparisons[cell_id][name] = downgraded(comparison, reason) if reason else comparison
     # The typical run is asked once: the headline also counts the first block's single iterations.
     answers = {
@@ -253,7 +254,47 @@ def _workload(
         )
         for cell in cells
     )
-    return WorkloadResult(cells[0].workload, tuple(metrics), results, floors, tuple(taken_back), findings)
+    return WorkloadResult(
+        cells[0].workload, tuple(metrics), results, floors, tuple(taken_back), doubts.findings
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubts:
+    """The findings about cells that are compared, and by cell what follows from them."""
+
+    findings: tuple[Finding, ...] = ()
+    spoilt: Mapping[str, str] = field(
+        default_factory=dict
+    )  # why the primary metric's verdicts are taken back
+    wholly: Mapping[str, str] = field(default_factory=dict)  # why all metrics' are
+    shifts: Mapping[str, float] = field(default_factory=dict)  # of the log ratio, by what ran before a trial
+
+
+def _doubts(  # noqa: PLR0917 (as `estimands.answers`)
+    plan: Plan,
+    cells: Sequence[Cell],
+    by_cell: Mapping[str, Sequence[Trial]],
+    row: Mapping[int, int],
+    measured: Sequence[Metric],
+    of_the_run: Sequence[Finding],
+) -> _Doubts:
+    if not measured:
+        return _Doubts()
+    primary = measured[0]
+    values = {
+        cell.id: _values(primary.name, by_cell[cell.id] if cell in cells else (), row) for cell in plan.cells
+    }
+    findings = examined(plan, cells, by_cell, values, row)
+    if (cold := estimands.cold_measured(primary, cells, by_cell, plan.policy.warmup)) is not None:
+        findings = (*findings, cold)
+    severe = [finding for finding in (*findings, *of_the_run) if finding.severity is Severity.SEVERE]
+    return _Doubts(
+        findings,
+        _spoilt(severe),
+        _spoilt(finding for finding in severe if not finding.primary_only),
+        {cell_id: shift for finding in findings for cell_id, shift in finding.shifts.items()},
+    )
 
 
 def _spoilt(severe: Iterable[Finding]) -> dict[str, str]:
@@ -270,7 +311,9 @@ def _table(
     plan: Plan,
     cells: Sequence[Cell],
     values: Mapping[str, Array],
+    *,
     null_pairs: Sequence[tuple[Array, Array]],
+    earlier: Sequence[Null],
 ) -> Table | None:
     """The workload's cells that have this metric, null cells left out; None without a baseline that has it."""
     baseline = next((cell.id for cell in cells if cell.baseline), None)
@@ -281,7 +324,7 @@ def _table(
         for cell in cells
         if cell.null_of is None and (cell.baseline or not np.isnan(values[cell.id]).all())
     }
-    return Table(table, baseline, metric.better, plan.policy.margin, null_pairs)
+    return Table(table, baseline, metric.better, plan.policy.margin, null_pairs, earlier)
 
 
 def _compared(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from guestmark.core.model import Cell, Metric, Plan, Trial, TrialStatus
 from guestmark.stats.compare import Comparison, Verdict, downgraded, null_differs
+from guestmark.stats.noise import Null
 from guestmark.stats.repetition import warmup_needed
 from guestmark.stats.tails import as_costs
 from guestmark.stats.trials import Answers, compare_trials
@@ -28,11 +29,13 @@ def answers(
     by_cell: Mapping[str, Sequence[Trial]],
     row: Mapping[int, int],
     metric: Metric,
+    *,
+    history: Sequence[Null] = (),
 ) -> dict[str, Answers]:
     """Typical run, total, slow runs and first run of one metric, by cell; nothing where iterations are unequal.
 
-    `row` says which row of the arrays a block is. Null copies that were asked for are compared with the cell they copy,
-    and are never faster or slower.
+    `row` says which row of the arrays a block is, `history` has null comparisons of earlier runs.
+    Null copies that were asked for are compared with the cell they copy, and are never faster or slower.
     """
     matrices = {cell.id: iterations(metric.name, by_cell[cell.id], row) for cell in cells}
     held = {name: matrix for name, matrix in matrices.items() if matrix is not None}
@@ -45,7 +48,13 @@ def answers(
     copies = [(copy, of) for copy, of in pairs if of is not None]
     margin = plan.policy.margin
     answered = compare_trials(
-        held, baseline, better=metric.better, margin=margin, null_pairs=copies, first=first
+        held,
+        baseline,
+        better=metric.better,
+        margin=margin,
+        null_pairs=copies,
+        first=first,
+        history=history,
     )
     added = {cell.id for cell in cells if cell.added}
     for copy, of in copies:

@@ -6,7 +6,7 @@ from guestmark.core.model import Metric
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.report.sections import nested
+from guestmark.report.sections import history, nested
 from guestmark.report.sections.backends import backends
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Verdict, label
@@ -24,8 +24,16 @@ _OPPOSITE = {
 
 
 def conclusion(analysis: Analysis) -> list[Node]:
-    """How the baselines did, what nesting costs, and what that says of backends. Empty when nothing was compared."""
-    return [*by_workload(analysis), *nested.table(analysis), *backends(analysis)]
+    """How the baselines did, also beside earlier runs, what nesting costs, and what that says of backends.
+
+    Empty when nothing was compared.
+    """
+    return [
+        *by_workload(analysis),
+        *history.lines(analysis),
+        *nested.table(analysis),
+        *backends(analysis),
+    ]
 
 
 def by_workload(analysis: Analysis) -> list[Node]:

@@ -14,6 +14,7 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Cell, Column, Row, RowName, Table, words
 from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.report.sections import validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 
@@ -100,7 +101,8 @@ def page(run: StoredRun, findings: Sequence[Finding], analysis: Analysis | None 
     """The screen. `findings` are of the platforms in the order they are listed."""
     found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
     used = [finding.platform for finding in findings if finding.usable]
-    costs: list[Node] = [_costs(found, used), *_troubles(found), *_in_words(found)]
+    limits = [note for note in validity.lines(found, whole=False) if note.kind is not NoteKind.SMALL]
+    costs: list[Node] = [_costs(found, used), *_troubles(found), *_in_words(found), *limits]
     commands = [Command(what, command) for command, what in next_commands(run, found, findings)]
     return Page(
         "What virtualization costs here",

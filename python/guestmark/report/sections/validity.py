@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from guestmark.page.nodes import Node, Note, NoteKind
+from guestmark.page.nodes import Note, NoteKind
 from guestmark.page.text import Span, Tone, spans
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.validity import Finding, Severity
@@ -15,7 +15,7 @@ _KINDS = {
 }
 
 
-def lines(analysis: Analysis, *, whole: bool = True) -> list[Node]:
+def lines(analysis: Analysis, *, whole: bool = True) -> list[Note]:
     """A line for each finding, the severe ones first; told once where it is the same of several workloads.
 
     Unless `whole`, notes do not say what to do.

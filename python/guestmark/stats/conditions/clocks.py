@@ -27,8 +27,6 @@ def clocks(compared: Compared) -> Iterator[Finding]:
 
 
 def _of(compared: Compared, cell: Cell) -> Finding | None:
-    if not cell.platform.is_guest:
-        return None
     pairs = [pair for trial in compared.good(cell) for pair in _durations(trial)]
     return clock_disagreement([host for host, _ in pairs], [guest for _, guest in pairs])
 

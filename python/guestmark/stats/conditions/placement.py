@@ -37,7 +37,7 @@ def parity(compared: Compared) -> Iterator[Finding]:
 
 def _chosen(cell: Cell) -> bool:
     """Whether its number of processors is the user's choice, or that of a time before placements."""
-    return _SMP in cell.factors or cell.factors.get(NAME) != PINNED or cell.platform.inner.described.remote
+    return _SMP in cell.factors or cell.factors.get(NAME) != PINNED
 
 
 def _processors(compared: Compared, cell: Cell) -> frozenset[int]:

@@ -32,6 +32,7 @@ OTHER: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("memory", ("memory_bytes",)),
     ("huge pages", ("transparent_hugepages",)),
     ("guestmark", ("guestmark", "version")),
+    ("guestmark commit", ("guestmark", "commit")),
     ("agent", ("guestmark", "agent_sha256")),
 )
 _DIGEST = 12  # digits of one that are shown
@@ -162,7 +163,7 @@ def _short(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     text = " and ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return text[:_DIGEST] if len(text) == 64 and set(text) <= set("0123456789abcdef") else text
+    return text[:_DIGEST] if len(text) in {40, 64} and set(text) <= set("0123456789abcdef") else text
 
 
 def _version(line: Any) -> Any:

@@ -1,0 +1,178 @@
+"""A run beside the earlier ones in its ledger: looked up before it is judged, and stored once it has ended."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.model import Cell
+from guestmark.ledger.codec import to_plain
+from guestmark.ledger.model import Compared, StoredRun
+from guestmark.stats.analysis import Analysis, WorkloadResult, analyse
+from guestmark.stats.between_runs import NO_HISTORY, History, Past, PastNull
+from guestmark.stats.compare import MIN_BLOCKS
+from guestmark.stats.conditions.surroundings import changes
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+
+_DIGITS = 32
+_UNSAID = frozenset({"agent", "kernel build"})  # differ with every build; versions are named
+_DISTURBED = 0.5  # share of flagged blocks from which a run's null comparisons say nothing about quiet ones
+
+
+def judged(ledger: Ledger, run: StoredRun) -> Analysis:
+    """The run's analysis, beside what the ledger knows of earlier runs."""
+    return analyse(
+        run.plan, run.trials, run.unusable, environments=run.environments, history=history(ledger, run)
+    )
+
+
+def history(ledger: Ledger, run: StoredRun) -> History:
+    """What runs of the same host that were begun earlier found for the same ratios, and of null comparisons alike.
+
+    Reads the index and the environments of the runs it names, never a trial.
+    """
+    host = _host(run.environment)
+    if not host or not run.plan.metrics:
+        return NO_HISTORY
+    ratios = {cell.id: key for cell in run.plan.cells if (key := _ratio_key(cell, run))}
+    nulls = {cell.id: _null_key(cell, run) for cell in run.plan.cells if cell.null_of is None}
+    rows = ledger.earlier(host, {*ratios.values(), *nulls.values()}, run.created_at)
+    if not rows:
+        return NO_HISTORY
+    by_key: dict[str, list[Compared]] = {}
+    for row in rows:
+        by_key.setdefault(row.what, []).append(row)
+    past = {cell: [_past(row) for row in by_key[key]] for cell, key in ratios.items() if key in by_key}
+    runs = list(dict.fromkeys(row.run_id for row in rows if row.what in ratios.values()))
+    hypervisors = frozenset(
+        os.path.basename(trial.command_line[0]) for trial in run.trials if trial.command_line
+    )
+    chain = [*ledger.environments(runs).values(), run.environment]
+    steps = [_changed(old, new, hypervisors) for old, new in itertools.pairwise(chain)]
+    return History(
+        past,
+        {
+            cell: [PastNull(row.log_ratio, row.blocks, row.typical) for row in by_key[key]]
+            for cell, key in nulls.items()
+            if key in by_key
+        },
+        changed=steps[-1] if steps else {},
+        between={name: said for step in steps[:-1] for name, said in step.items()},
+    )
+
+
+def remember(ledger: Ledger, run: StoredRun, analysis: Analysis) -> None:
+    """Stores what the run found, so that later ones can be held against it.
+
+    What a severe finding takes back is not stored, nor are ratios without an interval of their own.
+    """
+    host = _host(run.environment)
+    if host:
+        rows = [row for workload in analysis.workloads for row in _rows(workload, analysis, run, host)]
+        ledger.remember(run.id, rows)
+
+
+def _rows(workload: WorkloadResult, analysis: Analysis, run: StoredRun, host: str) -> list[Compared]:
+    if not workload.metrics or workload.metrics[0] != run.plan.metrics[0]:
+        return []
+    metric = workload.metrics[0].name
+    refused = {
+        cell
+        for finding in (*analysis.findings, *workload.findings)
+        if finding.severity == "severe"
+        for cell in finding.cells
+    }
+    disturbed = len(analysis.flagged_blocks) > _DISTURBED * analysis.blocks
+    by_id = {result.cell.id: result for result in workload.cells}
+    found = []
+    for result in workload.cells:
+        comparison = result.comparison.get(metric)
+        copied = by_id.get(result.cell.null_of or "")
+        base = copied or workload.baseline
+        if (
+            comparison is None
+            or comparison.ratio is None
+            or comparison.ci is None
+            or comparison.ci[0] <= 0
+            or comparison.n < MIN_BLOCKS
+            or result.cell.id in refused
+            or metric in workload.downgraded
+            or base is None
+            or metric not in base.summary
+            or (copied is not None and disturbed)
+        ):
+            continue
+        found.append(
+            Compared(
+                run_id=run.id,
+                cell_id=result.cell.id,
+                host=host,
+                what=_null_key(copied.cell, run) if copied is not None else _ratio_key(result.cell, run),
+                created_at=run.created_at,
+                log_ratio=math.log(comparison.ratio),
+                low=math.log(comparison.ci[0]),
+                high=math.log(comparison.ci[1]),
+                blocks=comparison.n,
+                typical=base.summary[metric].median,
+            )
+        )
+    return found
+
+
+def _past(row: Compared) -> Past:
+    return Past(
+        row.run_id, row.created_at, math.exp(row.log_ratio), math.exp(row.low), math.exp(row.high), row.blocks
+    )
+
+
+def _ratio_key(cell: Cell, run: StoredRun) -> str:
+    """The same for the same question: workload, platforms, factors and processors of both sides, and metric."""
+    baseline = next((other for other in run.plan.cells if other.baseline and other.compares_with(cell)), None)
+    if cell.baseline or cell.null_of is not None or baseline is None:
+        return ""
+    return _digest("ratio", _side(cell), _side(baseline), run.plan.metrics[0].name)
+
+
+def _null_key(cell: Cell, run: StoredRun) -> str:
+    """The same for cells of one kind: what is run with which hypervisor, whatever is measured exactly."""
+    return _digest("null", cell.workload.name, str(cell.platform), run.plan.metrics[0].name)
+
+
+def _side(cell: Cell) -> Sequence[Any]:
+    params = {name: value for name, value in cell.workload.params.items() if name != "env"}
+    return [
+        cell.workload.name,
+        params,
+        str(cell.platform),
+        dict(sorted(cell.factors.items())),
+        cell.processors,
+    ]
+
+
+def _host(environment: Mapping[str, Any]) -> str:
+    """Stands for the machine that a run was made on; empty where that was not recorded (before version 0.3)."""
+    machine, processor = environment.get("machine"), environment.get("processor") or {}
+    if not machine:
+        return ""
+    return _digest(
+        "host", machine, processor.get("model"), processor.get("count"), processor.get("architecture")
+    )
+
+
+def _digest(*parts: Any) -> str:
+    told = json.dumps(to_plain(parts), sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any], hypervisors: frozenset[str]) -> dict[str, str]:
+    decisive, other = changes(old, new, hypervisors)
+    kept = {"guestmark", "guestmark commit", "memory", "huge pages"}
+    every = decisive | {name: said for name, said in other.items() if name in kept}
+    return {name: said for name, said in every.items() if name not in _UNSAID or "kernel" not in every}
