@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
+import guestmark.core.single_threaded_blas  # noqa: F401, I001  (before numpy)
 import numpy as np
 from acceptance import (
     MARGIN,

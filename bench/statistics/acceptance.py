@@ -6,6 +6,7 @@ own functions decide: with a noise floor from the null copy, and verdicts taken 
 matters what ran before a trial.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -88,21 +89,27 @@ class Truth:
     slow: float  # difference of the shares of slow iterations
 
 
-def truth_of(scenario: Scenario, effect: float, seed: int = 0) -> Truth:
+def truth_of(scenario: Scenario, effect: float) -> Truth:
     """The true values by a large simulation; known exactly where the cells' laws differ by the effect alone."""
     if scenario.own is None and scenario.tail is None:
         return Truth(effect, effect, 0.0)
     if scenario.name in {"unequal variance", "unequal durations"}:
         spread = 0.03 if scenario.own is not None else 0.0
         return Truth(effect, effect + spread**2 / 2, 0.0)
-    values, _ = scenario.run(np.random.default_rng(seed), 20, 20_000, (0.0, 0.0, effect))
+    typical, total, slow = _truth_without_effect(scenario.name)  # an effect is a factor on every value
+    return Truth(effect + typical, effect + total, slow)
+
+
+@functools.cache
+def _truth_without_effect(name: str) -> tuple[float, float, float]:
+    values, _ = BY_NAME[name].run(np.random.default_rng(0), 20, 20_000, (0.0, 0.0, 0.0))
     medians = np.log(np.median(values, axis=3))
     d = (medians[:, :, OWN] - medians[:, :, 0]).ravel()
     partner = np.random.default_rng(1).permutation(d)
     # Iterations of the quiet law, so a share of slow ones is that of the events that are given.
     slow = [float(slow_counts(values[:, :, c].reshape(-1, values.shape[3])).mean()) for c in (OWN, 0)]
     means = values.mean(axis=3).reshape(-1, values.shape[2]).mean(axis=0)
-    return Truth(
+    return (
         float(np.median((d + partner) / 2)),
         float(np.log(means[OWN] / means[0])),
         (slow[0] - slow[1]) / values.shape[3],

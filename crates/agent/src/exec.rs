@@ -35,6 +35,9 @@ pub struct Job {
     end_of_input: bool,
     /// Standard output (the terminal, if it has one) and standard error.
     pub outputs: [Output; 2],
+    /// The program's ends of its pipes. Without them its exit would hang up each pipe, and wake us for that, before it
+    /// has ended: on one processor in its way. Its end is waited for, never that of a pipe.
+    _theirs: Option<[OwnedFd; 3]>,
     pty: bool,
 }
 
@@ -77,6 +80,9 @@ impl Job {
         drop(command);
         let live = exec.stream || exec.pty.is_some();
         let [out, err] = io.outputs.each_mut().map(Option::take);
+        // A terminal's end is kept by nobody else: its hang-up is how its programs learn that they are alone. Nor may a
+        // program that waits for its standard input be its own reader.
+        let keeps = exec.pty.is_none() && !exec.stdin;
         Ok(Self {
             id,
             pid,
@@ -85,6 +91,7 @@ impl Job {
             timed_out: false,
             ooms_before,
             input: io.input,
+            _theirs: keeps.then_some(io.theirs),
             queued: VecDeque::new(),
             end_of_input: false,
             outputs: [

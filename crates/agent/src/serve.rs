@@ -233,11 +233,13 @@ impl Server<'_> {
         fds.push(wants(self.bulk.bell().as_raw_fd(), libc::POLLIN));
     }
 
-    /// Reaps children that have ended; returns the signal that asks us to end, if there was one.
+    /// Reaps children that have ended; returns the signal that asks us to end, if there was one. The clock is read when
+    /// the kernel has told of an end, before it takes away what is left of the process.
     fn notice_ended(&mut self) -> Option<i32> {
+        let mut now = sys::monotonic_ns();
         while let Some(child) = sys::reap() {
-            let now = sys::monotonic_ns();
             self.child_ended(child, now);
+            now = sys::monotonic_ns();
         }
         let taken = std::iter::from_fn(|| sys::take_signal(self.signals.as_fd()));
         taken.filter(|&signal| signal != libc::SIGCHLD).last()

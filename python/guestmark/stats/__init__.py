@@ -3,6 +3,7 @@
 Importing this costs numpy; scipy is imported when first needed.
 """
 
+import guestmark.core.single_threaded_blas  # noqa: F401  (before anything imports numpy)
 from guestmark.stats.compare import (
     Comparison,
     Estimand,

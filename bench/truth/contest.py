@@ -1,0 +1,165 @@
+"""One comparison of two commands whose difference is known: by guestmark, and by its peers in the same time."""
+
+import json
+import math
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench.truth import peers
+
+from guestmark.core.model import Better, Cell, WorkloadSpec
+from guestmark.core.platform_spec import parse_platforms
+from guestmark.platforms import registry
+from guestmark.stats import Verdict, compare_trials, half_width
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+UNITS = 10_000_000  # some 20 ms of a processor of 2026
+ITERATIONS = 5
+BLOCKS = {"host": 10, "uml": 8, "tcg": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """B runs `more` of A's work, or twice the work in one start of `one_in`; `beside` has a command of five times the
+    length measured between them.
+    """
+
+    name: str
+    more: float = 0.0
+    threads: int = 1
+    one_in: int = 0
+    beside: bool = False
+
+    @property
+    def differs(self) -> bool:
+        return self.more > 0 or self.one_in > 0
+
+    def commands(self) -> list[list[str]]:
+        """A and B, and what is measured beside them."""
+
+        def spin(units: float, *rest: int) -> list[str]:
+            return [str(peers.BUILD / "spin"), str(round(units)), *map(str, rest)]
+
+        extra = (self.threads, self.one_in) if self.one_in else (self.threads,)
+        b = spin(UNITS * (1 + self.more), *extra)
+        return [spin(UNITS, self.threads), b, *([spin(5 * UNITS, self.threads)] if self.beside else [])]
+
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("A/A"),
+        Scenario("A/A beside ×5", beside=True),
+        Scenario("A/A, 2 threads", threads=2),
+        Scenario("+1 %", 0.01),
+        Scenario("+2 %", 0.02),
+        Scenario("+5 %", 0.05),
+        Scenario("+5 %, 2 threads", 0.05, threads=2),
+        Scenario("×2 in one start of 10", one_in=10),
+    )
+}
+
+
+def plan(scenario: Scenario, platform: str) -> str:
+    """As a user would write it."""
+    workloads = "".join(
+        f"[workloads.{name}]\nkind = 'exec'\nparams.command = {json.dumps(command)}\n"
+        for name, command in zip("abc", scenario.commands(), strict=False)
+    )
+    return f"""schema = "guestmark-plan/1"
+name = "truth"
+title = "Is a known difference found, and no other?"
+platforms = ["{platform}"]
+baseline = {{ workload = "a" }}
+compare_within = ["platform"]
+metrics = ["wall_s"]
+{workloads}[repetition]
+warmup = 1
+iterations = {ITERATIONS}
+"""
+
+
+def guestmark(scenario: Scenario, platform: str, seed: int) -> dict[str, Any]:
+    """What the command line says, and how long it took."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="guestmark-truth-") as name:
+        scratch = Path(name)
+        (scratch / "plan.toml").write_text(plan(scenario, platform))
+        done = subprocess.run(
+            [_CHECKOUT / "guestmark", "run", scratch / "plan.toml", "--blocks", str(BLOCKS[platform]), "--seed",
+             str(seed), "--quiet", "--json", "-", "--ledger", scratch / "ledger.sqlite"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        took = time.monotonic() - began
+    if done.returncode != 0:
+        raise SystemExit(f"guestmark: status {done.returncode}\n{done.stderr}")
+    return judged(json.loads(done.stdout)) | {"seconds": took}
+
+
+def judged(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document's verdict about the typical run, and those about total and slow runs from its raw values."""
+    cells = {"copy" if cell["null_of"] else cell["id"].split()[0]: cell for cell in document["cells"]}
+    b = cells["b"]
+    headline = b["vs_baseline"]["wall_s"]
+    raw = {
+        name: np.array([trial["iterations"]["wall_s"] for trial in cell["trials"]])
+        for name, cell in cells.items()
+        if name != "c"
+    }
+    answers = compare_trials(raw, "a", better=Better.LOWER, margin=0.03, null_pairs=[("copy", "a")])["b"]
+    refused = headline["verdict"] == Verdict.INCONCLUSIVE and headline["reason"] in document["downgraded"]
+    said = {"typical": headline["verdict"]}
+    for name, answer in (("total", answers.total), ("slow", answers.slow)):
+        said[name] = Verdict.INCONCLUSIVE.value if answer is None or refused else answer.verdict.value
+    claims = [verdict for verdict in said.values() if verdict in (Verdict.FASTER, Verdict.SLOWER)]
+    low, high = headline["ci"]
+    return {
+        "ratio": headline["ratio"],
+        "half_width": half_width((low, high)) if low else None,
+        "claim": claims[0] if claims else "",
+        "verdicts": said,
+        "typical_s": statistics.median(float(value) for value in np.median(raw["a"], axis=1)),
+        "reason": headline["reason"],
+    }
+
+
+def contest(scenario: Scenario, platform: str, seed: int, seconds: float) -> dict[str, Any]:
+    """What each peer says after `seconds`, booting included."""
+    commands = scenario.commands()
+    began = time.monotonic()
+    weight = sum(5.0 if i == 2 else 1 + scenario.more + (1 / scenario.one_in if scenario.one_in else 0)
+                 for i in range(len(commands)))  # fmt: skip
+    order = [0, 2, 1] if len(commands) == 3 else [0, 1]
+
+    def runs(left: float, one: float) -> int:
+        return max(peers.SAMPLES, math.floor(left / (weight * one)))
+
+    listed = [commands[i] for i in order]
+    if platform == "host":
+        pilot = statistics.median(peers.on_host(commands[:1], 3)[0])
+        times = peers.on_host(listed, runs(seconds - (time.monotonic() - began), pilot))
+    else:
+        (spec,) = parse_platforms([platform])
+        cell = Cell("bench", WorkloadSpec("bench"), spec, {}, processors=1)
+        with registry.get(spec).start(cell) as machine:
+            pilot = statistics.median(peers.in_guest(machine, commands[:1], 3)[0])
+            times = peers.in_guest(machine, listed, runs(seconds - (time.monotonic() - began), pilot))
+    took = time.monotonic() - began
+    by_command = dict(zip(order, times, strict=True))
+    found: dict[str, Any] = {"seconds": took, "runs": len(times[0])}
+    for name, judge in peers.PEERS.items():
+        finding = judge(by_command[0], by_command[1])
+        if finding is not None:
+            found[name] = asdict(finding)
+    return found
+
+
+def describe(commands: Sequence[Sequence[str]]) -> list[str]:
+    return [" ".join(command) for command in commands]

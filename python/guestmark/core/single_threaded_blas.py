@@ -1,0 +1,19 @@
+"""Importing this before numpy keeps numpy's linear algebra on the thread that asks for it.
+
+The products here are small, and a BLAS that divides them among all processors makes its threads spin while they wait
+for their parts: eight times the processor time on a busy host, some of it on the processors of the machine that is
+measured. The library reads the variable when it is loaded; it is set no longer than that, so that no command that is
+measured has it. What a user has set stands.
+"""
+
+import os
+import sys
+
+_VARIABLE = "OPENBLAS_NUM_THREADS"
+
+if "numpy" not in sys.modules and _VARIABLE not in os.environ:
+    os.environ[_VARIABLE] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[_VARIABLE]
