@@ -5,7 +5,10 @@ import errno
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +18,10 @@ from guestmark.core.errors import AttestationError, GuestmarkError, MachineError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
+from guestmark.disks.spec import DiskSpec
 from guestmark.disks.store import store
 from guestmark.platforms import drives, registry
+from guestmark.platforms.base import Machine
 from tests.framework.disk_files import flip_bit, small_mount
 from tests.framework.processes import gone, others
 
@@ -24,21 +29,21 @@ MB = 1 << 20
 SMALL = {"disks": [{"role": "target", "filesystem": "ext4", "size": "64M"}]}
 
 
-def cell(platform, needs=SMALL, **factors):
+def cell(platform: str, needs: Mapping[str, Any] = SMALL, **factors: str) -> Cell:
     return Cell("test", WorkloadSpec("test", needs), PlatformSpec.read(platform), factors)
 
 
-def start(platform, needs=SMALL, **factors):
+def start(platform: str, needs: Mapping[str, Any] = SMALL, **factors: str) -> AbstractContextManager[Machine]:
     return registry.get(platform).start(cell(platform, needs, **factors))
 
 
-def leftovers():
+def leftovers() -> list[Path]:
     """Trials' directories in shared memory that belong to this process's run."""
     return list(store().directory("/dev/shm").glob("guestmark-trial-*"))
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left():
+def nothing_is_left() -> Iterator[None]:
     yield
     assert leftovers() == []
 
@@ -62,7 +67,7 @@ def test_a_filesystem_the_kernel_does_not_have_is_told() -> None:
             disk.mount(machine.agent)
 
 
-def fields(spec):
+def fields(spec: DiskSpec) -> dict[str, object]:
     return {name: getattr(spec, name) for name in spec.__slots__}
 
 
@@ -161,7 +166,9 @@ def test_a_storage_daemon_that_refuses_its_image_is_the_reason(monkeypatch: pyte
         start("uml", uml_disk="vhost-user").__enter__()
 
 
-def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(small) -> None:
+def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(
+    small: Callable[..., Path],
+) -> None:
     needs = {"disks": [{"role": "target", "size": "64M"}, {"role": "source", "size": "16M"}]}
     with pytest.raises(
         UsageError, match=r"is too small: the plan's images take up to 0\.1 GB, 0\.0 GB are free"
@@ -169,7 +176,7 @@ def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(sma
         preflight.check([cell("tcg", needs, location=str(small("tmpfs", "size=32M")))])
 
 
-def test_a_location_without_direct_io_is_told_with_the_way_out(small) -> None:
+def test_a_location_without_direct_io_is_told_with_the_way_out(small: Callable[..., Path]) -> None:
     where = str(small("ramfs"))
     with pytest.raises(UsageError, match=r"cache=none needs O_DIRECT, which .* does not support") as caught:
         preflight.check([cell("tcg", location=where, cache="none")])
@@ -180,7 +187,7 @@ def test_a_location_without_direct_io_is_told_with_the_way_out(small) -> None:
 
 
 @pytest.fixture
-def small(tmp_path: Path):
+def small(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Mounts a small filesystem; gone afterwards."""
     with contextlib.ExitStack() as stack:
         yield lambda kind, options="defaults": stack.enter_context(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.framework.command_line import CommandLine, all_trials
+from tests.framework.command_line import CommandLine, Result, all_trials
 from tests.framework.processes import wait_until
 
 METRICS = {"wall_s", "guest_wall_s", "user_s", "system_s", "max_rss_bytes"}
 VERDICTS = {"faster", "slower", "no difference", "inconclusive"}
 
 
-def reason_of(result):
+def reason_of(result: Result) -> str:
     """The reason of the first failed trial."""
     return next(
         trial["reason"]

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,14 @@ LEFT = "find /run/guestmark -mindepth 1 -maxdepth 1 -type d; pgrep linux"
 INNER = Cell("test", WorkloadSpec("test"), PlatformSpec.read("tcg/uml"), {"memory": "256M"})
 
 
-def arguments(blocks, *command, limit="10m"):
+def arguments(blocks: int, *command: str, limit: str = "10m") -> tuple[object, ...]:
     return (
         "exec", "--quiet", "--trial-limit", limit, "--json", "-", "--on", "tcg/uml", "--set", "memory=256M",
         "--null", "none", "--blocks", blocks, "--warmup", 0, "--iterations", 1, "--", *command,
     )  # fmt: skip
 
 
-def broken(harm):
+def broken(harm: Callable[[NestedMachine], object]) -> tuple[str, MachineError]:
     """The outer guest's boot id and the error, of a trial in which something is done to a layer."""
     first = ""
     try:
@@ -54,11 +55,11 @@ def test_an_outer_guest_that_dies_fails_its_trial_only() -> None:
             assert "clocks of the layers disagree" in remark
 
 
-def panic(guest) -> None:
+def panic(guest: NestedMachine) -> None:
     guest.agent.exec(["sh", "-c", "echo c > /proc/sysrq-trigger"], timeout_s=60)
 
 
-def kill_inner_hypervisor(guest) -> None:
+def kill_inner_hypervisor(guest: NestedMachine) -> None:
     pid, place = guest.process.pid(), guest.place
     with place.calling() as outer:
         outer.exec(["kill", "-KILL", str(pid)], timeout_s=10)
@@ -72,7 +73,9 @@ def kill_inner_hypervisor(guest) -> None:
         pytest.param(panic, "panic", id="panic", marks=pytest.mark.long),
     ],
 )
-def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said: str) -> None:
+def test_an_inner_guest_that_dies_leaves_the_outer_one_well(
+    harm: Callable[[NestedMachine], object], said: str
+) -> None:
     with OUTERS.block([INNER]):
         first, error = broken(harm)
         assert str(error).startswith("inside tcg: the guest ended")
@@ -91,7 +94,7 @@ def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said: str) -> 
 @pytest.mark.usefixtures("nested_known")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
 def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(
-    guestmark: CommandLine, marker: Path, number
+    guestmark: CommandLine, marker: Path, number: signal.Signals
 ) -> None:
     command = ("sh", "-c", f"sleep 20 <{marker}")
     with guestmark.running(*arguments(2, *command, limit="40s")) as process:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from guestmark.workloads.netboot import workload as workloads
 from guestmark.workloads.netboot.link import NETDEV, Link, listen
 from tests.framework import IMPORTABLE
 from tests.framework.caches import TriedPlatforms
-from tests.framework.command_line import CommandLine
+from tests.framework.command_line import CommandLine, Result
 from tests.framework.netboot import growing, prepared, workload
 from tests.framework.processes import gone, wait_until
 
@@ -43,33 +44,35 @@ null = "none"
 
 
 @pytest.fixture
-def run_plan(guestmark: CommandLine, tried_platforms: TriedPlatforms, tmp_path: Path):
+def run_plan(
+    guestmark: CommandLine, tried_platforms: TriedPlatforms, tmp_path: Path
+) -> Callable[..., Result]:
     """Runs a plan of one cell as a user would; the cells' factors as TOML lines."""
 
     guestmark.knows(tried_platforms, "tcg")
 
-    def run(factors="", port=0):
+    def run(factors: str = "", port: int = 0) -> Result:
         (tmp_path / "plan.toml").write_text(PLAN.format(factors=factors, port=port))
         return guestmark("run", "plan.toml", timeout=120)
 
     return run
 
 
-def test_a_rom_that_is_none(run_plan, tmp_path: Path) -> None:
+def test_a_rom_that_is_none(run_plan: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "bad.rom").write_bytes(b"this is not a ROM" * 1000)
     result = run_plan(f'rom = "{tmp_path}/bad.rom"')
     assert result.status == 2
     assert "is not a boot ROM" in result.stderr
 
 
-def test_a_rom_that_is_cut_short(run_plan, tmp_path: Path) -> None:
+def test_a_rom_that_is_cut_short(run_plan: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "short.rom").write_bytes((ROMS / "pxe-e1000.rom").read_bytes()[:-5000])
     result = run_plan(f'nic = "e1000"\nrom = "{tmp_path}/short.rom"')
     assert result.status == 2
     assert "cut short" in result.stderr
 
 
-def test_a_rom_of_another_card(run_plan) -> None:
+def test_a_rom_of_another_card(run_plan: Callable[..., Result]) -> None:
     result = run_plan(f'nic = "e1000"\nrom = "{ROMS}/pxe-rtl8139.rom"')
     assert result.status == 2
     assert "10ec:8139" in result.stderr
@@ -77,14 +80,14 @@ def test_a_rom_of_another_card(run_plan) -> None:
 
 
 @pytest.mark.parametrize("card", [f'nic = "e1000"\nrom = "{ROMS}/pxe-e1000.rom"', 'nic = "eepro100"'])
-def test_a_card_without_rom_for_the_firmware(run_plan, card) -> None:
+def test_a_card_without_rom_for_the_firmware(run_plan: Callable[..., Result], card: str) -> None:
     """A build of one's own, and the card that the distribution has a BIOS image for only."""
     result = run_plan(f'firmware = "uefi"\n{card}')
     assert result.status == 2
     assert "no image for UEFI" in result.stderr
 
 
-def test_a_build_that_is_not_there(run_plan) -> None:
+def test_a_build_that_is_not_there(run_plan: Callable[..., Result]) -> None:
     result = run_plan('rom = "rdtsc"')
     assert result.status == 2
     assert "no build of iPXE called 'rdtsc'" in result.stderr
@@ -102,7 +105,7 @@ def test_memory_that_cannot_hold_the_file() -> None:
         workloads.Settings.of(workload(size="100M", memory="128M")._cell, 100 << 20)
 
 
-def test_the_port_is_in_use(run_plan) -> None:
+def test_the_port_is_in_use(run_plan: Callable[..., Result]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = run_plan(port=port)
@@ -122,9 +125,9 @@ def short_boot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_no_address(short_boot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_address(short_boot: Callable[..., NetbootWorkload], monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
-    def nobody_there(_kind, _port):
+    def nobody_there(_kind: str, _port: int) -> Iterator[Link]:
         with listen("127.0.0.1", 0) as control, listen("127.0.0.1", 0) as data:
             hub = ("-netdev", f"hubport,hubid=0,id={NETDEV}")
             yield Link(hub, (), "10.0.2.2", control, data, socket.socket)
@@ -146,7 +149,7 @@ def test_no_address(short_boot, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_a_rom_that_does_not_start(short_boot, tmp_path: Path) -> None:
+def test_a_rom_that_does_not_start(short_boot: Callable[..., NetbootWorkload], tmp_path: Path) -> None:
     rom = bytearray((ROMS / "pxe-e1000.rom").read_bytes())
     rom[3:6] = b"\xeb\xfe\x00"  # the entry point jumps to itself
     rom[6] = (rom[6] - sum(rom)) & 0xFF  # the checksum is right

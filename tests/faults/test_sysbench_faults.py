@@ -5,13 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from guestmark.core.errors import AttestationError, MachineError, WorkloadError
+from guestmark.core.model import Measurement
 from guestmark.disks import loop
 from guestmark.experiment import preflight
+from guestmark.platforms.base import Machine
+from guestmark.workloads.base import Workload
 from tests.framework import IMPORTABLE
 from tests.framework.cells import cell_of
 from tests.framework.command_line import CommandLine
@@ -23,7 +27,7 @@ as_root_with_loop = pytest.mark.skipif(
 )
 
 
-def named(measurements):
+def named(measurements: Iterable[Measurement]) -> dict[str, float]:
     return {one.metric.name: one.value for one in measurements}
 
 
@@ -49,7 +53,7 @@ def test_files_that_do_not_fit_are_said_before_they_are_made() -> None:
 def test_a_job_file_that_fills_the_disk_is_the_reason(mode: str) -> None:
     cell = cell_of("uml", "fio", {"size": "32M"}, job=f"[a]\nrw={mode}\nsize=64M\n")
 
-    def prepared_and_run(machine, workload) -> None:
+    def prepared_and_run(machine: Machine, workload: Workload) -> None:
         workload.prepare(machine)
         workload.run(machine)
 
@@ -195,7 +199,7 @@ def test_a_killed_controller_leaves_no_mount_no_loop_device_and_no_image(tmp_pat
         controller.send_signal(signal.SIGKILL)
         controller.wait(10)
 
-    def left():
+    def left() -> bool:
         with contextlib.suppress(OSError):  # another test may have the same device by now
             return str(tmp_path) in backing.read_text()
         return False

@@ -58,7 +58,7 @@ def test_a_hypervisor_killed_in_the_middle_of_writing(platform: str) -> None:
     cell = cell_of(platform, "fill", {"size": "2G", "filesystem": "ext2", "mount": "sync"}, amount="1500M")
     directory, reached = [], []
 
-    def written(image):
+    def written(image: Path) -> int:
         return image.stat().st_blocks * 512
 
     def measure() -> None:
@@ -108,7 +108,7 @@ def test_a_filesystem_the_host_cannot_make_is_not_tried(monkeypatch: pytest.Monk
 needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")
 
 
-def guestfish_processes():
+def guestfish_processes() -> list[list[bytes]]:
     """Command lines of guestfish and of the QEMU it starts, of this test's own."""
     found = []
     for folder, command in others():
@@ -128,7 +128,7 @@ def guestfish_processes():
     ],
     ids=["no-drive", "no-image", "no-filesystem"],
 )
-def test_what_guestfish_says_is_the_reason(script, words: str) -> None:
+def test_what_guestfish_says_is_the_reason(script: list[str | Mark], words: str) -> None:
     with pytest.raises(WorkloadError, match=words):
         libguestfs.run("tcg", script, 150)
 

@@ -22,7 +22,7 @@ from tests.framework.guests import start
         ({"machine": "microvm"}, {"processors": 1, "cpu": "max"}),
     ],
 )
-def test_factors_reach_the_guest(factors: dict[str, str], found) -> None:
+def test_factors_reach_the_guest(factors: dict[str, str], found: dict[str, object]) -> None:
     with start("tcg", **factors) as guest:
         attested = guest.attest()
         assert attested.vmm.accelerator == "tcg"

@@ -1,11 +1,15 @@
 """Starts and ends of real guests, phase by phase."""
 
 import shutil
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from guestmark.platforms import registry
+from guestmark.platforms.base import Machine
 from guestmark.workloads import base
+from guestmark.workloads.base import Workload
 from guestmark.workloads.boot import metrics as boot_metrics
 from guestmark.workloads.boot.facts import Boot
 from tests.framework.cells import cell_of, plan_of
@@ -13,7 +17,9 @@ from tests.framework.cells import cell_of, plan_of
 CALLER = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
 
 
-def trial(platform, kind="boot", limit_s=300.0, **params):
+def trial(
+    platform: str, kind: str = "boot", limit_s: float = 300.0, **params: Any
+) -> tuple[dict[str, float], Machine, Workload]:
     """One trial as the experiment runs it: its measurements by name, its machine, its workload."""
     cell = cell_of(platform, kind, {"memory": "512M"}, **params)
     plan = plan_of(cell, limit_s=limit_s, context=CALLER)
@@ -29,7 +35,7 @@ def trial(platform, kind="boot", limit_s=300.0, **params):
     return {one.metric.name: one.value for one in measured}, machine, workload
 
 
-def assert_adds_up(values) -> None:
+def assert_adds_up(values: Mapping[str, float]) -> None:
     parts = [values[metric.name] for metric in boot_metrics.PHASES if metric.name in values]
     assert min(parts) >= 0
     assert sum(parts) == pytest.approx(values["total_s"], rel=0.02)

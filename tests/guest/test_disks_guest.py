@@ -1,5 +1,7 @@
 """Disks in real guests: attached and attested, mounted with their options, filled by every way in, counted below."""
 
+from contextlib import AbstractContextManager
+
 import pytest
 
 from guestmark.agent.bulk import Pattern
@@ -7,6 +9,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.disks.spec import Role
 from guestmark.platforms import registry
+from guestmark.platforms.base import Machine
 from guestmark.workloads.common.durability import Below
 
 MB = 1 << 20
@@ -18,7 +21,7 @@ NEEDS = {
 }
 
 
-def start(platform, **factors):
+def start(platform: str, **factors: str) -> AbstractContextManager[Machine]:
     """A fresh guest with a target and a source."""
     return registry.get(platform).start(
         Cell("test", WorkloadSpec("test", NEEDS), PlatformSpec.read(platform), factors)
@@ -52,7 +55,7 @@ QEMU = [
 
 
 @pytest.mark.parametrize(("platform", "factors"), [*UML, *(("tcg", factors) for factors in QEMU)], ids=str)
-def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform, factors) -> None:
+def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, factors: dict[str, str]) -> None:
     with start(platform, **factors) as machine:
         agent = machine.agent
         attested = machine.attest().disks

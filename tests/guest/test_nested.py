@@ -1,6 +1,8 @@
 """A guest inside a guest. `tcg/kvm` runs the real KVM code path on any machine."""
 
 import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from guestmark.core.errors import MachineError, PlatformUnusableError, UsageErro
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
+from guestmark.platforms.base import Machine
 from guestmark.platforms.nested import images as nested_images
 from guestmark.platforms.nested.outer import OUTERS, outer_memory
 from guestmark.workloads import base
@@ -18,7 +21,7 @@ from tests.framework.command_line import CommandLine
 FACTORS = {"memory": "256M", "size": "64M", "filesystem": "ext2"}
 
 
-def cell_of(platform, amount="4M", variant="full", **factors):
+def cell_of(platform: str, amount: str = "4M", variant: str = "full", **factors: str) -> Cell:
     params = kinds.workload_kind("upload").checked(
         {"amount": amount, "variant": variant, "content": "random"}
     )
@@ -26,13 +29,13 @@ def cell_of(platform, amount="4M", variant="full", **factors):
 
 
 @pytest.fixture(scope="module")
-def one_block():
+def one_block() -> Iterator[None]:
     """Inner guests of these tests share an outer one, as those of a block do."""
     with OUTERS.block([cell_of("tcg/kvm"), cell_of("tcg/uml"), cell_of("tcg/tcg")]):
         yield
 
 
-def uploaded(cell, machine):
+def uploaded(cell: Cell, machine: Machine) -> tuple[dict[str, float], Mapping[str, Any]]:
     """One upload into the machine's disk: values by metric, and the workload's facts."""
     workload = base.create(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
     workload.prepare(machine)

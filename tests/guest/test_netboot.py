@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from guestmark.capture.binary import analyse_file
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
-from guestmark.core.model import Plan, Policy
+from guestmark.core.model import Measurement, Plan, Policy
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads.netboot import content as contents
@@ -24,17 +25,17 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where captures are kept."""
     monkeypatch.setenv(workloads.KEEP, str(tmp_path))
     return tmp_path
 
 
-def values_of(measurements):
+def values_of(measurements: Iterable[Measurement]) -> dict[str, float]:
     return {one.metric.name: one.value for one in measurements}
 
 
-def check_values(values, size) -> None:
+def check_values(values: Mapping[str, float], size: int) -> None:
     assert list(values)
     assert set(values) == {metric.name for metric in metrics.ALL}
     assert values["throughput"] == pytest.approx(size / values["download_s"], rel=0.2)
@@ -46,7 +47,7 @@ def check_values(values, size) -> None:
     assert values["wall_s"] > values["download_s"] * 0.9
 
 
-def test_files_arrive_and_others_count_the_same_packets(kept) -> None:
+def test_files_arrive_and_others_count_the_same_packets(kept: Path) -> None:
     with prepared(files=2) as (one, machine):
         facts = machine.attest()
         assert facts.vmm.accelerator == "tcg"
@@ -69,7 +70,7 @@ def test_files_arrive_and_others_count_the_same_packets(kept) -> None:
         _agree(capture)
 
 
-def _agree(capture) -> None:
+def _agree(capture: Path) -> None:
     """tcptrace's packets, payload, repeated payload and durations of each whole connection are ours."""
     assert shutil.which("tcptrace"), "this test needs tcptrace"
     said = subprocess.run(
@@ -97,14 +98,14 @@ def _agree(capture) -> None:
 _COUNTED = ("total packets", "unique bytes sent", "rexmt data bytes")
 
 
-def _both(part, name):
+def _both(part: str, name: str) -> Iterator[int]:
     return map(int, re.search(rf"{name}:\s+(\d+)\s+{name}:\s+(\d+)", part).groups())
 
 
 def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
 
-    def check(machine, content, number):
+    def check(machine: NetbootMachine, content: Content, number: int) -> int:
         address = memory.check_fetched(machine, content, number)
         found.append(address)
         other = bytearray(content.view)

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from guestmark.core.errors import MachineError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import counters
+from guestmark.platforms.base import Machine
 from guestmark.platforms.qmp import UnknownCommandError
 from guestmark.workloads.base import create
 from tests.framework.command_line import CommandLine
@@ -18,7 +20,7 @@ from tests.framework.guests import start
 CALLS = ["null", "signal", "pipe", "exec"]
 
 
-def measured(platform, machine, *calls):
+def measured(platform: str, machine: Machine, *calls: str) -> tuple[dict[str, float], dict[str, Any]]:
     """The workload once: its values by metric, and what is known of each call."""
     params = {"operations": 20, "time": "20ms", "calls": list(calls)}
     cell = Cell("test", WorkloadSpec("syscalls", params), PlatformSpec.read(platform))
@@ -64,7 +66,7 @@ def test_tcg_translates_new_programs_and_flushes_its_tlb() -> None:
 
 
 def test_a_guest_that_ends_meanwhile_is_told_and_hangs_nothing() -> None:
-    def kill():
+    def kill() -> dict[str, float]:
         with contextlib.suppress(OSError):
             guest.process.stop()
         return {}

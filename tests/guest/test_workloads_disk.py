@@ -2,14 +2,19 @@
 
 import os
 import shutil
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+from guestmark.agent.client import Agent
 from guestmark.core import registry as kinds
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.disks.attached import AttachedDisk
 from guestmark.workloads import base
+from guestmark.workloads.base import Workload
 from tests.framework.disk_files import flip_bit
 from tests.framework.guests import prepared
 
@@ -17,7 +22,7 @@ AMOUNT = 8 << 20
 FACTORS = {"size": "64M", "filesystem": "ext2"}
 
 
-def cell_of(platform, kind, factors=None, **params):
+def cell_of(platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any) -> Cell:
     known = kinds.workload_kind(kind)
     params = known.checked({"amount": "8M", **params})
     factors = dict(FACTORS if factors is None else factors)
@@ -26,7 +31,9 @@ def cell_of(platform, kind, factors=None, **params):
     return Cell("test", WorkloadSpec(kind, params), PlatformSpec.read(platform), factors)
 
 
-def measured(platform, kind, factors=None, **params):
+def measured(
+    platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any
+) -> tuple[dict[str, float], Workload]:
     """Value by metric of one iteration, and the workload."""
     cell = cell_of(platform, kind, factors, **params)
     with prepared(cell) as (machine, workload):
@@ -101,7 +108,7 @@ def test_iterations_write_anew() -> None:
     [("uml", FACTORS), ("tcg", FACTORS), ("uml", {"size": "400M", "filesystem": "xfs"})],
     ids=["debugfs-uml", "debugfs-tcg", "guest"],
 )
-def test_a_byte_that_changed_on_the_image_fails_the_trial(platform: str, factors) -> None:
+def test_a_byte_that_changed_on_the_image_fails_the_trial(platform: str, factors: dict[str, str]) -> None:
     if factors["filesystem"] == "xfs" and shutil.which("mkfs.xfs") is None:
         pytest.skip("mkfs.xfs is not installed")
     with prepared(cell_of(platform, "dd", factors, content="random")) as (machine, workload):
@@ -111,7 +118,7 @@ def test_a_byte_that_changed_on_the_image_fails_the_trial(platform: str, factors
         umount = type(machine.disks[0]).umount
         flipped = []
 
-        def umount_and_flip(disk, agent, **how) -> None:
+        def umount_and_flip(disk: AttachedDisk, agent: Agent, **how: Any) -> None:
             umount(disk, agent, **how)
             if not flipped:
                 flipped.append(image.path.read_bytes().index(page))
@@ -129,7 +136,7 @@ def test_an_image_that_was_damaged_fails_the_trial() -> None:
         (disk,) = machine.disks
         umount = type(disk).umount
 
-        def umount_and_damage(self, agent, **how) -> None:
+        def umount_and_damage(self, agent: Agent, **how: Any) -> None:
             umount(self, agent, **how)
             with self.image.path.open("r+b") as stream:
                 stream.seek(4096 * 3)  # block bitmaps and inode tables of the first group

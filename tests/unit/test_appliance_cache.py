@@ -16,7 +16,7 @@ def test_side_by_side_makers_do_not_meet(tmp_path: Path, monkeypatch: pytest.Mon
     cached = find_kernel()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def make(_):
+    def make(_: int) -> tuple[Path, Path]:
         kernel = find_kernel(str(cached.image))
         return kernel.elf, build_initramfs(agent_binary(), cached.modules, ModuleList(("overlay",)))
 

@@ -4,15 +4,17 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from guestmark.core import registry
 from guestmark.core.errors import MachineError, UsageError
-from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.figures import split
 from guestmark.plan.outline import Overrides
@@ -31,7 +33,7 @@ LOGS = Path(__file__).parent / "boot_logs"
 STARTING = [steps.HANDOVER, steps.KERNEL, steps.MODULES, steps.ROOT, steps.DOWN]
 
 
-def replay(name, limit=1 << 20, *, upto=None):
+def replay(name: str, limit: int = 1 << 20, *, upto: bytes | None = None) -> SimpleNamespace:
     """A console that has heard a recorded log in small pieces, and when that began."""
     content = (LOGS / name).read_bytes()
     if upto is not None:
@@ -51,7 +53,7 @@ def replay(name, limit=1 << 20, *, upto=None):
     ("log", "expected"),
     [("qemu.txt", [steps.FIRMWARE, steps.HANDOVER, steps.FIRST_LINE, *STARTING[1:]]), ("uml.txt", STARTING)],
 )
-def test_phases_of_a_recorded_console_in_the_order_of_time(log: str, expected) -> None:
+def test_phases_of_a_recorded_console_in_the_order_of_time(log: str, expected: list[str]) -> None:
     found = steps.seen(replay(log))
     assert list(found) == expected
     times = list(found.values())
@@ -130,7 +132,7 @@ ALL_STEPS = {
 }  # fmt: skip
 
 
-def total_of(values):
+def total_of(values: Mapping[Metric, float]) -> float:
     return sum(values[metric] for metric in boot_metrics.PHASES if metric in values)
 
 
@@ -144,7 +146,7 @@ def test_phases_add_up_to_the_total() -> None:
 
 
 @pytest.mark.parametrize("gone", [steps.FIRMWARE, steps.FIRST_LINE, steps.ROOT, steps.DOWN])
-def test_a_phase_whose_end_nobody_saw_is_in_the_next(gone) -> None:
+def test_a_phase_whose_end_nobody_saw_is_in_the_next(gone: str) -> None:
     values, missing = durations({name: at for name, at in ALL_STEPS.items() if name != gone})
     assert len(missing) == 1
     assert missing[0] not in values
@@ -159,7 +161,7 @@ def test_a_line_that_came_late_makes_no_negative_phase() -> None:
 
 
 @pytest.mark.parametrize("needed", [steps.READY, steps.GONE])
-def test_no_total_without_start_and_end(needed) -> None:
+def test_no_total_without_start_and_end(needed: str) -> None:
     with pytest.raises(MachineError, match=needed):
         durations({name: at for name, at in ALL_STEPS.items() if name != needed})
 
@@ -200,7 +202,7 @@ def test_bars_are_as_long_as_their_sum() -> None:
 # --- plans ------------------------------------------------------------------------------------------------
 
 
-def boot(**more):
+def boot(**more: Any) -> Plan:
     given = {"initcalls": False, "guestfish": False, "caller": {"cwd": "/", "env": {}}, **more}
     on = given.pop("on", ("tcg", "uml"))
     return build(Overrides(on=on), given.pop("command", ()), **given)
@@ -227,7 +229,7 @@ def test_libguestfs_stands_in_the_same_table_on_what_it_runs_on() -> None:
         ({"on": ("vax",)}, "vax"),
     ],
 )
-def test_what_cannot_be_meant_is_said(more, said: str) -> None:
+def test_what_cannot_be_meant_is_said(more: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         boot(**more)
 

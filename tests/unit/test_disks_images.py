@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,11 +26,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def target(**fields):
+def target(**fields: Any) -> DiskSpec:
     return DiskSpec(Role.TARGET, fields.pop("size", 64 * MB), **fields)
 
 
-def info(path):
+def info(path: Path) -> dict[str, Any]:
     return json.loads(programs.run("qemu-img", "info", "-U", "--output=json", str(path)))
 
 
@@ -162,7 +164,7 @@ with images([DiskSpec(Role.TARGET, 1 << 26, location=sys.argv[1], filesystem="ex
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_controller_that_is_killed_leaves_no_image(tmp_path: Path, how) -> None:
+def test_a_controller_that_is_killed_leaves_no_image(tmp_path: Path, how: signal.Signals) -> None:
     path = run_and_kill(tmp_path, "no", how)
     deadline = time.monotonic() + 20
     while list(tmp_path.glob("guestmark-disks-*")) and time.monotonic() < deadline:
@@ -176,7 +178,7 @@ def test_images_are_kept_when_asked(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def run_and_kill(directory, keep, how):
+def run_and_kill(directory: Path, keep: str, how: signal.Signals) -> Path:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(directory), keep],
         stdout=subprocess.PIPE,
@@ -197,7 +199,7 @@ def test_a_location_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert "location" in caught.value.hint
 
 
-def test_no_room_is_said(small_tmpfs) -> None:
+def test_no_room_is_said(small_tmpfs: Path) -> None:
     spec = target(size=64 * MB, location=str(small_tmpfs), filesystem="ext4", preallocation="falloc")
     with pytest.raises(MachineError, match="no room for a 67108864-byte image"), images([spec]) as (image,):
         image.settle()
@@ -206,6 +208,6 @@ def test_no_room_is_said(small_tmpfs) -> None:
 
 
 @pytest.fixture
-def small_tmpfs(tmp_path: Path):
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     with small_mount(tmp_path / "small", "tmpfs", "size=8M") as where:
         yield where

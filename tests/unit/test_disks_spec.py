@@ -1,5 +1,8 @@
 """What a cell's disks are, what can be typed, what mount options mean, what a plan's images take."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from guestmark.core import factors
@@ -19,7 +22,7 @@ BOTH = {
 }
 
 
-def cell(platform="tcg", params=None, **levels):
+def cell(platform: str = "tcg", params: Mapping[str, Any] | None = None, **levels: str) -> Cell:
     return Cell("a cell", WorkloadSpec("x", params or {}), PlatformSpec.read(platform), levels)
 
 

@@ -1,6 +1,8 @@
 """Lines of keys in TOML texts, against texts whose lines are known because they were written one by one."""
 
 import tomllib
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,7 +62,7 @@ EXPECTED = {
 }
 
 
-def paths(value, path=()):
+def paths(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     if path:
         yield path
     if isinstance(value, dict):
@@ -96,7 +98,7 @@ values = st.recursive(
 )
 
 
-def written(value):
+def written(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -109,7 +111,7 @@ def written(value):
 
 
 @given(st.dictionaries(words, st.dictionaries(words, values, max_size=4), max_size=4))
-def test_whatever_a_text_holds_is_found_where_its_key_is_written(document) -> None:
+def test_whatever_a_text_holds_is_found_where_its_key_is_written(document: dict[str, Any]) -> None:
     rows = []
     expected = {}
     for table, content in document.items():
@@ -130,5 +132,5 @@ def test_whatever_a_text_holds_is_found_where_its_key_is_written(document) -> No
 
 
 @given(st.text(max_size=80))
-def test_no_text_hangs_it(text) -> None:
+def test_no_text_hangs_it(text: str) -> None:
     lines(text)

@@ -1,6 +1,7 @@
 """Nested over bare, and the published conclusions in words, from runs whose ratios are known."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.backends import backends
 from guestmark.report.sections.nested import pairs, table
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import Analysis, analyse
 from tests.framework.runs import constructed
 
 CALLS = WorkloadSpec("syscalls", {}, "system calls")
@@ -21,18 +22,18 @@ HALVES = {
 }
 
 
-def analysed(cells):
+def analysed(cells: Sequence[tuple[Cell, float]]) -> Analysis:
     run = constructed(cells)
     return analyse(run.plan, run.trials, run.unusable)
 
 
-def sentences(cells):
+def sentences(cells: Sequence[tuple[Cell, float]]) -> list[str]:
     (found,) = backends(analysed(cells))
     assert text_of(found.lead) == "What this says of the backends"
     return [text_of(item) for item in found.items]
 
 
-def calls():
+def calls() -> list[tuple[Cell, float]]:
     ratios = {"uml": 2.0, "tcg": 1.0, "tcg/uml": 3.0, "tcg/kvm": 6.0, "tcg/tcg": 12.0}
     return [
         (Cell(name, CALLS, PlatformSpec.read(name), {}, name == "uml"), ratio)

@@ -1,10 +1,12 @@
 """What a run was measured on, as reports show it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from msgspec.structs import asdict
 
 from guestmark.core.machine_facts import GuestMachine, NestedMachine, OuterMachine
+from guestmark.ledger.model import StoredRun
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
@@ -13,7 +15,7 @@ from tests.framework import made_facts
 from tests.framework.runs import host_uml_tcg
 
 
-def page(run):
+def page(run: StoredRun) -> str:
     return render(run, Format.HTML).decode()
 
 
@@ -29,7 +31,7 @@ ENVIRONMENT = {
 }
 
 
-def run_with(digests):
+def run_with(digests: Mapping[str, str]) -> StoredRun:
     """Every trial with a digest by its platform, and missing flags in guests."""
     run = host_uml_tcg(blocks=2)
     flags = {"uml": ["avx2", "vmx"], "tcg": []}

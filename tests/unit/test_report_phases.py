@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from guestmark.core.facts import Facts
+from guestmark.core.facts import Fact, Facts
 from guestmark.core.findings import flat
 from guestmark.core.model import Cell, Measurement, Metric, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_report
@@ -28,7 +29,7 @@ TRACED = {"vmm_s": 0.4, "firmware_s": 0.1, "entry_s": 4.0, "kernel_s": 2.0, "mod
           "agent_s": 6.0}  # fmt: skip
 
 
-def a_run(found_out=None):
+def a_run(found_out: Fact | None = None) -> StoredRun:
     cells = [
         (Cell("boot tcg", BOOT, PlatformSpec.read("tcg"), {}, True, group="starts"), 1.0),
         (Cell("boot uml", BOOT, PlatformSpec.read("uml"), group="starts"), 1.0),
@@ -57,7 +58,7 @@ def a_run(found_out=None):
     return replace(run, plan=plan, trials=tuple(trials))
 
 
-def printed(run, width=100):
+def printed(run: StoredRun, width: int = 100) -> str:
     out = io.StringIO()
     print_report(run, Console(width=width, file=out))
     return out.getvalue()

@@ -48,13 +48,13 @@ def check_equal_cells(outcome: Outcome, name: str, sims: int) -> None:
 @pytest.mark.parametrize(
     "name", ["iid", "AR .8", "spikes", "heavy tails", "10 % failures", "carry-over", *TAIL_NAMES]
 )
-def test_equal_cells_are_seldom_called_different(name) -> None:
+def test_equal_cells_are_seldom_called_different(name: str) -> None:
     check_equal_cells(whole_rule(BY_NAME[name], 0.0, FEW, 1), name, FEW)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", BY_NAME)
-def test_equal_cells_are_seldom_called_different_anywhere(name) -> None:
+def test_equal_cells_are_seldom_called_different_anywhere(name: str) -> None:
     check_equal_cells(whole_rule(BY_NAME[name], 0.0, MANY, 2), name, MANY)
 
 
@@ -67,7 +67,7 @@ def test_cells_at_the_margin_are_seldom_called_equal(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", BY_NAME)
-def test_cells_at_the_margin_are_seldom_called_equal_anywhere(name) -> None:
+def test_cells_at_the_margin_are_seldom_called_equal_anywhere(name: str) -> None:
     outcome = whole_rule(BY_NAME[name], math.log1p(MARGIN), MANY, 4)
     assert outcome.typical.share("equal") <= 0.05 + scatter(MANY, 0.05)
 

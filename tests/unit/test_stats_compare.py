@@ -43,7 +43,7 @@ def compared(
         (0.9, Better.HIGHER, Verdict.SLOWER),
     ],
 )
-def test_direction_follows_the_metric(level: float, better, verdict) -> None:
+def test_direction_follows_the_metric(level: float, better: Better, verdict: Verdict) -> None:
     c = compared(noisy(1, level=level), noisy(2), better)
     assert (c.verdict, c.reason) == (verdict, "")
     assert c.ratio == pytest.approx(level, rel=0.01)
@@ -184,7 +184,7 @@ VALUES = st.lists(st.integers(50, 200), min_size=12, max_size=12).map(lambda x: 
 
 
 @given(VALUES, VALUES)
-def test_swapping_cell_and_baseline_swaps_the_verdict(a, b) -> None:
+def test_swapping_cell_and_baseline_swaps_the_verdict(a: list[float], b: list[float]) -> None:
     there, back = compared(a, b), compared(b, a)
     assert there.ratio == pytest.approx(1 / back.ratio)
     assert there.p == back.p
@@ -193,7 +193,7 @@ def test_swapping_cell_and_baseline_swaps_the_verdict(a, b) -> None:
 
 
 @given(VALUES, VALUES, st.floats(1e-9, 1e9))
-def test_verdicts_do_not_depend_on_the_unit(a, b, unit) -> None:
+def test_verdicts_do_not_depend_on_the_unit(a: list[float], b: list[float], unit: float) -> None:
     here, there = compared(a, b), compared(a * unit, b * unit)
     assert there.ratio == pytest.approx(here.ratio)
     assert there.p == here.p
@@ -225,7 +225,7 @@ def test_a_null_comparison_that_differs_downgrades() -> None:
         (Verdict.INCONCLUSIVE, "s", Better.LOWER, "inconclusive"),
     ],
 )
-def test_words_suit_the_metric(verdict, unit: str, better, word: str) -> None:
+def test_words_suit_the_metric(verdict: Verdict, unit: str, better: Better, word: str) -> None:
     assert label(verdict, Metric("m", unit, better)) == word
 
 

@@ -42,7 +42,7 @@ def test_noise_floor_is_what_null_comparisons_reach() -> None:
 
 
 @pytest.mark.parametrize("estimand", [Estimand.TYPICAL, Estimand.TOTAL])
-def test_noise_floor_is_not_below_a_null_pair_that_is_off(estimand) -> None:
+def test_noise_floor_is_not_below_a_null_pair_that_is_off(estimand: Estimand) -> None:
     floor = noise_floor([(1.05 * noisy(1), noisy(2))], 12, estimand=estimand)
     assert floor == pytest.approx(0.05, abs=0.01)
 
@@ -90,7 +90,7 @@ def test_blocks_are_flagged_by_any_trial_whatever_its_cell() -> None:
     st.lists(st.lists(st.floats(0, 0.2), min_size=3, max_size=3), min_size=1, max_size=8),
     st.permutations(range(3)),
 )
-def test_flags_do_not_know_the_cells(rows, order) -> None:
+def test_flags_do_not_know_the_cells(rows: list[list[float]], order: list[int]) -> None:
     series = np.array(rows)
     flags = flag_blocks({"steal": series})
     assert (flag_blocks({"steal": series[:, order]}) == flags).all()

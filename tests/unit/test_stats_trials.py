@@ -1,6 +1,7 @@
 """Four answers about a cell: typical run, total, slow runs, first run."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def with_tail(values: np.ndarray, share: float = 0.1, factor: float = 2.0, seed:
     return np.where(hit, factor * values, values)
 
 
-def answers(cell: np.ndarray, baseline: np.ndarray, better: Better = Better.LOWER, **more) -> Answers:
+def answers(cell: np.ndarray, baseline: np.ndarray, better: Better = Better.LOWER, **more: Any) -> Answers:
     return compare_trials({"base": baseline, "cell": cell}, "base", better=better, margin=0.03, **more)[
         "cell"
     ]

@@ -1,5 +1,7 @@
 """What a run's own values say about the run: carry-over, position, trend, clocks."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,7 @@ def run(
     return values, positions
 
 
-def found(seed: int, **options) -> dict:
+def found(seed: int, **options: Any) -> dict:
     return {finding.name: finding for finding in order_effects(*run(seed, **options), "host", kind=KIND)}
 
 
@@ -58,7 +60,7 @@ def test_what_a_guest_leaves_behind_does_not_make_a_large_ratio_doubtful() -> No
 
 
 @pytest.mark.parametrize("options", [{}, {"spikes": 0.1}, {"blocks": 8}])
-def test_sound_runs_are_seldom_warned_of(options) -> None:
+def test_sound_runs_are_seldom_warned_of(options: dict[str, Any]) -> None:
     wrong = sum(bool(found(seed, **options)) for seed in range(200))
     assert wrong <= 9  # one in a hundred is two; more than nine would have a chance of .0001
 

@@ -1,6 +1,7 @@
 """Real outputs of sysbench as Debian 12 (1.0.20+ds-5) and Debian 13 (1.0.20+ds-7) carry it, read to the last line."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +15,12 @@ OUTPUTS = sorted(
 DEBIAN = ("debian12", "debian13")
 
 
-def text(release, name):
+def text(release: str, name: str) -> str:
     return ((GOLDEN / "sysbench") / release / f"{name}.txt").read_text()
 
 
 @pytest.mark.parametrize("path", OUTPUTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_number_that_is_printed_is_in_the_report(path) -> None:
+def test_every_number_that_is_printed_is_in_the_report(path: Path) -> None:
     printed = path.read_text()
     report = parse(printed)
     numbers = [
@@ -40,7 +41,7 @@ def test_every_number_that_is_printed_is_in_the_report(path) -> None:
 
 
 @pytest.mark.parametrize("release", DEBIAN)
-def test_the_event_total_is_the_sum_over_threads(release) -> None:
+def test_the_event_total_is_the_sum_over_threads(release: str) -> None:
     report = parse(text(release, "cpu"))
     assert report.threads == 2
     assert report.event_total_s == pytest.approx(report.thread_time_avg_s * 2, abs=2e-4)
@@ -67,7 +68,7 @@ def test_figures_of_one_output() -> None:
 
 
 @pytest.mark.parametrize("release", DEBIAN)
-def test_what_a_test_does_not_do_is_not_there(release) -> None:
+def test_what_a_test_does_not_do_is_not_there(release: str) -> None:
     memory = parse(text(release, "memory-none")).memory
     assert memory is not None
     assert memory.operations == 16384
@@ -87,14 +88,14 @@ def test_what_a_test_does_not_do_is_not_there(release) -> None:
         ),
     ],
 )
-def test_what_sysbench_failed_with_is_the_reason(release, name: str, reason: str) -> None:
+def test_what_sysbench_failed_with_is_the_reason(release: str, name: str, reason: str) -> None:
     with pytest.raises(WorkloadError) as error:
         parse(text(release, name))
     assert error.value.message == reason
 
 
 @pytest.mark.parametrize("path", OUTPUTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_no_line_can_be_missing_doubled_or_another(path) -> None:
+def test_no_line_can_be_missing_doubled_or_another(path: Path) -> None:
     lines = path.read_text().splitlines()
     start = next(at for at, line in enumerate(lines) if line == "Threads started!")
     for at in range(start, len(lines)):
