@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from guestmark.core.errors import AttestationError, GuestmarkError, MachineError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
-from guestmark.disks.spec import DiskSpec
 from guestmark.disks.store import store
 from guestmark.platforms import drives, registry
 from guestmark.platforms.base import Machine
 from tests.framework.disk_files import flip_bit, small_mount
+from tests.framework.known import known
 from tests.framework.processes import gone, others
 
 MB = 1 << 20
@@ -62,13 +63,9 @@ def test_a_mount_option_the_kernel_rejects_is_told_in_its_words(platform: str) -
 def test_a_filesystem_the_kernel_does_not_have_is_told() -> None:
     with start("uml") as machine:
         disk = machine.disks[0]
-        disk.spec = disk.spec.__class__(**{**fields(disk.spec), "filesystem": "zfs"})
+        disk.spec = replace(disk.spec, filesystem="zfs")
         with pytest.raises(MachineError, match="mount -t zfs /dev/ubda: No such device"):
             disk.mount(machine.agent)
-
-
-def fields(spec: DiskSpec) -> dict[str, object]:
-    return {name: getattr(spec, name) for name in spec.__slots__}
 
 
 def test_a_combination_qemu_refuses_is_told_in_its_words() -> None:
@@ -82,7 +79,7 @@ def test_a_combination_qemu_refuses_is_told_in_its_words() -> None:
 def test_a_disk_that_is_not_what_was_asked_for_fails_attestation() -> None:
     with start("tcg", cache="unsafe") as machine:
         disk = machine.disks[0]
-        disk.spec = disk.spec.__class__(**{**fields(disk.spec), "cache": "none"})
+        disk.spec = replace(disk.spec, cache="none")
         with pytest.raises(
             AttestationError, match=r"cache \(none\).*asked .*'direct': True.*found .*'no-flush': True"
         ):
@@ -134,7 +131,7 @@ def test_a_hypervisor_killed_while_it_writes(platform: str) -> None:
     with contextlib.ExitStack() as stack:
         machine = stack.enter_context(start(platform, size="1G"))
         directory = machine.disks[0].mount(machine.agent)
-        pid = machine.vmm_pid
+        pid = known(machine.vmm_pid)
         timer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
         timer.start()
         with pytest.raises(MachineError, match="has gone"):
@@ -147,7 +144,7 @@ def test_a_storage_daemon_killed_while_it_writes() -> None:
     with contextlib.ExitStack() as stack:
         machine = stack.enter_context(start("uml", size="1G", uml_disk="vhost-user"))
         directory = machine.disks[0].mount(machine.agent)
-        below = machine.place.descendants(machine.vmm_pid)
+        below = machine.place.descendants(known(machine.vmm_pid))
         (daemon,) = [
             int(at.name) for at, words in others() if int(at.name) in below and b"--blockdev" in words
         ]

@@ -29,6 +29,7 @@ def one_trial(platform: str, *arguments: object) -> tuple[object, ...]:
 
 def only_trial(document: dict[str, Any]) -> dict[str, Any]:
     (cell,) = document["cells"]
+    trial: dict[str, Any]
     (trial,) = cell["trials"]
     return trial
 

@@ -16,6 +16,7 @@ from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.facts import SERVER
 from tests.framework.databases import SERVERS, started
+from tests.framework.known import known
 from tests.framework.processes import gone, others
 
 
@@ -29,7 +30,7 @@ def servers_of(machine: Machine) -> list[int]:
     """Process ids of what serves the machine's directory, the server itself first."""
 
     def serves(first: bytes, *more: bytes) -> bool:
-        return b"sysbench" not in first and more[:1] != [b"connect"]
+        return b"sysbench" not in first and more[:1] != (b"connect",)
 
     return sorted(pid for pid, words in processes_at(machine).items() if serves(*words))
 
@@ -51,7 +52,7 @@ def test_transactions_are_measured_and_the_server_ends_cleanly(server: str) -> N
     assert values["host_flushes_per_transaction"] == values["server_flushes_per_transaction"] > 0.2
     assert not directory.exists()
     assert workload.warnings == []
-    program = workload.facts.facts().of(Program, SERVER)
+    program = known(workload.facts.facts().of(Program, SERVER))
     assert program.sha256 == program.host_sha256
     assert workload.facts.facts().kept["server_stop_s"] > 0
     assert workload.facts.facts().kept["server"].startswith(f"{KINDS[server].title} 1")

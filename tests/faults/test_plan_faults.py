@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.framework.command_line import CommandLine, Result, all_trials
+from tests.framework.known import known
 from tests.framework.processes import wait_until
 
 PLAN = """
@@ -134,10 +135,10 @@ def test_plans_are_listed_and_printed_ready_to_run(guestmark: CommandLine, tmp_p
 
 def test_a_reader_that_goes_away_ends_a_list_like_everything_else(guestmark: CommandLine) -> None:
     process = guestmark.start("plans")
-    process.stdout.close()
+    known(process.stdout).close()
     assert process.wait(60) == 141
-    assert process.stderr.read() == b""
-    process.stderr.close()
+    assert known(process.stderr).read() == b""
+    known(process.stderr).close()
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.framework.cells import cell_of
 from tests.framework.command_line import CommandLine
 from tests.framework.disk_files import small_mount
 from tests.framework.guests import started
+from tests.framework.known import known
 from tests.framework.processes import others, wait_until
 
 
@@ -69,7 +70,7 @@ def test_a_hypervisor_killed_in_the_middle_of_writing(platform: str) -> None:
 
             def kill_in_the_middle() -> None:
                 reached.append(wait_until(lambda: written(image) > before + (8 << 20), 60))
-                os.kill(machine.vmm_pid, signal.SIGKILL)
+                os.kill(known(machine.vmm_pid), signal.SIGKILL)
 
             threading.Thread(target=kill_in_the_middle, daemon=True).start()
             workload.run(machine)

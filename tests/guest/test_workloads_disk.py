@@ -23,12 +23,10 @@ FACTORS = {"size": "64M", "filesystem": "ext2"}
 
 
 def cell_of(platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any) -> Cell:
-    known = kinds.workload_kind(kind)
-    params = known.checked({"amount": "8M", **params})
-    factors = dict(FACTORS if factors is None else factors)
-    if platform == "host":
-        factors = {}
-    return Cell("test", WorkloadSpec(kind, params), PlatformSpec.read(platform), factors)
+    checked = kinds.workload_kind(kind).checked({"amount": "8M", **params})
+    asked = FACTORS if factors is None else factors
+    levels = {} if platform == "host" else dict(asked)
+    return Cell("test", WorkloadSpec(kind, checked), PlatformSpec.read(platform), levels)
 
 
 def measured(
@@ -116,7 +114,7 @@ def test_a_byte_that_changed_on_the_image_fails_the_trial(platform: str, factors
         source = next(disk.image for disk in machine.disks if disk.spec.name == "source")
         page = source.path.read_bytes()[1 << 20 : (1 << 20) + 4096]
         umount = type(machine.disks[0]).umount
-        flipped = []
+        flipped: list[int] = []
 
         def umount_and_flip(disk: AttachedDisk, agent: Agent, **how: Any) -> None:
             umount(disk, agent, **how)
@@ -136,9 +134,9 @@ def test_an_image_that_was_damaged_fails_the_trial() -> None:
         (disk,) = machine.disks
         umount = type(disk).umount
 
-        def umount_and_damage(self, agent: Agent, **how: Any) -> None:
-            umount(self, agent, **how)
-            with self.image.path.open("r+b") as stream:
+        def umount_and_damage(disk: AttachedDisk, agent: Agent, **how: Any) -> None:
+            umount(disk, agent, **how)
+            with disk.image.path.open("r+b") as stream:
                 stream.seek(4096 * 3)  # block bitmaps and inode tables of the first group
                 stream.write(os.urandom(4096 * 2))
 

@@ -146,7 +146,8 @@ def test_what_is_no_file_or_disk_is_refused(agent: Agent, tmp_path: Path) -> Non
 
 
 def test_nonsense_is_refused_before_anything_is_sent(agent: Agent) -> None:
-    for how in ({"block_size": 1}, {"direct": True, "block_size": 5000}, {"in_flight": 0}):
+    ways: list[dict[str, Any]] = [{"block_size": 1}, {"direct": True, "block_size": 5000}, {"in_flight": 0}]
+    for how in ways:
         with pytest.raises(ValueError, match="must be"):
             agent.copy("/etc/hostname", "/nowhere", timeout_s=5, **how)
 

@@ -1,6 +1,7 @@
 """Images by the real programs: fresh, allocated as asked, gone afterwards."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,8 @@ def target(**fields: Any) -> DiskSpec:
 
 
 def info(path: Path) -> dict[str, Any]:
-    return json.loads(programs.run("qemu-img", "info", "-U", "--output=json", str(path)))
+    told: dict[str, Any] = json.loads(programs.run("qemu-img", "info", "-U", "--output=json", str(path)))
+    return told
 
 
 @pytest.mark.parametrize("filesystem", ["ext2", "ext3", "ext4", "none"])
@@ -111,8 +113,8 @@ def test_a_refused_mkfs_option_is_passed_on() -> None:
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for program in ("qemu-img", "mke2fs"):
         (tmp_path / program).symlink_to(programs.find(program))
-    real = programs.shutil.which
-    monkeypatch.setattr(programs.shutil, "which", lambda name, path: real(name, path=str(tmp_path)))
+    real = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, path: real(name, path=str(tmp_path)))
     with (
         pytest.raises(PlatformUnusableError, match=r"mkfs\.xfs is not installed") as caught,
         images([target(filesystem="xfs", size=512 * MB)]),

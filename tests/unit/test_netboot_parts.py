@@ -11,6 +11,7 @@ from guestmark.core.errors import UsageError
 from guestmark.workloads.netboot import bootlog, dhcp, rom, scripts, serve
 from guestmark.workloads.netboot.content import make_content
 from guestmark.workloads.netboot.nics import NICS
+from tests.framework.known import known
 
 LEASE = dhcp.Lease("10.0.6.1", "10.0.6.2", 24, "http://10.0.6.1:80/boot.ipxe")
 
@@ -71,7 +72,7 @@ def test_what_is_no_rom(tmp_path: Path, data: bytes) -> None:
 def test_a_kernel_boots_under_bios_only(tmp_path: Path) -> None:
     data = bytearray(1024)
     data[0x202:0x206] = b"HdrS"
-    read = rom.read(written(tmp_path, data))
+    read = rom.read(written(tmp_path, bytes(data)))
     assert read.is_kernel
     read.check(NICS["pcnet"], "bios")
     with pytest.raises(UsageError, match="BIOS only"):
@@ -86,7 +87,7 @@ def request(kind: int) -> bytes:
 
 @pytest.mark.parametrize(("asked", "answered"), [(1, 2), (3, 5)])
 def test_dhcp_offers_and_acknowledges(asked: int, answered: int) -> None:
-    reply = dhcp.answer(request(asked), LEASE)
+    reply = known(dhcp.answer(request(asked), LEASE))
     assert reply[0] == 2
     assert reply[4:8] == b"abcd"
     assert socket.inet_ntoa(reply[16:20]) == LEASE.address

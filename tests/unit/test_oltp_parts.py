@@ -26,7 +26,7 @@ from guestmark.workloads.oltp.databases.server import telling
 from guestmark.workloads.oltp.workload import OltpWorkload
 
 
-def params(**given: Any) -> dict[str, Any]:
+def params(**given: Any) -> Mapping[str, Any]:
     return kinds.workload_kind("oltp").checked(given)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from guestmark.core import factors, registry
 from guestmark.core.errors import UsageError
+from guestmark.core.factor import Factor
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Null, expand
@@ -138,7 +139,7 @@ def test_a_baseline_that_is_no_cell_is_refused(asked: str) -> None:
 
 def test_describing_a_factor_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = registry.workload_kinds()["fio"]
-    other = replace(kind, factors=(factors.Factor("memory", "", str),))
+    other = replace(kind, factors=(Factor("memory", "", str),))
     monkeypatch.setattr(registry, "workload_kinds", lambda: {"fio": other})
     with pytest.raises(ValueError, match="'memory' is described twice"):
         registry.factors.__wrapped__()

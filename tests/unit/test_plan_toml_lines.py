@@ -107,13 +107,14 @@ def written(value: object) -> str:
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, list):
         return "[" + "".join(f"\n {written(one)}, # ]\n" for one in value) + "]"
+    assert isinstance(value, dict)
     return "{" + ", ".join(f"{key} = {written(one)}" for key, one in value.items()) + "}"
 
 
 @given(st.dictionaries(words, st.dictionaries(words, values, max_size=4), max_size=4))
 def test_whatever_a_text_holds_is_found_where_its_key_is_written(document: dict[str, Any]) -> None:
     rows = []
-    expected = {}
+    expected: dict[tuple[str, ...], int] = {}
     for table, content in document.items():
         rows.append(f"[{table}]")
         expected[table,] = len(rows)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from msgspec.structs import asdict
 
+from guestmark.core.findings import Fact
 from guestmark.core.machine_facts import GuestMachine, NestedMachine, OuterMachine
 from guestmark.ledger.model import StoredRun
 from guestmark.report.document import result_document
@@ -34,11 +35,11 @@ ENVIRONMENT = {
 def run_with(digests: Mapping[str, str]) -> StoredRun:
     """Every trial with a digest by its platform, and missing flags in guests."""
     run = host_uml_tcg(blocks=2)
-    flags = {"uml": ["avx2", "vmx"], "tcg": []}
+    flags: dict[str, list[str]] = {"uml": ["avx2", "vmx"], "tcg": []}
     trials = []
     for trial in run.trials:
         platform = trial.cell_id.partition("#")[0]
-        facts = [made_facts.program(digests[platform])]
+        facts: list[Fact] = [made_facts.program(digests[platform])]
         if platform in flags:
             facts.append(made_facts.guest(flags[platform]))
         trials.append(replace(trial, facts=made_facts.of(*facts)))

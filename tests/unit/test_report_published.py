@@ -16,7 +16,8 @@ from guestmark.core.model import Better, Cell, Published, PublishedFigure, Workl
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.plan.published_units import check_unit, size_of
-from guestmark.report.formats import Format, render
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_report
 from guestmark.report.sections.published import figure_for, percent_ratio, signed_percent
 from guestmark.stats.analysis import analyse

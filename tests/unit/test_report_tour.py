@@ -2,7 +2,7 @@
 
 import io
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 from rich.cells import cell_len
@@ -44,14 +44,15 @@ WORKLOADS = {"cpu": TIME, "disk": RATE, "boot": TIME, "upload": RATE}
 
 
 def toured(
-    values: Values,
+    values: Mapping[tuple[str, str], Sequence[float]],
     *,
     blocks: int = 3,
     state: RunState = RunState.COMPLETE,
     failing: Iterable[tuple[str, str]] = (),
 ) -> StoredRun:
     """A run of the workloads named in `values`: by (workload, platform) one figure for each block."""
-    cells, trials = [], []
+    cells: list[Cell] = []
+    trials: list[Trial] = []
     for position, (key, platform) in enumerate(values):
         spec = WorkloadSpec("exec", {}, {"cpu": "computing", "disk": "writing a file"}.get(key, key), key)
         first = not any(cell.workload.key == key for cell in cells)

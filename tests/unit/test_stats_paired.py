@@ -16,6 +16,7 @@ from guestmark.stats import (
     sign_flip_p,
     t_interval,
 )
+from tests.framework.known import known
 
 DIFFERENCES = st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=1, max_size=12).map(np.array)
 
@@ -26,7 +27,7 @@ def brute_force(d: np.ndarray) -> float:
 
 
 @given(DIFFERENCES)
-def test_sign_flip_counts_every_sign_vector(d: list[float]) -> None:
+def test_sign_flip_counts_every_sign_vector(d: np.ndarray) -> None:
     p = sign_flip_p(d)
     assert p == pytest.approx(brute_force(d), abs=1e-12)
     assert 2.0 ** (1 - d.size) <= p <= 1
@@ -111,7 +112,7 @@ def test_a_value_without_a_logarithm_leaves_no_ratio(bad: float) -> None:
 def test_rounding_is_no_difference() -> None:
     third = np.full(8, 0.1 + 0.2)
     assert (third != 0.3).all()
-    assert (log_ratios(third, np.full(8, 0.3)) == 0).all()
+    assert not known(log_ratios(third, np.full(8, 0.3))).any()
 
 
 def test_unequal_sample_counts_are_an_error() -> None:

@@ -21,7 +21,7 @@ from tests.framework import GOLDEN
 HEAD = 'schema = "guestmark-plan/1"\nname = "x"\ntitle = "x"\nplatforms = ["host", "uml", "tcg"]\n'
 
 
-def params(**given: Any) -> dict[str, Any]:
+def params(**given: Any) -> Mapping[str, Any]:
     return kinds.workload_kind("sysbench").checked(given)
 
 

@@ -8,6 +8,7 @@ import pytest
 from guestmark.core.errors import WorkloadError
 from guestmark.workloads.sysbench.output import parse
 from tests.framework import GOLDEN
+from tests.framework.known import known
 
 OUTPUTS = sorted(
     path for path in (GOLDEN / "sysbench").glob("debian*/*.txt") if not path.name.startswith("fault-")
@@ -46,7 +47,7 @@ def test_the_event_total_is_the_sum_over_threads(release: str) -> None:
     assert report.threads == 2
     assert report.event_total_s == pytest.approx(report.thread_time_avg_s * 2, abs=2e-4)
     assert report.overhead_s == pytest.approx(report.total_time_s * 2 - report.event_total_s)
-    assert report.files is report.memory is report.sql is None
+    assert (report.files, report.memory, report.sql) == (None, None, None)
 
 
 def test_figures_of_one_output() -> None:
@@ -62,7 +63,8 @@ def test_figures_of_one_output() -> None:
     assert report.events_per_s == pytest.approx(400 / 0.0158)
     assert (report.latency_max_s, report.latency_sum_s) == pytest.approx((0.00486, 0.02417))
     assert report.latency_avg_s == pytest.approx(0.02417 / 400)
-    assert (report.percent, report.percentile_s) == (95, pytest.approx(0.00021))
+    assert report.percent == 95
+    assert report.percentile_s == pytest.approx(0.00021)
     assert (report.thread_events_avg, report.thread_events_stddev) == (200, 170)
     assert (report.thread_time_avg_s, report.thread_time_stddev_s) == (0.0121, 0)
 
@@ -74,7 +76,7 @@ def test_what_a_test_does_not_do_is_not_there(release: str) -> None:
     assert memory.operations == 16384
     assert memory.mib is None
     assert parse(text(release, "p0")).percentile_s is None
-    assert parse(text(release, "oltp")).sql.transactions == 100
+    assert known(parse(text(release, "oltp")).sql).transactions == 100
 
 
 @pytest.mark.parametrize("release", DEBIAN)
