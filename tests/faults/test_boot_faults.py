@@ -2,27 +2,28 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from tests.framework import FRAMEWORK
-from tests.framework.command_line import CommandLine
+from tests.framework.command_line import CommandLine, Result
 
 HELPER = FRAMEWORK / "without_ptrace.py"
 
 
-def boot(guestmark: CommandLine, *arguments, **more):
+def boot(guestmark: CommandLine, *arguments: object, **more: Any) -> Result:
     return guestmark("boot", "--quiet", "--json", "-", "--blocks", 1, *arguments, **{"timeout": 150, **more})
 
 
-def only_trial(result):
+def only_trial(result: Result) -> Any:
     (cell,) = result.document()["cells"]
     (trial,) = cell["trials"]
     return trial
 
 
 @pytest.mark.parametrize("filtered", [[], ["--kill"]], ids=["refused", "killed"])
-def test_uml_without_ptrace_says_what_the_host_forbids(guestmark: CommandLine, filtered) -> None:
+def test_uml_without_ptrace_says_what_the_host_forbids(guestmark: CommandLine, filtered: list[str]) -> None:
     command = [
         sys.executable,
         HELPER,
@@ -59,7 +60,7 @@ def test_uml_without_ptrace_says_what_the_host_forbids(guestmark: CommandLine, f
     ("platform", "reached"), [("uml", {"handover"}), ("tcg", {"firmware", "handover", "first_line"})]
 )
 def test_a_kernel_that_panics_has_the_phases_until_then(
-    guestmark: CommandLine, platform: str, reached
+    guestmark: CommandLine, platform: str, reached: set[str]
 ) -> None:
     result = boot(guestmark, "--on", platform, "--set", "kernel_args=rdinit=/no/such/program")
     assert result.status == 3, result.stderr

@@ -254,8 +254,8 @@ print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.s
 def peak_kb(feed: Callable[[BinaryIO], None], *arguments: str) -> tuple[int, dict[str, Any]]:
     """Run the program on what `feed` writes; its largest resident size in kB and the document."""
     command = [sys.executable, "-S", "-c", PEAK, str(capture_binary()), *arguments, "-"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin
         assert process.stdout
         assert process.stderr

@@ -5,7 +5,11 @@ import errno
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,28 +21,30 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
 from guestmark.disks.store import store
 from guestmark.platforms import drives, registry
+from guestmark.platforms.base import Machine
 from tests.framework.disk_files import flip_bit, small_mount
+from tests.framework.known import known
 from tests.framework.processes import gone, others
 
 MB = 1 << 20
 SMALL = {"disks": [{"role": "target", "filesystem": "ext4", "size": "64M"}]}
 
 
-def cell(platform, needs=SMALL, **factors):
+def cell(platform: str, needs: Mapping[str, Any] = SMALL, **factors: str) -> Cell:
     return Cell("test", WorkloadSpec("test", needs), PlatformSpec.read(platform), factors)
 
 
-def start(platform, needs=SMALL, **factors):
+def start(platform: str, needs: Mapping[str, Any] = SMALL, **factors: str) -> AbstractContextManager[Machine]:
     return registry.get(platform).start(cell(platform, needs, **factors))
 
 
-def leftovers():
+def leftovers() -> list[Path]:
     """Trials' directories in shared memory that belong to this process's run."""
     return list(store().directory("/dev/shm").glob("guestmark-trial-*"))
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left():
+def nothing_is_left() -> Iterator[None]:
     yield
     assert leftovers() == []
 
@@ -57,13 +63,9 @@ def test_a_mount_option_the_kernel_rejects_is_told_in_its_words(platform: str) -
 def test_a_filesystem_the_kernel_does_not_have_is_told() -> None:
     with start("uml") as machine:
         disk = machine.disks[0]
-        disk.spec = disk.spec.__class__(**{**fields(disk.spec), "filesystem": "zfs"})
+        disk.spec = replace(disk.spec, filesystem="zfs")
         with pytest.raises(MachineError, match="mount -t zfs /dev/ubda: No such device"):
             disk.mount(machine.agent)
-
-
-def fields(spec):
-    return {name: getattr(spec, name) for name in spec.__slots__}
 
 
 def test_a_combination_qemu_refuses_is_told_in_its_words() -> None:
@@ -77,7 +79,7 @@ def test_a_combination_qemu_refuses_is_told_in_its_words() -> None:
 def test_a_disk_that_is_not_what_was_asked_for_fails_attestation() -> None:
     with start("tcg", cache="unsafe") as machine:
         disk = machine.disks[0]
-        disk.spec = disk.spec.__class__(**{**fields(disk.spec), "cache": "none"})
+        disk.spec = replace(disk.spec, cache="none")
         with pytest.raises(
             AttestationError, match=r"cache \(none\).*asked .*'direct': True.*found .*'no-flush': True"
         ):
@@ -129,7 +131,7 @@ def test_a_hypervisor_killed_while_it_writes(platform: str) -> None:
     with contextlib.ExitStack() as stack:
         machine = stack.enter_context(start(platform, size="1G"))
         directory = machine.disks[0].mount(machine.agent)
-        pid = machine.vmm_pid
+        pid = known(machine.vmm_pid)
         timer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
         timer.start()
         with pytest.raises(MachineError, match="has gone"):
@@ -142,7 +144,7 @@ def test_a_storage_daemon_killed_while_it_writes() -> None:
     with contextlib.ExitStack() as stack:
         machine = stack.enter_context(start("uml", size="1G", uml_disk="vhost-user"))
         directory = machine.disks[0].mount(machine.agent)
-        below = machine.place.descendants(machine.vmm_pid)
+        below = machine.place.descendants(known(machine.vmm_pid))
         (daemon,) = [
             int(at.name) for at, words in others() if int(at.name) in below and b"--blockdev" in words
         ]
@@ -161,7 +163,9 @@ def test_a_storage_daemon_that_refuses_its_image_is_the_reason(monkeypatch: pyte
         start("uml", uml_disk="vhost-user").__enter__()
 
 
-def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(small) -> None:
+def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(
+    small: Callable[..., Path],
+) -> None:
     needs = {"disks": [{"role": "target", "size": "64M"}, {"role": "source", "size": "16M"}]}
     with pytest.raises(
         UsageError, match=r"is too small: the plan's images take up to 0\.1 GB, 0\.0 GB are free"
@@ -169,7 +173,7 @@ def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(sma
         preflight.check([cell("tcg", needs, location=str(small("tmpfs", "size=32M")))])
 
 
-def test_a_location_without_direct_io_is_told_with_the_way_out(small) -> None:
+def test_a_location_without_direct_io_is_told_with_the_way_out(small: Callable[..., Path]) -> None:
     where = str(small("ramfs"))
     with pytest.raises(UsageError, match=r"cache=none needs O_DIRECT, which .* does not support") as caught:
         preflight.check([cell("tcg", location=where, cache="none")])
@@ -180,7 +184,7 @@ def test_a_location_without_direct_io_is_told_with_the_way_out(small) -> None:
 
 
 @pytest.fixture
-def small(tmp_path: Path):
+def small(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Mounts a small filesystem; gone afterwards."""
     with contextlib.ExitStack() as stack:
         yield lambda kind, options="defaults": stack.enter_context(

@@ -9,21 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.framework.command_line import CommandLine, all_trials
+from tests.framework.command_line import CommandLine, Result, all_trials
+from tests.framework.known import known
 from tests.framework.processes import wait_until
 
 METRICS = {"wall_s", "guest_wall_s", "user_s", "system_s", "max_rss_bytes"}
 VERDICTS = {"faster", "slower", "no difference", "inconclusive"}
 
 
-def reason_of(result):
+def reason_of(result: Result) -> str:
     """The reason of the first failed trial."""
-    return next(
-        trial["reason"]
-        for cell in result.document()["cells"]
-        for trial in cell["trials"]
-        if trial["status"] == "failed"
-    )
+    trials = (trial for cell in result.document()["cells"] for trial in cell["trials"])
+    return str(next(trial["reason"] for trial in trials if trial["status"] == "failed"))
 
 
 def test_the_result_document(guestmark: CommandLine) -> None:
@@ -372,10 +369,10 @@ def test_a_ledger_that_is_none(guestmark: CommandLine) -> None:
 def test_a_reader_that_goes_away(guestmark: CommandLine) -> None:
     guestmark.measure("--blocks", 1, "--", "true")
     process = guestmark.start("export", "last")
-    process.stdout.close()
+    known(process.stdout).close()
     assert process.wait(30) == 141
-    assert process.stderr.read() == b""
-    process.stderr.close()
+    assert known(process.stderr).read() == b""
+    known(process.stderr).close()
 
 
 def test_an_executable_that_changes_is_seen_in_the_record(guestmark: CommandLine, tmp_path: Path) -> None:

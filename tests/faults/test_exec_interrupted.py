@@ -4,8 +4,10 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,22 +18,22 @@ SEED = 11
 BLOCKS = 6
 
 
-def marked(tmp_path: Path, seconds):
+def marked(tmp_path: Path, seconds: float) -> tuple[list[str], str]:
     """A command that can be recognised in the process table; it takes a twentieth of a second more than `seconds`."""
     mark = f"{seconds}.05{os.getpid()}{random.randrange(10**6):06}"
     return ["sleep", mark], mark
 
 
-def started(process, mark):
+def started(process: subprocess.Popen[bytes], mark: str) -> bool:
     return wait_until(lambda: process.poll() is not None or processes_with(mark))
 
 
-def gone(mark):
+def gone(mark: str) -> bool:
     return wait_until(lambda: not processes_with(mark), 5)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_in_order(guestmark: CommandLine, tmp_path: Path, number) -> None:
+def test_a_signal_ends_in_order(guestmark: CommandLine, tmp_path: Path, number: signal.Signals) -> None:
     command, mark = marked(tmp_path, 200)
     # The first cell's command is quick in the first blocks and hangs later.
     script = f"n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n; [ $n -lt 3 ] || exec {' '.join(command)}"
@@ -73,7 +75,7 @@ def test_two_cannot_execute_the_same_run(guestmark: CommandLine, tmp_path: Path)
         process.communicate(timeout=20)
 
 
-def shape(value):
+def shape(value: object) -> object:
     """The structure of a document without its figures: keys, lengths of lists, types."""
     if isinstance(value, dict):
         return {
@@ -88,7 +90,7 @@ def shape(value):
     )
 
 
-def plain(document):
+def plain(document: dict[str, Any]) -> list[dict[str, Any]]:
     """A document's parts that are made of trials, without those that depend on how quiet the host was."""
     keep = {"id", "platform", "factors", "baseline", "status", "trials", "summary"}
     trials = {"block", "order", "status", "measurements", "iterations"}

@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,20 +20,21 @@ pytestmark = pytest.mark.usefixtures("guests_known")
 NEVER_READY = ("--set", "kernel_args=rdinit=/no/such/program root=/dev/never rootwait")
 
 
-def one_trial(platform, *arguments):
+def one_trial(platform: str, *arguments: object) -> tuple[object, ...]:
     return (
         "exec", "--quiet", "--json", "-", "--on", platform, "--null", "none", "--blocks", 1, "--warmup", 0,
         "--iterations", 1, *arguments,
     )  # fmt: skip
 
 
-def only_trial(document):
+def only_trial(document: dict[str, Any]) -> dict[str, Any]:
     (cell,) = document["cells"]
+    trial: dict[str, Any]
     (trial,) = cell["trials"]
     return trial
 
 
-def failed(guestmark: CommandLine, platform, *arguments, **more):
+def failed(guestmark: CommandLine, platform: str, *arguments: object, **more: Any) -> dict[str, Any]:
     """The only trial of a run of one block on `platform`; it must have failed."""
     result = guestmark(*one_trial(platform, *arguments), timeout=150, **more)
     assert result.status == 3, result.stderr
@@ -42,7 +45,7 @@ def failed(guestmark: CommandLine, platform, *arguments, **more):
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-def test_a_kernel_panic_is_the_reason(guestmark: CommandLine, platform) -> None:
+def test_a_kernel_panic_is_the_reason(guestmark: CommandLine, platform: str) -> None:
     trial = failed(guestmark, platform, "--", "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 60")
     assert trial["reason"].startswith("the guest ended: ")
     assert "Kernel panic" in trial["reason"]
@@ -50,19 +53,19 @@ def test_a_kernel_panic_is_the_reason(guestmark: CommandLine, platform) -> None:
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-def test_running_out_of_memory_is_the_reason(guestmark: CommandLine, platform) -> None:
+def test_running_out_of_memory_is_the_reason(guestmark: CommandLine, platform: str) -> None:
     # A small program that keeps all it reads: of a large one, a guest that is short of memory reads the pages again.
     trial = failed(guestmark, platform, "--set", "memory=256M", "--", "tail", "/dev/zero")
     assert "memory" in trial["reason"]
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-def test_a_command_past_its_limit(guestmark: CommandLine, platform) -> None:
+def test_a_command_past_its_limit(guestmark: CommandLine, platform: str) -> None:
     trial = failed(guestmark, platform, "--trial-limit", "1s", "--", "sleep", "300")
     assert "past its limit" in trial["reason"]
 
 
-def end_of_trial(guestmark: CommandLine, process):
+def end_of_trial(guestmark: CommandLine, process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """The only trial of a call that has been started; it must have failed, with nothing left."""
     stdout, stderr = process.communicate(timeout=150)
     assert process.returncode == 3, stderr
@@ -74,7 +77,7 @@ def end_of_trial(guestmark: CommandLine, process):
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-def test_a_hypervisor_that_dies_while_it_boots(guestmark: CommandLine, platform) -> None:
+def test_a_hypervisor_that_dies_while_it_boots(guestmark: CommandLine, platform: str) -> None:
     with guestmark.running(*one_trial(platform, *NEVER_READY, "--", "true")) as process:
         assert wait_until(guestmark.hypervisors, 60)
         kill(guestmark.hypervisors(), signal.SIGKILL)
@@ -85,7 +88,9 @@ def test_a_hypervisor_that_dies_while_it_boots(guestmark: CommandLine, platform)
 
 @pytest.mark.parametrize("platform", GUESTS)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
-def test_a_hypervisor_that_dies_or_hangs(guestmark: CommandLine, marker: Path, platform, number) -> None:
+def test_a_hypervisor_that_dies_or_hangs(
+    guestmark: CommandLine, marker: Path, platform: str, number: signal.Signals
+) -> None:
     """While the command runs."""
     command = ["--trial-limit", "5s", "--", "sh", "-c", f"sleep 4 <{marker}"]
     with guestmark.running(*one_trial(platform, *command)) as process:
@@ -99,7 +104,7 @@ def test_a_hypervisor_that_dies_or_hangs(guestmark: CommandLine, marker: Path, p
 @pytest.mark.parametrize("platform", GUESTS)
 @pytest.mark.parametrize("phase", ["starting", "booting", "running"])
 def test_a_killed_controller_leaves_nothing(
-    guestmark: CommandLine, marker: Path, platform, phase: str
+    guestmark: CommandLine, marker: Path, platform: str, phase: str
 ) -> None:
     hang = NEVER_READY if phase == "booting" else ()
     command = ["exec", "--on", platform, "--null", "none", "--blocks", 2, *hang]
@@ -118,7 +123,7 @@ def test_a_killed_controller_leaves_nothing(
 
 
 @pytest.mark.parametrize("platform", GUESTS)
-def test_a_guest_larger_than_the_host_is_not_started(guestmark: CommandLine, platform) -> None:
+def test_a_guest_larger_than_the_host_is_not_started(guestmark: CommandLine, platform: str) -> None:
     """No hypervisor is found either, so anything that was started would be told instead."""
     settings = ("--on", platform, "--set", "memory=900T")
     for verb in ("exec", "shell"):
@@ -134,7 +139,7 @@ def test_a_guest_larger_than_the_host_is_not_started(guestmark: CommandLine, pla
 @pytest.mark.parametrize("platform", GUESTS)
 @pytest.mark.parametrize("verb", ["exec", "shell"])
 def test_a_file_that_is_no_kernel_is_told_before_anything_starts(
-    guestmark: CommandLine, platform, verb: str
+    guestmark: CommandLine, platform: str, verb: str
 ) -> None:
     result = guestmark(verb, "--on", platform, "--kernel", "/etc/passwd", "--", "true")
     assert result.status == 2

@@ -14,7 +14,7 @@ from guestmark.stats.analysis import analyse
 from guestmark.workloads.base import create, start_machine
 from guestmark.workloads.guestfs import own_guest
 from guestmark.workloads.guestfs import session as guestfs_session
-from tests.framework.command_line import CommandLine
+from tests.framework.command_line import CommandLine, Result
 
 PLAN = """name = "api"
 title = "api"
@@ -30,7 +30,7 @@ null = "none"
 needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")
 
 
-def run(guestmark: CommandLine, tmp_path: Path, platform, **environment):
+def run(guestmark: CommandLine, tmp_path: Path, platform: str, **environment: str) -> Result:
     guestmark.environment |= environment
     plan = tmp_path / "api.toml"
     plan.write_text(PLAN.format(platform=platform))

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -13,25 +15,32 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.nested.outer import OUTERS
+from guestmark.platforms.nested.place import OuterPlace
+from guestmark.platforms.nested.platform import NestedGuest, NestedPlatform
 from tests.framework.command_line import CommandLine
+from tests.framework.known import a, known
 from tests.framework.processes import cpu_seconds, kill, wait_until
 
 LEFT = "find /run/guestmark -mindepth 1 -maxdepth 1 -type d; pgrep linux"
 INNER = Cell("test", WorkloadSpec("test"), PlatformSpec.read("tcg/uml"), {"memory": "256M"})
 
 
-def arguments(blocks, *command, limit="10m"):
+def start() -> AbstractContextManager[NestedGuest]:
+    return a(NestedPlatform, registry.get("tcg/uml")).start(INNER)
+
+
+def arguments(blocks: int, *command: str, limit: str = "10m") -> tuple[object, ...]:
     return (
         "exec", "--quiet", "--trial-limit", limit, "--json", "-", "--on", "tcg/uml", "--set", "memory=256M",
         "--null", "none", "--blocks", blocks, "--warmup", 0, "--iterations", 1, "--", *command,
     )  # fmt: skip
 
 
-def broken(harm):
+def broken(harm: Callable[[NestedGuest], object]) -> tuple[str, MachineError]:
     """The outer guest's boot id and the error, of a trial in which something is done to a layer."""
     first = ""
     try:
-        with registry.get("tcg/uml").start(INNER) as guest:
+        with start() as guest:
             first = guest.attest().outer.guest.boot_id
             harm(guest)
             guest.agent.exec(["sleep", "60"], timeout_s=100)
@@ -42,9 +51,9 @@ def broken(harm):
 
 def test_an_outer_guest_that_dies_fails_its_trial_only() -> None:
     with OUTERS.block([INNER]):
-        first, error = broken(lambda guest: os.kill(guest.vmm_pid, signal.SIGKILL))
+        first, error = broken(lambda guest: os.kill(known(guest.vmm_pid), signal.SIGKILL))
         assert "outer guest" in str(error)
-        with registry.get("tcg/uml").start(INNER) as guest:
+        with start() as guest:
             assert guest.attest().outer.guest.boot_id != first
             # What a clock looks like that has stood still for a while.
             guest._held.pause()
@@ -54,13 +63,13 @@ def test_an_outer_guest_that_dies_fails_its_trial_only() -> None:
             assert "clocks of the layers disagree" in remark
 
 
-def panic(guest) -> None:
+def panic(guest: NestedGuest) -> None:
     guest.agent.exec(["sh", "-c", "echo c > /proc/sysrq-trigger"], timeout_s=60)
 
 
-def kill_inner_hypervisor(guest) -> None:
+def kill_inner_hypervisor(guest: NestedGuest) -> None:
     pid, place = guest.process.pid(), guest.place
-    with place.calling() as outer:
+    with a(OuterPlace, place).calling() as outer:
         outer.exec(["kill", "-KILL", str(pid)], timeout_s=10)
     guest.agent.exec(["true"], timeout_s=10)
 
@@ -72,16 +81,19 @@ def kill_inner_hypervisor(guest) -> None:
         pytest.param(panic, "panic", id="panic", marks=pytest.mark.long),
     ],
 )
-def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said: str) -> None:
+def test_an_inner_guest_that_dies_leaves_the_outer_one_well(
+    harm: Callable[[NestedGuest], object], said: str
+) -> None:
     with OUTERS.block([INNER]):
         first, error = broken(harm)
         assert str(error).startswith("inside tcg: the guest ended")
         assert said in str(error)
-        with registry.get("tcg/uml").start(INNER) as guest:
+        with start() as guest:
             outer = guest.attest().outer
             assert (outer.guest.boot_id, outer.inner_guest) == (first, 2)
-            mine = {guest.process.pid(), *guest.place.descendants(guest.process.pid())}
-            with guest.place.calling() as agent:
+            pid, place = known(guest.process.pid()), a(OuterPlace, guest.place)
+            mine = {pid, *place.descendants(pid)}
+            with place.calling() as agent:
                 left = agent.exec(["sh", "-c", LEFT], timeout_s=30).stdout.decode().split()
             assert left[0] == str(guest.process.scratch)
             assert {int(pid) for pid in left[1:]} <= mine
@@ -91,7 +103,7 @@ def test_an_inner_guest_that_dies_leaves_the_outer_one_well(harm, said: str) -> 
 @pytest.mark.usefixtures("nested_known")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
 def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(
-    guestmark: CommandLine, marker: Path, number
+    guestmark: CommandLine, marker: Path, number: signal.Signals
 ) -> None:
     command = ("sh", "-c", f"sleep 20 <{marker}")
     with guestmark.running(*arguments(2, *command, limit="40s")) as process:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +16,18 @@ import pytest
 
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.platforms import registry
+from guestmark.platforms.process import SupervisedProcess
 from guestmark.workloads.netboot import machine as machines
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot import workload as workloads
 from guestmark.workloads.netboot.link import NETDEV, Link, listen
+from guestmark.workloads.netboot.machine import NetbootMachine
+from guestmark.workloads.netboot.settings import Settings
 from tests.framework import IMPORTABLE
 from tests.framework.caches import TriedPlatforms
-from tests.framework.command_line import CommandLine
+from tests.framework.command_line import CommandLine, Result
+from tests.framework.known import known
 from tests.framework.netboot import growing, prepared, workload
 from tests.framework.processes import gone, wait_until
 
@@ -43,33 +49,35 @@ null = "none"
 
 
 @pytest.fixture
-def run_plan(guestmark: CommandLine, tried_platforms: TriedPlatforms, tmp_path: Path):
+def run_plan(
+    guestmark: CommandLine, tried_platforms: TriedPlatforms, tmp_path: Path
+) -> Callable[..., Result]:
     """Runs a plan of one cell as a user would; the cells' factors as TOML lines."""
 
     guestmark.knows(tried_platforms, "tcg")
 
-    def run(factors="", port=0):
+    def run(factors: str = "", port: int = 0) -> Result:
         (tmp_path / "plan.toml").write_text(PLAN.format(factors=factors, port=port))
         return guestmark("run", "plan.toml", timeout=120)
 
     return run
 
 
-def test_a_rom_that_is_none(run_plan, tmp_path: Path) -> None:
+def test_a_rom_that_is_none(run_plan: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "bad.rom").write_bytes(b"this is not a ROM" * 1000)
     result = run_plan(f'rom = "{tmp_path}/bad.rom"')
     assert result.status == 2
     assert "is not a boot ROM" in result.stderr
 
 
-def test_a_rom_that_is_cut_short(run_plan, tmp_path: Path) -> None:
+def test_a_rom_that_is_cut_short(run_plan: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "short.rom").write_bytes((ROMS / "pxe-e1000.rom").read_bytes()[:-5000])
     result = run_plan(f'nic = "e1000"\nrom = "{tmp_path}/short.rom"')
     assert result.status == 2
     assert "cut short" in result.stderr
 
 
-def test_a_rom_of_another_card(run_plan) -> None:
+def test_a_rom_of_another_card(run_plan: Callable[..., Result]) -> None:
     result = run_plan(f'nic = "e1000"\nrom = "{ROMS}/pxe-rtl8139.rom"')
     assert result.status == 2
     assert "10ec:8139" in result.stderr
@@ -77,14 +85,14 @@ def test_a_rom_of_another_card(run_plan) -> None:
 
 
 @pytest.mark.parametrize("card", [f'nic = "e1000"\nrom = "{ROMS}/pxe-e1000.rom"', 'nic = "eepro100"'])
-def test_a_card_without_rom_for_the_firmware(run_plan, card) -> None:
+def test_a_card_without_rom_for_the_firmware(run_plan: Callable[..., Result], card: str) -> None:
     """A build of one's own, and the card that the distribution has a BIOS image for only."""
     result = run_plan(f'firmware = "uefi"\n{card}')
     assert result.status == 2
     assert "no image for UEFI" in result.stderr
 
 
-def test_a_build_that_is_not_there(run_plan) -> None:
+def test_a_build_that_is_not_there(run_plan: Callable[..., Result]) -> None:
     result = run_plan('rom = "rdtsc"')
     assert result.status == 2
     assert "no build of iPXE called 'rdtsc'" in result.stderr
@@ -94,15 +102,15 @@ def test_a_build_that_is_not_there(run_plan) -> None:
 def test_platforms_where_no_firmware_boots(platform: str) -> None:
     cell = replace(workload()._cell, platform=PlatformSpec.read(platform), factors={})
     with pytest.raises(UsageError, match=f"cannot be measured on {platform}"):
-        workloads.Settings.of(cell, 1 << 20)
+        Settings.of(cell, 1 << 20)
 
 
 def test_memory_that_cannot_hold_the_file() -> None:
     with pytest.raises(UsageError, match="cannot hold a file"):
-        workloads.Settings.of(workload(size="100M", memory="128M")._cell, 100 << 20)
+        Settings.of(workload(size="100M", memory="128M")._cell, 100 << 20)
 
 
-def test_the_port_is_in_use(run_plan) -> None:
+def test_the_port_is_in_use(run_plan: Callable[..., Result]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = run_plan(port=port)
@@ -122,17 +130,22 @@ def short_boot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_no_address(short_boot, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("short_boot")
+def test_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
-    def nobody_there(_kind, _port):
+    def nobody_there(_kind: str, _port: int) -> Iterator[Link]:
         with listen("127.0.0.1", 0) as control, listen("127.0.0.1", 0) as data:
             hub = ("-netdev", f"hubport,hubid=0,id={NETDEV}")
             yield Link(hub, (), "10.0.2.2", control, data, socket.socket)
 
     monkeypatch.setattr(network, "opened", nobody_there)
-    made = []
-    real = machines.SupervisedProcess
-    monkeypatch.setattr(machines, "SupervisedProcess", lambda name: made.append(real(name)) or made[-1])
+    made: list[SupervisedProcess] = []
+
+    def recorded(name: str) -> SupervisedProcess:
+        made.append(SupervisedProcess(name))
+        return made[-1]
+
+    monkeypatch.setattr(machines, "SupervisedProcess", recorded)
     with (
         pytest.raises(MachineError, match=r"never got an address \(\d+ DHCP requests, no answer\)") as caught,
         prepared(console="vga"),
@@ -146,7 +159,8 @@ def test_no_address(short_boot, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_a_rom_that_does_not_start(short_boot, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("short_boot")
+def test_a_rom_that_does_not_start(tmp_path: Path) -> None:
     rom = bytearray((ROMS / "pxe-e1000.rom").read_bytes())
     rom[3:6] = b"\xeb\xfe\x00"  # the entry point jumps to itself
     rom[6] = (rom[6] - sum(rom)) & 0xFF  # the checksum is right
@@ -156,30 +170,32 @@ def test_a_rom_that_does_not_start(short_boot, tmp_path: Path) -> None:
         pytest.fail("it booted")
 
 
+def killing(machine: NetbootMachine, pid: int) -> threading.Thread:
+    """A thread that kills the process once the download has begun."""
+
+    def kill() -> None:
+        growing(machine, "round1.pcap", 4 << 20)
+        os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    return killer
+
+
 def test_the_server_dies_in_the_middle() -> None:
     with prepared(size="96M") as (one, machine):
-        process = one._server
-        killer = threading.Thread(
-            target=lambda: (growing(machine, "round1.pcap", 4 << 20), os.kill(process.pid, signal.SIGKILL))
-        )
-        killer.start()
+        killer = killing(machine, known(one._server).pid)
         with pytest.raises(WorkloadError, match="HTTP server died of signal 9"):
             one.run(machine)
         killer.join()
         pid = machine.vmm_pid
-    assert gone(pid)
+    assert gone(known(pid))
 
 
 @pytest.mark.long
 def test_qemu_dies_in_the_middle() -> None:
     with prepared(size="96M") as (one, machine):
-        killer = threading.Thread(
-            target=lambda: (
-                growing(machine, "round1.pcap", 4 << 20),
-                os.kill(machine.vmm_pid, signal.SIGKILL),
-            )
-        )
-        killer.start()
+        killer = killing(machine, known(machine.vmm_pid))
         with pytest.raises(MachineError, match="QEMU"):
             one.run(machine)
         killer.join()
@@ -208,9 +224,9 @@ def test_a_capture_that_grows_too_large(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_no_room_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     free = shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20)
-    monkeypatch.setattr(workloads.shutil, "disk_usage", lambda _: free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     one = workload()
-    with one.machine(None) as machine, pytest.raises(WorkloadError, match="may need"):
+    with one.machine(registry.get("tcg")) as machine, pytest.raises(WorkloadError, match="may need"):
         one.prepare(machine)
 
 
@@ -243,7 +259,7 @@ def test_a_killed_controller_leaves_nothing() -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as controller:
-        qemu, server, scratch = controller.stdout.readline().split()
+        qemu, server, scratch = known(controller.stdout).readline().split()
         controller.send_signal(signal.SIGKILL)
         controller.wait()
     assert gone(int(qemu), int(server))

@@ -11,30 +11,32 @@ import pytest
 
 from guestmark.core.errors import GuestmarkError, MachineError, WorkloadError
 from guestmark.core.findings import Program
+from guestmark.platforms.base import Machine
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.facts import SERVER
 from tests.framework.databases import SERVERS, started
+from tests.framework.known import known
 from tests.framework.processes import gone, others
 
 
-def processes_at(machine):
+def processes_at(machine: Machine) -> dict[int, list[bytes]]:
     """Ids and command lines of the processes that name the machine's directory."""
     directory = machine.disks[0].directory.encode()
     return {int(at.name): words for at, words in others() if any(directory in word for word in words)}
 
 
-def servers_of(machine):
+def servers_of(machine: Machine) -> list[int]:
     """Process ids of what serves the machine's directory, the server itself first."""
 
-    def serves(first, *more):
-        return b"sysbench" not in first and more[:1] != [b"connect"]
+    def serves(first: bytes, *more: bytes) -> bool:
+        return b"sysbench" not in first and more[:1] != (b"connect",)
 
     return sorted(pid for pid, words in processes_at(machine).items() if serves(*words))
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_transactions_are_measured_and_the_server_ends_cleanly(server) -> None:
+def test_transactions_are_measured_and_the_server_ends_cleanly(server: str) -> None:
     with started(server=server) as (machine, workload):
         directory = Path(machine.disks[0].directory)
         workload.prepare(machine)
@@ -50,7 +52,7 @@ def test_transactions_are_measured_and_the_server_ends_cleanly(server) -> None:
     assert values["host_flushes_per_transaction"] == values["server_flushes_per_transaction"] > 0.2
     assert not directory.exists()
     assert workload.warnings == []
-    program = workload.facts.facts().of(Program, SERVER)
+    program = known(workload.facts.facts().of(Program, SERVER))
     assert program.sha256 == program.host_sha256
     assert workload.facts.facts().kept["server_stop_s"] > 0
     assert workload.facts.facts().kept["server"].startswith(f"{KINDS[server].title} 1")
@@ -69,7 +71,7 @@ def test_a_server_that_does_not_start_shows_its_log() -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_server_that_is_killed_in_the_middle_is_the_reason(server) -> None:
+def test_a_server_that_is_killed_in_the_middle_is_the_reason(server: str) -> None:
     with started(server=server, time="20") as (machine, workload):
         workload.prepare(machine)
         process = servers_of(machine)[0]

@@ -3,10 +3,12 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.framework.command_line import CommandLine, all_trials
+from tests.framework.command_line import CommandLine, Result, all_trials
+from tests.framework.known import known
 from tests.framework.processes import wait_until
 
 PLAN = """
@@ -47,21 +49,21 @@ figures = [
 
 
 @pytest.fixture
-def plan(tmp_path: Path):
+def plan(tmp_path: Path) -> Path:
     file = tmp_path / "plan.toml"
     file.write_text(PLAN)
     return file
 
 
-def run(guestmark: CommandLine, plan, *arguments, **more):
+def run(guestmark: CommandLine, plan: Path, *arguments: object, **more: Any) -> Result:
     return guestmark("run", plan, "--quiet", "--json", "-", *arguments, **more)
 
 
-def cells_of(result):
+def cells_of(result: Result) -> dict[str, Any]:
     return {cell["id"]: cell for cell in result.document()["cells"]}
 
 
-def test_a_plan_runs_and_compares_across_workloads(guestmark: CommandLine, plan) -> None:
+def test_a_plan_runs_and_compares_across_workloads(guestmark: CommandLine, plan: Path) -> None:
     result = run(guestmark, plan)
     assert result.status == 0, result.stderr
     cells = cells_of(result)
@@ -74,7 +76,7 @@ def test_a_plan_runs_and_compares_across_workloads(guestmark: CommandLine, plan)
     assert result.document()["plan"]["published"][0]["figures"][2]["value"] == 9
 
 
-def test_then_and_now(guestmark: CommandLine, plan) -> None:
+def test_then_and_now(guestmark: CommandLine, plan: Path) -> None:
     result = guestmark("run", plan, "--quiet", "--then", "--blocks", 3)
     assert result.status == 0
     assert "Then and now" in result.stdout
@@ -89,7 +91,7 @@ def test_then_and_now(guestmark: CommandLine, plan) -> None:
     assert "no published figures" in refused.stderr
 
 
-def test_scale_reaches_the_command(guestmark: CommandLine, plan) -> None:
+def test_scale_reaches_the_command(guestmark: CommandLine, plan: Path) -> None:
     result = run(guestmark, plan, "--scale", 2, "--blocks", 1, "--null", "none")
     assert result.status == 0
     short = cells_of(result)["short host"]
@@ -97,7 +99,7 @@ def test_scale_reaches_the_command(guestmark: CommandLine, plan) -> None:
     assert "scale" in result.document()["plan"]["context"]
 
 
-def test_only_and_list(guestmark: CommandLine, plan) -> None:
+def test_only_and_list(guestmark: CommandLine, plan: Path) -> None:
     listed = guestmark("run", plan, "--list")
     assert listed.status == 0
     assert [line.split("  ")[0] for line in listed.stdout.splitlines()] == [
@@ -133,10 +135,10 @@ def test_plans_are_listed_and_printed_ready_to_run(guestmark: CommandLine, tmp_p
 
 def test_a_reader_that_goes_away_ends_a_list_like_everything_else(guestmark: CommandLine) -> None:
     process = guestmark.start("plans")
-    process.stdout.close()
+    known(process.stdout).close()
     assert process.wait(60) == 141
-    assert process.stderr.read() == b""
-    process.stderr.close()
+    assert known(process.stderr).read() == b""
+    known(process.stderr).close()
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_a_reader_that_goes_away_ends_a_list_like_everything_else(guestmark: Com
     ],
 )
 def test_a_bad_plan_starts_nothing(
-    guestmark: CommandLine, plan, change: tuple[str, str], telling: str
+    guestmark: CommandLine, plan: Path, change: tuple[str, str], telling: str
 ) -> None:
     assert change[0] in PLAN
     plan.write_text(PLAN.replace(*change))
@@ -181,7 +183,7 @@ def test_a_bad_plan_starts_nothing(
         (["--time-limit", "0"], "above 0"),
     ],
 )
-def test_bad_options(guestmark: CommandLine, plan, options: list[str], telling: str) -> None:
+def test_bad_options(guestmark: CommandLine, plan: Path, options: list[str], telling: str) -> None:
     result = guestmark("run", plan, *options)
     assert result.status == 2
     assert telling in result.stderr
@@ -199,7 +201,7 @@ def test_files_that_are_no_plans(guestmark: CommandLine, tmp_path: Path) -> None
         assert len(result.stderr) < 3000
 
 
-def test_a_factor_no_platform_of_the_plan_takes_is_no_mistake(guestmark: CommandLine, plan) -> None:
+def test_a_factor_no_platform_of_the_plan_takes_is_no_mistake(guestmark: CommandLine, plan: Path) -> None:
     plan.write_text(
         PLAN.replace("[workloads.short]", "[factors]\nmemory = ['256M', '512M']\n[workloads.short]")
     )
@@ -209,7 +211,7 @@ def test_a_factor_no_platform_of_the_plan_takes_is_no_mistake(guestmark: Command
     assert "short host  # baseline" in result.stdout
 
 
-def test_an_interrupted_plan_goes_on_where_it_stopped(guestmark: CommandLine, plan) -> None:
+def test_an_interrupted_plan_goes_on_where_it_stopped(guestmark: CommandLine, plan: Path) -> None:
     hold, count = plan.with_name("hold"), plan.with_name("count")
     held = f"echo >>{count}; while [ -e {hold} ] && [ $(wc -l <{count}) -gt 3 ]; do sleep 0.05; done"
     plan.write_text(PLAN.replace("sleep 0.08", held))
@@ -248,7 +250,7 @@ def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark: CommandLine, tm
     assert len(all_trials(resumed.document())) == 3 * 40  # the null copy, too
 
 
-def test_a_command_of_a_plan_that_is_not_there_starts_nothing(guestmark: CommandLine, plan) -> None:
+def test_a_command_of_a_plan_that_is_not_there_starts_nothing(guestmark: CommandLine, plan: Path) -> None:
     plan.write_text(PLAN.replace('command = ["sh", "-c", ', 'command = ["slepe", '))
     result = guestmark("run", plan)
     assert result.status == 2
@@ -260,7 +262,7 @@ def test_a_command_of_a_plan_that_is_not_there_starts_nothing(guestmark: Command
     assert not guestmark.ledger.exists()
 
 
-def test_one_failing_workload_does_not_stop_the_others(guestmark: CommandLine, plan) -> None:
+def test_one_failing_workload_does_not_stop_the_others(guestmark: CommandLine, plan: Path) -> None:
     plan.write_text(PLAN.replace('"sleep 0.08"', '"echo broken >&2; exit 3"'))
     result = run(guestmark, plan, "--blocks", 3)
     assert result.status == 1

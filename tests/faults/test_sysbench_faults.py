@@ -5,17 +5,23 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from guestmark.core.errors import AttestationError, MachineError, WorkloadError
+from guestmark.core.model import Measurement
 from guestmark.disks import loop
 from guestmark.experiment import preflight
+from guestmark.platforms.base import Machine
+from guestmark.workloads.base import Workload
+from guestmark.workloads.sysbench.workload import SysbenchWorkload
 from tests.framework import IMPORTABLE
 from tests.framework.cells import cell_of
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import started
+from tests.framework.known import a
 from tests.framework.processes import wait_until
 
 as_root_with_loop = pytest.mark.skipif(
@@ -23,7 +29,7 @@ as_root_with_loop = pytest.mark.skipif(
 )
 
 
-def named(measurements):
+def named(measurements: Iterable[Measurement]) -> dict[str, float]:
     return {one.metric.name: one.value for one in measurements}
 
 
@@ -49,7 +55,7 @@ def test_files_that_do_not_fit_are_said_before_they_are_made() -> None:
 def test_a_job_file_that_fills_the_disk_is_the_reason(mode: str) -> None:
     cell = cell_of("uml", "fio", {"size": "32M"}, job=f"[a]\nrw={mode}\nsize=64M\n")
 
-    def prepared_and_run(machine, workload) -> None:
+    def prepared_and_run(machine: Machine, workload: Workload) -> None:
         workload.prepare(machine)
         workload.run(machine)
 
@@ -80,7 +86,7 @@ def test_another_sysbench_in_the_guest_is_refused(tmp_path: Path, monkeypatch: p
     with started(cell) as (machine, workload):
         machine.agent.mkdir(str(tmp_path), parents=True)
         machine.agent.write_file(str(other), b"#!/bin/sh\n: other\n", mode=0o755)
-        workload._env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+        a(SysbenchWorkload, workload)._env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
         with pytest.raises(AttestationError, match="not the same program"):
             workload.prepare(machine)
 
@@ -90,7 +96,7 @@ def test_an_output_that_is_not_sysbenchs_shows_its_line(tmp_path: Path) -> None:
     fake.write_text("#!/bin/sh\nprintf 'sysbench 1.1.0-abc\\n\\nThroughput:\\n'\n")
     fake.chmod(0o755)
     with started(cell_of("host", "sysbench", test="cpu", events=1)) as (machine, workload):
-        workload._env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+        a(SysbenchWorkload, workload)._env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
         workload.prepare(machine)
         with pytest.raises(WorkloadError, match=r"line 1 of sysbench's output .*'sysbench 1\.1\.0-abc'"):
             workload.run(machine)
@@ -195,7 +201,7 @@ def test_a_killed_controller_leaves_no_mount_no_loop_device_and_no_image(tmp_pat
         controller.send_signal(signal.SIGKILL)
         controller.wait(10)
 
-    def left():
+    def left() -> bool:
         with contextlib.suppress(OSError):  # another test may have the same device by now
             return str(tmp_path) in backing.read_text()
         return False

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tests.framework.command_line import CommandLine
+from tests.framework.known import known
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_an_interrupted_tour(guestmark: CommandLine) -> None:
     seen = b""
     deadline = time.monotonic() + 150
     while b"block 1 " not in seen and time.monotonic() < deadline and process.poll() is None:
-        seen += process.stderr.readline()
+        seen += known(process.stderr).readline()
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=40)
     assert process.returncode == 130, seen + stderr

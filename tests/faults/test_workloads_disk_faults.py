@@ -21,6 +21,7 @@ from tests.framework.cells import cell_of
 from tests.framework.command_line import CommandLine
 from tests.framework.disk_files import small_mount
 from tests.framework.guests import started
+from tests.framework.known import known
 from tests.framework.processes import others, wait_until
 
 
@@ -58,7 +59,7 @@ def test_a_hypervisor_killed_in_the_middle_of_writing(platform: str) -> None:
     cell = cell_of(platform, "fill", {"size": "2G", "filesystem": "ext2", "mount": "sync"}, amount="1500M")
     directory, reached = [], []
 
-    def written(image):
+    def written(image: Path) -> int:
         return image.stat().st_blocks * 512
 
     def measure() -> None:
@@ -69,7 +70,7 @@ def test_a_hypervisor_killed_in_the_middle_of_writing(platform: str) -> None:
 
             def kill_in_the_middle() -> None:
                 reached.append(wait_until(lambda: written(image) > before + (8 << 20), 60))
-                os.kill(machine.vmm_pid, signal.SIGKILL)
+                os.kill(known(machine.vmm_pid), signal.SIGKILL)
 
             threading.Thread(target=kill_in_the_middle, daemon=True).start()
             workload.run(machine)
@@ -108,7 +109,7 @@ def test_a_filesystem_the_host_cannot_make_is_not_tried(monkeypatch: pytest.Monk
 needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")
 
 
-def guestfish_processes():
+def guestfish_processes() -> list[list[bytes]]:
     """Command lines of guestfish and of the QEMU it starts, of this test's own."""
     found = []
     for folder, command in others():
@@ -128,7 +129,7 @@ def guestfish_processes():
     ],
     ids=["no-drive", "no-image", "no-filesystem"],
 )
-def test_what_guestfish_says_is_the_reason(script, words: str) -> None:
+def test_what_guestfish_says_is_the_reason(script: list[str | Mark], words: str) -> None:
     with pytest.raises(WorkloadError, match=words):
         libguestfs.run("tcg", script, 150)
 

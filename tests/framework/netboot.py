@@ -8,6 +8,7 @@ from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads.netboot import metrics
+from guestmark.workloads.netboot.machine import NetbootMachine
 from guestmark.workloads.netboot.workload import NetbootWorkload
 from tests.framework.processes import wait_until
 
@@ -28,7 +29,7 @@ def workload(
 
 
 @contextlib.contextmanager
-def prepared(**given: Any) -> Iterator[tuple[NetbootWorkload, Any]]:
+def prepared(**given: Any) -> Iterator[tuple[NetbootWorkload, NetbootMachine]]:
     """A workload whose machine has booted, and the machine."""
     booting = workload(**given)
     with booting.machine(registry.get("tcg")) as machine:
@@ -36,7 +37,7 @@ def prepared(**given: Any) -> Iterator[tuple[NetbootWorkload, Any]]:
         yield booting, machine
 
 
-def growing(machine: Any, name: str, size: int) -> None:
+def growing(machine: NetbootMachine, name: str, size: int) -> None:
     """Waits until a capture has `size` bytes."""
     capture = machine.scratch / name
     assert wait_until(lambda: capture.exists() and capture.stat().st_size > size, 60), "it did not grow"

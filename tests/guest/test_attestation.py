@@ -7,8 +7,15 @@ import pytest
 from msgspec.structs import asdict
 
 from guestmark.core.errors import AttestationError, MachineError
+from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.placement import read_list, write_list
+from guestmark.platforms.base import Machine
 from tests.framework.guests import start
+from tests.framework.known import a, known
+
+
+def attested(machine: Machine) -> GuestMachine:
+    return a(GuestMachine, machine.attest())
 
 
 @pytest.mark.parametrize(
@@ -22,18 +29,18 @@ from tests.framework.guests import start
         ({"machine": "microvm"}, {"processors": 1, "cpu": "max"}),
     ],
 )
-def test_factors_reach_the_guest(factors: dict[str, str], found) -> None:
+def test_factors_reach_the_guest(factors: dict[str, str], found: dict[str, object]) -> None:
     with start("tcg", **factors) as guest:
-        attested = guest.attest()
-        assert attested.vmm.accelerator == "tcg"
-        assert asdict(attested.vmm).items() >= found.items()
+        vmm = known(attested(guest).vmm)
+        assert vmm.accelerator == "tcg"
+        assert asdict(vmm).items() >= found.items()
         asked = 512 if factors.get("memory") == "512M" else 1024
-        assert attested.vmm.memory_bytes == asked << 20
+        assert vmm.memory_bytes == asked << 20
 
 
 def test_uml_has_the_memory_it_was_given() -> None:
     with start("uml", memory="300M") as guest:
-        inside = guest.attest().guest
+        inside = attested(guest).guest
         assert 250 << 20 < inside.memory_bytes <= 300 << 20
         assert inside.processors == 1
 
@@ -67,12 +74,12 @@ def test_features_that_cannot_be_had_are_not_dropped_silently() -> None:
     with pytest.raises(MachineError, match="TCG doesn't support requested feature"), start("tcg", cpu="EPYC"):
         pass
     with start("tcg", cpu="EPYC,enforce=off") as guest:
-        assert guest.attest().vmm.cpu == "EPYC"
+        assert known(attested(guest).vmm).cpu == "EPYC"
 
 
 def test_a_kernel_given_by_path_is_the_one_that_boots() -> None:
-    with start("uml", kernel=shutil.which("linux.uml")) as guest:
-        assert guest.attest().guest.cpu == "UML"
+    with start("uml", kernel=known(shutil.which("linux.uml"))) as guest:
+        assert attested(guest).guest.cpu == "UML"
 
 
 USABLE = sorted(os.sched_getaffinity(0))
@@ -83,11 +90,11 @@ apart = pytest.mark.skipif(len(USABLE) < 2, reason="one processor is everybody's
 @pytest.mark.parametrize("platform", ["tcg", "uml"])
 def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform: str) -> None:
     with start(platform, placement="pinned") as guest:
-        placement = guest.attest().placement
+        placement = known(guest.attest().placement)
         assert placement.processors == 1
         assert not set(read_list(placement.machine)) & set(read_list(placement.control))
         assert (placement.machine == placement.emulator) == (platform == "uml")
-        os.sched_setaffinity(guest.vmm_pid, USABLE)
+        os.sched_setaffinity(known(guest.vmm_pid), USABLE)
         with pytest.raises(AttestationError, match=f"the placement of .* found {write_list(USABLE)}"):
             guest.attest()
     assert sorted(os.sched_getaffinity(0)) == USABLE
@@ -96,15 +103,18 @@ def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform: str)
 @apart
 def test_every_virtual_processor_has_one_of_its_own() -> None:
     with start("tcg", placement="pinned", smp="2") as guest:
-        assert guest.attest().placement.machine == write_list(USABLE[-2:])
-        masks = [os.sched_getaffinity(processor["thread-id"]) for processor in guest.query("query-cpus-fast")]
+        assert known(guest.attest().placement).machine == write_list(USABLE[-2:])
+        masks = [
+            os.sched_getaffinity(processor["thread-id"])
+            for processor in known(guest.query)("query-cpus-fast")
+        ]
         assert all(len(mask) == 1 for mask in masks)
         assert len(set.union(*masks)) == 2
 
 
 def test_a_guest_without_a_placement_is_left_alone() -> None:
     with start("uml") as guest:
-        assert sorted(os.sched_getaffinity(guest.vmm_pid)) == USABLE
+        assert sorted(os.sched_getaffinity(known(guest.vmm_pid))) == USABLE
         assert guest.attest().placement is None
 
 

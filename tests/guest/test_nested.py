@@ -1,6 +1,9 @@
 """A guest inside a guest. `tcg/kvm` runs the real KVM code path on any machine."""
 
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 
@@ -10,15 +13,18 @@ from guestmark.core.errors import MachineError, PlatformUnusableError, UsageErro
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
+from guestmark.platforms.base import Machine
 from guestmark.platforms.nested import images as nested_images
 from guestmark.platforms.nested.outer import OUTERS, outer_memory
+from guestmark.platforms.nested.platform import NestedGuest, NestedPlatform
 from guestmark.workloads import base
 from tests.framework.command_line import CommandLine
+from tests.framework.known import a, known
 
 FACTORS = {"memory": "256M", "size": "64M", "filesystem": "ext2"}
 
 
-def cell_of(platform, amount="4M", variant="full", **factors):
+def cell_of(platform: str, amount: str = "4M", variant: str = "full", **factors: str) -> Cell:
     params = kinds.workload_kind("upload").checked(
         {"amount": amount, "variant": variant, "content": "random"}
     )
@@ -26,13 +32,17 @@ def cell_of(platform, amount="4M", variant="full", **factors):
 
 
 @pytest.fixture(scope="module")
-def one_block():
+def one_block() -> Iterator[None]:
     """Inner guests of these tests share an outer one, as those of a block do."""
     with OUTERS.block([cell_of("tcg/kvm"), cell_of("tcg/uml"), cell_of("tcg/tcg")]):
         yield
 
 
-def uploaded(cell, machine):
+def start(cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[NestedGuest]:
+    return a(NestedPlatform, registry.get(cell.platform)).start(cell, deadline_s)
+
+
+def uploaded(cell: Cell, machine: Machine) -> tuple[dict[str, float], Mapping[str, Any]]:
     """One upload into the machine's disk: values by metric, and the workload's facts."""
     workload = base.create(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
     workload.prepare(machine)
@@ -44,19 +54,26 @@ def uploaded(cell, machine):
 @pytest.mark.usefixtures("one_block")
 def test_kvm_inside_tcg_is_kvm_and_has_a_disk() -> None:
     cell = cell_of("tcg/kvm")
-    with registry.get("tcg/kvm").start(cell) as guest:
+    with start(cell) as guest:
         attested = guest.attest()
-        assert attested.outer.vmm.accelerator == "tcg"
-        assert attested.inner.vmm.accelerator == "kvm"
-        assert attested.inner.vmm.cpu == "host"
+        outer, inner = known(attested.outer.vmm), known(attested.inner.vmm)
+        assert outer.accelerator == "tcg"
+        assert inner.accelerator == "kvm"
+        assert inner.cpu == "host"
         assert attested.inner.guest.boot_id != attested.outer.guest.boot_id
-        assert attested.inner.disks["target"].cache["writeback"]
+        assert known(known(attested.inner.disks)["target"].cache)["writeback"]
         result = guest.agent.exec(["sh", "-c", "sleep 0.5; uname -r"], timeout_s=60)
         assert result.status == 0
         assert result.wall_s == pytest.approx(result.guest_wall_s, abs=0.1 + result.wall_error_s)
         assert guest.phases["outer_ready"] > 0
-        options = {"operations": 20, "time_s": 0.02, "timeout_s": 120.0, "counters": guest.counters}
-        nothing, _, program = syscalls.measure(guest.agent, names=["null", "exec"], **options)
+        nothing, _, program = syscalls.measure(
+            guest.agent,
+            operations=20,
+            time_s=0.02,
+            names=["null", "exec"],
+            timeout_s=120.0,
+            counters=guest.counters,
+        )
         assert program.counted["kvm_exits"] > nothing.counted["kvm_exits"] > 0
         assert program.measured.operations >= 20
         values, facts = uploaded(cell, guest)
@@ -69,7 +86,7 @@ def test_kvm_inside_tcg_is_kvm_and_has_a_disk() -> None:
 @pytest.mark.usefixtures("one_block")
 def test_the_next_inner_guest_is_fresh_in_the_same_outer_one() -> None:
     cell = cell_of("tcg/uml", amount="256K")
-    with registry.get("tcg/uml").start(cell) as guest:
+    with start(cell) as guest:
         attested = guest.attest()
         assert attested.outer.started_for_each == "block"
         assert attested.outer.inner_guest == 2
@@ -145,7 +162,7 @@ def test_trials_of_a_block_share_the_outer_guest(guestmark: CommandLine) -> None
 @pytest.mark.timeout(1300)
 def test_three_layers() -> None:
     cell = Cell("test", WorkloadSpec("test"), PlatformSpec.read("tcg/tcg/uml"), {"memory": "256M"})
-    with registry.get("tcg/tcg/uml").start(cell, 1200.0) as guest:
+    with start(cell, 1200.0) as guest:
         assert guest.attest().inner.guest.cpu == "UML"
 
 

@@ -1,9 +1,11 @@
 """Real iPXE guests: what is measured, what is checked, and whether others read the captures alike."""
 
+import mmap
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +13,14 @@ import pytest
 
 from guestmark.capture.binary import analyse_file
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
-from guestmark.core.model import Plan, Policy
+from guestmark.core.model import Measurement, Plan, Policy
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-from guestmark.workloads.netboot import content as contents
-from guestmark.workloads.netboot import memory, metrics, tap, tap_setup
+from guestmark.workloads.netboot import memory, metrics, serve, tap, tap_setup
 from guestmark.workloads.netboot import workload as workloads
+from guestmark.workloads.netboot.content import Content
+from guestmark.workloads.netboot.machine import NetbootMachine
+from tests.framework.known import known
 from tests.framework.netboot import prepared, workload
 from tests.framework.processes import gone
 
@@ -24,17 +28,17 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where captures are kept."""
     monkeypatch.setenv(workloads.KEEP, str(tmp_path))
     return tmp_path
 
 
-def values_of(measurements):
+def values_of(measurements: Iterable[Measurement]) -> dict[str, float]:
     return {one.metric.name: one.value for one in measurements}
 
 
-def check_values(values, size) -> None:
+def check_values(values: Mapping[str, float], size: int) -> None:
     assert list(values)
     assert set(values) == {metric.name for metric in metrics.ALL}
     assert values["throughput"] == pytest.approx(size / values["download_s"], rel=0.2)
@@ -46,7 +50,7 @@ def check_values(values, size) -> None:
     assert values["wall_s"] > values["download_s"] * 0.9
 
 
-def test_files_arrive_and_others_count_the_same_packets(kept) -> None:
+def test_files_arrive_and_others_count_the_same_packets(kept: Path) -> None:
     with prepared(files=2) as (one, machine):
         facts = machine.attest()
         assert facts.vmm.accelerator == "tcg"
@@ -61,7 +65,7 @@ def test_files_arrive_and_others_count_the_same_packets(kept) -> None:
     check_values(values, 2 * MIB)
     check_values(again, 2 * MIB)
     assert one.facts.facts().kept["server_bytes_per_s"] > values["throughput"]
-    assert gone(pid)
+    assert gone(known(pid))
     assert not scratch.exists()
     captures = sorted(kept.glob("*.pcap"))
     assert len(captures) == 2
@@ -69,19 +73,19 @@ def test_files_arrive_and_others_count_the_same_packets(kept) -> None:
         _agree(capture)
 
 
-def _agree(capture) -> None:
+def _agree(capture: Path) -> None:
     """tcptrace's packets, payload, repeated payload and durations of each whole connection are ours."""
     assert shutil.which("tcptrace"), "this test needs tcptrace"
     said = subprocess.run(
         ["tcptrace", "-n", "-l", str(capture)], capture_output=True, text=True, check=True
     ).stdout
-    theirs = {}
+    theirs: dict[frozenset[int], dict[int, tuple[int, ...]]] = {}
     for part in re.split(r"TCP connection \d+:", said)[1:]:
         if "complete conn: yes" not in part:
             continue
         ports = re.findall(r"host \w+:\s+\S+:(\d+)", part)
         for port, *counts in zip(ports, *(_both(part, name) for name in _COUNTED), strict=True):
-            theirs.setdefault(frozenset(map(int, ports)), {})[int(port)] = counts
+            theirs.setdefault(frozenset(map(int, ports)), {})[int(port)] = tuple(counts)
     trace = analyse_file(capture)
     whole = [one for one in trace.connections if one.captured == "whole"]
     assert len(whole) == len(theirs) >= 4
@@ -97,19 +101,20 @@ def _agree(capture) -> None:
 _COUNTED = ("total packets", "unique bytes sent", "rexmt data bytes")
 
 
-def _both(part, name):
-    return map(int, re.search(rf"{name}:\s+(\d+)\s+{name}:\s+(\d+)", part).groups())
+def _both(part: str, name: str) -> Iterator[int]:
+    return map(int, known(re.search(rf"{name}:\s+(\d+)\s+{name}:\s+(\d+)", part)).groups())
 
 
 def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    found: list[int] = []
 
-    def check(machine, content, number):
+    def check(machine: NetbootMachine, content: Content, number: int) -> int:
         address = memory.check_fetched(machine, content, number)
         found.append(address)
-        other = bytearray(content.view)
-        other[(contents.serve.turned(len(other), number) - 1) % len(other)] ^= 1  # the file's last byte
-        wrong = contents.Content(-1, bytes(other), "")
+        other = mmap.mmap(-1, len(content))
+        other[:] = content.view[:]
+        other[(serve.turned(len(other), number) - 1) % len(other)] ^= 1  # the file's last byte
+        wrong = Content(-1, other, "")
         memory_says = pytest.raises(WorkloadError, match="not in the guest's memory")
         with memory_says:
             memory.check_fetched(machine, wrong, number)

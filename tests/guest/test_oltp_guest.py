@@ -1,16 +1,22 @@
 """Real database servers in real guests."""
 
 import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.findings import Program
 from guestmark.workloads.oltp.facts import SERVER
+from guestmark.workloads.oltp.workload import OltpWorkload
 from tests.framework.databases import SERVERS, started
+from tests.framework.known import known
 
 
-def values_of(platform, factors=None, **given):
+def values_of(
+    platform: str, factors: Mapping[str, str] | None = None, **given: Any
+) -> tuple[dict[str, float], OltpWorkload]:
     with started(platform, {"memory": "512M", "size": "256M", **(factors or {})}, **given) as (
         machine,
         workload,
@@ -21,11 +27,11 @@ def values_of(platform, factors=None, **given):
     return values, workload
 
 
-def checked(values, workload) -> None:
+def checked(values: Mapping[str, float], workload: OltpWorkload) -> None:
     assert values["transactions_per_s"] > 0.2
     assert values["guest_flushes_per_transaction"] > 0.2
     assert values["server_flushes_per_transaction"] > 0.2
-    program = workload.facts.facts().of(Program, SERVER)
+    program = known(workload.facts.facts().of(Program, SERVER))
     assert program.sha256 == program.host_sha256
     assert "Shutdown complete" not in workload.facts.facts().kept.get("server_log", "")
     assert workload.facts.facts().kept["server_stop_s"] > 0
@@ -79,7 +85,7 @@ def test_a_guest_without_enough_memory_is_the_reason() -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_disk_that_has_become_full_is_the_reason(server) -> None:
+def test_a_disk_that_has_become_full_is_the_reason(server: str) -> None:
     given = {"server": server, "test": "write_only", "time": "30", "rows": 2000}
     with contextlib.ExitStack() as stack:
         machine, workload = stack.enter_context(started("uml", {"memory": "512M", "size": "256M"}, **given))

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from typing import Any
 
 import pytest
 
@@ -10,15 +11,18 @@ from guestmark.core.errors import MachineError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import counters
+from guestmark.platforms.base import Machine
+from guestmark.platforms.guest import Guest
 from guestmark.platforms.qmp import UnknownCommandError
 from guestmark.workloads.base import create
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
+from tests.framework.known import a, known
 
 CALLS = ["null", "signal", "pipe", "exec"]
 
 
-def measured(platform, machine, *calls):
+def measured(platform: str, machine: Machine, *calls: str) -> tuple[dict[str, float], dict[str, Any]]:
     """The workload once: its values by metric, and what is known of each call."""
     params = {"operations": 20, "time": "20ms", "calls": list(calls)}
     cell = Cell("test", WorkloadSpec("syscalls", params), PlatformSpec.read(platform))
@@ -50,10 +54,11 @@ def test_tcg_translates_new_programs_and_flushes_its_tlb() -> None:
         values, each = measured("tcg", guest, *CALLS)
         # A QEMU that does not know the statistics of KVM or TCG by these commands is asked otherwise, or tells nothing.
         ask = {"query-stats": "query-no-such-stats", "x-query-jit": "x-query-no-such-jit"}
+        query = known(guest.query)
         with pytest.raises(UnknownCommandError):
-            guest.query("query-no-such-stats")
+            query("query-no-such-stats")
         older = counters.of_guest(
-            guest.vmm_pid, lambda name, *arguments: guest.query(ask.get(name, name), *arguments)
+            guest.vmm_pid, lambda name, *arguments: query(ask.get(name, name), *arguments)
         )
         assert older.keys() == guest.counters().keys()
     assert each["null"]["tcg_tlb_flushes"] < 0.1
@@ -64,16 +69,16 @@ def test_tcg_translates_new_programs_and_flushes_its_tlb() -> None:
 
 
 def test_a_guest_that_ends_meanwhile_is_told_and_hangs_nothing() -> None:
-    def kill():
+    def kill() -> dict[str, float]:
         with contextlib.suppress(OSError):
-            guest.process.stop()
+            a(Guest, guest).process.stop()
         return {}
 
     begin = time.monotonic()
-    with start("uml", memory="256M") as guest:
-        options = {"operations": 20, "time_s": 0.02, "names": ["null"], "timeout_s": 60.0}
-        with pytest.raises(MachineError):
-            syscalls.measure(guest.agent, counters=kill, **options)
+    with start("uml", memory="256M") as guest, pytest.raises(MachineError):
+        syscalls.measure(
+            guest.agent, operations=20, time_s=0.02, names=["null"], timeout_s=60.0, counters=kill
+        )
     assert time.monotonic() - begin < 60
 
 

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.core.machine_facts import GuestMachine
 from guestmark.platforms.qemu.virtiofs import DAEMONS
 from tests.framework.guests import start
+from tests.framework.known import a
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def cloud_kernel(tmp_path: Path):
+def cloud_kernel(tmp_path: Path) -> Path:
     if not any(os.access(daemon, os.X_OK) for daemon in DAEMONS):
         pytest.skip("virtiofsd is not installed (package virtiofsd, or QEMU up to 7.2)")
     depends = subprocess.run(
@@ -27,9 +29,9 @@ def cloud_kernel(tmp_path: Path):
     return kernel
 
 
-def test_the_root_comes_over_virtiofs(cloud_kernel) -> None:
+def test_the_root_comes_over_virtiofs(cloud_kernel: Path) -> None:
     with start("tcg", kernel=str(cloud_kernel)) as guest:
-        assert guest.attest().guest.kernel == cloud_kernel.name.removeprefix("vmlinuz-")
+        assert a(GuestMachine, guest.attest()).guest.kernel == cloud_kernel.name.removeprefix("vmlinuz-")
         result = guest.agent.exec(["sh", "-c", "echo x > /tmp/made; cat /tmp/made"], timeout_s=60)
         assert result.stdout == b"x\n"
         assert any("vhost-user-fs" in argument for argument in guest.command_line)

@@ -2,14 +2,19 @@
 
 import os
 import shutil
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+from guestmark.agent.client import Agent
 from guestmark.core import registry as kinds
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.disks.attached import AttachedDisk
 from guestmark.workloads import base
+from guestmark.workloads.base import Workload
 from tests.framework.disk_files import flip_bit
 from tests.framework.guests import prepared
 
@@ -17,16 +22,16 @@ AMOUNT = 8 << 20
 FACTORS = {"size": "64M", "filesystem": "ext2"}
 
 
-def cell_of(platform, kind, factors=None, **params):
-    known = kinds.workload_kind(kind)
-    params = known.checked({"amount": "8M", **params})
-    factors = dict(FACTORS if factors is None else factors)
-    if platform == "host":
-        factors = {}
-    return Cell("test", WorkloadSpec(kind, params), PlatformSpec.read(platform), factors)
+def cell_of(platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any) -> Cell:
+    checked = kinds.workload_kind(kind).checked({"amount": "8M", **params})
+    asked = FACTORS if factors is None else factors
+    levels = {} if platform == "host" else dict(asked)
+    return Cell("test", WorkloadSpec(kind, checked), PlatformSpec.read(platform), levels)
 
 
-def measured(platform, kind, factors=None, **params):
+def measured(
+    platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any
+) -> tuple[dict[str, float], Workload]:
     """Value by metric of one iteration, and the workload."""
     cell = cell_of(platform, kind, factors, **params)
     with prepared(cell) as (machine, workload):
@@ -101,7 +106,7 @@ def test_iterations_write_anew() -> None:
     [("uml", FACTORS), ("tcg", FACTORS), ("uml", {"size": "400M", "filesystem": "xfs"})],
     ids=["debugfs-uml", "debugfs-tcg", "guest"],
 )
-def test_a_byte_that_changed_on_the_image_fails_the_trial(platform: str, factors) -> None:
+def test_a_byte_that_changed_on_the_image_fails_the_trial(platform: str, factors: dict[str, str]) -> None:
     if factors["filesystem"] == "xfs" and shutil.which("mkfs.xfs") is None:
         pytest.skip("mkfs.xfs is not installed")
     with prepared(cell_of(platform, "dd", factors, content="random")) as (machine, workload):
@@ -109,9 +114,9 @@ def test_a_byte_that_changed_on_the_image_fails_the_trial(platform: str, factors
         source = next(disk.image for disk in machine.disks if disk.spec.name == "source")
         page = source.path.read_bytes()[1 << 20 : (1 << 20) + 4096]
         umount = type(machine.disks[0]).umount
-        flipped = []
+        flipped: list[int] = []
 
-        def umount_and_flip(disk, agent, **how) -> None:
+        def umount_and_flip(disk: AttachedDisk, agent: Agent, **how: Any) -> None:
             umount(disk, agent, **how)
             if not flipped:
                 flipped.append(image.path.read_bytes().index(page))
@@ -129,9 +134,9 @@ def test_an_image_that_was_damaged_fails_the_trial() -> None:
         (disk,) = machine.disks
         umount = type(disk).umount
 
-        def umount_and_damage(self, agent, **how) -> None:
-            umount(self, agent, **how)
-            with self.image.path.open("r+b") as stream:
+        def umount_and_damage(disk: AttachedDisk, agent: Agent, **how: Any) -> None:
+            umount(disk, agent, **how)
+            with disk.image.path.open("r+b") as stream:
                 stream.seek(4096 * 3)  # block bitmaps and inode tables of the first group
                 stream.write(os.urandom(4096 * 2))
 

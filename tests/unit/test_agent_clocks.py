@@ -9,7 +9,7 @@ MS = 1_000_000
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 1.001, 12.6])
 def test_the_speed_of_the_machines_clock_does_not_matter(speed: float) -> None:
-    def guest(host_ms):
+    def guest(host_ms: float) -> int:
         return int(7_000 + host_ms * MS * speed)
 
     before = Ping(0, guest(0.2), int(0.4 * MS))

@@ -10,15 +10,16 @@ from guestmark.appliance.bzimage import NotABzImageError, release_of
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.modules import ModuleTree
+from tests.framework.known import known
 
 
 def test_side_by_side_makers_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cached = find_kernel()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def make(_):
+    def make(_: int) -> tuple[Path, Path]:
         kernel = find_kernel(str(cached.image))
-        return kernel.elf, build_initramfs(agent_binary(), cached.modules, ModuleList(("overlay",)))
+        return known(kernel.elf), build_initramfs(agent_binary(), cached.modules, ModuleList(("overlay",)))
 
     with ThreadPoolExecutor(8) as pool:
         made = set(pool.map(make, range(8)))

@@ -53,7 +53,7 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def sides(one: Connection, first: tuple[str, int]) -> tuple[object, object]:
+def sides(one: Connection, first: tuple[str, int]) -> tuple[Endpoint, Endpoint]:
     client = (one.client.address, one.client.port) == first
     return (one.client, one.server) if client else (one.server, one.client)
 

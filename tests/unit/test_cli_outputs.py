@@ -19,7 +19,7 @@ CODE = "import sys; sys.argv[0] = 'guestmark'; from guestmark.cli import main; s
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory):
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
     run = host_uml_tcg(blocks=7, failing={("uml", 3)})
     environment = {"processor": {"model": "Core 5", "count": 2}, "kernel": {"release": "6.1.0"}}
@@ -30,18 +30,18 @@ def ledger(tmp_path_factory: pytest.TempPathFactory):
     return str(path)
 
 
-def show(ledger, *options, **environment):
+def show(ledger: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return guestmark("show", "last", *options, GUESTMARK_LEDGER=ledger, COLUMNS="100", **environment)
 
 
 @pytest.mark.parametrize("verb", MEASURING)
-def test_every_verb_that_shows_a_result_can_write_a_page(verb) -> None:
+def test_every_verb_that_shows_a_result_can_write_a_page(verb: str) -> None:
     shown = guestmark(verb, "--help", COLUMNS="100").stdout
     for option in ("--html", "--json", "--markdown"):
         assert option in shown
 
 
-def test_a_page_is_written(ledger, tmp_path: Path) -> None:
+def test_a_page_is_written(ledger: str, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     shown = show(ledger, "--html", str(page))
     assert shown.returncode == 0
@@ -53,7 +53,7 @@ def test_a_page_is_written(ledger, tmp_path: Path) -> None:
     assert to_stdout.stdout == text
 
 
-def test_the_environment_is_a_line_unless_it_is_asked_for(ledger) -> None:
+def test_the_environment_is_a_line_unless_it_is_asked_for(ledger: str) -> None:
     brief, full = show(ledger).stdout, show(ledger, "--environment").stdout
     assert "Measured on Core 5, 2 processors, kernel 6.1.0" in brief
     assert "tcg command" not in brief
@@ -65,7 +65,7 @@ def test_the_environment_is_a_line_unless_it_is_asked_for(ledger) -> None:
 
 
 @pytest.mark.parametrize("name", ["foo.pdf", "foo.PDF", "dir.d/foo.txt"])
-def test_a_format_that_is_unknown_is_not_json(ledger, tmp_path: Path, name: str) -> None:
+def test_a_format_that_is_unknown_is_not_json(ledger: str, tmp_path: Path, name: str) -> None:
     target = tmp_path / name
     target.parent.mkdir(exist_ok=True)
     done = guestmark("export", "last", "-o", str(target), GUESTMARK_LEDGER=ledger)
@@ -80,14 +80,14 @@ def test_a_format_that_is_unknown_is_not_json(ledger, tmp_path: Path, name: str)
     ("name", "start"),
     [("a.json", "{"), ("a", "{"), ("a.md", "###"), ("a.HTML", "<!doctype"), ("a.csv", "run,")],
 )
-def test_suffixes_name_formats(ledger, tmp_path: Path, name: str, start: str) -> None:
+def test_suffixes_name_formats(ledger: str, tmp_path: Path, name: str, start: str) -> None:
     target = tmp_path / name
     assert guestmark("export", "last", "-o", str(target), GUESTMARK_LEDGER=ledger).returncode == 0
     assert target.read_text().startswith(start)
 
 
 @pytest.mark.parametrize("options", [(), ("--html", "-"), ("--json", "-"), ("--console", "uml")])
-def test_a_full_disk_is_one_line(ledger, options: tuple[str, ...]) -> None:
+def test_a_full_disk_is_one_line(ledger: str, options: tuple[str, ...]) -> None:
     environment = {**os.environ, "PYTHONPATH": str(PACKAGES), "GUESTMARK_LEDGER": ledger}
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -105,7 +105,7 @@ def test_a_full_disk_is_one_line(ledger, options: tuple[str, ...]) -> None:
     assert "guestmark show" in hint
 
 
-def test_a_reader_that_has_gone_is_no_error(ledger) -> None:
+def test_a_reader_that_has_gone_is_no_error(ledger: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(PACKAGES), "GUESTMARK_LEDGER": ledger}
     reader, writer = os.pipe()
     os.close(reader)
@@ -122,13 +122,13 @@ def test_a_reader_that_has_gone_is_no_error(ledger) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_consoles_are_shown_with_everything_active_spelled_out(ledger) -> None:
+def test_consoles_are_shown_with_everything_active_spelled_out(ledger: str) -> None:
     assert show(ledger, "--console", "uml").stdout == "ok\n\\x1b[2J\\x1b]0;owned\\x07 \\u202eend\n"
     kept = json.loads(show(ledger, "--json", "-").stdout)
     (failed,) = [trial for trial in kept["cells"][1]["trials"] if trial["status"] == "failed"]
     assert failed["console"].startswith("ok\n\x1b[2J")
 
 
-def test_the_old_name_of_published_still_works(ledger) -> None:
+def test_the_old_name_of_published_still_works(ledger: str) -> None:
     for option in ("--published", "--then"):
         assert "has no published figures" in show(ledger, option).stderr

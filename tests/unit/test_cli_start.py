@@ -12,7 +12,7 @@ from tests.framework import PACKAGES
 HEAVY = ("numpy", "scipy", "polars", "sqlalchemy", "pydantic", "rich", "msgspec", "jinja2", "vl_convert")
 
 
-def python(code, *arguments, **environment):
+def python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": str(PACKAGES), **environment},
@@ -23,7 +23,7 @@ def python(code, *arguments, **environment):
     )
 
 
-def guestmark(*arguments, **environment):
+def guestmark(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return python(
         "import sys; sys.argv[0] = 'guestmark'; from guestmark.cli import main; sys.exit(main())",
         *arguments,
@@ -65,7 +65,7 @@ def test_version() -> None:
         ("guestmark exec --null a", {"all"}),
     ],
 )
-def test_completion(words: str, found) -> None:
+def test_completion(words: str, found: set[str]) -> None:
     shown = guestmark(
         _GUESTMARK_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1)
     )

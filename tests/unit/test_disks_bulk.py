@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,14 +18,14 @@ MB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def agent():
+def agent() -> Iterator[Agent]:
     _, transport = start_host_agent()
     with Agent(transport) as started:
         yield started
 
 
 @pytest.fixture(params=["disk", "memory"])
-def directory(request: pytest.FixtureRequest, tmp_path: Path):
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A directory on a disk's filesystem, and one in memory."""
     if request.param == "disk":
         yield tmp_path
@@ -35,7 +37,7 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path):
         yield Path(name)
 
 
-def every_way():
+def every_way() -> Iterator[dict[str, Any]]:
     for direct in (False, True):
         for block in (4096, MB, 3 * MB):
             for in_flight in (1, 5):
@@ -48,7 +50,9 @@ WAYS = list(every_way())
 @pytest.mark.parametrize("how", WAYS, ids=str)
 @pytest.mark.parametrize("preallocate", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 4095, 4097, 5 * MB + 512])
-def test_a_copy_is_the_same_bytes(agent, directory, how, preallocate: bool, size) -> None:
+def test_a_copy_is_the_same_bytes(
+    agent: Agent, directory: Path, how: dict[str, Any], preallocate: bool, size: int
+) -> None:
     if how["block_size"] == 4096 and size > MB:
         size = 40_000
     source, copy = directory / "source", directory / "copy"
@@ -61,14 +65,14 @@ def test_a_copy_is_the_same_bytes(agent, directory, how, preallocate: bool, size
     assert moved.wall_s == pytest.approx(moved.guest_wall_s, abs=1e-6)  # one clock
 
 
-def test_a_part_of_a_file_is_copied(agent, directory) -> None:
+def test_a_part_of_a_file_is_copied(agent: Agent, directory: Path) -> None:
     (directory / "source").write_bytes(bytes(range(256)) * 64)
     agent.copy(str(directory / "source"), str(directory / "copy"), length=4096, timeout_s=30)
     assert (directory / "copy").read_bytes() == bytes(range(256)) * 16
 
 
 @pytest.mark.parametrize("direct", [False, True])
-def test_a_source_that_is_too_short_is_an_error(agent, directory, direct: bool) -> None:
+def test_a_source_that_is_too_short_is_an_error(agent: Agent, directory: Path, direct: bool) -> None:
     (directory / "source").write_bytes(b"x" * 4096)
     with pytest.raises(CallError, match="shorter than asked: 4096 bytes instead of 8192"):
         agent.copy(str(directory / "source"), str(directory / "c"), length=8192, direct=direct, timeout_s=30)
@@ -76,7 +80,9 @@ def test_a_source_that_is_too_short_is_an_error(agent, directory, direct: bool) 
 
 @pytest.mark.parametrize("how", WAYS, ids=str)
 @pytest.mark.parametrize("pattern", list(Pattern))
-def test_a_fill_has_the_digest_of_its_pattern(agent, directory, how, pattern) -> None:
+def test_a_fill_has_the_digest_of_its_pattern(
+    agent: Agent, directory: Path, how: dict[str, Any], pattern: Pattern
+) -> None:
     size = 300_000 if how["block_size"] == 4096 else 4 * MB + 12345
     path = directory / "filled"
     agent.fill(str(path), size, pattern, timeout_s=30, **how)
@@ -88,7 +94,7 @@ def test_a_fill_has_the_digest_of_its_pattern(agent, directory, how, pattern) ->
         assert path.read_bytes() == value * size
 
 
-def test_one_wrong_bit_changes_the_digest(agent, directory) -> None:
+def test_one_wrong_bit_changes_the_digest(agent: Agent, directory: Path) -> None:
     path = directory / "filled"
     agent.fill(str(path), MB, Pattern.RANDOM, timeout_s=30)
     before = agent.checksum(str(path), timeout_s=30)
@@ -96,14 +102,14 @@ def test_one_wrong_bit_changes_the_digest(agent, directory) -> None:
     assert agent.checksum(str(path), timeout_s=30) != before
 
 
-def test_the_digest_is_the_published_one(agent, tmp_path: Path) -> None:
+def test_the_digest_is_the_published_one(agent: Agent, tmp_path: Path) -> None:
     """XXH3-128 of nothing and of one byte, as the reference implementation gives them."""
     (tmp_path / "empty").touch()
     assert agent.checksum(str(tmp_path / "empty"), timeout_s=30).xxh3 == "99aa06d3014798d86001c324468d497f"
 
 
 @pytest.mark.parametrize("flush", [False, True])
-def test_a_stream_becomes_a_file(agent, directory, flush: bool) -> None:
+def test_a_stream_becomes_a_file(agent: Agent, directory: Path, flush: bool) -> None:
     parts = [os.urandom(size) for size in (1, MB, 3 * MB + 1, 0, 70_000)]
     path = directory / "streamed"
     moved = agent.write_stream(str(path), iter(parts), flush=flush, timeout_s=30)
@@ -112,18 +118,18 @@ def test_a_stream_becomes_a_file(agent, directory, flush: bool) -> None:
     assert (moved.flush_s > 0.0) is flush or moved.flush_s < 1e-3
 
 
-def test_an_empty_stream_becomes_an_empty_file(agent, directory) -> None:
+def test_an_empty_stream_becomes_an_empty_file(agent: Agent, directory: Path) -> None:
     agent.write_stream(str(directory / "nothing"), b"", timeout_s=30)
     assert (directory / "nothing").read_bytes() == b""
 
 
-def test_reading_back_counts(agent, directory) -> None:
+def test_reading_back_counts(agent: Agent, directory: Path) -> None:
     (directory / "file").write_bytes(b"x" * (2 * MB + 5))
     for how in WAYS:
         assert agent.read_back(str(directory / "file"), timeout_s=30, **how).bytes == 2 * MB + 5
 
 
-def test_flush_and_what_cannot_be_flushed(agent, directory) -> None:
+def test_flush_and_what_cannot_be_flushed(agent: Agent, directory: Path) -> None:
     (directory / "file").write_bytes(b"x")
     assert agent.flush(str(directory / "file")).fsync_ns >= 0
     assert agent.flush(str(directory)).syncfs_ns >= 0
@@ -132,21 +138,22 @@ def test_flush_and_what_cannot_be_flushed(agent, directory) -> None:
     assert caught.value.errno == errno.ENOENT
 
 
-def test_what_is_no_file_or_disk_is_refused(agent, tmp_path: Path) -> None:
+def test_what_is_no_file_or_disk_is_refused(agent: Agent, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for source in (tmp_path, tmp_path / "pipe", "/dev/zero"):
         with pytest.raises(CallError, match="neither a file nor a disk"):
             agent.copy(str(source), str(tmp_path / "copy"), timeout_s=30)
 
 
-def test_nonsense_is_refused_before_anything_is_sent(agent) -> None:
-    for how in ({"block_size": 1}, {"direct": True, "block_size": 5000}, {"in_flight": 0}):
+def test_nonsense_is_refused_before_anything_is_sent(agent: Agent) -> None:
+    ways: list[dict[str, Any]] = [{"block_size": 1}, {"direct": True, "block_size": 5000}, {"in_flight": 0}]
+    for how in ways:
         with pytest.raises(ValueError, match="must be"):
             agent.copy("/etc/hostname", "/nowhere", timeout_s=5, **how)
 
 
 @pytest.fixture
-def mounted(tmp_path: Path):
+def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Mounts something small; gone afterwards."""
     with contextlib.ExitStack() as stack:
         yield lambda kind, options="defaults": stack.enter_context(
@@ -154,7 +161,9 @@ def mounted(tmp_path: Path):
         )
 
 
-def test_direct_io_that_is_refused_is_an_error_on_either_side(agent, mounted, tmp_path: Path) -> None:
+def test_direct_io_that_is_refused_is_an_error_on_either_side(
+    agent: Agent, mounted: Callable[..., Path], tmp_path: Path
+) -> None:
     without = mounted("ramfs")
     (without / "source").write_bytes(b"x" * 8192)
     (tmp_path / "source").write_bytes(b"x" * 8192)
@@ -168,7 +177,9 @@ def test_direct_io_that_is_refused_is_an_error_on_either_side(agent, mounted, tm
 
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("preallocate", [False, True])
-def test_a_full_disk_is_said(agent, mounted, direct: bool, preallocate: bool) -> None:
+def test_a_full_disk_is_said(
+    agent: Agent, mounted: Callable[..., Path], direct: bool, preallocate: bool
+) -> None:
     small = mounted("tmpfs", "size=2M")
     with pytest.raises(CallError) as caught:
         agent.fill(str(small / "f"), 8 * MB, direct=direct, preallocate=preallocate, timeout_s=30)

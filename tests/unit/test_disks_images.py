@@ -1,11 +1,14 @@
 """Images by the real programs: fresh, allocated as asked, gone afterwards."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,12 +27,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def target(**fields):
+def target(**fields: Any) -> DiskSpec:
     return DiskSpec(Role.TARGET, fields.pop("size", 64 * MB), **fields)
 
 
-def info(path):
-    return json.loads(programs.run("qemu-img", "info", "-U", "--output=json", str(path)))
+def info(path: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(programs.run("qemu-img", "info", "-U", "--output=json", str(path)))
+    return told
 
 
 @pytest.mark.parametrize("filesystem", ["ext2", "ext3", "ext4", "none"])
@@ -109,8 +113,8 @@ def test_a_refused_mkfs_option_is_passed_on() -> None:
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for program in ("qemu-img", "mke2fs"):
         (tmp_path / program).symlink_to(programs.find(program))
-    real = programs.shutil.which
-    monkeypatch.setattr(programs.shutil, "which", lambda name, path: real(name, path=str(tmp_path)))
+    real = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, path: real(name, path=str(tmp_path)))
     with (
         pytest.raises(PlatformUnusableError, match=r"mkfs\.xfs is not installed") as caught,
         images([target(filesystem="xfs", size=512 * MB)]),
@@ -162,7 +166,7 @@ with images([DiskSpec(Role.TARGET, 1 << 26, location=sys.argv[1], filesystem="ex
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_controller_that_is_killed_leaves_no_image(tmp_path: Path, how) -> None:
+def test_a_controller_that_is_killed_leaves_no_image(tmp_path: Path, how: signal.Signals) -> None:
     path = run_and_kill(tmp_path, "no", how)
     deadline = time.monotonic() + 20
     while list(tmp_path.glob("guestmark-disks-*")) and time.monotonic() < deadline:
@@ -176,7 +180,7 @@ def test_images_are_kept_when_asked(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def run_and_kill(directory, keep, how):
+def run_and_kill(directory: Path, keep: str, how: signal.Signals) -> Path:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(directory), keep],
         stdout=subprocess.PIPE,
@@ -197,7 +201,7 @@ def test_a_location_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert "location" in caught.value.hint
 
 
-def test_no_room_is_said(small_tmpfs) -> None:
+def test_no_room_is_said(small_tmpfs: Path) -> None:
     spec = target(size=64 * MB, location=str(small_tmpfs), filesystem="ext4", preallocation="falloc")
     with pytest.raises(MachineError, match="no room for a 67108864-byte image"), images([spec]) as (image,):
         image.settle()
@@ -206,6 +210,6 @@ def test_no_room_is_said(small_tmpfs) -> None:
 
 
 @pytest.fixture
-def small_tmpfs(tmp_path: Path):
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     with small_mount(tmp_path / "small", "tmpfs", "size=8M") as where:
         yield where

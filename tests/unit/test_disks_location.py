@@ -1,5 +1,6 @@
 """Where images go unless somebody says otherwise: on a disk, and stored with the plan."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ MOUNTS = "/dev/vda / ext4 rw 0 0\ntmpfs {memory} tmpfs rw 0 0\n/dev/vdb /mnt/a\\
 
 
 @pytest.fixture
-def directories(tmp_path: Path):
+def directories(tmp_path: Path) -> tuple[str, str, str]:
     """One on a disk, one in memory, and the mounts that say so."""
     disk, memory = tmp_path / "disk", tmp_path / "memory"
     disk.mkdir()
@@ -23,7 +24,7 @@ def directories(tmp_path: Path):
     return str(disk), str(memory), MOUNTS.format(memory=memory)
 
 
-def test_the_innermost_mount_says_which_filesystem_it_is(directories) -> None:
+def test_the_innermost_mount_says_which_filesystem_it_is(directories: tuple[str, str, str]) -> None:
     disk, memory, mounts = directories
     assert [filesystem_of(where, mounts) for where in (disk, memory, "/mnt/a b/c")] == [
         "ext4",
@@ -33,7 +34,9 @@ def test_the_innermost_mount_says_which_filesystem_it_is(directories) -> None:
     assert [in_memory(where, mounts) for where in (disk, memory)] == [False, True]
 
 
-def test_memory_is_taken_only_where_there_is_no_disk(directories, tmp_path: Path) -> None:
+def test_memory_is_taken_only_where_there_is_no_disk(
+    directories: tuple[str, str, str], tmp_path: Path
+) -> None:
     disk, memory, mounts = directories
     other = tmp_path / "other"
     other.mkdir()
@@ -43,7 +46,11 @@ def test_memory_is_taken_only_where_there_is_no_disk(directories, tmp_path: Path
     assert default_location({}, mounts, [memory]) == memory
 
 
-def a_cell(platform: str, factors=None, disks=({"role": "target"},)) -> Cell:
+def a_cell(
+    platform: str,
+    factors: Mapping[str, str] | None = None,
+    disks: Sequence[Mapping[str, str]] | None = ({"role": "target"},),
+) -> Cell:
     params = {} if disks is None else {"disks": list(disks)}
     return Cell(platform, WorkloadSpec("filewrite", params), parse_platform(platform), factors or {})
 
@@ -72,7 +79,9 @@ def test_the_location_is_stored_with_cells_that_have_disks(
     assert [cell.id for cell in cells] == ["host", "tcg", "tcg", "tcg", "tcg/uml", "tcg"]
 
 
-def test_cells_whose_place_nobody_named_are_remembered(monkeypatch, tmp_path) -> None:
+def test_cells_whose_place_nobody_named_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     named, unnamed = a_cell("tcg", {"location": "/dev/shm"}), a_cell("host")
     made = with_locations(plan_of(named, unnamed))
@@ -81,7 +90,7 @@ def test_cells_whose_place_nobody_named_are_remembered(monkeypatch, tmp_path) ->
     assert with_locations(plan_of(named)) == plan_of(named)
 
 
-def test_a_trial_says_where_its_disks_were(directories) -> None:
+def test_a_trial_says_where_its_disks_were(directories: tuple[str, str, str]) -> None:
     disk, memory, mounts = directories
     assert flat(storage(a_cell("tcg", {"location": disk}), mounts)) == {
         "storage": {"target": {"location": disk, "filesystem": "ext4", "in_memory": False}}

@@ -1,5 +1,8 @@
 """What a cell's disks are, what can be typed, what mount options mean, what a plan's images take."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from guestmark.core import factors
@@ -19,7 +22,7 @@ BOTH = {
 }
 
 
-def cell(platform="tcg", params=None, **levels):
+def cell(platform: str = "tcg", params: Mapping[str, Any] | None = None, **levels: str) -> Cell:
     return Cell("a cell", WorkloadSpec("x", params or {}), PlatformSpec.read(platform), levels)
 
 
@@ -58,7 +61,7 @@ def test_the_innermost_machine_has_the_disks() -> None:
 )
 def test_what_cannot_be_made_is_said(levels: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        disks_of(cell(**levels))
+        disks_of(cell(params=None, **levels))
 
 
 def test_two_targets_are_refused() -> None:
@@ -167,7 +170,7 @@ def test_a_plan_that_does_not_fit_is_said_before_anything_runs() -> None:
 def test_flushes_are_judged_by_what_was_counted(
     cache: dict[str, bool], sent: int, passed_on: int | None, reached: str | None
 ) -> None:
-    blocks = [
+    blocks: list[dict[str, object]] = [
         {"device": "source", "inserted": {"cache": {"writeback": True, "no-flush": True}}},
         {"device": "target", "inserted": {"cache": cache}},
     ]

@@ -9,7 +9,7 @@ from guestmark.experiment.interrupt import Interrupted, Interruption
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_inside_a_trial_is_raised(number, request: pytest.FixtureRequest) -> None:
+def test_a_signal_inside_a_trial_is_raised(number: signal.Signals, request: pytest.FixtureRequest) -> None:
     before = signal.signal(number, signal.SIG_DFL)  # under nohup a hang-up is ignored, which is respected
     request.addfinalizer(lambda: signal.signal(number, before))
     interruption = Interruption()

@@ -210,11 +210,13 @@ def test_a_run_is_claimed_once_but_runs_do_not_disturb_each_other(file: Path) ->
 
 def test_threads_share_a_ledger(file: Path) -> None:
     with open_ledger(file) as ledger:
+
+        def append_ten(run: str) -> None:
+            for block in range(10):
+                ledger.append(run, trial(block))
+
         runs = [ledger.create_run(PLAN, {}, 1) for _ in range(4)]
-        threads = [
-            threading.Thread(target=lambda run=run: [ledger.append(run, trial(block)) for block in range(10)])
-            for run in runs
-        ]
+        threads = [threading.Thread(target=append_ten, args=(run,)) for run in runs]
         for thread in threads:
             thread.start()
         for thread in threads:

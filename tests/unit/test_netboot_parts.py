@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ from guestmark.core.errors import UsageError
 from guestmark.workloads.netboot import bootlog, dhcp, rom, scripts, serve
 from guestmark.workloads.netboot.content import make_content
 from guestmark.workloads.netboot.nics import NICS
+from tests.framework.known import known
 
 LEASE = dhcp.Lease("10.0.6.1", "10.0.6.2", 24, "http://10.0.6.1:80/boot.ipxe")
 
 
-def image(vendor, product, code, *, last=True, blocks=2, devices=()):
+def image(
+    vendor: int, product: int, code: int, *, last: bool = True, blocks: int = 2, devices: Sequence[int] = ()
+) -> bytes:
     data = bytearray(512 * blocks)
     data[:2] = b"\x55\xaa"
     struct.pack_into("<H", data, 0x18, 0x40)
@@ -26,7 +30,7 @@ def image(vendor, product, code, *, last=True, blocks=2, devices=()):
     return bytes(data)
 
 
-def written(tmp_path: Path, data):
+def written(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "a.rom"
     path.write_bytes(data)
     return path
@@ -60,7 +64,7 @@ def test_seabios_reads_no_device_list(tmp_path: Path) -> None:
         image(1, 2, 0, blocks=1)[:80],
     ],
 )
-def test_what_is_no_rom(tmp_path: Path, data) -> None:
+def test_what_is_no_rom(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(UsageError):
         rom.read(written(tmp_path, data))
 
@@ -68,14 +72,14 @@ def test_what_is_no_rom(tmp_path: Path, data) -> None:
 def test_a_kernel_boots_under_bios_only(tmp_path: Path) -> None:
     data = bytearray(1024)
     data[0x202:0x206] = b"HdrS"
-    read = rom.read(written(tmp_path, data))
+    read = rom.read(written(tmp_path, bytes(data)))
     assert read.is_kernel
     read.check(NICS["pcnet"], "bios")
     with pytest.raises(UsageError, match="BIOS only"):
         read.check(NICS["pcnet"], "uefi")
 
 
-def request(kind):
+def request(kind: int) -> bytes:
     hardware = bytes.fromhex("525400123456")
     header = struct.pack(">BBBB4sHH16x16s192x", 1, 1, 6, 0, b"abcd", 0, 0x8000, hardware)
     return header + b"\x63\x82\x53\x63" + bytes([53, 1, kind, 255])
@@ -83,7 +87,7 @@ def request(kind):
 
 @pytest.mark.parametrize(("asked", "answered"), [(1, 2), (3, 5)])
 def test_dhcp_offers_and_acknowledges(asked: int, answered: int) -> None:
-    reply = dhcp.answer(request(asked), LEASE)
+    reply = known(dhcp.answer(request(asked), LEASE))
     assert reply[0] == 2
     assert reply[4:8] == b"abcd"
     assert socket.inet_ntoa(reply[16:20]) == LEASE.address
@@ -95,7 +99,7 @@ def test_dhcp_offers_and_acknowledges(asked: int, answered: int) -> None:
 @pytest.mark.parametrize(
     "packet", [b"", b"\x01" * 100, request(8), request(1)[:236], b"\x02" + request(1)[1:]]
 )
-def test_dhcp_is_silent_about_the_rest(packet) -> None:
+def test_dhcp_is_silent_about_the_rest(packet: bytes) -> None:
     assert dhcp.answer(packet, LEASE) is None
 
 
@@ -123,12 +127,12 @@ def test_files_of_a_run_differ_at_every_place() -> None:
 
 
 def test_boot_logs(tmp_path: Path) -> None:
-    def frame(to):
+    def frame(to: int) -> bytes:
         return (
             bytes(12) + b"\x08\x00\x45" + bytes(8) + b"\x11" + bytes(10) + struct.pack(">HHHH", 0, to, 8, 0)
         )
 
-    def log(*frames):
+    def log(*frames: bytes) -> Path:
         records = b"".join(struct.pack("<IIII", 0, 0, len(one), len(one)) + one for one in frames)
         return written(tmp_path, bytes(24) + records)
 

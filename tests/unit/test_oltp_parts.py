@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,15 +26,15 @@ from guestmark.workloads.oltp.databases.server import telling
 from guestmark.workloads.oltp.workload import OltpWorkload
 
 
-def params(**given):
+def params(**given: Any) -> Mapping[str, Any]:
     return kinds.workload_kind("oltp").checked(given)
 
 
-def cell(platform="uml", factors=None, **given):
+def cell(platform: str = "uml", factors: Mapping[str, str] | None = None, **given: Any) -> Cell:
     return Cell(platform, WorkloadSpec("oltp", params(**given)), PlatformSpec.read(platform), factors or {})
 
 
-def preflight(*cells):
+def preflight(*cells: Cell) -> Sequence[str]:
     return OltpWorkload.preflight(Plan("test", cells, Policy(), (), context={"uid": os.getuid()}), cells)
 
 
@@ -81,7 +83,7 @@ def test_a_plan_with_factors_spans_its_cells() -> None:
 
 @pytest.mark.parametrize("server", sorted(KINDS))
 def test_a_server_that_is_missing_is_named_with_its_package(
-    server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(base.ENVIRONMENT, "PATH", str(tmp_path))
     monkeypatch.setattr(KINDS[server], "folders", classmethod(lambda _: ()))
@@ -152,7 +154,7 @@ def test_reasons_quote_what_a_log_complains_of() -> None:
 
 
 @pytest.fixture
-def tree(tmp_path: Path):
+def tree(tmp_path: Path) -> Path:
     """A directory with zeroes that were written, a hole, owners and permissions."""
     top = tmp_path / "tree"
     (top / "data" / "deep").mkdir(parents=True)
@@ -178,7 +180,7 @@ def contents(folder: Path) -> dict[str, bytes | str]:
     }
 
 
-def test_a_copy_of_a_tree_is_equal(tree, tmp_path: Path) -> None:
+def test_a_copy_of_a_tree_is_equal(tree: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
     sparse.copy_tree(tree, copy)
@@ -191,7 +193,7 @@ def test_a_copy_of_a_tree_is_equal(tree, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("filesystem", "mkfs"), [("ext4", "-b 4096"), ("ext2", "-b 1024")])
 def test_an_ext_image_holds_the_tree_and_its_written_zeroes(
-    filesystem: str, mkfs: str, tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filesystem: str, mkfs: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     spec = DiskSpec(Role.TARGET, 32 << 20, filesystem=filesystem, mkfs=mkfs, tree=str(tree))
@@ -220,7 +222,7 @@ def test_an_ext_image_holds_the_tree_and_its_written_zeroes(
 
 @pytest.mark.parametrize("filesystem", ["xfs", "btrfs"])
 def test_other_filesystems_hold_the_tree(
-    filesystem: str, tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filesystem: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     spec = DiskSpec(Role.TARGET, 320 << 20, filesystem=filesystem, tree=str(tree))
@@ -231,7 +233,7 @@ def test_other_filesystems_hold_the_tree(
 
 
 def test_a_tree_that_is_larger_than_the_disk_is_refused(
-    tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tree / "data" / "big").write_bytes(os.urandom(3 << 20))

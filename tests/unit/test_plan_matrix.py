@@ -1,6 +1,8 @@
 """Factors, the matrix, baselines and null cells."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,18 +10,19 @@ from hypothesis import strategies as st
 
 from guestmark.core import factors, registry
 from guestmark.core.errors import UsageError
-from guestmark.core.model import WorkloadSpec
+from guestmark.core.factor import Factor
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Null, expand
 
 WORKLOAD = WorkloadSpec("exec", {"argv": ["true"]}, "true")
 
 
-def cells(on, settings=(), **more):
+def cells(on: str, settings: Sequence[str] = (), **more: Any) -> tuple[Cell, ...]:
     return expand(WORKLOAD, parse_platforms([on]), factors.parse_settings(settings), **more).cells
 
 
-def ids(*arguments, **more):
+def ids(*arguments: Any, **more: Any) -> list[str]:
     return [cell.id for cell in cells(*arguments, **more)]
 
 
@@ -136,7 +139,7 @@ def test_a_baseline_that_is_no_cell_is_refused(asked: str) -> None:
 
 def test_describing_a_factor_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = registry.workload_kinds()["fio"]
-    other = replace(kind, factors=(factors.Factor("memory", "", str),))
+    other = replace(kind, factors=(Factor("memory", "", str),))
     monkeypatch.setattr(registry, "workload_kinds", lambda: {"fio": other})
     with pytest.raises(ValueError, match="'memory' is described twice"):
         registry.factors.__wrapped__()
@@ -146,7 +149,7 @@ platforms = st.lists(st.sampled_from(["host", "uml", "tcg", "kvm"]), min_size=1,
 
 
 @given(platforms, st.sampled_from(list(Null)), st.booleans())
-def test_ids_are_unique_and_there_is_one_baseline(names, null, with_levels) -> None:
+def test_ids_are_unique_and_there_is_one_baseline(names: list[str], null: Null, with_levels: bool) -> None:
     settings = {"memory": ("256M", "512M")} if with_levels and set(names) - {"host"} else {}
     found = expand(WORKLOAD, parse_platforms(names), settings, null=null).cells
     assert len({cell.id for cell in found}) == len(found)

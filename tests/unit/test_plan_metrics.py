@@ -89,7 +89,7 @@ def test_a_name_can_be_given_once() -> None:
 
 
 @given(st.text())
-def test_any_text_parses_or_is_a_usage_error(text) -> None:
+def test_any_text_parses_or_is_a_usage_error(text: str) -> None:
     try:
         spec = parse_metric(text)
     except UsageError:
@@ -98,5 +98,5 @@ def test_any_text_parses_or_is_a_usage_error(text) -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.text(alphabet="abc :\n"))
-def test_a_printed_number_is_found_again(value, noise) -> None:
+def test_a_printed_number_is_found_again(value: float, noise: str) -> None:
     assert parse_metric(r"n=<([^>]*)>").extract(f"{noise}<{value!r}>{noise}") == value

@@ -70,13 +70,13 @@ def test_a_list_keeps_order_and_duplicates() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [""], [","], ["host,"], ["host,,uml"]])
-def test_empty_names_are_refused(values) -> None:
+def test_empty_names_are_refused(values: list[str]) -> None:
     with pytest.raises(UsageError):
         parse_platforms(values)
 
 
 @given(st.one_of(st.text(), st.from_regex(r"[a-z:@/.-]{0,30}", fullmatch=True)))
-def test_any_text_parses_or_is_a_usage_error(text) -> None:
+def test_any_text_parses_or_is_a_usage_error(text: str) -> None:
     try:
         spec = parse_platform(text)
     except UsageError as error:
@@ -91,7 +91,7 @@ layers = st.lists(st.sampled_from(["kvm", "tcg", "tcg@arm", "kvm@x86_64"]), min_
 
 
 @given(layers)
-def test_every_nesting_of_emulators_reads_back(names) -> None:
+def test_every_nesting_of_emulators_reads_back(names: list[str]) -> None:
     spec = parse_platform("/".join(names))
     assert isinstance(spec, PlatformSpec)
     assert [str(layer) for layer in spec.layers] == names

@@ -1,5 +1,6 @@
 """What is found out before the first trial: workloads check the plan, and groups keep a baseline."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Roomy:
     error: GuestmarkError | None = None
 
     @classmethod
-    def preflight(cls, plan, cells):
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         cls.seen = tuple(cell.id for cell in cells)
         if cls.error is not None:
             raise cls.error
@@ -51,7 +52,7 @@ class Exec:
 
 
 @pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch):
+def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     kinds = {
         name: WorkloadKind(name, "", params="", run=f"{__name__}:{run}", metrics=lambda _params: ())
         for name, run in (("roomy", "Roomy"), ("tools", "Tools"), ("exec", "Exec"))
@@ -73,13 +74,13 @@ def plan(monkeypatch: pytest.MonkeyPatch):
     return Plan("p", cells, Policy(blocks=4), (), {"cost": {"host": 2.0}})
 
 
-def test_every_workload_sees_its_own_cells_that_can_be_measured(plan) -> None:
+def test_every_workload_sees_its_own_cells_that_can_be_measured(plan: Plan) -> None:
     cells = runnable(plan.cells, [LeftOut("kvm", "no KVM")])
     assert preflight.remarks_on(plan, cells) == ["images take 4 GB"]
     assert (Roomy.seen, Tools.seen) == (("roomy host",), ("tools host",))
 
 
-def test_one_error_is_raised_as_it_is(plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_error_is_raised_as_it_is(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     error = GuestmarkError("no room", hint="8 GB are needed in /dev/shm")
     monkeypatch.setattr(Roomy, "error", error)
     with pytest.raises(GuestmarkError) as caught:
@@ -87,7 +88,7 @@ def test_one_error_is_raised_as_it_is(plan, monkeypatch: pytest.MonkeyPatch) -> 
     assert caught.value is error
 
 
-def test_several_errors_are_told_at_once(plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_errors_are_told_at_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Roomy, "error", GuestmarkError("no room", hint="free some"))
     monkeypatch.setattr(Tools, "error", UsageError("mkfs.xfs is missing"))
     with pytest.raises(UsageError) as caught:
@@ -95,7 +96,7 @@ def test_several_errors_are_told_at_once(plan, monkeypatch: pytest.MonkeyPatch) 
     assert caught.value.hint.splitlines() == ["no room (free some)", "mkfs.xfs is missing"]
 
 
-def test_a_group_without_its_baseline_gets_another_from_its_own(plan) -> None:
+def test_a_group_without_its_baseline_gets_another_from_its_own(plan: Plan) -> None:
     cells = tuple(replace(cell, group="both", baseline=cell.id == "roomy kvm") for cell in plan.cells[:4])
     null = replace(cells[1], id="roomy kvm#2", baseline=False, null_of="roomy kvm")
     other = replace(plan.cells[4], group="alone", baseline=True)
@@ -108,7 +109,7 @@ def test_a_group_without_its_baseline_gets_another_from_its_own(plan) -> None:
     assert "everything is compared with roomy host" in notes[0]
 
 
-def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan, tmp_path: Path) -> None:
+def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan: Plan, tmp_path: Path) -> None:
     alone = estimate(plan, None)
     assert (alone.seconds, alone.declared, alone.unknown, alone.measured) == (24.0, 3, 3, 0)
     assert alone.origin == "as declared by the plan, 3 cells unknown and not counted"
@@ -137,7 +138,7 @@ def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan, tmp_
     ],
 )  # fmt: skip
 def test_an_expected_time_agrees_with_the_time_limit(
-    plan, policy, block_s: float, blocks: int, expected: str
+    plan: Plan, policy: Policy, block_s: float, blocks: int, expected: str
 ) -> None:
     """As many blocks are expected as `decide` lets happen."""
     wall = Metric("wall_s", "s")

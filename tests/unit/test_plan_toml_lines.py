@@ -1,6 +1,8 @@
 """Lines of keys in TOML texts, against texts whose lines are known because they were written one by one."""
 
 import tomllib
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,7 +62,7 @@ EXPECTED = {
 }
 
 
-def paths(value, path=()):
+def paths(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     if path:
         yield path
     if isinstance(value, dict):
@@ -96,7 +98,7 @@ values = st.recursive(
 )
 
 
-def written(value):
+def written(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -105,13 +107,14 @@ def written(value):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, list):
         return "[" + "".join(f"\n {written(one)}, # ]\n" for one in value) + "]"
+    assert isinstance(value, dict)
     return "{" + ", ".join(f"{key} = {written(one)}" for key, one in value.items()) + "}"
 
 
 @given(st.dictionaries(words, st.dictionaries(words, values, max_size=4), max_size=4))
-def test_whatever_a_text_holds_is_found_where_its_key_is_written(document) -> None:
+def test_whatever_a_text_holds_is_found_where_its_key_is_written(document: dict[str, Any]) -> None:
     rows = []
-    expected = {}
+    expected: dict[tuple[str, ...], int] = {}
     for table, content in document.items():
         rows.append(f"[{table}]")
         expected[table,] = len(rows)
@@ -130,5 +133,5 @@ def test_whatever_a_text_holds_is_found_where_its_key_is_written(document) -> No
 
 
 @given(st.text(max_size=80))
-def test_no_text_hangs_it(text) -> None:
+def test_no_text_hangs_it(text: str) -> None:
     lines(text)

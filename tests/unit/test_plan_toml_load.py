@@ -1,10 +1,12 @@
 """Plans in TOML: what they become, and what is said about those that are wrong."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from guestmark.core.errors import UsageError
+from guestmark.core.model import Plan
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.matrix import Null
@@ -22,15 +24,15 @@ params.command = ["true", "{key}"]
 """
 
 
-def plan_of(text, scale=1.0, **overrides):
+def plan_of(text: str, scale: float = 1.0, **overrides: Any) -> Plan:
     return assemble(override(load(text, "x.toml", scale=scale), Overrides(seed=1, **overrides)), {})
 
 
-def ids(text, **overrides):
+def ids(text: str, **overrides: Any) -> list[str]:
     return [cell.id for cell in plan_of(text, **{"null": Null.NONE, **overrides}).cells]
 
 
-def mistakes(text):
+def mistakes(text: str) -> list[str]:
     with pytest.raises(UsageError) as caught:
         load(text, "x.toml")
     return caught.value.hint.splitlines()
@@ -121,7 +123,7 @@ def test_a_workload_may_do_without_a_factor(monkeypatch: pytest.MonkeyPatch) -> 
 # --- baselines and groups -----------------------------------------------------------------------------------
 
 
-def groups(made):
+def groups(made: Plan) -> list[tuple[str, str, bool]]:
     return [(cell.group, cell.id, cell.baseline) for cell in made.cells]
 
 
@@ -393,7 +395,7 @@ def test_what_is_not_a_plan_at_all(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", library.names())
-def test_built_in_plans_load_and_have_cells(name) -> None:
+def test_built_in_plans_load_and_have_cells(name: str) -> None:
     made = plan_of(library.builtin(name))
     assert made.name == name
     assert made.title.endswith("?")

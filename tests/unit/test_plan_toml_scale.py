@@ -28,18 +28,18 @@ from guestmark.plan.scale import parse_scale, scale_table, scaled
         (["1G", "2G"], 2, ["2G", "4G"]),
     ],
 )
-def test_scaled(value, factor: float, result) -> None:
+def test_scaled(value: object, factor: float, result: object) -> None:
     assert scaled(value, factor) == result
 
 
 @pytest.mark.parametrize("value", ["ext4", "10m", True, {}, None, "", "1X"])
-def test_what_cannot_be_scaled_is_refused(value) -> None:
+def test_what_cannot_be_scaled_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"scaled|minutes or MiB"):
         scaled(value, 0.5)
 
 
 @given(st.integers(1, 1 << 45), st.floats(1e-4, 1e3))
-def test_sizes_stay_whole_blocks(size, factor) -> None:
+def test_sizes_stay_whole_blocks(size: int, factor: float) -> None:
     before = size * 4096
     after = parse_size(scaled(format_size(before), factor))
     unit = 1 << 20 if before % (1 << 20) == 0 else 4096
@@ -49,7 +49,7 @@ def test_sizes_stay_whole_blocks(size, factor) -> None:
 
 
 @given(st.integers(1, 100_000), st.floats(1e-3, 1e3))
-def test_durations_are_multiplied(seconds, factor) -> None:
+def test_durations_are_multiplied(seconds: int, factor: float) -> None:
     assert parse_duration(scaled(f"{seconds}s", factor)) == pytest.approx(seconds * factor, rel=1e-5)
 
 

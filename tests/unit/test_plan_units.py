@@ -27,7 +27,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "m", "10x", "-5s", "1h30", "1e3s", "5 s s", "9" * 400])
-def test_bad_durations(text) -> None:
+def test_bad_durations(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         units.parse_duration(text)
 
@@ -62,7 +62,7 @@ def test_a_bare_two_asks_whether_percent_is_meant() -> None:
         ("1KiB", 1024),
     ],
 )
-def test_sizes(text: str, size) -> None:
+def test_sizes(text: str, size: int) -> None:
     assert units.parse_size(text) == size
 
 
@@ -73,7 +73,7 @@ def test_bad_sizes(text: str) -> None:
 
 
 @given(st.integers(min_value=1, max_value=2**60))
-def test_a_formatted_size_reads_back(size) -> None:
+def test_a_formatted_size_reads_back(size: int) -> None:
     assert units.parse_size(units.format_size(size)) == size
 
 
@@ -94,17 +94,17 @@ def test_bad_numbers(text: str) -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_every_finite_float_reads_back(value) -> None:
+def test_every_finite_float_reads_back(value: float) -> None:
     assert units.parse_number(repr(value)) == value
 
 
 @given(st.integers(min_value=-(10**15), max_value=10**15))
-def test_thousands_separators_do_not_change_the_number(value) -> None:
+def test_thousands_separators_do_not_change_the_number(value: int) -> None:
     assert units.parse_number(f"{value:,}") == value
 
 
 @given(st.text())
-def test_parsers_only_ever_raise_value_error(text) -> None:
+def test_parsers_only_ever_raise_value_error(text: str) -> None:
     for parse in (units.parse_duration, units.parse_fraction, units.parse_size, units.parse_number):
         try:
             value = parse(text)
@@ -117,5 +117,5 @@ def test_parsers_only_ever_raise_value_error(text) -> None:
 
 
 @given(st.floats(min_value=0, max_value=1e7))
-def test_a_duration_is_shown_with_its_unit(seconds) -> None:
+def test_a_duration_is_shown_with_its_unit(seconds: float) -> None:
     assert units.format_duration(seconds).split()[-1] in {"s", "min"}

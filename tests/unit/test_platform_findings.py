@@ -1,10 +1,12 @@
 """What is remembered of platforms that have been tried, and until when."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from guestmark.platforms.base import Unusable, Usable
+from guestmark.core.model import Cell
+from guestmark.platforms.base import Machine, Unusable, Usable
 from guestmark.platforms.probe import probe_all
 
 
@@ -15,6 +17,9 @@ class Tried:
 
     def __init__(self) -> None:
         self.times = 0
+
+    def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
+        raise AssertionError("it is only probed")
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
         self.times += 1

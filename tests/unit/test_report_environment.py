@@ -1,10 +1,13 @@
 """What a run was measured on, as reports show it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from msgspec.structs import asdict
 
+from guestmark.core.findings import Fact
 from guestmark.core.machine_facts import GuestMachine, NestedMachine, OuterMachine
+from guestmark.ledger.model import StoredRun
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
@@ -13,7 +16,7 @@ from tests.framework import made_facts
 from tests.framework.runs import host_uml_tcg
 
 
-def page(run):
+def page(run: StoredRun) -> str:
     return render(run, Format.HTML).decode()
 
 
@@ -29,14 +32,14 @@ ENVIRONMENT = {
 }
 
 
-def run_with(digests):
+def run_with(digests: Mapping[str, str]) -> StoredRun:
     """Every trial with a digest by its platform, and missing flags in guests."""
     run = host_uml_tcg(blocks=2)
-    flags = {"uml": ["avx2", "vmx"], "tcg": []}
+    flags: dict[str, list[str]] = {"uml": ["avx2", "vmx"], "tcg": []}
     trials = []
     for trial in run.trials:
         platform = trial.cell_id.partition("#")[0]
-        facts = [made_facts.program(digests[platform])]
+        facts: list[Fact] = [made_facts.program(digests[platform])]
         if platform in flags:
             facts.append(made_facts.guest(flags[platform]))
         trials.append(replace(trial, facts=made_facts.of(*facts)))

@@ -2,7 +2,9 @@
 
 import io
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +14,10 @@ from rich.console import Console
 
 from guestmark.core.model import Better, Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.ledger.model import StoredRun
 from guestmark.plan.published_units import check_unit, size_of
-from guestmark.report.formats import Format, render
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_report
 from guestmark.report.sections.published import figure_for, percent_ratio, signed_percent
 from guestmark.stats.analysis import analyse
@@ -24,7 +28,7 @@ UPLOAD = WorkloadSpec("upload", {}, "upload from the host", "upload")
 DD = WorkloadSpec("dd", {}, "dd from a disk", "dd")
 
 
-def cell(workload, platform, level, baseline=False):
+def cell(workload: WorkloadSpec, platform: str, level: str, baseline: bool = False) -> Cell:
     levels = {"preallocation": level, "smp": "1"}
     name = f"{workload.key} {platform} preallocation={level}"
     return Cell(name, workload, PlatformSpec.read(platform), levels, baseline, group=platform)
@@ -45,18 +49,22 @@ FIGURES = (
 )
 
 
-def run_with(cells=CELLS, figures=FIGURES, **changes):
+def run_with(
+    cells: Sequence[tuple[Cell, float | None]] = CELLS,
+    figures: Iterable[PublishedFigure] = FIGURES,
+    **changes: Any,
+) -> StoredRun:
     run = constructed(cells, blocks=8)
     given_ = {"source": "Someone, 2012", "metric": "wall_s", "unit": "s", "percent_of": "time", **changes}
     plan = replace(run.plan, published=(Published(figures=tuple(figures), **given_),))
     return replace(run, plan=replace(plan, context={**plan.context, "scale": 0.05}))
 
 
-def page(run):
+def page(run: StoredRun) -> str:
     return render(run, Format.HTML).decode()
 
 
-def cells_of(text, *names):
+def cells_of(text: str, *names: str) -> list[str]:
     """The texts of the row of a page's table that is called so: its names, then its cells."""
     for row in re.findall(r"<tr[^>]*>(.*?)</tr>", text, re.DOTALL):
         found = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)
@@ -66,13 +74,13 @@ def cells_of(text, *names):
     raise AssertionError(names)
 
 
-def printed(run, width=120, published=True):
+def printed(run: StoredRun, width: int = 120, published: bool = True) -> str:
     out = io.StringIO()
     print_report(run, Console(file=out, width=width), published=published)
     return out.getvalue()
 
 
-def row(text, *words):
+def row(text: str, *words: str) -> str:
     """The row, in the table of then and now, that holds all the words."""
     table = text[text.index("Then and now") :]
     return next(line for line in table.splitlines() if all(word in line for word in words))
@@ -194,7 +202,7 @@ def test_many_long_names_become_numbers_that_a_table_explains() -> None:
 
 
 def test_short_names_tell_levels_that_the_baseline_does_not_have() -> None:
-    def filesystem(platform, kind, baseline=False):
+    def filesystem(platform: str, kind: str, baseline: bool = False) -> Cell:
         levels = {"filesystem": kind, "block_size": "1M"} if kind else {}
         name = f"dd {platform} {kind}"
         return Cell(
@@ -257,7 +265,7 @@ def test_signed_percent(ratio: float, text: str) -> None:
 
 
 @given(st.floats(0.01, 100))
-def test_time_and_throughput_are_each_others_inverse(ratio) -> None:
+def test_time_and_throughput_are_each_others_inverse(ratio: float) -> None:
     for better in Better:
         time = percent_ratio(ratio, "time", better)
         assert time * percent_ratio(ratio, "throughput", better) == pytest.approx(1)

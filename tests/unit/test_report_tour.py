@@ -2,6 +2,7 @@
 
 import io
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 from rich.cells import cell_len
@@ -42,9 +43,16 @@ FINDINGS = (
 WORKLOADS = {"cpu": TIME, "disk": RATE, "boot": TIME, "upload": RATE}
 
 
-def toured(values, *, blocks=3, state=RunState.COMPLETE, failing=()):
+def toured(
+    values: Mapping[tuple[str, str], Sequence[float]],
+    *,
+    blocks: int = 3,
+    state: RunState = RunState.COMPLETE,
+    failing: Iterable[tuple[str, str]] = (),
+) -> StoredRun:
     """A run of the workloads named in `values`: by (workload, platform) one figure for each block."""
-    cells, trials = [], []
+    cells: list[Cell] = []
+    trials: list[Trial] = []
     for position, (key, platform) in enumerate(values):
         spec = WorkloadSpec("exec", {}, {"cpu": "computing", "disk": "writing a file"}.get(key, key), key)
         first = not any(cell.workload.key == key for cell in cells)
@@ -74,7 +82,7 @@ VALUES = {
 }
 
 
-def shown(run, width=80, findings=FINDINGS):
+def shown(run: StoredRun, width: int = 80, findings: Sequence[Finding] = FINDINGS) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
     print_page(page(run, findings), console)
@@ -169,7 +177,7 @@ def test_every_command_on_the_screen_exists() -> None:
 
 
 @pytest.mark.parametrize("form", [Format.HTML, Format.MARKDOWN, Format.JSON])
-def test_files_begin_with_what_the_screen_says(form) -> None:
+def test_files_begin_with_what_the_screen_says(form: Format) -> None:
     run = toured(VALUES)
     text = render(run, form, first=page(run, FINDINGS).sections).decode()
     beginning = text.partition("block by block")[0]

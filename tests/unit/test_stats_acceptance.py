@@ -54,7 +54,7 @@ def test_equal_cells_are_seldom_called_different(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", BY_NAME)
-def test_equal_cells_are_seldom_called_different_anywhere(name) -> None:
+def test_equal_cells_are_seldom_called_different_anywhere(name: str) -> None:
     check_equal_cells(whole_rule(BY_NAME[name], 0.0, MANY, 2), name, MANY)
 
 
@@ -67,7 +67,7 @@ def test_cells_at_the_margin_are_seldom_called_equal(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", BY_NAME)
-def test_cells_at_the_margin_are_seldom_called_equal_anywhere(name) -> None:
+def test_cells_at_the_margin_are_seldom_called_equal_anywhere(name: str) -> None:
     outcome = whole_rule(BY_NAME[name], math.log1p(MARGIN), MANY, 4)
     assert outcome.typical.share("equal") <= 0.05 + scatter(MANY, 0.05)
 

@@ -16,6 +16,7 @@ from guestmark.stats import (
     sign_flip_p,
     t_interval,
 )
+from tests.framework.known import known
 
 DIFFERENCES = st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=1, max_size=12).map(np.array)
 
@@ -26,7 +27,7 @@ def brute_force(d: np.ndarray) -> float:
 
 
 @given(DIFFERENCES)
-def test_sign_flip_counts_every_sign_vector(d) -> None:
+def test_sign_flip_counts_every_sign_vector(d: np.ndarray) -> None:
     p = sign_flip_p(d)
     assert p == pytest.approx(brute_force(d), abs=1e-12)
     assert 2.0 ** (1 - d.size) <= p <= 1
@@ -77,7 +78,7 @@ def test_t_interval_is_scipys(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [*range(6, 40), 199, 500])
-def test_median_interval_is_scipys(n) -> None:
+def test_median_interval_is_scipys(n: int) -> None:
     from scipy.stats import quantile_test
 
     d = np.random.default_rng(n).normal(0.01, 0.02, n)
@@ -101,7 +102,7 @@ def test_blocks_with_a_missing_trial_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.inf])
-def test_a_value_without_a_logarithm_leaves_no_ratio(bad) -> None:
+def test_a_value_without_a_logarithm_leaves_no_ratio(bad: float) -> None:
     assert log_ratios(np.array([1.0, bad]), np.ones(2)) is None
     assert log_ratios(np.ones(2), np.array([1.0, bad])) is None
     # unless its block does not count anyway
@@ -111,7 +112,7 @@ def test_a_value_without_a_logarithm_leaves_no_ratio(bad) -> None:
 def test_rounding_is_no_difference() -> None:
     third = np.full(8, 0.1 + 0.2)
     assert (third != 0.3).all()
-    assert (log_ratios(third, np.full(8, 0.3)) == 0).all()
+    assert not known(log_ratios(third, np.full(8, 0.3))).any()
 
 
 def test_unequal_sample_counts_are_an_error() -> None:
@@ -130,7 +131,7 @@ def test_adjusted_p_values_are_statsmodels() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=50))
-def test_benjamini_hochberg_is_scipys(p) -> None:
+def test_benjamini_hochberg_is_scipys(p: list[float]) -> None:
     from scipy.stats import false_discovery_control
 
     adjusted = adjust(np.array(p))

@@ -28,7 +28,7 @@ def counted(d: np.ndarray) -> float:
 
 
 @given(DISTINCT)
-def test_p_counts_every_sign_vector(d) -> None:
+def test_p_counts_every_sign_vector(d: np.ndarray) -> None:
     assert p_of(d) == pytest.approx(counted(d), abs=1e-12)
     assert p_of(-d) == p_of(d)
 

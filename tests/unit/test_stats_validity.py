@@ -1,9 +1,12 @@
 """What a run's own values say about the run: carry-over, position, trend, clocks."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from guestmark.stats import Severity, clock_disagreement, order_effects, trend
+from guestmark.stats import Finding, Severity, clock_disagreement, order_effects, trend
+from tests.framework.known import known
 
 CELLS = ("host", "host#2", "tcg")
 KIND = {"host#2": "host"}
@@ -17,7 +20,7 @@ def run(
     at_first: float = 0.0,
     spikes: float = 0.0,
     effect: float = 0.0,
-) -> tuple[dict, dict]:
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Values and positions, in random order; after tcg, or in first position, a trial takes longer."""
     generator = np.random.default_rng(seed)
     values = {name: np.empty(blocks) for name in CELLS}
@@ -33,7 +36,7 @@ def run(
     return values, positions
 
 
-def found(seed: int, **options) -> dict:
+def found(seed: int, **options: Any) -> dict[str, Finding]:
     return {finding.name: finding for finding in order_effects(*run(seed, **options), "host", kind=KIND)}
 
 
@@ -58,7 +61,7 @@ def test_what_a_guest_leaves_behind_does_not_make_a_large_ratio_doubtful() -> No
 
 
 @pytest.mark.parametrize("options", [{}, {"spikes": 0.1}, {"blocks": 8}])
-def test_sound_runs_are_seldom_warned_of(options) -> None:
+def test_sound_runs_are_seldom_warned_of(options: dict[str, Any]) -> None:
     wrong = sum(bool(found(seed, **options)) for seed in range(200))
     assert wrong <= 9  # one in a hundred is two; more than nine would have a chance of .0001
 
@@ -94,10 +97,10 @@ def test_a_ratio_that_changes_in_the_course_of_the_run_is_found() -> None:
     growing = noise + np.linspace(0, 0.1, 20)
     growing[4] = np.nan
     finding = trend(growing, 0.03)
-    assert finding.severity is Severity.WARNING
-    assert finding.effect == pytest.approx(0.105, abs=0.02)
+    assert known(finding).severity is Severity.WARNING
+    assert known(finding).effect == pytest.approx(0.105, abs=0.02)
     assert trend(noise, 0.03) is None
-    assert trend(noise / 10 + np.linspace(0, 0.01, 20), 0.03).severity is Severity.NOTE
+    assert known(trend(noise / 10 + np.linspace(0, 0.01, 20), 0.03)).severity is Severity.NOTE
     assert trend(np.full(20, 0.1), 0.03) is None
     assert trend(growing[:6], 0.03) is None
 
@@ -110,9 +113,9 @@ def test_a_trend_is_seldom_seen_where_there_is_none() -> None:
 def test_clocks_that_disagree() -> None:
     host = [1.0, 2.0, 3.0]
     assert clock_disagreement(host, [1.001, 2.001, 3.0]) is None
-    assert clock_disagreement(host, [0.98, 1.96, 2.94]).severity is Severity.WARNING
+    assert known(clock_disagreement(host, [0.98, 1.96, 2.94])).severity is Severity.WARNING
     far = clock_disagreement(host, [0.9, 1.8, 2.7])
-    assert far.severity is Severity.SEVERE
-    assert far.effect == pytest.approx(0.1)
-    assert "-10.0%" in far.message
+    assert known(far).severity is Severity.SEVERE
+    assert known(far).effect == pytest.approx(0.1)
+    assert "-10.0%" in known(far).message
     assert clock_disagreement([0.0, float("nan")], [1.0, 1.0]) is None

@@ -1,6 +1,8 @@
 """sysbench and fio in plans: options, what is scaled, which cells take which factors, and what is said at once."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,22 +21,22 @@ from tests.framework import GOLDEN
 HEAD = 'schema = "guestmark-plan/1"\nname = "x"\ntitle = "x"\nplatforms = ["host", "uml", "tcg"]\n'
 
 
-def params(**given):
+def params(**given: Any) -> Mapping[str, Any]:
     return kinds.workload_kind("sysbench").checked(given)
 
 
-def cell(platform="uml", factors=None, **given):
+def cell(platform: str = "uml", factors: Mapping[str, str] | None = None, **given: Any) -> Cell:
     return Cell(
         platform, WorkloadSpec("sysbench", params(**given)), PlatformSpec.read(platform), factors or {}
     )
 
 
-def remarks(*cells, path=None):
+def remarks(*cells: Cell, path: str | None = None) -> Sequence[str]:
     context = {} if path is None else {"env": {"PATH": path}}
     return preflight("sysbench", Plan("x", cells, Policy(), (), context), cells)
 
 
-def cells_of(text, scale=1.0):
+def cells_of(text: str, scale: float = 1.0) -> tuple[Cell, ...]:
     return span(load(HEAD + text, "x.toml", scale=scale).shape).cells
 
 
@@ -62,7 +64,7 @@ def test_a_test_ends_by_events_or_by_time() -> None:
         ({"test": "cpu", "cpu_max_primes": 3}, "Extra inputs"),
     ],
 )
-def test_a_wrong_option_is_said(given, said: str) -> None:
+def test_a_wrong_option_is_said(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         params(**given)
 
@@ -182,7 +184,7 @@ def test_threads_above_processors_are_noted() -> None:
         ("[a]\n", {"SIZE": "1M"}, r"values\.SIZE is not used"),
     ],
 )
-def test_a_job_file_that_cannot_be_run(job: str, values, said: str) -> None:
+def test_a_job_file_that_cannot_be_run(job: str, values: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         kinds.workload_kind("fio").checked({"job": job, "values": values})
 

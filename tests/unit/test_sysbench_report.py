@@ -1,12 +1,14 @@
 """Real outputs of sysbench as Debian 12 (1.0.20+ds-5) and Debian 13 (1.0.20+ds-7) carry it, read to the last line."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from guestmark.core.errors import WorkloadError
 from guestmark.workloads.sysbench.output import parse
 from tests.framework import GOLDEN
+from tests.framework.known import known
 
 OUTPUTS = sorted(
     path for path in (GOLDEN / "sysbench").glob("debian*/*.txt") if not path.name.startswith("fault-")
@@ -14,12 +16,12 @@ OUTPUTS = sorted(
 DEBIAN = ("debian12", "debian13")
 
 
-def text(release, name):
+def text(release: str, name: str) -> str:
     return ((GOLDEN / "sysbench") / release / f"{name}.txt").read_text()
 
 
 @pytest.mark.parametrize("path", OUTPUTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_number_that_is_printed_is_in_the_report(path) -> None:
+def test_every_number_that_is_printed_is_in_the_report(path: Path) -> None:
     printed = path.read_text()
     report = parse(printed)
     numbers = [
@@ -40,12 +42,12 @@ def test_every_number_that_is_printed_is_in_the_report(path) -> None:
 
 
 @pytest.mark.parametrize("release", DEBIAN)
-def test_the_event_total_is_the_sum_over_threads(release) -> None:
+def test_the_event_total_is_the_sum_over_threads(release: str) -> None:
     report = parse(text(release, "cpu"))
     assert report.threads == 2
     assert report.event_total_s == pytest.approx(report.thread_time_avg_s * 2, abs=2e-4)
     assert report.overhead_s == pytest.approx(report.total_time_s * 2 - report.event_total_s)
-    assert report.files is report.memory is report.sql is None
+    assert (report.files, report.memory, report.sql) == (None, None, None)
 
 
 def test_figures_of_one_output() -> None:
@@ -61,19 +63,20 @@ def test_figures_of_one_output() -> None:
     assert report.events_per_s == pytest.approx(400 / 0.0158)
     assert (report.latency_max_s, report.latency_sum_s) == pytest.approx((0.00486, 0.02417))
     assert report.latency_avg_s == pytest.approx(0.02417 / 400)
-    assert (report.percent, report.percentile_s) == (95, pytest.approx(0.00021))
+    assert report.percent == 95
+    assert report.percentile_s == pytest.approx(0.00021)
     assert (report.thread_events_avg, report.thread_events_stddev) == (200, 170)
     assert (report.thread_time_avg_s, report.thread_time_stddev_s) == (0.0121, 0)
 
 
 @pytest.mark.parametrize("release", DEBIAN)
-def test_what_a_test_does_not_do_is_not_there(release) -> None:
+def test_what_a_test_does_not_do_is_not_there(release: str) -> None:
     memory = parse(text(release, "memory-none")).memory
     assert memory is not None
     assert memory.operations == 16384
     assert memory.mib is None
     assert parse(text(release, "p0")).percentile_s is None
-    assert parse(text(release, "oltp")).sql.transactions == 100
+    assert known(parse(text(release, "oltp")).sql).transactions == 100
 
 
 @pytest.mark.parametrize("release", DEBIAN)
@@ -87,14 +90,14 @@ def test_what_a_test_does_not_do_is_not_there(release) -> None:
         ),
     ],
 )
-def test_what_sysbench_failed_with_is_the_reason(release, name: str, reason: str) -> None:
+def test_what_sysbench_failed_with_is_the_reason(release: str, name: str, reason: str) -> None:
     with pytest.raises(WorkloadError) as error:
         parse(text(release, name))
     assert error.value.message == reason
 
 
 @pytest.mark.parametrize("path", OUTPUTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_no_line_can_be_missing_doubled_or_another(path) -> None:
+def test_no_line_can_be_missing_doubled_or_another(path: Path) -> None:
     lines = path.read_text().splitlines()
     start = next(at for at, line in enumerate(lines) if line == "Threads started!")
     for at in range(start, len(lines)):
