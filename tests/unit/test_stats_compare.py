@@ -28,6 +28,7 @@ from guestmark.stats import (
     summarise,
 )
 from guestmark.stats.compare import stretched
+from tests.framework.known import known
 
 
 def noisy(seed: int, n: int = 12, level: float = 1.0, spread: float = 0.01) -> np.ndarray:
