@@ -161,7 +161,7 @@ def test_measured_runs_that_are_still_cold_are_warned_of() -> None:
             trials.append(replace(trial, measurements=(replace(measurement, iterations=(first, *others)),)))
         plan = replace(run.plan, policy=replace(run.plan.policy, warmup=warmup))
         found = analyse(plan, trials).workloads[0].findings
-        return [(finding.name, finding.message) for finding in found]
+        return [(finding.name, finding.message) for finding in found if finding.name == "warm-up"]
 
     assert findings(1.0, 1) == []
     ((name, message),) = findings(1.25, 1)
@@ -248,7 +248,8 @@ def test_what_a_cell_leaves_behind_stretches_the_interval_of_a_large_ratio() -> 
         longer = replace(measurement, value=times * measurement.value, iterations=values)
         trials.append(replace(trial, measurements=(longer,)))
     (workload,) = analyse(run.plan, trials).workloads
-    assert [(finding.name, finding.cells) for finding in workload.findings] == [("carry-over", ())]
+    assert ("carry-over", ()) in [(finding.name, finding.cells) for finding in workload.findings]
+    assert not any(finding.cells for finding in workload.findings)
     uml = next(result for result in workload.cells if result.cell.id == "uml")
     found = uml.comparison["wall_s"]
     assert found.verdict is Verdict.SLOWER

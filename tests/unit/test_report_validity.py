@@ -70,7 +70,7 @@ def test_the_document_says_why_and_what_to_do() -> None:
 
 def test_raw_figures_hold_the_verdict_and_what_takes_it_back() -> None:
     run = half_speed()
-    assert columns(run)[-2:] == ["verdict", "doubts"]
+    assert {"verdict", "doubts"} <= set(columns(run))
     rows = list(csv.DictReader(io.StringIO(render(run, Format.CSV).decode())))
     found = {row["cell"]: (row["verdict"], row["doubts"]) for row in rows if row["metric"] == "wall_s"}
     assert found["host"] == ("", "")
