@@ -1,5 +1,6 @@
 """What more time would buy: foretold from runs that stopped, held against runs that went on."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,19 @@ def test_the_report_says_it_with_a_command():
     assert "4 more blocks (about 2 min" in text_of(paragraph.text)
     assert command.command == "guestmark resume 20261121-213000-k3f --blocks 8"
     assert nodes(analysis, replace(run, state=RunState.INTERRUPTED)) == []  # there it goes on anyway
+
+
+def test_what_is_hardly_known_is_told_by_the_factor():
+    def times(trial, factor):
+        scaled = [replace(each, value=factor * each.value) for each in trial.measurements]
+        return replace(trial, measurements=tuple(scaled))
+
+    run = host_uml_tcg(blocks=4)
+    odd = {("uml", 1): 2.5, ("uml", 2): 0.4}
+    trials = [times(trial, odd.get((trial.cell_id, trial.block), 1.0)) for trial in run.trials]
+    run = replace(run, trials=tuple(trials))
+    text = text_of(nodes(analyse(run.plan, run.trials), run)[0].text)
+    assert re.match(r"uml: a factor of \d\.\d, tcg: ±2\.0 % now; 4 more blocks", text)
 
 
 def test_many_cells_are_told_by_the_least_known():

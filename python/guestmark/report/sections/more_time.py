@@ -1,5 +1,7 @@
 """What more time would buy, and the command that spends it."""
 
+import math
+
 from guestmark.core.model import RunState
 from guestmark.core.units import format_duration
 from guestmark.ledger.model import StoredRun
@@ -9,6 +11,7 @@ from guestmark.page.text import line
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.stopping import more_time
 
+_WIDE = 0.3  # of the log: from here on, per cent up and down are no longer the same
 _NAMED = 4  # cells named one by one; of more, the one that is known worst speaks for all
 
 
@@ -20,8 +23,8 @@ def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     cells = found.cells
     if len(cells) > _NAMED:
         cells = (max(cells, key=lambda cell: cell.half_width),)
-    now = ", ".join(f"{cell.cell}: ±{figures.percent(cell.half_width)}" for cell in cells)
-    then = ", ".join(f"±{figures.percent(cell.then)}" for cell in cells)
+    now = ", ".join(f"{cell.cell}: {_known_to(cell.half_width)}" for cell in cells)
+    then = ", ".join(_known_to(cell.then) for cell in cells)
     others = f" (the least known of {len(found.cells)})" if len(found.cells) > len(cells) else ""
     blocks = f"{found.blocks} more block{'s' if found.blocks != 1 else ''}"
     return [
@@ -32,6 +35,13 @@ def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
         ),
         Command("For that", command(run, analysis.blocks + found.blocks)),
     ]
+
+
+def _known_to(half_width: float) -> str:
+    """How well a ratio is known: in per cent, where that is wide by the factor on either side."""
+    if half_width < _WIDE:
+        return f"±{figures.percent(half_width)}"
+    return f"a factor of {figures.number(math.exp(half_width), 1)}"
 
 
 def command(run: StoredRun, blocks: int) -> str:
