@@ -287,7 +287,7 @@ def test_other_programs_are_severe_for_ratios_that_they_may_have_made() -> None:
     finding = findings(run)["foreign load"]
     assert finding.severity is Severity.SEVERE
     assert finding.message == (
-        "other programs had 50% of the processors that the machines ran on, so that ratios up to ×2.00 may be due to "
+        "other programs had 50 % of the processors that the machines ran on, so that ratios up to ×2.00 may be due to "
         "it (uml)"
     )
     assert refused(run) == {"uml": "foreign load"}  # ×1.2; tcg's ×8 stands
