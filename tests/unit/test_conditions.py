@@ -463,3 +463,14 @@ def test_facts_that_this_version_does_not_know_are_no_finding() -> None:
     run = sound(old)
     trials = tuple(replace(trial, facts=strange) for trial in run.trials)
     assert findings(replace(run, trials=trials)).keys() == {"placement unknown"}
+
+
+@pytest.mark.parametrize("noise", [{"foreign_s": 0.2}, {"foreign_s": 0.0, "machine_steal_s": 0.08}])
+def test_what_is_not_heavy_refuses_no_ratio_however_small(noise: Mapping[str, float]) -> None:
+    cells = [CELLS[0], (CELLS[1][0], 1.05), CELLS[2]]
+    run = with_noise(sound(cells), *EVERY, **noise, machine_processors=1, elapsed_s=1.0)
+    assert {finding.severity for finding in findings(run).values()} == {Severity.WARNING}
+    assert refused(run) == {}
+    heavier = {name: 2 * value for name, value in noise.items()}
+    run = with_noise(sound(cells), *EVERY, **heavier, machine_processors=1, elapsed_s=1.0)
+    assert refused(run).keys() == {"uml"}
