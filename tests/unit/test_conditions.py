@@ -351,7 +351,8 @@ def test_throttling_of_some_cells_takes_their_verdicts_back() -> None:
     everywhere = with_noise(sound(), *EVERY, throttled=3)
     assert findings(everywhere)["throttling"].severity is Severity.WARNING
     assert refused(everywhere) == {}
-    once = sound(noise={("tcg", 3): {"throttled": 1}})
+    once = sound(noise={("tcg", 3): {"throttled": 1}}, blocks=8)
+    assert refused(once) == {}
     assert findings(once)["throttling"].severity is Severity.WARNING
 
 
@@ -417,7 +418,8 @@ def test_a_run_of_two_systems_has_no_verdict(changed: Mapping[str, Any], said: s
 
 
 def test_an_environment_that_no_trial_was_made_in_does_not_count() -> None:
-    assert findings(resumed(at=100, kernel={"release": "6.1.0-43-amd64"})) == {}
+    for at in (100, -5):  # after the last trial, and before the first
+        assert findings(resumed(at=at, kernel={"release": "6.1.0-43-amd64"})) == {}
 
 
 def test_what_may_matter_is_a_warning() -> None:
