@@ -287,7 +287,7 @@ def test_other_programs_are_severe_for_ratios_that_they_may_have_made() -> None:
     finding = findings(run)["foreign load"]
     assert finding.severity is Severity.SEVERE
     assert finding.message == (
-        "other programs had 50% of the processors that the machines ran on, so that ratios up to ×2.00 may be due to "
+        "other programs had 50 % of the processors that the machines ran on, so that ratios up to ×2.00 may be due to "
         "it (uml)"
     )
     assert refused(run) == {"uml": "foreign load"}  # ×1.2; tcg's ×8 stands
@@ -351,7 +351,8 @@ def test_throttling_of_some_cells_takes_their_verdicts_back() -> None:
     everywhere = with_noise(sound(), *EVERY, throttled=3)
     assert findings(everywhere)["throttling"].severity is Severity.WARNING
     assert refused(everywhere) == {}
-    once = sound(noise={("tcg", 3): {"throttled": 1}})
+    once = sound(noise={("tcg", 3): {"throttled": 1}}, blocks=8)
+    assert refused(once) == {}
     assert findings(once)["throttling"].severity is Severity.WARNING
 
 
@@ -417,7 +418,8 @@ def test_a_run_of_two_systems_has_no_verdict(changed: Mapping[str, Any], said: s
 
 
 def test_an_environment_that_no_trial_was_made_in_does_not_count() -> None:
-    assert findings(resumed(at=100, kernel={"release": "6.1.0-43-amd64"})) == {}
+    for at in (100, -5):  # after the last trial, and before the first
+        assert findings(resumed(at=at, kernel={"release": "6.1.0-43-amd64"})) == {}
 
 
 def test_what_may_matter_is_a_warning() -> None:
@@ -463,3 +465,14 @@ def test_facts_that_this_version_does_not_know_are_no_finding() -> None:
     run = sound(old)
     trials = tuple(replace(trial, facts=strange) for trial in run.trials)
     assert findings(replace(run, trials=trials)).keys() == {"placement unknown"}
+
+
+@pytest.mark.parametrize("noise", [{"foreign_s": 0.2}, {"foreign_s": 0.0, "machine_steal_s": 0.08}])
+def test_what_is_not_heavy_refuses_no_ratio_however_small(noise: Mapping[str, float]) -> None:
+    cells = [CELLS[0], (CELLS[1][0], 1.05), CELLS[2]]
+    run = with_noise(sound(cells), *EVERY, **noise, machine_processors=1, elapsed_s=1.0)
+    assert {finding.severity for finding in findings(run).values()} == {Severity.WARNING}
+    assert refused(run) == {}
+    heavier = {name: 2 * value for name, value in noise.items()}
+    run = with_noise(sound(cells), *EVERY, **heavier, machine_processors=1, elapsed_s=1.0)
+    assert refused(run).keys() == {"uml"}

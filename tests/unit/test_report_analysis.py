@@ -263,6 +263,19 @@ def test_what_a_cell_leaves_behind_stretches_the_interval_of_a_large_ratio() -> 
     assert uml.answers.total.stretch == found.stretch
 
 
+def test_what_was_found_in_the_primary_metric_says_nothing_of_others() -> None:
+    run = run_of_iterations(carry=0.1)
+    generator = np.random.default_rng(7)
+    trials = []
+    for trial in run.trials:
+        value = 2.0 ** (trial.cell_id == "uml") * float(np.exp(generator.normal(0, 0.01)))
+        other = Measurement(run.plan.metrics[2], value, (value,))
+        trials.append(replace(trial, measurements=(*trial.measurements, other)))
+    uml = next(result for result in analyse(run.plan, trials).cells if result.cell.id == "uml")
+    assert uml.comparison["wall_s"].reason == "carry-over"
+    assert uml.comparison["user_s"].verdict is Verdict.SLOWER
+
+
 def test_workloads_are_compared_within_themselves() -> None:
     run = constructed(
         [

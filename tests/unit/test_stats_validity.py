@@ -119,3 +119,8 @@ def test_clocks_that_disagree() -> None:
     assert known(far).effect == pytest.approx(0.1)
     assert "-10.0%" in known(far).message
     assert clock_disagreement([0.0, float("nan")], [1.0, 1.0]) is None
+
+
+def test_clocks_are_not_read_more_finely_than_messages_allow():
+    assert clock_disagreement([0.010, 0.011], [0.0092, 0.0102]) is None
+    assert clock_disagreement([0.010, 0.011], [0.0088, 0.0098]) is not None

@@ -194,8 +194,13 @@ def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> i
 
     stored = ledger.load_run(run_id)
     analysis = past.judged(ledger, stored)
-    past.remember(ledger, stored, analysis)
     show(stored, outputs, analysis)
+    try:
+        past.remember(ledger, stored, analysis)
+    except (
+        LedgerError
+    ) as error:  # the result is shown and stored: later runs are not held against it, no more
+        _say(f"later runs cannot be held against this one: {error.message}", outputs, loud=True)
     return int(_status(stored, state))
 
 

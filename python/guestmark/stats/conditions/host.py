@@ -26,7 +26,7 @@ def foreign_load(compared: Compared) -> Iterator[Finding]:
             "foreign load",
             share,
             HEAVY_LOAD,
-            f"other programs had {share:.0%} of the processors that the machines ran on",
+            f"other programs had {100 * share:.0f} % of the processors that the machines ran on",
             "stop what else runs here, or keep it elsewhere: --set placement=cpus=LIST, taskset, a cpuset",
         )
 
@@ -40,7 +40,7 @@ def steal(compared: Compared) -> Iterator[Finding]:
             "steal",
             share,
             HEAVY_STEAL,
-            f"the host's own host took {share:.0%} of the processors' time (steal)",
+            f"the host's own host took {100 * share:.0f} % of the processors' time (steal)",
             "measure on a machine of your own, or on dedicated processors",
         )
 
