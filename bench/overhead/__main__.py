@@ -1,12 +1,14 @@
 """What `guestmark exec --on host` adds to a command, beside hyperfine without a shell; and guestmark's own footprint.
 
 Run from the checkout: `.venv/bin/python -m bench.overhead [--rounds 10] [--runs 100]`. Both measure the same command
-in turn, in random order; a figure is the median over one contender's runs of one round. The command's own time is
-in both, so the difference is what the harness adds. Aim: no more than `hyperfine -N`.
+in turn, in random order, all of it on one processor (the last, or `--processor`); a figure is the median over one
+contender's runs of one round. The command's own time is in both, so the difference is what the harness adds. Aim: no
+more than `hyperfine -N`.
 """
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import statistics
@@ -73,7 +75,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("command", nargs="*", default=["true"])
+    parser.add_argument("--processor", type=int, default=max(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
+    os.sched_setaffinity(0, {arguments.processor})
     if shutil.which("hyperfine") is None:
         sys.exit("hyperfine is not installed (package hyperfine)")
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch_name:

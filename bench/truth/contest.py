@@ -105,7 +105,8 @@ def guestmark(scenario: Scenario, platform: str, seed: int) -> dict[str, Any]:
 
 def judged(document: Mapping[str, Any]) -> dict[str, Any]:
     """The document's verdict about the typical run, and those about total and slow runs from its raw values."""
-    cells = {"copy" if cell["null_of"] else cell["id"].split()[0]: cell for cell in document["cells"]}
+    cells = {cell["id"].split()[0]: cell for cell in document["cells"]}
+    (cells["copy"],) = document["null_cells"]
     b = cells["b"]
     headline = b["vs_baseline"]["wall_s"]
     raw = {
@@ -114,7 +115,7 @@ def judged(document: Mapping[str, Any]) -> dict[str, Any]:
         if name != "c"
     }
     answers = compare_trials(raw, "a", better=Better.LOWER, margin=0.03, null_pairs=[("copy", "a")])["b"]
-    refused = headline["verdict"] == Verdict.INCONCLUSIVE and headline["reason"] in document["downgraded"]
+    refused = "wall_s" in document["downgraded"]  # a null copy differed: no verdict of the run stands
     said = {"typical": headline["verdict"]}
     for name, answer in (("total", answers.total), ("slow", answers.slow)):
         said[name] = Verdict.INCONCLUSIVE.value if answer is None or refused else answer.verdict.value
@@ -162,4 +163,5 @@ def contest(scenario: Scenario, platform: str, seed: int, seconds: float) -> dic
 
 
 def describe(commands: Sequence[Sequence[str]]) -> list[str]:
-    return [" ".join(command) for command in commands]
+    """The commands as the records show them: without the directory of this checkout."""
+    return [" ".join([Path(command[0]).name, *command[1:]]) for command in commands]

@@ -3,7 +3,9 @@
 import contextlib
 import hashlib
 import os
+import platform
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -71,6 +73,24 @@ def test_processor_time_and_memory_are_the_programs(agent: Agent) -> None:
     assert 200 << 20 < result.max_rss_bytes < 300 << 20
     small = agent.exec(["true"], timeout_s=LIMIT)
     assert small.max_rss_bytes < 16 << 20
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the program is written in x86-64 machine code")
+def test_a_small_programs_memory_is_not_the_agents(agent: Agent, tmp_path: Path) -> None:
+    code = bytes.fromhex("b83c000000 31ff 0f05")  # mov eax, 60; xor edi, edi; syscall: exit(0)
+    base, head = 0x400000, 64 + 56
+    size = head + len(code)
+    elf = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 2, 62, 1, base + head, 64, 0, 0, 64, 56, 1, 0, 0, 0
+    )
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 0x1000)
+    program = tmp_path / "exit"
+    program.write_bytes(elf + segment + code)
+    program.chmod(0o755)
+    for _ in range(3):
+        result = agent.exec([str(program)], timeout_s=LIMIT)
+        assert result.ok
+        assert result.max_rss_bytes < 1 << 20
 
 
 def test_output_kept_by_the_agent_does_not_count_as_the_next_programs_memory(agent: Agent) -> None:

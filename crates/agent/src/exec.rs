@@ -68,8 +68,6 @@ impl Job {
                 .map_err(|error| os_failure("cannot set up pipes", &error))?;
         }
         let ooms_before = vmstat.and_then(oom_kills);
-        // What an earlier call's output took must not show up as the resident set that this program starts from.
-        let _ = std::fs::write("/proc/self/clear_refs", "5");
         let (pid, started_ns) = command
             .spawn()
             .map_err(|(step, error)| spawn_failure(step, &error, &shown, exec))?;

@@ -260,3 +260,26 @@ pub fn release_freed_memory_eagerly() {
     // SAFETY: sets a tunable of the allocator.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) };
 }
+
+extern "C" {
+    /// Where the linker put the program.
+    static __executable_start: u8;
+    /// Where its instructions end.
+    static etext: u8;
+}
+
+/// Gives back the memory that holds the agent's own instructions and constants, except for the places in `needed`; what
+/// is used again comes back from the page cache. A program that is started takes over the largest resident set that its
+/// process has had, ours until it executes its file: with our code counted it would be larger than that of a small
+/// program itself.
+pub fn leave_program_text(needed: &[*const u8]) {
+    let page = rustix::param::page_size();
+    let (begin, end) = (&raw const __executable_start, &raw const etext);
+    let length = (end as usize - begin as usize) / page * page;
+    // SAFETY: the range is mapped from the program's file and never written to, so that its content comes back.
+    unsafe { libc::madvise(begin.cast_mut().cast(), length, libc::MADV_DONTNEED) };
+    for place in needed {
+        // SAFETY: callers pass addresses of functions.
+        unsafe { place.read_volatile() };
+    }
+}
