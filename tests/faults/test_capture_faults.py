@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import pytest
 
@@ -251,7 +251,7 @@ status = subprocess.call(sys.argv[1:])
 print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)"""
 
 
-def peak_kb(feed: Callable[[BinaryIO], None], *arguments: str) -> tuple[int, dict[str, Any]]:
+def peak_kb(feed: Callable[[IO[bytes]], None], *arguments: str) -> tuple[int, dict[str, Any]]:
     """Run the program on what `feed` writes; its largest resident size in kB and the document."""
     command = [sys.executable, "-S", "-c", PEAK, str(capture_binary()), *arguments, "-"]
     pipe = subprocess.PIPE
@@ -270,7 +270,7 @@ def peak_kb(feed: Callable[[BinaryIO], None], *arguments: str) -> tuple[int, dic
     return peak, json.loads(answer[0])
 
 
-def short_connections(out: BinaryIO, count: int, payload: int) -> None:
+def short_connections(out: IO[bytes], count: int, payload: int) -> None:
     """`count` whole connections one after the other, each with `payload` bytes of answer in packets of 1400."""
     import numpy as np
 
@@ -328,7 +328,7 @@ def test_a_flood_of_open_connections_stays_within_the_limit() -> None:
     """Two million SYNs from different addresses: the idle ones are put away, with a mark."""
     import numpy as np
 
-    def flood(out: BinaryIO) -> None:
+    def flood(out: IO[bytes]) -> None:
         record = cf.pcap(cf.frames([(0, cf.tcp(cf.CLIENT, cf.SERVER, cf.SYN, 0))]))[24:]
         out.write(cf.pcap([]))
         for first in range(0, 2_000_000, 10_000):

@@ -1,6 +1,6 @@
 """A constructed run of every kind of workload that adds something of its own to a report, and of what can go wrong."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -197,7 +197,7 @@ def null() -> StoredRun:
     )
 
 
-RUNS = {
+RUNS: Mapping[str, Callable[[], StoredRun]] = {
     "plain": plain,
     "sweep": memory_sweep,
     "matrix": matrix,

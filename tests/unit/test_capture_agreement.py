@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.capture.binary import analyse_file
-from guestmark.capture.model import Connection, Trace
+from guestmark.capture.model import Connection, Side, Trace
 from tests.framework import IMPORTABLE
 from tests.framework import traffic as ct
 
@@ -53,7 +53,7 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def sides(one: Connection, first: tuple[str, int]) -> tuple[Endpoint, Endpoint]:
+def sides(one: Connection, first: tuple[str, int]) -> tuple[Side, Side]:
     client = (one.client.address, one.client.port) == first
     return (one.client, one.server) if client else (one.server, one.client)
 
