@@ -69,7 +69,7 @@ class OltpWorkload:
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """See `KnowsLimits`: the server is not installed."""
+        """Says that the server is not installed."""
         try:
             KINDS[cell.workload.params["server"]]()
         except PlatformUnusableError as error:
