@@ -30,7 +30,10 @@ def look(*arguments: str, stdin: bytes | None = None) -> tuple[int, dict[str, An
 
 
 def packets(trace: dict[str, Any]) -> int:
-    return sum(one["client"]["packets"] + one["server"]["packets"] for one in trace["connections"])
+    return sum(
+        connection["client"]["packets"] + connection["server"]["packets"]
+        for connection in trace["connections"]
+    )
 
 
 def test_a_file_cut_anywhere_keeps_what_is_before(tmp_path: Path) -> None:

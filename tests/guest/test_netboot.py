@@ -35,7 +35,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def values_of(measurements: Iterable[Measurement]) -> dict[str, float]:
-    return {one.metric.name: one.value for one in measurements}
+    return {measurement.metric.name: measurement.value for measurement in measurements}
 
 
 def check_values(values: Mapping[str, float], size: int) -> None:
@@ -87,11 +87,11 @@ def _agree(capture: Path) -> None:
         for port, *counts in zip(ports, *(_both(part, name) for name in _COUNTED), strict=True):
             theirs.setdefault(frozenset(map(int, ports)), {})[int(port)] = tuple(counts)
     trace = analyse_file(capture)
-    whole = [one for one in trace.connections if one.captured == "whole"]
+    whole = [connection for connection in trace.connections if connection.captured == "whole"]
     assert len(whole) == len(theirs) >= 4
-    for one in whole:
-        sides = theirs[frozenset((one.client.port, one.server.port))]
-        for side in (one.client, one.server):
+    for connection in whole:
+        sides = theirs[frozenset((connection.client.port, connection.server.port))]
+        for side in (connection.client, connection.server):
             packets, unique, repeated = sides[side.port]
             assert side.packets == packets
             assert side.unique_bytes == unique

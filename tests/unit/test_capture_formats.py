@@ -124,9 +124,9 @@ def test_pcapng_sections_and_interfaces(tmp_path: Path) -> None:
         ticks = (ns, ns // 1000)[at % 2]
         second += cf.enhanced(cf.Packet(ns, cf.link(kind, packet)), ticks, at % 2, ">")
     trace = look(tmp_path, first + cf.block(0xBAD, b"ignored?") + second)
-    for one in trace.connections:
-        check(one)
-    assert [one.client.address for one in trace.connections] == ["10.0.6.2", "2001:db8::2"]
+    for connection in trace.connections:
+        check(connection)
+    assert [connection.client.address for connection in trace.connections] == ["10.0.6.2", "2001:db8::2"]
     assert trace.counters["clock_backwards"] == 0
 
 
@@ -322,4 +322,4 @@ def test_filters(tmp_path: Path, text: str, ports: set[int]) -> None:
     path = tmp_path / "trace"
     path.write_bytes(cf.pcap(cf.frames(sorted(steps))))
     trace = analyse_file(path, filter_by=text)
-    assert {one.client.port for one in trace.connections} == ports
+    assert {connection.client.port for connection in trace.connections} == ports

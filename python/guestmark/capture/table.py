@@ -157,7 +157,11 @@ def _remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
         (connection, [r for r in _remarks(connection) if not r.startswith("handshake")])
         for connection in trace.connections
     )
-    return [Text(f"{_ends(one)}: {', '.join(remarks)}", style="dim") for one, remarks in told if remarks]
+    return [
+        Text(f"{_ends(connection)}: {', '.join(remarks)}", style="dim")
+        for connection, remarks in told
+        if remarks
+    ]
 
 
 def _slower(client: Response, server: Response) -> Response | None:
