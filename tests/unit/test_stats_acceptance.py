@@ -124,14 +124,14 @@ def test_why_significance_never_stops_a_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"slower": 0, "cells": 10}, {"slower": 2, "cells": 10}, {"slower": 0, "cells": 2, "metrics": 5}],
+    ("slower", "cells", "metrics"),
+    [(0, 10, 1), (2, 10, 1), (0, 2, 5)],
 )
-def test_false_discoveries_among_cells_and_metrics(options: dict[str, int]) -> None:
-    family = many_cells(12, 500, 13, effect=0.05, **options)
+def test_false_discoveries_among_cells_and_metrics(slower: int, cells: int, metrics: int) -> None:
+    family = many_cells(12, 500, 13, effect=0.05, slower=slower, cells=cells, metrics=metrics)
     assert family.fdr <= 0.05 + scatter(500, 0.05) / 2
     assert family.uncorrected_any_false > 2 * family.any_false
-    if options["slower"]:
+    if slower:
         assert family.power > 0.9
 
 
