@@ -45,7 +45,7 @@ def test_parts_of_a_nested_name() -> None:
         ("uml@x86_64", "write uml"),
         ("host/kvm", "write kvm alone"),
         ("uml/kvm", "nest in kvm or tcg"),
-        ("kvm/host", "outermost first"),
+        ("kvm/host", "name both: kvm,host"),
         ("kvm/ssh:x", "outermost first"),
         ("ssh:", "ssh:user@example.org"),
         ("ssh:-oProxyCommand=x", "ssh:user@example.org"),

@@ -122,7 +122,9 @@ def parse_platform(text: str) -> PlatformSpec:
         if position > 0 and not kind.guest:
             raise UsageError(
                 f"platform {stripped!r}: {layer.kind} cannot be nested inside {layers[position - 1].kind}",
-                hint="nesting is written outermost first, e.g. tcg/kvm",
+                hint="nesting is written outermost first, e.g. tcg/kvm"
+                if kind.remote
+                else f"to compare them, name both: {stripped.replace('/', ',')}",
             )
         if position < len(layers) - 1 and not kind.holds_guests:
             raise UsageError(
