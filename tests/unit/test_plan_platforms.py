@@ -46,6 +46,7 @@ def test_parts_of_a_nested_name() -> None:
         ("host/kvm", "write kvm alone"),
         ("uml/kvm", "nest in kvm or tcg"),
         ("kvm/host", "name both: kvm,host"),
+        ("uml/host", "name both: uml,host"),
         ("kvm/ssh:x", "outermost first"),
         ("ssh:", "ssh:user@example.org"),
         ("ssh:-oProxyCommand=x", "ssh:user@example.org"),
