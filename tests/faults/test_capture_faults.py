@@ -188,11 +188,11 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
 def test_sequence_numbers_wrap() -> None:
     steps = cf.conversation(isn=2**32 - 50)
     status, document, _ = look("-", stdin=cf.pcap(cf.frames(steps)))
-    (one,) = document["files"][0]["connections"]
+    (connection,) = document["files"][0]["connections"]
     assert status == 0
-    assert one["marks"] == ["wrapped"]
-    assert (one["client"]["unique_bytes"], one["server"]["unique_bytes"]) == (100, 2000)
-    assert one["client"]["retransmitted_bytes"] == one["server"]["missing_bytes"] == 0
+    assert connection["marks"] == ["wrapped"]
+    assert (connection["client"]["unique_bytes"], connection["server"]["unique_bytes"]) == (100, 2000)
+    assert connection["client"]["retransmitted_bytes"] == connection["server"]["missing_bytes"] == 0
 
 
 def test_more_than_four_gigabytes_in_one_connection() -> None:
@@ -209,10 +209,10 @@ def test_more_than_four_gigabytes_in_one_connection() -> None:
         template[16 + 38 : 16 + 42] = struct.pack(">I", (78 + number * size) % 2**32)
         out += template * (2 if number % 10 == 0 else 1)
     _, document, _ = look("-", stdin=bytes(out))
-    (one,) = document["files"][0]["connections"]
-    assert one["client"]["unique_bytes"] == count * size > 2 * 2**32
-    assert one["client"]["retransmitted_bytes"] == count // 10 * size
-    assert "wrapped" in one["marks"]
+    (connection,) = document["files"][0]["connections"]
+    assert connection["client"]["unique_bytes"] == count * size > 2 * 2**32
+    assert connection["client"]["retransmitted_bytes"] == count // 10 * size
+    assert "wrapped" in connection["marks"]
 
 
 def test_ports_used_again_are_told_apart() -> None:
@@ -240,11 +240,11 @@ def test_what_limits_truth_is_said() -> None:
     assert {"offload", "clock_backwards", "fragments", "cut_headers", "missing_bytes", "one_sided"} <= {
         limit["kind"] for limit in trace["limits"]
     }
-    one, other = trace["connections"]
-    assert one["client"]["zero_windows"] == 1
-    assert one["server"]["missing_bytes"] == 30_001 - 22_001
-    assert one["server"]["oversized"] == 1
-    assert other["client"]["resets"] + other["server"]["resets"] == 1
+    first, second = trace["connections"]
+    assert first["client"]["zero_windows"] == 1
+    assert first["server"]["missing_bytes"] == 30_001 - 22_001
+    assert first["server"]["oversized"] == 1
+    assert second["client"]["resets"] + second["server"]["resets"] == 1
     assert trace["counters"]["clock_backwards_ns"] == 5_010_000
 
 

@@ -53,9 +53,9 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def sides(one: Connection, first: tuple[str, int]) -> tuple[Side, Side]:
-    client = (one.client.address, one.client.port) == first
-    return (one.client, one.server) if client else (one.server, one.client)
+def sides(connection: Connection, first: tuple[str, int]) -> tuple[Side, Side]:
+    client = (connection.client.address, connection.client.port) == first
+    return (connection.client, connection.server) if client else (connection.server, connection.client)
 
 
 def in_order(trace: Trace) -> list[Connection]:
@@ -140,18 +140,18 @@ def test_says_who_is_slow(tmp_path: Path) -> None:
         ct.talk(listener.getsockname(), 20, 100, 0.02)
         stop()
     # Other tests talk over loopback at the same time.
-    (one,) = [
+    (connection,) = [
         connection
         for connection in in_order(analyse_file(path))
         if port in (connection.client.port, connection.server.port)
     ]
-    assert one.client.response.share
-    assert one.server.response.share
-    assert one.unknown_share is not None
-    assert one.client.response.share > 3 * one.server.response.share
-    total = one.client.response.share + one.server.response.share + one.unknown_share
+    assert connection.client.response.share
+    assert connection.server.response.share
+    assert connection.unknown_share is not None
+    assert connection.client.response.share > 3 * connection.server.response.share
+    total = connection.client.response.share + connection.server.response.share + connection.unknown_share
     assert total == pytest.approx(1, abs=1e-9)
-    assert one.client.response.p50_s == pytest.approx(0.02, rel=0.25)
+    assert connection.client.response.p50_s == pytest.approx(0.02, rel=0.25)
 
 
 def test_a_short_snapshot_length_loses_no_figure(tmp_path: Path) -> None:
