@@ -1,7 +1,10 @@
 """How Sphinx builds the documentation; `tools/site` runs it."""
 
+import re
 import sys
 from pathlib import Path
+
+from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "python")]
@@ -35,3 +38,15 @@ html_theme_options = {
     "top_of_page_buttons": [],
     "footer_icons": [],
 }
+
+_AT_THE_ROOT = re.compile(r"\]\(\.\./\.\./([A-Z]+\.md)")
+
+
+def _to_the_site(app: Sphinx, page: str, source: list[str]) -> None:
+    """Links to the files of the checkout's root lead to the pages that include them."""
+    source[0] = _AT_THE_ROOT.sub(r"](../project/\1", source[0])
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _to_the_site)

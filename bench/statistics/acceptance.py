@@ -7,7 +7,7 @@ matters what ran before a trial.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -253,14 +253,16 @@ def candidates(scenario: Scenario, blocks: int, sims: int, seed: int) -> dict[st
     return result
 
 
-def _differences(values: Array, reduce) -> Array:
+def _differences(values: Array, reduce: Callable[..., Array]) -> Array:
     logs = np.log(reduce(values, axis=3))
-    return logs[:, :, OWN] - logs[:, :, 0]
+    differences: Array = logs[:, :, OWN] - logs[:, :, 0]
+    return differences
 
 
 def _geometric_mean(values: Array, axis: int) -> Array:
     """With equal counts the two-level model's estimate is the mean over trials of the mean log, its test a t test."""
-    return np.exp(np.log(values).mean(axis=axis))
+    estimates: Array = np.exp(np.log(values).mean(axis=axis))
+    return estimates
 
 
 def _pseudo_median(d: Array) -> float:
@@ -321,7 +323,11 @@ def many_cells(
         share += wrong / max(1, wrong + right)
         any_false += wrong > 0
         found += right
-        raw += any(c.p < 0.05 for table in compared.values() for c in list(table.values())[slower:])
+        raw += any(
+            c.p is not None and c.p < 0.05
+            for table in compared.values()
+            for c in list(table.values())[slower:]
+        )
     differing = sims * metrics * slower
     return Family(share / sims, any_false / sims, found / differing if differing else 0.0, raw / sims)
 

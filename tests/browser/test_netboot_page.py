@@ -47,14 +47,14 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_each_cell_has_a_client_and_a_server(laid_out: dict[str, Any]) -> None:
     assert laid_out["resources"] == 0
     assert "Response latency of each endpoint" in laid_out["text"]
-    drawing = next(one for one in laid_out["drawings"] if one["id"] == "distributions")
+    drawing = next(drawing for drawing in laid_out["drawings"] if drawing["id"] == "distributions")
     roles = [thing[6] for thing in drawing["things"] if thing[0] == "text"]
     cells = {trial.cell_id for trial in memory_sweep().trials if "#" not in trial.cell_id}
     assert roles.count("client") == roles.count("server") == len(cells) >= 2
 
 
 def test_everything_is_inside(laid_out: dict[str, Any]) -> None:
-    named = {one["id"]: one for one in laid_out["drawings"] if one["id"]}
+    named = {drawing["id"]: drawing for drawing in laid_out["drawings"] if drawing["id"]}
     assert {"distributions", "sequence-server"} <= set(named)
     for drawing in named.values():
         for tag, *margins, _, _ in drawing["things"]:

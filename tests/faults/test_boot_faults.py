@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def only_trial(result: Result) -> Any:
 
 @pytest.mark.parametrize("filtered", [[], ["--kill"]], ids=["refused", "killed"])
 def test_uml_without_ptrace_says_what_the_host_forbids(guestmark: CommandLine, filtered: list[str]) -> None:
-    command = [
+    command: list[str | Path] = [
         sys.executable,
         HELPER,
         *filtered,

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import pytest
 
@@ -30,7 +30,10 @@ def look(*arguments: str, stdin: bytes | None = None) -> tuple[int, dict[str, An
 
 
 def packets(trace: dict[str, Any]) -> int:
-    return sum(one["client"]["packets"] + one["server"]["packets"] for one in trace["connections"])
+    return sum(
+        connection["client"]["packets"] + connection["server"]["packets"]
+        for connection in trace["connections"]
+    )
 
 
 def test_a_file_cut_anywhere_keeps_what_is_before(tmp_path: Path) -> None:
@@ -185,11 +188,11 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
 def test_sequence_numbers_wrap() -> None:
     steps = cf.conversation(isn=2**32 - 50)
     status, document, _ = look("-", stdin=cf.pcap(cf.frames(steps)))
-    (one,) = document["files"][0]["connections"]
+    (connection,) = document["files"][0]["connections"]
     assert status == 0
-    assert one["marks"] == ["wrapped"]
-    assert (one["client"]["unique_bytes"], one["server"]["unique_bytes"]) == (100, 2000)
-    assert one["client"]["retransmitted_bytes"] == one["server"]["missing_bytes"] == 0
+    assert connection["marks"] == ["wrapped"]
+    assert (connection["client"]["unique_bytes"], connection["server"]["unique_bytes"]) == (100, 2000)
+    assert connection["client"]["retransmitted_bytes"] == connection["server"]["missing_bytes"] == 0
 
 
 def test_more_than_four_gigabytes_in_one_connection() -> None:
@@ -206,10 +209,10 @@ def test_more_than_four_gigabytes_in_one_connection() -> None:
         template[16 + 38 : 16 + 42] = struct.pack(">I", (78 + number * size) % 2**32)
         out += template * (2 if number % 10 == 0 else 1)
     _, document, _ = look("-", stdin=bytes(out))
-    (one,) = document["files"][0]["connections"]
-    assert one["client"]["unique_bytes"] == count * size > 2 * 2**32
-    assert one["client"]["retransmitted_bytes"] == count // 10 * size
-    assert "wrapped" in one["marks"]
+    (connection,) = document["files"][0]["connections"]
+    assert connection["client"]["unique_bytes"] == count * size > 2 * 2**32
+    assert connection["client"]["retransmitted_bytes"] == count // 10 * size
+    assert "wrapped" in connection["marks"]
 
 
 def test_ports_used_again_are_told_apart() -> None:
@@ -237,11 +240,11 @@ def test_what_limits_truth_is_said() -> None:
     assert {"offload", "clock_backwards", "fragments", "cut_headers", "missing_bytes", "one_sided"} <= {
         limit["kind"] for limit in trace["limits"]
     }
-    one, other = trace["connections"]
-    assert one["client"]["zero_windows"] == 1
-    assert one["server"]["missing_bytes"] == 30_001 - 22_001
-    assert one["server"]["oversized"] == 1
-    assert other["client"]["resets"] + other["server"]["resets"] == 1
+    first, second = trace["connections"]
+    assert first["client"]["zero_windows"] == 1
+    assert first["server"]["missing_bytes"] == 30_001 - 22_001
+    assert first["server"]["oversized"] == 1
+    assert second["client"]["resets"] + second["server"]["resets"] == 1
     assert trace["counters"]["clock_backwards_ns"] == 5_010_000
 
 
@@ -251,7 +254,7 @@ status = subprocess.call(sys.argv[1:])
 print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)"""
 
 
-def peak_kb(feed: Callable[[BinaryIO], None], *arguments: str) -> tuple[int, dict[str, Any]]:
+def peak_kb(feed: Callable[[IO[bytes]], None], *arguments: str) -> tuple[int, dict[str, Any]]:
     """Run the program on what `feed` writes; its largest resident size in kB and the document."""
     command = [sys.executable, "-S", "-c", PEAK, str(capture_binary()), *arguments, "-"]
     pipe = subprocess.PIPE
@@ -270,7 +273,7 @@ def peak_kb(feed: Callable[[BinaryIO], None], *arguments: str) -> tuple[int, dic
     return peak, json.loads(answer[0])
 
 
-def short_connections(out: BinaryIO, count: int, payload: int) -> None:
+def short_connections(out: IO[bytes], count: int, payload: int) -> None:
     """`count` whole connections one after the other, each with `payload` bytes of answer in packets of 1400."""
     import numpy as np
 
@@ -328,7 +331,7 @@ def test_a_flood_of_open_connections_stays_within_the_limit() -> None:
     """Two million SYNs from different addresses: the idle ones are put away, with a mark."""
     import numpy as np
 
-    def flood(out: BinaryIO) -> None:
+    def flood(out: IO[bytes]) -> None:
         record = cf.pcap(cf.frames([(0, cf.tcp(cf.CLIENT, cf.SERVER, cf.SYN, 0))]))[24:]
         out.write(cf.pcap([]))
         for first in range(0, 2_000_000, 10_000):

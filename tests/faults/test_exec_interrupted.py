@@ -79,12 +79,12 @@ def shape(value: object) -> object:
     """The structure of a document without its figures: keys, lengths of lists, types."""
     if isinstance(value, dict):
         return {
-            key: shape(one)
-            for key, one in value.items()
+            key: shape(part)
+            for key, part in value.items()
             if key not in {"noise", "environment", "environments_resumed"}
         }
     if isinstance(value, list):
-        return [shape(one) for one in value]
+        return [shape(part) for part in value]
     return (
         "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
     )

@@ -97,7 +97,7 @@ def test_a_session_in_the_real_guestfish() -> None:
     workload = create(Plan("api", (cell,), Policy(trial_limit_s=200.0), ()), cell)
     with start_machine(workload, registry.get("tcg"), cell) as machine:
         workload.prepare(machine)
-        values = {one.metric.name: one.value for one in workload.run(machine)}
+        values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
         calls = guestfs_session.number_of_calls(1)
         assert workload.facts.facts().kept["calls"] == calls
         assert values["rate"] == pytest.approx(calls / values["wall_s"])

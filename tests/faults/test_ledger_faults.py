@@ -78,8 +78,10 @@ def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_stored(file:
                 pass
         stored = len(run.trials)
         assert survived + told <= stored <= survived + told + 1
-        assert [one.block for one in run.trials] == list(range(stored))
-        assert all(one.measurements == trial(one.block).measurements for one in run.trials)
+        assert [stored_trial.block for stored_trial in run.trials] == list(range(stored))
+        assert all(
+            stored_trial.measurements == trial(stored_trial.block).measurements for stored_trial in run.trials
+        )
         assert run.state is RunState.KILLED
         survived = stored
     with closing(sqlite3.connect(file)) as link:
@@ -114,7 +116,7 @@ def test_many_processes_may_make_and_fill_the_same_ledger_at_once(file: Path) ->
     children = [forked(work) for _ in range(6)]
     assert [ended(child) for child in children] == [0] * 6
     with open_ledger(file) as ledger:
-        assert [one.trials for one in ledger.runs()] == [20] * 6
+        assert [run.trials for run in ledger.runs()] == [20] * 6
 
 
 def test_nobody_takes_a_ledger_that_is_just_being_made_for_something_else() -> None:
@@ -196,7 +198,7 @@ def test_a_file_size_limit(file: Path) -> None:
     assert "ulimit" in hint or "space" in hint
     with open_ledger(file) as ledger:
         run = ledger.load_run(run_id)
-        assert [one.block for one in run.trials] == list(range(int(block)))
+        assert [trial.block for trial in run.trials] == list(range(int(block)))
         assert int(block) > 1
         ledger.append(run_id, trial(int(block), INCOMPRESSIBLE))  # and it goes on
 
@@ -310,7 +312,7 @@ def test_a_file_that_is_not_a_database_is_left_alone(file: Path) -> None:
     with pytest.raises(LedgerError, match="not an SQLite database"):
         open_ledger(file)
     assert digest(file) == before
-    assert [one.name for one in file.parent.iterdir()] == [file.name]
+    assert [entry.name for entry in file.parent.iterdir()] == [file.name]
 
 
 def test_another_programs_database_is_left_alone(file: Path) -> None:
@@ -419,7 +421,7 @@ def test_a_damaged_run_does_not_hide_the_others(file: Path) -> None:
         link.execute("UPDATE trials SET console = x'00'")
         link.commit()
     with open_ledger(file) as ledger:
-        assert [one.label for one in ledger.runs()] == ["(the plan is damaged)", "true"]
+        assert [run.label for run in ledger.runs()] == ["(the plan is damaged)", "true"]
         with pytest.raises(LedgerError, match=f"the plan of run {bad}"):
             ledger.load_run(bad)
         assert ledger.load_run(good).plan == PLAN

@@ -183,10 +183,10 @@ def killing(machine: NetbootMachine, pid: int) -> threading.Thread:
 
 
 def test_the_server_dies_in_the_middle() -> None:
-    with prepared(size="96M") as (one, machine):
-        killer = killing(machine, known(one._server).pid)
+    with prepared(size="96M") as (booting, machine):
+        killer = killing(machine, known(booting._server).pid)
         with pytest.raises(WorkloadError, match="HTTP server died of signal 9"):
-            one.run(machine)
+            booting.run(machine)
         killer.join()
         pid = machine.vmm_pid
     assert gone(known(pid))
@@ -194,20 +194,20 @@ def test_the_server_dies_in_the_middle() -> None:
 
 @pytest.mark.long
 def test_qemu_dies_in_the_middle() -> None:
-    with prepared(size="96M") as (one, machine):
+    with prepared(size="96M") as (booting, machine):
         killer = killing(machine, known(machine.vmm_pid))
         with pytest.raises(MachineError, match="QEMU"):
-            one.run(machine)
+            booting.run(machine)
         killer.join()
 
 
 @pytest.mark.long
 def test_the_downloads_take_too_long() -> None:
     with (
-        prepared(size="96M", limit_s=0.5, console="vga") as (one, machine),
+        prepared(size="96M", limit_s=0.5, console="vga") as (booting, machine),
         pytest.raises(MachineError, match="took longer than") as caught,
     ):
-        one.run(machine)
+        booting.run(machine)
     assert "iPXE" in caught.value.console
 
 
@@ -216,18 +216,18 @@ def test_a_capture_that_grows_too_large(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(workloads, "_OVERHEAD", 0.1)
     monkeypatch.setattr(workloads, "_SLACK_BYTES", 0)
     with (
-        prepared(size="64M") as (one, machine),
+        prepared(size="64M") as (booting, machine),
         pytest.raises(MachineError, match="grown past its limit of 7 MB for 67 MB"),
     ):
-        one.run(machine)
+        booting.run(machine)
 
 
 def test_no_room_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     free = shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
-    one = workload()
-    with one.machine(registry.get("tcg")) as machine, pytest.raises(WorkloadError, match="may need"):
-        one.prepare(machine)
+    booting = workload()
+    with booting.machine(registry.get("tcg")) as machine, pytest.raises(WorkloadError, match="may need"):
+        booting.prepare(machine)
 
 
 def test_neither_tap_nor_namespaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ def test_a_tap_that_the_kernel_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 CONTROLLER = """
 import time
 from tests.framework.netboot import prepared
-with prepared() as (one, machine):
-    print(machine.vmm_pid, one._server.pid, machine.scratch, flush=True)
+with prepared() as (booting, machine):
+    print(machine.vmm_pid, booting._server.pid, machine.scratch, flush=True)
     time.sleep(120)
 """
 

@@ -43,7 +43,7 @@ def test_transactions_are_measured_and_the_server_ends_cleanly(server: str) -> N
         process = servers_of(machine)[0]
         status = Path(f"/proc/{process}/status").read_text()
         assert f"\nUid:\t{Account.of(os.getuid(), os.getgid()).uid}\t" in status
-        values = {one.metric.name: one.value for one in workload.run(machine)}
+        values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
         workload.cleanup(machine)
         assert not processes_at(machine)
     assert values["transactions_per_s"] > 1

@@ -72,7 +72,7 @@ def test_a_plan_runs_and_compares_across_workloads(guestmark: CommandLine, plan:
     compared = cells["long host"]["vs_baseline"]["wall_s"]
     assert compared["ratio"] > 1.5
     assert compared["verdict"] == "slower"
-    assert [one["workload"] for one in cells.values()][:2] == ["a short sleep", "sh -c 'sleep 0.08'"]
+    assert [cell["workload"] for cell in cells.values()][:2] == ["a short sleep", "sh -c 'sleep 0.08'"]
     assert result.document()["plan"]["published"][0]["figures"][2]["value"] == 9
 
 

@@ -30,7 +30,7 @@ as_root_with_loop = pytest.mark.skipif(
 
 
 def named(measurements: Iterable[Measurement]) -> dict[str, float]:
-    return {one.metric.name: one.value for one in measurements}
+    return {measurement.metric.name: measurement.value for measurement in measurements}
 
 
 def test_one_guest_runs_out_of_memory_and_says_so() -> None:
@@ -219,7 +219,7 @@ def test_a_missing_program_is_said_before_anything_starts(guestmark: CommandLine
     result = guestmark("run", plan, "--blocks", "1", env={"PATH": str(tmp_path)})
     assert result.status == 3
     assert not result.stdout
-    for said in ("sysbench is not installed (install the package sysbench)", "fio is not installed"):
-        assert said in result.stderr
+    for complaint in ("sysbench is not installed (install the package sysbench)", "fio is not installed"):
+        assert complaint in result.stderr
     assert "block 1" not in result.stderr
     assert "Traceback" not in result.stderr

@@ -10,6 +10,7 @@ from guestmark.platforms import registry
 from guestmark.workloads.netboot import metrics
 from guestmark.workloads.netboot.machine import NetbootMachine
 from guestmark.workloads.netboot.workload import NetbootWorkload
+from tests.framework.known import a
 from tests.framework.processes import wait_until
 
 
@@ -34,7 +35,7 @@ def prepared(**given: Any) -> Iterator[tuple[NetbootWorkload, NetbootMachine]]:
     booting = workload(**given)
     with booting.machine(registry.get("tcg")) as machine:
         booting.prepare(machine)
-        yield booting, machine
+        yield booting, a(NetbootMachine, machine)
 
 
 def growing(machine: NetbootMachine, name: str, size: int) -> None:

@@ -1,6 +1,6 @@
 """A constructed run of every kind of workload that adds something of its own to a report, and of what can go wrong."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -203,7 +203,7 @@ def refused() -> StoredRun:
     return host_uml_tcg(noise=hot)
 
 
-RUNS = {
+RUNS: Mapping[str, Callable[[], StoredRun]] = {
     "plain": plain,
     "refused": refused,
     "sweep": memory_sweep,

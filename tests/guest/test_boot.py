@@ -35,7 +35,7 @@ def trial(
             measured = workload.run(machine)
         finally:
             workload.cleanup(machine)
-    return {one.metric.name: one.value for one in measured}, machine, workload
+    return {measurement.metric.name: measurement.value for measurement in measured}, machine, workload
 
 
 def assert_adds_up(values: Mapping[str, float]) -> None:

@@ -90,7 +90,7 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, fac
         )
         target.umount(agent)
         target.image.check()
-        values = {one.metric.name: one.value for one in changes.measurements(56 * MB)}
+        values = {measurement.metric.name: measurement.value for measurement in changes.measurements(56 * MB)}
         assert 0.99 <= values["write_amplification"] < 3
         assert values["host_writes"] > 0
         assert values["host_read_bytes"] >= 24 * MB

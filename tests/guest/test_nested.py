@@ -46,7 +46,7 @@ def uploaded(cell: Cell, machine: Machine) -> tuple[dict[str, float], Mapping[st
     """One upload into the machine's disk: values by metric, and the workload's facts."""
     workload = base.create(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
     workload.prepare(machine)
-    values = {one.metric.name: one.value for one in workload.run(machine)}
+    values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
     workload.cleanup(machine)
     return values, workload.facts.facts().kept
 
@@ -169,7 +169,7 @@ def test_three_layers() -> None:
 def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(guestmark: CommandLine) -> None:
     result = guestmark("doctor", "--json", timeout=120)
     assert result.status == 0, result.stderr
-    found = {one["name"]: one for one in result.document()["platforms"]}
+    found = {platform["name"]: platform for platform in result.document()["platforms"]}
     assert found["tcg/kvm"]["usable"] in {True, None}, found["tcg/kvm"]
     assert (found["tcg/kvm"]["usable"] is True) == (found["tcg/kvm"]["ready_s"] is not None)
 
@@ -178,8 +178,8 @@ def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(guestmark: Comma
 def test_the_doctor_finds_out_about_kvm_in_tcg(guestmark: CommandLine) -> None:
     result = guestmark("doctor", "--nested", "--again", "--json", timeout=250)
     assert result.status == 0, result.stderr
-    found = {one["name"]: one for one in result.document()["platforms"]}
+    found = {platform["name"]: platform for platform in result.document()["platforms"]}
     assert found["tcg/kvm"]["usable"] is True, found["tcg/kvm"]
     assert found["tcg/kvm"]["ready_s"] > found["tcg"]["ready_s"]
     remembered = guestmark("doctor", "--json", timeout=60).document()["platforms"]
-    assert next(one for one in remembered if one["name"] == "tcg/kvm") == found["tcg/kvm"]
+    assert next(platform for platform in remembered if platform["name"] == "tcg/kvm") == found["tcg/kvm"]

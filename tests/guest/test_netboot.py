@@ -35,7 +35,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def values_of(measurements: Iterable[Measurement]) -> dict[str, float]:
-    return {one.metric.name: one.value for one in measurements}
+    return {measurement.metric.name: measurement.value for measurement in measurements}
 
 
 def check_values(values: Mapping[str, float], size: int) -> None:
@@ -51,20 +51,20 @@ def check_values(values: Mapping[str, float], size: int) -> None:
 
 
 def test_files_arrive_and_others_count_the_same_packets(kept: Path) -> None:
-    with prepared(files=2) as (one, machine):
+    with prepared(files=2) as (booting, machine):
         facts = machine.attest()
         assert facts.vmm.accelerator == "tcg"
         assert facts.ipxe["platform"] == "pcbios"
         assert facts.nic.type == "e1000"
         assert len(facts.rom_sha256) == 64
-        values = values_of(one.run(machine))
-        again = values_of(one.run(machine))  # a second iteration on the same machine
+        values = values_of(booting.run(machine))
+        again = values_of(booting.run(machine))  # a second iteration on the same machine
         assert "iPXE" in machine.console()
         assert not hasattr(machine, "agent")
         pid, scratch = machine.vmm_pid, machine.scratch
     check_values(values, 2 * MIB)
     check_values(again, 2 * MIB)
-    assert one.facts.facts().kept["server_bytes_per_s"] > values["throughput"]
+    assert booting.facts.facts().kept["server_bytes_per_s"] > values["throughput"]
     assert gone(known(pid))
     assert not scratch.exists()
     captures = sorted(kept.glob("*.pcap"))
@@ -87,11 +87,11 @@ def _agree(capture: Path) -> None:
         for port, *counts in zip(ports, *(_both(part, name) for name in _COUNTED), strict=True):
             theirs.setdefault(frozenset(map(int, ports)), {})[int(port)] = tuple(counts)
     trace = analyse_file(capture)
-    whole = [one for one in trace.connections if one.captured == "whole"]
+    whole = [connection for connection in trace.connections if connection.captured == "whole"]
     assert len(whole) == len(theirs) >= 4
-    for one in whole:
-        sides = theirs[frozenset((one.client.port, one.server.port))]
-        for side in (one.client, one.server):
+    for connection in whole:
+        sides = theirs[frozenset((connection.client.port, connection.server.port))]
+        for side in (connection.client, connection.server):
             packets, unique, repeated = sides[side.port]
             assert side.packets == packets
             assert side.unique_bytes == unique
@@ -126,16 +126,16 @@ def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         check_fetched = staticmethod(check)
 
     monkeypatch.setattr(workloads, "memory", Both)
-    with prepared(console="none") as (one, machine):
-        one.run(machine)
+    with prepared(console="none") as (booting, machine):
+        booting.run(machine)
     assert len(found) == 1
 
 
 @pytest.mark.long
 def test_uefi() -> None:
-    with prepared(firmware="uefi") as (one, machine):
+    with prepared(firmware="uefi") as (booting, machine):
         assert machine.attest().ipxe["platform"] == "efi"
-        check_values(values_of(one.run(machine)), 2 * MIB)
+        check_values(values_of(booting.run(machine)), 2 * MIB)
 
 
 def test_tap_in_a_namespace_of_its_own() -> None:
@@ -144,9 +144,9 @@ def test_tap_in_a_namespace_of_its_own() -> None:
             os.close(fd)
     except PlatformUnusableError as error:
         pytest.skip(error.message)
-    with prepared(network="tap", nic="virtio-net") as (one, machine):
+    with prepared(network="tap", nic="virtio-net") as (booting, machine):
         assert machine.attest().ipxe["ip"] == tap.GUEST
-        values = values_of(one.run(machine))
+        values = values_of(booting.run(machine))
     check_values(values, 2 * MIB)
     devices = Path("/proc/net/dev").read_text()
     assert tap_setup.NAME not in devices
@@ -154,17 +154,17 @@ def test_tap_in_a_namespace_of_its_own() -> None:
 
 @pytest.mark.long
 def test_screen_text_and_picture() -> None:
-    with prepared(console="vga") as (one, machine):
+    with prepared(console="vga") as (booting, machine):
         text = machine.console()
         assert "boot.ipxe" in text
         assert machine.screenshot().startswith("iVBORw0KGgo")  # PNG in base64
-        one.run(machine)
+        booting.run(machine)
 
 
 @pytest.mark.long
 def test_kvm_inside_tcg() -> None:
-    one = workload(size="1M")
-    cell = replace(one._cell, platform=PlatformSpec.read("tcg/kvm"))
+    booting = workload(size="1M")
+    cell = replace(booting._cell, platform=PlatformSpec.read("tcg/kvm"))
     plan = Plan("test", (cell,), Policy(blocks=1, trial_limit_s=120.0), metrics.ALL)
     nested = workloads.NetbootWorkload(plan, cell)
     with nested.machine(registry.get("tcg/kvm")) as machine:

@@ -22,7 +22,7 @@ def values_of(
         workload,
     ):
         workload.prepare(machine)
-        values = {one.metric.name: one.value for one in workload.run(machine)}
+        values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
         workload.cleanup(machine)
     return values, workload
 

@@ -28,7 +28,7 @@ def measured(platform: str, machine: Machine, *calls: str) -> tuple[dict[str, fl
     cell = Cell("test", WorkloadSpec("syscalls", params), PlatformSpec.read(platform))
     workload = create(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
     workload.prepare(machine)
-    values = {one.metric.name: one.value for one in workload.run(machine)}
+    values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
     workload.cleanup(machine)
     assert not [warning for warning in workload.warnings if "clocks" not in warning], workload.warnings
     return values, {

@@ -35,7 +35,7 @@ def measured(
     """Value by metric of one iteration, and the workload."""
     cell = cell_of(platform, kind, factors, **params)
     with prepared(cell) as (machine, workload):
-        values = {one.metric.name: one.value for one in workload.run(machine)}
+        values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
     wanted = {metric.name for metric in kinds.workload_kind(kind).metrics(cell.workload.params)}
     assert values.keys() <= wanted
     assert next(iter(values)) == "throughput"
@@ -60,7 +60,7 @@ def test_upload_splits_into_channel_and_disk(platform: str) -> None:
     for variant in ("full", "channel", "disk"):
         with prepared(cell_of(platform, "upload", variant=variant, amount=amount)) as (machine, workload):
             assert len(machine.disks) == (0 if variant == "channel" else 1)
-            names = {one.metric.name for one in workload.run(machine)}
+            names = {measurement.metric.name for measurement in workload.run(machine)}
         assert ("guest_flush_s" in names) == (variant != "channel")
 
 
@@ -97,7 +97,7 @@ def test_block_size_is_a_factor() -> None:
 def test_iterations_write_anew() -> None:
     with prepared(cell_of("uml", "dd", content="random")) as (machine, workload):
         workload.run(machine)
-        values = {one.metric.name: one.value for one in workload.run(machine)}
+        values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
         assert values["host_written_bytes"] >= AMOUNT
 
 

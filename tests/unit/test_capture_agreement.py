@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.capture.binary import analyse_file
-from guestmark.capture.model import Connection, Trace
+from guestmark.capture.model import Connection, Side, Trace
 from tests.framework import IMPORTABLE
 from tests.framework import traffic as ct
 
@@ -53,13 +53,13 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def sides(one: Connection, first: tuple[str, int]) -> tuple[Endpoint, Endpoint]:
-    client = (one.client.address, one.client.port) == first
-    return (one.client, one.server) if client else (one.server, one.client)
+def sides(connection: Connection, first: tuple[str, int]) -> tuple[Side, Side]:
+    client = (connection.client.address, connection.client.port) == first
+    return (connection.client, connection.server) if client else (connection.server, connection.client)
 
 
 def in_order(trace: Trace) -> list[Connection]:
-    return [one for one in trace.connections if one.protocol == "tcp"]
+    return [connection for connection in trace.connections if connection.protocol == "tcp"]
 
 
 @pytest.mark.parametrize("which", ["loopback", "lossy"])
@@ -67,25 +67,30 @@ def test_agrees_with_tshark_packet_by_packet(which: str, request: pytest.Fixture
     path = request.getfixturevalue(which)
     ours, theirs = in_order(analyse_file(path)), ct.by_tshark(path)
     assert len(ours) == len(theirs) > 3
-    for one, seen in zip(ours, theirs, strict=True):
-        a, b = sides(one, seen.a)
+    for connection, seen in zip(ours, theirs, strict=True):
+        a, b = sides(connection, seen.a)
         assert ((a.address, a.port), (b.address, b.port)) == (seen.a, seen.b)
         assert (a.packets, b.packets) == seen.packets
         assert (a.wire_bytes, b.wire_bytes) == seen.sizes
-        assert one.duration_s == pytest.approx(seen.duration, abs=1e-12)
+        assert connection.duration_s == pytest.approx(seen.duration, abs=1e-12)
 
 
 @pytest.mark.parametrize("which", ["loopback", "lossy"])
 def test_agrees_with_tshark_conversations(which: str, request: pytest.FixtureRequest) -> None:
     path = request.getfixturevalue(which)
     theirs = {(seen.a, seen.b): seen for seen in ct.by_tshark_conversations(path)}
-    for one in in_order(analyse_file(path)):
-        ends = ((one.client.address, one.client.port), (one.server.address, one.server.port))
+    for connection in in_order(analyse_file(path)):
+        ends = (
+            (connection.client.address, connection.client.port),
+            (connection.server.address, connection.server.port),
+        )
         seen = theirs.pop(ends)
-        assert (one.client.packets, one.server.packets) == seen.packets
-        for own, size in zip((one.client.wire_bytes, one.server.wire_bytes), seen.sizes, strict=True):
+        assert (connection.client.packets, connection.server.packets) == seen.packets
+        for own, size in zip(
+            (connection.client.wire_bytes, connection.server.wire_bytes), seen.sizes, strict=True
+        ):
             assert size in {own, -1}
-        assert f"{one.duration_s:.4f}" == f"{seen.duration:.4f}"
+        assert f"{connection.duration_s:.4f}" == f"{seen.duration:.4f}"
     assert not theirs
 
 
@@ -96,28 +101,34 @@ def test_agrees_with_tcptrace(which: str, request: pytest.FixtureRequest) -> Non
     classic = path.with_suffix(".pcap")
     ct.run("editcap", "-F", "pcap", str(path), str(classic))
     ours = in_order(analyse_file(classic))
-    theirs = {(one.a, one.b): one for one in ct.by_tcptrace(classic)}
-    for one in ours:
-        ends = ((one.client.address, one.client.port), (one.server.address, one.server.port))
-        if which == "loopback" and ":" in one.client.address:
+    theirs = {(traced.a, traced.b): traced for traced in ct.by_tcptrace(classic)}
+    for connection in ours:
+        ends = (
+            (connection.client.address, connection.client.port),
+            (connection.server.address, connection.server.port),
+        )
+        if which == "loopback" and ":" in connection.client.address:
             continue  # tcptrace shortens IPv6 addresses in its own way; tshark vouches for those
         traced = theirs.pop(ends)
-        assert (one.client.packets, one.server.packets) == traced.packets
-        assert (one.client.payload_bytes, one.server.payload_bytes) == traced.payload
-        assert (one.client.unique_bytes, one.server.unique_bytes) == traced.unique
-        assert (one.client.retransmitted_bytes, one.server.retransmitted_bytes) == traced.retransmitted
-        assert one.duration_s == traced.duration
+        assert (connection.client.packets, connection.server.packets) == traced.packets
+        assert (connection.client.payload_bytes, connection.server.payload_bytes) == traced.payload
+        assert (connection.client.unique_bytes, connection.server.unique_bytes) == traced.unique
+        assert (
+            connection.client.retransmitted_bytes,
+            connection.server.retransmitted_bytes,
+        ) == traced.retransmitted
+        assert connection.duration_s == traced.duration
     assert all(":" in traced.a[0] for traced in theirs.values())
 
 
 def test_loss_and_reordering_are_seen(lossy: Path) -> None:
     trace = analyse_file(lossy)
     assert trace.counters["missing_bytes"] == 0
-    servers = [one.server for one in in_order(trace)]
-    assert {one.unique_bytes for one in servers} == {180_000}
+    servers = [connection.server for connection in in_order(trace)]
+    assert {server.unique_bytes for server in servers} == {180_000}
     # Before the loss repeated bytes are seen, behind it bytes that come late.
-    assert any(one.retransmitted_bytes > 0 for one in servers)
-    assert any(one.out_of_order > 0 for one in servers)
+    assert any(server.retransmitted_bytes > 0 for server in servers)
+    assert any(server.out_of_order > 0 for server in servers)
 
 
 def test_says_who_is_slow(tmp_path: Path) -> None:
@@ -129,14 +140,18 @@ def test_says_who_is_slow(tmp_path: Path) -> None:
         ct.talk(listener.getsockname(), 20, 100, 0.02)
         stop()
     # Other tests talk over loopback at the same time.
-    (one,) = [each for each in in_order(analyse_file(path)) if port in (each.client.port, each.server.port)]
-    assert one.client.response.share
-    assert one.server.response.share
-    assert one.unknown_share is not None
-    assert one.client.response.share > 3 * one.server.response.share
-    total = one.client.response.share + one.server.response.share + one.unknown_share
+    (connection,) = [
+        connection
+        for connection in in_order(analyse_file(path))
+        if port in (connection.client.port, connection.server.port)
+    ]
+    assert connection.client.response.share
+    assert connection.server.response.share
+    assert connection.unknown_share is not None
+    assert connection.client.response.share > 3 * connection.server.response.share
+    total = connection.client.response.share + connection.server.response.share + connection.unknown_share
     assert total == pytest.approx(1, abs=1e-9)
-    assert one.client.response.p50_s == pytest.approx(0.02, rel=0.25)
+    assert connection.client.response.p50_s == pytest.approx(0.02, rel=0.25)
 
 
 def test_a_short_snapshot_length_loses_no_figure(tmp_path: Path) -> None:

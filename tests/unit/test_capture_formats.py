@@ -27,22 +27,22 @@ def look(tmp_path: Path, data: bytes, name: str = "trace") -> Trace:
     return analyse_file(path)
 
 
-def check(one: Connection, nanos: int = 1000) -> None:
+def check(connection: Connection, nanos: int = 1000) -> None:
     """The figures of `capture_files.conversation`; `nanos` is the clock's resolution."""
-    c, s = one.client, one.server
-    assert (c.port, s.port, one.captured, one.roles) == (1028, 8000, "whole", "handshake")
+    c, s = connection.client, connection.server
+    assert (c.port, s.port, connection.captured, connection.roles) == (1028, 8000, "whole", "handshake")
     assert (c.packets, c.payload_bytes, c.unique_bytes) == (6, 100, 100)
     assert (s.packets, s.payload_bytes, s.unique_bytes) == (4, 2000, 2000)
     # Gaps: 20+300+5+20+5+300+5+20+300 microseconds; those between packets of the same side are nobody's.
-    assert one.duration_ns == 975_000
+    assert connection.duration_ns == 975_000
     assert (c.response.count, s.response.count) == (3, 3)
     assert c.response.mean_s == pytest.approx(300e-6, abs=1e-15)
     assert s.response.mean_s == pytest.approx(20e-6, abs=1e-15)
     assert (c.response.min_s, c.response.max_s) == (300e-6, 300e-6)
-    assert one.unknown_share == pytest.approx(15 / 975)
-    assert one.handshake_s == 320e-6
+    assert connection.unknown_share == pytest.approx(15 / 975)
+    assert connection.handshake_s == 320e-6
     assert (c.mss, s.mss) == (1460, 1460)
-    assert one.start_ns % nanos == 0
+    assert connection.start_ns % nanos == 0
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -50,25 +50,25 @@ def check(one: Connection, nanos: int = 1000) -> None:
 @pytest.mark.parametrize("ends", [(cf.CLIENT, cf.SERVER), V6])
 def test_pcap(tmp_path: Path, order: str, nanos: bool, ends: tuple[tuple[str, int], tuple[str, int]]) -> None:
     trace = look(tmp_path, cf.pcap(cf.frames(cf.conversation(*ends)), order=order, nanos=nanos))
-    (one,) = trace.connections
-    check(one)
+    (connection,) = trace.connections
+    check(connection)
     assert trace.format == "pcap"
-    assert one.client.address == ends[0][0]
+    assert connection.client.address == ends[0][0]
     assert trace.limits[0].kind == "near_server"
 
 
 @pytest.mark.parametrize("kind", [cf.NULL, cf.ETHERNET, cf.RAW, cf.LOOP, cf.SLL, cf.SLL2, 228, 12])
 @pytest.mark.parametrize("ends", [(cf.CLIENT, cf.SERVER), V6])
 def test_link_types(tmp_path: Path, kind: int, ends: tuple[tuple[str, int], tuple[str, int]]) -> None:
-    (one,) = look(tmp_path, cf.pcap(cf.frames(cf.conversation(*ends), kind), kind)).connections
-    check(one)
+    (connection,) = look(tmp_path, cf.pcap(cf.frames(cf.conversation(*ends), kind), kind)).connections
+    check(connection)
 
 
 @pytest.mark.parametrize("tags", [[0x8100], [0x88A8, 0x8100], [0x9100, 0x8100, 0x8100]])
 @pytest.mark.parametrize("kind", [cf.ETHERNET, cf.SLL, cf.SLL2])
 def test_vlan_and_qinq(tmp_path: Path, kind: int, tags: Sequence[int]) -> None:
-    (one,) = look(tmp_path, cf.pcap(cf.frames(cf.conversation(), kind, tags), kind)).connections
-    check(one)
+    (connection,) = look(tmp_path, cf.pcap(cf.frames(cf.conversation(), kind, tags), kind)).connections
+    check(connection)
 
 
 def test_ipv6_extension_headers(tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_ipv6_extension_headers(tmp_path: Path) -> None:
         (ns, cf.ip(V6[0][0], V6[1][0], 6, p[40:], extensions) if p[8:24] == cf_source(V6[0][0]) else p)
         for ns, p in cf.conversation(*V6)
     ]
-    (one,) = look(tmp_path, cf.pcap(cf.frames(steps))).connections
-    check(one)
+    (connection,) = look(tmp_path, cf.pcap(cf.frames(steps))).connections
+    check(connection)
 
 
 def cf_source(address: str) -> bytes:
@@ -106,11 +106,11 @@ def test_pcapng_clocks(tmp_path: Path, order: str, tsresol: int | None, per_seco
     for packet in cf.frames(cf.conversation()):
         ticks = (packet.ns - offset * 10**9) * per_second // 10**9
         out += cf.enhanced(packet, ticks, order=order)
-    (one,) = look(tmp_path, out).connections
-    assert one.duration_s == pytest.approx(975e-6, abs=2 / per_second + 1e-9)
-    assert one.start_ns == pytest.approx(1_272_975_194_000_000_000, abs=1)
+    (connection,) = look(tmp_path, out).connections
+    assert connection.duration_s == pytest.approx(975e-6, abs=2 / per_second + 1e-9)
+    assert connection.start_ns == pytest.approx(1_272_975_194_000_000_000, abs=1)
     if per_second >= 10**6 and not (tsresol or 0) & 0x80:
-        check(one)
+        check(connection)
 
 
 def test_pcapng_sections_and_interfaces(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_pcapng_sections_and_interfaces(tmp_path: Path) -> None:
         ticks = (ns, ns // 1000)[at % 2]
         second += cf.enhanced(cf.Packet(ns, cf.link(kind, packet)), ticks, at % 2, ">")
     trace = look(tmp_path, first + cf.block(0xBAD, b"ignored?") + second)
-    for one in trace.connections:
-        check(one)
-    assert [one.client.address for one in trace.connections] == ["10.0.6.2", "2001:db8::2"]
+    for connection in trace.connections:
+        check(connection)
+    assert [connection.client.address for connection in trace.connections] == ["10.0.6.2", "2001:db8::2"]
     assert trace.counters["clock_backwards"] == 0
 
 
@@ -285,11 +285,11 @@ def test_udp_flows(tmp_path: Path) -> None:
     for turn in range(5):
         steps.append((turn * 10**6, cf.udp(("10.0.0.9", 5353), ("10.0.0.1", 53), b"q" * 20)))
         steps.append((turn * 10**6 + 30_000, cf.udp(("10.0.0.1", 53), ("10.0.0.9", 5353), b"a" * 80)))
-    (one,) = look(tmp_path, cf.pcap(cf.frames(steps), nanos=True)).connections
-    assert (one.protocol, one.captured, one.roles) == ("udp", "flow", "first")
-    assert (one.client.payload_bytes, one.server.payload_bytes) == (100, 400)
-    assert (one.server.response.count, one.server.response.mean_s) == (5, 30e-6)
-    assert (one.client.response.count, one.client.response.mean_s) == (4, 970e-6)
+    (connection,) = look(tmp_path, cf.pcap(cf.frames(steps), nanos=True)).connections
+    assert (connection.protocol, connection.captured, connection.roles) == ("udp", "flow", "first")
+    assert (connection.client.payload_bytes, connection.server.payload_bytes) == (100, 400)
+    assert (connection.server.response.count, connection.server.response.mean_s) == (5, 30e-6)
+    assert (connection.client.response.count, connection.client.response.mean_s) == (4, 970e-6)
 
 
 def test_several_files_are_separate_unless_merged(tmp_path: Path) -> None:
@@ -322,4 +322,4 @@ def test_filters(tmp_path: Path, text: str, ports: set[int]) -> None:
     path = tmp_path / "trace"
     path.write_bytes(cf.pcap(cf.frames(sorted(steps))))
     trace = analyse_file(path, filter_by=text)
-    assert {one.client.port for one in trace.connections} == ports
+    assert {connection.client.port for connection in trace.connections} == ports

@@ -64,11 +64,11 @@ def test_parquet_csv_and_json_have_the_same_rows(trace: Path, tmp_path: Path) ->
     parquet, rows = tmp_path / "out.parquet", tmp_path / "out.csv"
     assert guestmark(str(trace), "-f", "parquet", "-o", str(parquet)).returncode == 0
     assert guestmark(str(trace), "-f", "csv", "-o", str(rows)).returncode == 0
-    (one,) = json.loads(guestmark(str(trace), "-f", "json").stdout)["files"][0]["connections"]
+    (connection,) = json.loads(guestmark(str(trace), "-f", "json").stdout)["files"][0]["connections"]
     for frame in (pl.read_parquet(parquet), pl.read_csv(rows)):
         (row,) = frame.to_dicts()
-        assert row["server_unique_bytes"] == one["server"]["unique_bytes"] == 2000
-        assert row["client_response_p99_s"] == one["client"]["response"]["p99_s"]
+        assert row["server_unique_bytes"] == connection["server"]["unique_bytes"] == 2000
+        assert row["client_response_p99_s"] == connection["client"]["response"]["p99_s"]
 
 
 def test_a_damaged_file_is_shown_and_ends_with_one(trace: Path, tmp_path: Path) -> None:

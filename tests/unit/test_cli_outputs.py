@@ -76,6 +76,12 @@ def test_a_format_that_is_unknown_is_not_json(ledger: str, tmp_path: Path, name:
     assert not target.exists()
 
 
+def test_an_output_without_a_name_is_told(ledger: str) -> None:
+    done = guestmark("export", "last", "-o", "", GUESTMARK_LEDGER=ledger)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "-o names no file" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "start"),
     [("a.json", "{"), ("a", "{"), ("a.md", "###"), ("a.HTML", "<!doctype"), ("a.csv", "run,")],

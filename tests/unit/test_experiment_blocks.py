@@ -95,7 +95,9 @@ def test_what_is_missing_keeps_its_place(seed: int, done: set[int]) -> None:
     cells = make_plan("host,host,host,host").cells
     everything = list(missing_trials(seed, 0, cells, {}))
     ended = {(0, cell.id): good(cell.id, 0) for position, cell in everything if position in done}
-    assert list(missing_trials(seed, 0, cells, ended)) == [one for one in everything if one[0] not in done]
+    assert list(missing_trials(seed, 0, cells, ended)) == [
+        placed for placed in everything if placed[0] not in done
+    ]
 
 
 # --- iterations ---

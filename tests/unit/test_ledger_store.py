@@ -88,7 +88,7 @@ def test_what_goes_in_comes_out(file: Path) -> None:
     assert run.environment == environment
     assert run.environments == (environment, {"load": [9.0]})
     assert run.state is RunState.STOPPED
-    assert [(one.platform, one.reason, one.hint) for one in run.unusable] == [
+    assert [(left_out.platform, left_out.reason, left_out.hint) for left_out in run.unusable] == [
         ("kvm", "still none", "use tcg")
     ]
 
@@ -142,7 +142,7 @@ def test_run_ids_are_unique_and_found_by_their_ends(file: Path) -> None:
         assert ledger.load_run("last").id == ids[-1]
         assert ledger.load_run(ids[3]).id == ids[3]
         endings = [run_id[-3:] for run_id in ids]
-        unique = next(one for one in endings if endings.count(one) == 1)
+        unique = next(ending for ending in endings if endings.count(ending) == 1)
         assert ledger.resolve(unique) == ids[endings.index(unique)]
         assert [overview.id for overview in ledger.runs()] == ids
         with pytest.raises(LedgerError, match="may be any of 30 runs"):
@@ -228,7 +228,7 @@ def test_nobody_else_can_read_a_ledger(file: Path) -> None:
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
         with ledger.claim(run_id):
-            modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in file.parent.iterdir()}
+            modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in file.parent.iterdir()}
     assert set(modes.values()) == {0o600}
     assert "ledger.sqlite-wal" in modes
 

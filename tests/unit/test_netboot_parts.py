@@ -22,7 +22,7 @@ def image(
     data = bytearray(512 * blocks)
     data[:2] = b"\x55\xaa"
     struct.pack_into("<H", data, 0x18, 0x40)
-    listed = b"".join(struct.pack("<H", one) for one in (*devices, 0)) if devices else b""
+    listed = b"".join(struct.pack("<H", device) for device in (*devices, 0)) if devices else b""
     struct.pack_into("<4sHHHHB", data, 0x40, b"PCIR", vendor, product, 0x1C if devices else 0, 0x18, 3)
     struct.pack_into("<H", data, 0x50, blocks)
     data[0x54], data[0x55] = code, 0x80 if last else 0
@@ -38,7 +38,7 @@ def written(tmp_path: Path, data: bytes) -> Path:
 
 def test_both_images_of_a_rom_are_seen(tmp_path: Path) -> None:
     read = rom.read(written(tmp_path, image(0x8086, 0x100E, 0, last=False) + image(0x8086, 0x100E, 3)))
-    assert [one.code for one in read.images] == [0, 3]
+    assert [image.code for image in read.images] == [0, 3]
     read.check(NICS["e1000"], "bios")
     read.check(NICS["e1000"], "uefi")
     with pytest.raises(UsageError, match="8086:100e, but rtl8139"):
@@ -122,7 +122,7 @@ def test_files_of_a_run_differ_at_every_place() -> None:
     finally:
         content.close()
     assert len(set(files)) == 5
-    assert all(len(one) == 1 << 20 for one in files)
+    assert all(len(content) == 1 << 20 for content in files)
     assert serve.turned(1 << 20, 1) != serve.turned(1 << 20, 2)
 
 
@@ -133,7 +133,7 @@ def test_boot_logs(tmp_path: Path) -> None:
         )
 
     def log(*frames: bytes) -> Path:
-        records = b"".join(struct.pack("<IIII", 0, 0, len(one), len(one)) + one for one in frames)
+        records = b"".join(struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame for frame in frames)
         return written(tmp_path, bytes(24) + records)
 
     assert "sent nothing" in bootlog.what_happened(tmp_path / "none", asked=False)

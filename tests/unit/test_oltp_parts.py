@@ -74,7 +74,7 @@ def test_a_plan_with_factors_spans_its_cells() -> None:
         '[workloads.oltp]\nfactors = { threads = ["1", "2"], cache = ["writeback", "none"] }\n'
     )
     cells = span(load(text, "plan.toml").shape).cells
-    shapes = {(str(one.platform), *sorted(one.factors.items())) for one in cells if one.null_of is None}
+    shapes = {(str(cell.platform), *sorted(cell.factors.items())) for cell in cells if cell.null_of is None}
     assert ("host", ("threads", "2")) in shapes
     assert ("uml", ("threads", "1")) in shapes
     assert ("tcg", ("cache", "none"), ("threads", "2")) in shapes

@@ -66,11 +66,11 @@ def paths(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str
     if path:
         yield path
     if isinstance(value, dict):
-        for key, one in value.items():
-            yield from paths(one, (*path, key))
+        for key, item in value.items():
+            yield from paths(item, (*path, key))
     if isinstance(value, list):
-        for number, one in enumerate(value):
-            yield from paths(one, (*path, number))
+        for number, item in enumerate(value):
+            yield from paths(item, (*path, number))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -106,9 +106,9 @@ def written(value: object) -> str:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, list):
-        return "[" + "".join(f"\n {written(one)}, # ]\n" for one in value) + "]"
+        return "[" + "".join(f"\n {written(item)}, # ]\n" for item in value) + "]"
     assert isinstance(value, dict)
-    return "{" + ", ".join(f"{key} = {written(one)}" for key, one in value.items()) + "}"
+    return "{" + ", ".join(f"{key} = {written(item)}" for key, item in value.items()) + "}"
 
 
 @given(st.dictionaries(words, st.dictionaries(words, values, max_size=4), max_size=4))

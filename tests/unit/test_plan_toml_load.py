@@ -269,7 +269,7 @@ def test_published_figures_stand_against_their_own_baseline() -> None:
     text = BASE + "baseline = {workload = 'a'}\ncompare_within = ['platform']\n"
     made = plan_of(text + EXEC.format(key="a") + EXEC.format(key="b") + PUBLISHED.format(smp=4))
     (published,) = made.published
-    assert [(dict(one.cell), one.value, one.baseline) for one in published.figures] == [
+    assert [(dict(figure.cell), figure.value, figure.baseline) for figure in published.figures] == [
         ({"workload": "a"}, 8.0, 8.0),
         ({"workload": "a", "smp": "4"}, 8.5, 8.0),
         ({"workload": "b", "platform": "tcg"}, 20.0, None),  # the publication has no baseline of that table

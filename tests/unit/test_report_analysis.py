@@ -209,11 +209,12 @@ def test_cells_with_unequal_iterations_have_a_typical_run_only() -> None:
     run = run_of_iterations()
     cut = [
         replace(
-            one, measurements=(replace(one.measurements[0], iterations=one.measurements[0].iterations[:1]),)
+            trial,
+            measurements=(replace(trial.measurements[0], iterations=trial.measurements[0].iterations[:1]),),
         )
-        if one.cell_id == "uml"
-        else one
-        for one in run.trials
+        if trial.cell_id == "uml"
+        else trial
+        for trial in run.trials
     ]
     cells = {result.cell.id: result for result in analyse(run.plan, cut).cells}
     assert cells["uml"].answers is None
@@ -333,8 +334,8 @@ def test_disturbed_blocks_are_named() -> None:
 def test_most_frequent_reason_is_named_first() -> None:
     run = host_uml_tcg(failing={("uml", block) for block in range(3)})
     trials = [
-        replace(one, reason="it hung") if one.status is TrialStatus.FAILED and one.block == 0 else one
-        for one in run.trials
+        replace(trial, reason="it hung") if trial.status is TrialStatus.FAILED and trial.block == 0 else trial
+        for trial in run.trials
     ]
     result = next(r for r in analyse(run.plan, trials).cells if r.cell.id == "uml")
     assert result.reason == "3 of 12 trials failed: died by signal 11 (and 1 other reasons)"

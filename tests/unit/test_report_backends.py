@@ -74,7 +74,7 @@ def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below() -> No
     assert "<li>system calls, bare: " in said[1]
     assert re.search(r"^\| system calls \| uml → tcg/uml \|.*\| ×1\.5", markdown, re.M)
     assert re.search(r"^- system calls, nested: .*Fastest nested: tcg/uml", markdown, re.M)
-    bare = constructed([one for one in calls() if "/" not in one[0].id])
+    bare = constructed([pair for pair in calls() if "/" not in pair[0].id])
     assert "Nested over bare" not in render(bare, Format.HTML).decode()
 
 

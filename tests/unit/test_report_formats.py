@@ -66,7 +66,7 @@ def test_json_is_strict_whatever_was_measured() -> None:
     odd = replace(
         run,
         environments=({"load": math.nan, "name": "a\udcffb"},),
-        trials=tuple(replace(one, reason="\ud800 x", phases={"ready": math.inf}) for one in run.trials),
+        trials=tuple(replace(trial, reason="\ud800 x", phases={"ready": math.inf}) for trial in run.trials),
     )
     document = strict(render(odd, Format.JSON))
     assert isinstance(document, dict)
@@ -87,8 +87,8 @@ def test_a_run_from_the_ledger_gives_the_same_document(tmp_path: Path) -> None:
     run = memory_sweep(failing={("tcg memory=2G", 4)})
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         run_id = ledger.create_run(run.plan, run.environment, run.seed)
-        for one in reversed(run.trials):
-            ledger.append(run_id, one)
+        for trial in reversed(run.trials):
+            ledger.append(run_id, trial)
         stored = ledger.load_run(run_id)
     assert result_document(stored)["cells"] == result_document(run)["cells"]
     assert result_document(stored)["plan"] == result_document(run)["plan"]
@@ -242,7 +242,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write(file, b"new")
     assert file.read_bytes() == b"new"
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    assert [one.name for one in tmp_path.iterdir()] == ["out.json"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.json"]
     link = tmp_path / "link"
     link.symlink_to(file)
     write(link, b"newer")

@@ -160,7 +160,7 @@ def test_every_node_is_said_in_every_format(name: str, format_: str) -> None:
     count = 0
     for node in nodes(run):
         wanted = said(node)
-        starts = [found.start() for found in re.finditer(re.escape(wanted[0]), text)] if wanted else [0]
+        starts = [match.start() for match in re.finditer(re.escape(wanted[0]), text)] if wanted else [0]
         assert any(in_order(wanted, text, start) for start in starts), (node, text)
         count += len(wanted)
     assert count > (5 if name == "nothing" else 40)
@@ -180,8 +180,8 @@ def in_order(wanted: list[str], text: str, at: int) -> bool:
 @pytest.mark.parametrize("name", RUNS)
 def test_no_format_has_a_figure_that_another_has_not(name: str) -> None:
     figures = {format_: set(NUMBER.findall(written(name, format_))) for format_ in FORMATS}
-    for format_, found in figures.items():
-        assert found == figures["json"], (format_, found ^ figures["json"])
+    for format_, shown in figures.items():
+        assert shown == figures["json"], (format_, shown ^ figures["json"])
     assert len(figures["json"]) > (5 if name == "nothing" else 20)
 
 

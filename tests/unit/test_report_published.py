@@ -184,7 +184,7 @@ def test_many_long_names_become_numbers_that_a_table_explains() -> None:
             1.0 + number / 10,
         )
         for number, (level, fs) in enumerate(
-            (one, fs) for one in ("off", "full") for fs in ("ext2", "ext3", "ext4")
+            (preallocation, fs) for preallocation in ("off", "full") for fs in ("ext2", "ext3", "ext4")
         )
     ]
     text = printed(run_with(cells), 80, published=False)

@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections.abc import Callable, Mapping
 
 import pytest
 from rich.cells import cell_len
@@ -14,7 +15,7 @@ from guestmark.report.render.terminal import print_report
 from tests.framework import GOLDEN
 from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep, renamed
 
-RUNS = {
+RUNS: Mapping[str, Callable[[], StoredRun]] = {
     "plain": lambda: host_uml_tcg(failing={("uml", 3)}),
     "few": lambda: host_uml_tcg(blocks=3, state=RunState.INTERRUPTED),
     "sweep": memory_sweep,

@@ -181,6 +181,6 @@ def test_files_begin_with_what_the_screen_says(form: Format) -> None:
     run = toured(VALUES)
     text = render(run, form, first=page(run, FINDINGS).sections).decode()
     beginning = text.partition("block by block")[0]
-    for said in ("What virtualization costs here", "11 times slower", "/dev/kvm opens but no guest starts"):
-        assert said in (text if form is Format.JSON else beginning)
+    for phrase in ("What virtualization costs here", "11 times slower", "/dev/kvm opens but no guest starts"):
+        assert phrase in (text if form is Format.JSON else beginning)
     assert f"guestmark show {run.id}" in text

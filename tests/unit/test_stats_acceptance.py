@@ -141,15 +141,15 @@ def test_why_significance_never_stops_a_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"slower": 0, "cells": 10}, {"slower": 2, "cells": 10}, {"slower": 0, "cells": 2, "metrics": 5}],
+    ("slower", "cells", "metrics"),
+    [(0, 10, 1), (2, 10, 1), (0, 2, 5)],
 )
 @pytest.mark.parametrize("sims", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
-def test_false_discoveries_among_cells_and_metrics(options: dict[str, int], sims: int) -> None:
-    family = many_cells(12, sims, 13, effect=0.05, **options)
+def test_false_discoveries_among_cells_and_metrics(slower: int, cells: int, metrics: int, sims: int) -> None:
+    family = many_cells(12, sims, 13, effect=0.05, slower=slower, cells=cells, metrics=metrics)
     assert family.fdr <= 0.05 + scatter(sims, 0.05) / 2
     assert family.uncorrected_any_false > 2 * family.any_false
-    if options["slower"]:
+    if slower:
         assert family.power > 0.9
 
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -10,7 +10,9 @@ import pytest
 from guestmark.core.model import Better
 from guestmark.stats import (
     Answers,
+    Comparison,
     Estimand,
+    SlowComparison,
     Verdict,
     cell_runs,
     compare_slow,
@@ -59,8 +61,8 @@ class Whole:
     slow: SlowComparison
 
     @classmethod
-    def of(cls, told: Answers) -> Whole:
-        return cls(told.typical, known(told.total), known(told.slow))
+    def of(cls, answers: Answers) -> Self:
+        return cls(answers.typical, known(answers.total), known(answers.slow))
 
 
 def told(cell: np.ndarray, baseline: np.ndarray, better: Better = Better.LOWER, **more: Any) -> Answers:

@@ -37,7 +37,9 @@ def test_every_number_that_is_printed_is_in_the_report(path: Path) -> None:
                 getattr(part, name) for name in part.__slots__ if isinstance(getattr(part, name), int | float)
             ]
     for number in numbers:
-        close = [one for one in held for shown in (one, one * 1e3) if abs(shown - number) <= 0.00501]
+        close = [
+            figure for figure in held for shown in (figure, figure * 1e3) if abs(shown - number) <= 0.00501
+        ]
         assert close, f"{number} is printed and not in {report}"
 
 

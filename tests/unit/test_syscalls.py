@@ -50,17 +50,17 @@ def measure(agent: Agent, *names: str, **more: Any) -> list[Section]:
 
 
 def test_every_call_is_measured_as_often_and_as_long_as_was_asked(agent: Agent) -> None:
-    nothing, *sections = [one.measured for one in measure(agent, *CALLS)]
+    nothing, *sections = [call.measured for call in measure(agent, *CALLS)]
     assert (nothing.name, nothing.operations, nothing.elapsed_ns) == (NOTHING, 0, 0)
-    assert tuple(one.name for one in sections) == CALLS
-    for one in sections:
-        assert one.operations >= 20, one
-        assert one.elapsed_ns >= 2_000_000, one
-        assert one.batches >= 1, one
-        assert 0 < one.lowest_ns <= one.median_ns, one
-        assert one.median_ns * one.operations < 100 * one.elapsed_ns, one
-        assert one.cpu_ns > 0, one
-        assert 0 <= one.loop_ns < one.clock_ns, one
+    assert tuple(section.name for section in sections) == CALLS
+    for section in sections:
+        assert section.operations >= 20, section
+        assert section.elapsed_ns >= 2_000_000, section
+        assert section.batches >= 1, section
+        assert 0 < section.lowest_ns <= section.median_ns, section
+        assert section.median_ns * section.operations < 100 * section.elapsed_ns, section
+        assert section.cpu_ns > 0, section
+        assert 0 <= section.loop_ns < section.clock_ns, section
     again = agent.exec(["sh", "-c", "pgrep -c guestmark-agent -P $PPID"], timeout_s=LIMIT)
     assert again.stdout.strip() == b"0"
 
@@ -68,7 +68,7 @@ def test_every_call_is_measured_as_often_and_as_long_as_was_asked(agent: Agent) 
 def test_counters_are_read_around_each_timed_part_and_nowhere_else(agent: Agent) -> None:
     readings = itertools.count()
     sections = measure(agent, "null", "pipe", counters=lambda: {"readings": float(next(readings))})
-    assert [dict(one.counted) for one in sections] == [{"readings": 1.0}] * 3
+    assert [dict(section.counted) for section in sections] == [{"readings": 1.0}] * 3
     assert next(readings) == 6
 
 
@@ -110,7 +110,7 @@ def test_the_workload_on_the_host() -> None:
     with HostPlatform().start(dataclasses.replace(CELL, workload=WorkloadSpec("probe"))) as host:
         workload = create(PLAN, CELL)
         workload.prepare(host)
-        values = {one.metric.name: one.value for one in workload.run(host)}
+        values = {measurement.metric.name: measurement.value for measurement in workload.run(host)}
         workload.cleanup(host)
     each = [values[f"{name}_ns"] for name in CALLS]
     assert values["geomean_ns"] == pytest.approx(math.prod(each) ** (1 / len(each)))
@@ -251,7 +251,7 @@ def test_without_counts_there_is_a_remark_not_a_zero() -> None:
         workload = SyscallsWorkload(PLAN, cell)
         machine: Machine = Silent(host.agent)  # type: ignore[assignment]
         workload.prepare(machine)
-        names = {one.metric.name for one in workload.run(machine)}
+        names = {measurement.metric.name for measurement in workload.run(machine)}
     assert names == {"geomean_ns", "null_ns", "host_cpu/guest_cpu", "wall_s"}
     assert workload.warnings == [
         "exits/op is not known: this hypervisor does not tell, and the kernel's own statistics cannot be read"

@@ -142,12 +142,12 @@ def _plain(cell: str | Text) -> Text:
     return Text(cell) if isinstance(cell, str) else cell
 
 
-def _ends(one: Connection) -> str:
+def _ends(connection: Connection) -> str:
     client, server = (
-        host_port(one.client.address, one.client.port),
-        host_port(one.server.address, one.server.port),
+        host_port(connection.client.address, connection.client.port),
+        host_port(connection.server.address, connection.server.port),
     )
-    return f"{client} → {server}{' udp' if one.protocol == 'udp' else ''}"
+    return f"{client} → {server}{' udp' if connection.protocol == 'udp' else ''}"
 
 
 def _remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
@@ -157,7 +157,11 @@ def _remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
         (connection, [r for r in _remarks(connection) if not r.startswith("handshake")])
         for connection in trace.connections
     )
-    return [Text(f"{_ends(one)}: {', '.join(remarks)}", style="dim") for one, remarks in told if remarks]
+    return [
+        Text(f"{_ends(connection)}: {', '.join(remarks)}", style="dim")
+        for connection, remarks in told
+        if remarks
+    ]
 
 
 def _slower(client: Response, server: Response) -> Response | None:
@@ -172,24 +176,24 @@ def _response(response: Response, slow: bool) -> list[Text]:
     return [Text(cell, style=style) for cell in cells]
 
 
-def _remarks(one: Connection) -> list[str]:
-    out = [_CAPTURED[one.captured]] if one.captured in _CAPTURED else []
-    out += [mark.replace("-", " ") for mark in one.marks if mark not in _SAID_ONCE]
-    if one.handshake_s is not None:
-        out.append(f"handshake {duration(one.handshake_s)}")
+def _remarks(connection: Connection) -> list[str]:
+    out = [_CAPTURED[connection.captured]] if connection.captured in _CAPTURED else []
+    out += [mark.replace("-", " ") for mark in connection.marks if mark not in _SAID_ONCE]
+    if connection.handshake_s is not None:
+        out.append(f"handshake {duration(connection.handshake_s)}")
 
     def both(name: str, count: int) -> None:
         if count:
             out.append(f"{name} {count:,}")
 
     def total(field: str) -> int:
-        return sum(int(getattr(side, field)) for side in (one.client, one.server))
+        return sum(int(getattr(side, field)) for side in (connection.client, connection.server))
 
     if repeated := total("retransmitted_bytes"):
         out.append(f"retransmitted {size(repeated)}")
     both("out of order", total("out_of_order"))
     both("zero window", total("zero_windows"))
-    out += _resets(one.client, "client") + _resets(one.server, "server")
+    out += _resets(connection.client, "client") + _resets(connection.server, "server")
     return out
 
 
@@ -206,14 +210,14 @@ def _endpoints(trace: Trace, width: int) -> Table:
     return table
 
 
-def _endpoint(one: Endpoint) -> list[str]:
-    response = one.response
+def _endpoint(endpoint: Endpoint) -> list[str]:
+    response = endpoint.response
     times = (response.mean_s, response.p50_s, response.p90_s, response.p99_s, response.max_s)
     return [
-        host_port(one.address, one.port),
-        f"{one.role or ''}{' udp' if one.protocol == 'udp' else ''}",
-        f"{one.connections:,}",
-        size(one.unique_bytes),
+        host_port(endpoint.address, endpoint.port),
+        f"{endpoint.role or ''}{' udp' if endpoint.protocol == 'udp' else ''}",
+        f"{endpoint.connections:,}",
+        size(endpoint.unique_bytes),
         *map(duration, times),
         percent(response.share),
     ]

@@ -29,6 +29,8 @@ def command(
     from guestmark.ledger import open_ledger
     from guestmark.report import formats, past
 
+    if not output:
+        raise UsageError("-o names no file", hint="e.g. -o run.json, or - for standard output")
     chosen = format or _by_suffix(output)
     if chosen is Format.PARQUET and output == "-" and sys.stdout.isatty():
         raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")

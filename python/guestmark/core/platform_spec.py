@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,19 +118,23 @@ def parse_platform(text: str) -> PlatformSpec:
     if not stripped:
         raise UsageError("a platform's name is empty", hint=f"known: {', '.join(sorted(platform_names()))}")
     layers = tuple(_parse_layer(part, stripped) for part in stripped.split("/"))
-    for position, layer in enumerate(layers):
+    for outer, layer in itertools.pairwise(layers):
         kind = layer.described
-        if position > 0 and not kind.guest:
+        if not kind.guest:
             raise UsageError(
-                f"platform {stripped!r}: {layer.kind} cannot be nested inside {layers[position - 1].kind}",
-                hint="nesting is written outermost first, e.g. tcg/kvm",
+                f"platform {stripped!r}: {layer.kind} cannot be nested inside {outer.kind}",
+                hint="nesting is written outermost first, e.g. tcg/kvm"
+                if kind.remote
+                else f"to compare them, name both: {stripped.replace('/', ',')}",
             )
-        if position < len(layers) - 1 and not kind.holds_guests:
+    for layer, inner in itertools.pairwise(layers):
+        kind = layer.described
+        if not kind.holds_guests:
             raise UsageError(
                 f"platform {stripped!r}: {layer.kind} cannot hold another platform",
                 hint=f"nest in {_any_of(name for name in platform_names() if _holds(name))}"
                 if kind.guest
-                else f"write {layers[position + 1]!s} alone",
+                else f"write {inner!s} alone",
             )
     return PlatformSpec(layers)
 

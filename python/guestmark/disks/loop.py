@@ -73,7 +73,7 @@ def mount(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
         _run(agent, ["losetup", "--direct-io=on", device])
     found = agent.read_file(f"/sys/block/{device.removeprefix('/dev/')}/loop/dio").strip() == b"1"
     if found != wanted:
-        asked, is_there = ("on" if one else "off" for one in (wanted, found))
+        asked, is_there = ("on" if state else "off" for state in (wanted, found))
         raise AttestationError(
             f"direct I/O of {device} is not what was asked for: asked {asked}, found {is_there}"
         )

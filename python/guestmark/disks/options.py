@@ -97,7 +97,7 @@ def compare(asked: str, shown: Iterable[str]) -> Verdict:
                 refuted.append(option)
             continue
         name, equals, _ = option.partition("=")
-        other_value = equals and any(found.startswith(f"{name}=") for found in live)
+        other_value = equals and any(setting.startswith(f"{name}=") for setting in live)
         opposite = f"no{option}" in live or (option.startswith("no") and option[2:] in live)
         contradicted = any(shown_one in live for shown_one in _CONTRADICTED_BY.get(option, ()))
         if option in _ALWAYS_SHOWN or other_value or opposite or contradicted:

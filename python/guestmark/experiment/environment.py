@@ -173,12 +173,6 @@ def _disks(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _vendor(device: Path) -> str:
-    """Of a block device; a virtio disk has a number."""
-    vendor = _line(device / "device/vendor")
-    return "virtio" if vendor == "0x1af4" else vendor
-
-
 def _filesystems(mounts: Path) -> dict[str, Any]:
     """The filesystems of the directories that images and host files usually go to."""
     live = [line.split(" ") for line in _text(mounts).splitlines()]

@@ -92,9 +92,9 @@ def _short(result: CellResult, workload: WorkloadResult) -> str:
     shown = workload.shown
     usual = (workload.baseline or shown[0]).cell
     words = []
-    if len({each.cell.workload.key for each in shown}) > 1:
+    if len({result.cell.workload.key for result in shown}) > 1:
         words.append(result.cell.workload.key or result.cell.workload.name)
-    if len({platform(each.cell) for each in shown}) > 1:
+    if len({platform(result.cell) for result in shown}) > 1:
         words.append(platform(result.cell))
     words += [
         level

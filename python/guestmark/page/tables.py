@@ -88,4 +88,4 @@ def figure(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None) -> C
     tones = [tone] * len(pieces)
     if last is not None:
         tones[-1] = last
-    return Cell(tuple(Span(piece, each) for piece, each in zip(pieces, tones, strict=True)))
+    return Cell(tuple(Span(piece, tone) for piece, tone in zip(pieces, tones, strict=True)))

@@ -61,8 +61,8 @@ def _without_mistakes(data: dict[str, Any], error: "ValidationError") -> schema.
 
     rest = copy.deepcopy(data)
     for _ in range(_PRUNINGS):
-        for one in error.errors():
-            _remove(rest, tuple(one["loc"]), missing=one["type"] == "missing")
+        for mistake in error.errors():
+            _remove(rest, tuple(mistake["loc"]), missing=mistake["type"] == "missing")
         for name, value in _STAND_INS.items():
             rest.setdefault(name, value)
         try:
@@ -139,7 +139,7 @@ class _Reader:
             for name, some in levels.items():
                 there.setdefault(name, set()).update(some)
         patterns: list[tuple[tuple[str | int, ...], pattern.Pattern]] = [
-            (("exclude", number), one.pattern) for number, one in enumerate(shape.exclude)
+            (("exclude", number), exclusion.pattern) for number, exclusion in enumerate(shape.exclude)
         ]
         if isinstance(shape.baseline, tuple):
             patterns.append((("baseline",), shape.baseline))
@@ -252,7 +252,9 @@ class _Reader:
         return scaled
 
     def _row(self, number: int, table: Mapping[str, Sequence[str]]) -> Row:
-        conditions = {one.name: one.levels for one in self._pattern(("include", number), table)}
+        conditions = {
+            condition.name: condition.levels for condition in self._pattern(("include", number), table)
+        }
         workloads = conditions.pop(pattern.WORKLOAD, None)
         platforms = conditions.pop(pattern.PLATFORM, None)
         specs = None if platforms is None else tuple(parse_platform(name) for name in platforms)
@@ -330,12 +332,14 @@ class _Reader:
                 raise unknown("metric", given.metric, known)
         asked = given.baseline if given.baseline is not None else self._model.baseline
         wanted = self._cell((*path, "baseline"), asked or {})
-        cells = [self._cell((*path, "figures", at, "cell"), one.cell) for at, one in enumerate(given.figures)]
+        cells = [
+            self._cell((*path, "figures", at, "cell"), figure.cell) for at, figure in enumerate(given.figures)
+        ]
         figures = []
-        for cell, one in zip(cells, given.figures, strict=True):
+        for cell, figure in zip(cells, given.figures, strict=True):
             base = self._published_baseline(cell, cells, wanted)
             figures.append(
-                PublishedFigure(cell, one.value, None if base is None else given.figures[base].value)
+                PublishedFigure(cell, figure.value, None if base is None else given.figures[base].value)
             )
         return Published(
             given.source,
@@ -349,7 +353,7 @@ class _Reader:
         )
 
     def _cell(self, path: tuple[str | int, ...], table: Mapping[str, str]) -> dict[str, str]:
-        return {one.name: one.levels[0] for one in self._one(path, table)}
+        return {condition.name: condition.levels[0] for condition in self._one(path, table)}
 
     def _published_baseline(
         self, cell: Mapping[str, str], cells: Sequence[Mapping[str, str]], wanted: Mapping[str, str]

@@ -139,7 +139,9 @@ def span(shape: Shape) -> Matrix:
     found = {cell.id: cell for cell in _cells(shape, unique)}  # a row may name a cell that already exists
     cells = []
     for cell in found.values():
-        why = next((one for one in shape.exclude if pattern.matches(one.pattern, cell)), None)
+        why = next(
+            (exclusion for exclusion in shape.exclude if pattern.matches(exclusion.pattern, cell)), None
+        )
         if why is None:
             cells.append(cell)
         elif why.reason:

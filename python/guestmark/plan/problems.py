@@ -41,16 +41,16 @@ class Problems:
         self, error: "ValidationError", model: "type[BaseModel]", path: Sequence[str | int] = ()
     ) -> None:
         """All of pydantic's errors, the common ones in our own words."""
-        for one in error.errors():
-            loc = tuple(one["loc"])
-            if one["type"] == "extra_forbidden":
+        for mistake in error.errors():
+            loc = tuple(mistake["loc"])
+            if mistake["type"] == "extra_forbidden":
                 known = _fields(model, loc[:-1])
                 self.add((*path, *loc), f"unknown key {str(loc[-1])!r}", _nearest(str(loc[-1]), known))
-            elif one["type"] == "missing":
+            elif mistake["type"] == "missing":
                 self.add((*path, *loc), f"the key {str(loc[-1])!r} is missing")
             else:
-                said = one["msg"].removeprefix("Value error, ").removeprefix("Input ")
-                shown = repr(one["input"])
+                said = mistake["msg"].removeprefix("Value error, ").removeprefix("Input ")
+                shown = repr(mistake["input"])
                 what = f", not {shown}" if len(shown) <= 60 else ""
                 self.add((*path, *loc), f"{said}{what}")
 
@@ -60,14 +60,15 @@ class Problems:
             return
         known = toml_lines.lines(self.text)
         placed = sorted(
-            ((toml_lines.line_of(known, path) or 0, path, said) for path, said in self.found),
+            ((toml_lines.line_of(known, path) or 0, path, problem) for path, problem in self.found),
             key=lambda place: place[0],
         )
         count = len(placed)
         raise UsageError(
             f"{self.where} has {count} mistake{'s' if count != 1 else ''}",
             hint="\n".join(
-                f"{f'line {line}: ' if line else ''}{_dotted(path)}{said}" for line, path, said in placed
+                f"{f'line {line}: ' if line else ''}{_dotted(path)}{problem}"
+                for line, path, problem in placed
             ),
         )
 

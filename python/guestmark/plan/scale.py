@@ -32,7 +32,7 @@ def scaled(value: Any, factor: float) -> Any:
     Raises `ValueError` for anything else.
     """
     if isinstance(value, list | tuple):
-        return [scaled(one, factor) for one in value]
+        return [scaled(item, factor) for item in value]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} cannot be scaled: it is not a size, duration or number")  # noqa: TRY004
     if isinstance(value, float):

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 def _one_or_many(value: object) -> object:
     """Levels as a list of strings; a single level becomes a list, and numbers and booleans are levels too."""
     some = value if isinstance(value, list) else [value]
-    return [_text(one) for one in some]
+    return [_text(item) for item in some]
 
 
 def _text(value: object) -> object:

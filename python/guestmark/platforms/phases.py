@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from guestmark.core.model import Cell
-    from guestmark.platforms.place import Process
     from guestmark.platforms.process import Console
 
 # In `Machine.phases` of a watched guest, in order; seconds since its hypervisor was started. Those that a guest does
@@ -72,7 +71,19 @@ class Watch:
         return ["GUESTMARK_MARKS=1", *debug]
 
 
-def seen(process: Process) -> dict[str, float]:
+class Heard(Protocol):
+    """What a process has printed since it was started."""
+
+    @property
+    def console(self) -> Console:
+        """The collected output."""
+
+    @property
+    def started_at(self) -> float:
+        """On the clock of the console's times."""
+
+
+def seen(process: Heard) -> dict[str, float]:
     """The phases whose lines are on the console, in the order of time."""
     found = {name: _when(process.console, name) for name in _LINES}
     times = {name: at - process.started_at for name, at in found.items() if at is not None}

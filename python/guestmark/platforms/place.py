@@ -144,23 +144,23 @@ class Socketpair:
         self.fds: tuple[int, ...] = (self._theirs.fileno(),)
 
     def chardev(self, name: str) -> str:
-        """See `Line`."""
+        """The socket that QEMU inherits, by its descriptor."""
         return f"socket,id={name},fd={self.fds[0]}"
 
     def socket(self) -> socket.socket:
-        """See `Line`."""
+        """Our half of the pair."""
         return self._ours
 
     def transport(self) -> Transport:
-        """See `Line`."""
+        """Reads and writes our half of the pair."""
         return Transport.of_socket(self._ours)
 
     def handed(self) -> None:
-        """See `Line`."""
+        """Closes the half that QEMU has inherited."""
         self._theirs.close()
 
     def close(self) -> None:
-        """See `Line`."""
+        """Closes both halves."""
         self._ours.close()
         self._theirs.close()
 
@@ -178,20 +178,20 @@ class Pipes:
         self.fds: tuple[int, ...] = (self._to_guest.fileno(), self._to_us.fileno())
 
     def serial(self) -> str:
-        """See `Line`."""
+        """The descriptors of the pipes that UML reads from and writes to."""
         return f"fd:{self.fds[0]},fd:{self.fds[1]}"
 
     def transport(self) -> Transport:
-        """See `Line`."""
+        """Reads one pipe and writes the other."""
         return Transport(self._from_guest.fileno(), self._from_us.fileno(), self._from_us.close)
 
     def handed(self) -> None:
-        """See `Line`."""
+        """Closes the two ends that UML has inherited."""
         self._to_guest.close()
         self._to_us.close()
 
     def close(self) -> None:
-        """See `Line`."""
+        """Closes all four ends."""
         for end in (self._to_guest, self._to_us, self._from_us, self._from_guest):
             end.close()
 
@@ -200,46 +200,46 @@ class Here:
     """This host."""
 
     def process(self, name: str) -> Process:
-        """See `Place`."""
+        """A hypervisor under a supervisor, which ends it when we die."""
         return SupervisedProcess(name)
 
     def line(self, name: str) -> Line:
-        """See `Place`."""
+        """A pair of sockets."""
         return Socketpair()
 
     def serial_line(self) -> SerialLine:
-        """See `Place`."""
+        """Two pipes."""
         return Pipes()
 
     def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
-        """See `Place`."""
+        """Images in this host's store."""
         return images(disks_of(cell))
 
     def link(self, image: Path, scratch: Path, name: str) -> str:
-        """See `Place`."""
+        """A symbolic link in `scratch`: paths on this host may hold anything."""
         (scratch / name).symlink_to(image)
         return name
 
     def read(self, path: str) -> str:
-        """See `Place`."""
+        """Read directly; bytes that are no text are replaced."""
         return Path(path).read_text(errors="replace")
 
     def links(self, directory: str) -> list[str]:
-        """See `Place`."""
+        """Of a directory's entries, or of the path itself when it is a link."""
         path = Path(directory)
         return [str(entry.readlink()) for entry in ([path] if path.is_symlink() else path.iterdir())]
 
     def descendants(self, pid: int) -> list[int]:
-        """See `Place`."""
+        """From this host's /proc."""
         return processes.descendants(pid)
 
     def beside(self, command: Sequence[str]) -> Beside:
-        """See `Place`."""
+        """A child of this process."""
         return _Child(command)
 
 
 class _Child:
-    """See `Beside`. What it prints has to fit into a pipe."""
+    """A helper program on this host. What it prints has to fit into a pipe."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -247,11 +247,11 @@ class _Child:
         )
 
     def running(self) -> bool:
-        """See `Beside`."""
+        """Asks the kernel, and reaps a child that has ended."""
         return self._process.poll() is None
 
     def end(self, number: int, timeout_s: float) -> str:
-        """See `Beside`."""
+        """What it printed is read only now."""
         self._process.send_signal(number)
         try:
             said, _ = self._process.communicate(timeout=timeout_s)

@@ -38,10 +38,10 @@ class Startable(Protocol):
     name: str
 
     def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
-        """See `Platform.start`."""
+        """Starts a fresh machine for the cell, to be ready within `deadline_s`."""
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
-        """See `Platform.probe`."""
+        """Starts a machine, to be ready within `deadline_s`, and says whether that works."""
 
 
 def probe_by_start(platform: Startable, deadline_s: float, cell: Cell | None = None) -> Usable | Unusable:

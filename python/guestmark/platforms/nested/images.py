@@ -91,23 +91,23 @@ class InnerImage(Image):
     place: Holder | None = None
 
     def flush(self) -> float:
-        """See `Image`: the outer guest's disk is its memory, so this says only that it was asked."""
+        """The outer guest's disk is its memory, so this says only that it was asked."""
         with self._calling() as place, place.calling() as agent:
             done = agent.flush(str(self.path))
         return (done.fsync_ns + done.syncfs_ns) / 1e9
 
     def allocated_bytes(self) -> int:
-        """See `Image`."""
+        """As `stat` counts blocks in the outer guest."""
         with self._calling() as place:
             return int(_run(place, "stat", "-c", "%b", str(self.path))) * 512
 
     def checksum(self) -> Checksum:
-        """See `Image`."""
+        """Computed by the outer guest's agent."""
         with self._calling() as place, place.calling() as agent:
             return agent.checksum(str(self.path), timeout_s=_PROGRAM_S)
 
     def read_again(self, name: str) -> Checksum:
-        """See `Image`."""
+        """`debugfs` writes the file into a pipe in the outer guest, whose agent reads it."""
         with self._calling() as place, place.calling() as agent:
             fifo = f"{self.path}.{name}"
             _run(place, "mkfifo", fifo)
@@ -124,7 +124,7 @@ class InnerImage(Image):
         return found
 
     def program(self, program: str, *arguments: str) -> None:
-        """See `Image`: run in the outer guest."""
+        """Run in the outer guest."""
         with self._calling() as place:
             _run(place, find(program), *arguments)
 

@@ -114,32 +114,32 @@ class OuterPlace:
     # --- the contract of a place
 
     def process(self, name: str) -> Process:
-        """See `Place`."""
+        """In a directory of its own in the outer guest."""
         self._count += 1
         return InnerProcess(self, Path(_DIRECTORY, f"{name}-{self._count}"))
 
     def line(self, name: str) -> Line:
-        """See `Place`."""
+        """One of the outer guest's ports; the agent's is also how a waiting hypervisor is told to start."""
         port = _Port(self.connect(name), self.port(name))
         if name == "agent":
             self._channel = port
         return port
 
     def serial_line(self) -> SerialLine:
-        """See `Place`."""
+        """The agent's port."""
         self._channel = port = _SerialPort(self.connect("agent"))
         return port
 
     def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
-        """See `Place`."""
+        """Images in the outer guest's memory."""
         return images_in(self, cell)
 
     def link(self, image: Path, scratch: Path, name: str) -> str:
-        """See `Place`: we name images ourselves, so it is good as it is."""
+        """The image's own path: we name images ourselves, so it is good as it is."""
         return str(image)
 
     def read(self, path: str) -> str:
-        """See `Place`."""
+        """By the outer guest's agent, whose errors become `OSError`."""
         try:
             with self.calling() as agent:
                 return agent.read_file(path).decode(errors="replace")
@@ -149,13 +149,13 @@ class OuterPlace:
             raise OSError(errno.EIO, error.message) from error
 
     def links(self, directory: str) -> list[str]:
-        """See `Place`."""
+        """Of everything below the directory, found by `find` in the outer guest."""
         with self.calling() as agent:
             done = agent.exec(["find", directory, "-type", "l", "-printf", "%l\\n"], timeout_s=60)
         return done.stdout.decode(errors="replace").splitlines()
 
     def descendants(self, pid: int) -> list[int]:
-        """See `Place`."""
+        """From the outer guest's /proc; those that end meanwhile are left out."""
         found: list[int] = []
         with contextlib.suppress(OSError):
             for child in self.read(f"/proc/{pid}/task/{pid}/children").split():
@@ -163,7 +163,7 @@ class OuterPlace:
         return found
 
     def beside(self, command: Sequence[str]) -> Beside:
-        """See `Place`."""
+        """Run in the background by the outer guest's agent."""
         with self.calling() as agent:
             return _Job(self, agent.background(command))
 
@@ -333,13 +333,13 @@ class _Job:
         self._background = background
 
     def running(self) -> bool:
-        """See `Beside`."""
+        """Waits a moment for the news of its end, which comes with the agent's answers."""
         with self._place.calling():
             self._background.wait(_MOMENT_S)
         return self._background.running
 
     def end(self, number: int, timeout_s: float) -> str:
-        """See `Beside`."""
+        """Signals it through the outer guest's agent."""
         with self._place.calling():
             self._background.signal(number)
             if not self._background.wait(timeout_s):
@@ -358,18 +358,18 @@ class _Channel:
         self.fds: tuple[int, ...] = ()
 
     def socket(self) -> socket.socket:
-        """See `Line`."""
+        """Our end of the port."""
         return self._socket
 
     def transport(self) -> Transport:
-        """See `Line`."""
+        """Reads and writes our end of the port."""
         return Transport.of_socket(self._socket)
 
     def handed(self) -> None:
-        """See `Line`: nothing was inherited."""
+        """Does nothing: nothing was inherited."""
 
     def close(self) -> None:
-        """See `Line`."""
+        """Closes our end; the port stays."""
         self._socket.close()
 
 
@@ -383,7 +383,7 @@ class _Port(_Channel):
         self._path = path
 
     def chardev(self, name: str) -> str:
-        """See `Line`: QEMU opens a path that is neither two pipes nor one as a file for both directions."""
+        """A path that is neither two pipes nor one: QEMU opens it as a file for both directions."""
         return f"pipe,id={name},path={self._path}"
 
 
@@ -393,5 +393,5 @@ class _SerialPort(_Channel):
     script = _UML
 
     def serial(self) -> str:
-        """See `SerialLine`; the descriptors are those that the starting script makes."""
+        """The descriptors are those that the starting script makes."""
         return "fd:0,fd:4"

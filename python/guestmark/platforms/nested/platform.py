@@ -154,7 +154,7 @@ class NestedGuest:
 
     @property
     def phases(self) -> dict[str, float]:
-        """See the class."""
+        """The inner guest's, and those of an outer guest that was started for it."""
         return self.inner.phases
 
     @property

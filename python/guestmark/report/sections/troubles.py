@@ -12,7 +12,7 @@ _WRONG = {CellStatus.UNUSABLE, CellStatus.FAILED, CellStatus.PARTIAL}
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """See `lines`."""
+    """The trouble of each cell, as `lines` has it."""
     return lines(workload)
 
 

@@ -149,11 +149,11 @@ def _of_qemu(query: Any) -> dict[str, int | None]:
     ]
     stats = [entry["stats"] for entry in drives]
     return {
-        "host_written": sum(one["wr_bytes"] for one in stats),
-        "host_writes": sum(one["wr_operations"] for one in stats),
-        "host_read": sum(one["rd_bytes"] for one in stats),
+        "host_written": sum(drive["wr_bytes"] for drive in stats),
+        "host_writes": sum(drive["wr_operations"] for drive in stats),
+        "host_read": sum(drive["rd_bytes"] for drive in stats),
         "host_flushes": sum(
-            one["stats"]["flush_operations"] for one in drives if one["device"] not in unsafe
+            drive["stats"]["flush_operations"] for drive in drives if drive["device"] not in unsafe
         ),
     }
 
@@ -161,10 +161,10 @@ def _of_qemu(query: Any) -> dict[str, int | None]:
 def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
     """What the hypervisor's processes gave the host's kernel, a few kilobytes of console and channel included."""
     total = {"wchar": 0, "syscw": 0, "rchar": 0}
-    for one in (pid, *machine.place.descendants(pid)):
+    for process in (pid, *machine.place.descendants(pid)):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             try:
-                lines = machine.place.read(f"/proc/{one}/io").splitlines()
+                lines = machine.place.read(f"/proc/{process}/io").splitlines()
             except PermissionError:
                 return {"host_written": None, "host_writes": None, "host_read": None}
             for line in lines:

@@ -110,12 +110,16 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
         )
     # The main process of UML is busy tracing others; its disks are done by a child.
     place = machine.place
-    watched = [pid] if machine.query else [one for one in place.descendants(pid) if _untraced(place, one)]
+    watched = (
+        [pid]
+        if machine.query
+        else [process for process in place.descendants(pid) if _untraced(place, process)]
+    )
     if not watched:
         return Verdict("unknown", "UML's disk process was not found")
     command = ["strace", "-f", "-e", "trace=fsync,fdatasync,sync_file_range"]
-    for one in watched:
-        command += ["-p", str(one)]
+    for process in watched:
+        command += ["-p", str(process)]
     trace = place.beside(command)
     said = ""
     try:
@@ -138,7 +142,7 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
 def _attached(place: Place, trace: Beside, watched: list[int]) -> bool:
     deadline = time.monotonic() + _ATTACH_S
     while time.monotonic() < deadline and trace.running():
-        if not any(_untraced(place, one) for one in watched):
+        if not any(_untraced(place, process) for process in watched):
             return True
         time.sleep(0.01)
     return False

@@ -27,7 +27,7 @@ class ExecWorkload:
         self.facts = Findings()
         self.warnings: list[str] = []
         self._argv: list[str] = list(params["argv"])
-        self._metrics = [metric_spec.MetricSpec.from_params(one) for one in params.get("metrics", ())]
+        self._metrics = [metric_spec.MetricSpec.from_params(spec) for spec in params.get("metrics", ())]
         self._ignore_failure = bool(params.get("ignore_failure"))
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
         self._limit_s = plan.policy.trial_limit_s

@@ -68,16 +68,16 @@ def parse(output: str) -> Report:
         jobs=len(jobs),
         read=_direction(directions[0]),
         write=_direction(directions[1]),
-        sync_latency_avg_s=_mean([one for one in syncs if "N" in one]),
-        runtime_s=max(_field(one, "runtime", int) for some in directions for one in some) / 1e3,
-        bytes=sum(_field(one, "io_bytes", int) for some in directions for one in some),
+        sync_latency_avg_s=_mean([sync for sync in syncs if "N" in sync]),
+        runtime_s=max(_field(direction, "runtime", int) for some in directions for direction in some) / 1e3,
+        bytes=sum(_field(direction, "io_bytes", int) for some in directions for direction in some),
         notes=tuple(line.strip() for line in lines[:start] if line.strip()),
     )
 
 
 def _direction(parts: Sequence[Mapping[str, Any]]) -> Direction:
     latencies = [_field(part, "clat_ns", dict) for part in parts]
-    tails = [one["percentile"][_P99] for one in latencies if _P99 in one.get("percentile", {})]
+    tails = [latency["percentile"][_P99] for latency in latencies if _P99 in latency.get("percentile", {})]
     return Direction(
         bytes_per_s=float(sum(_field(part, "bw_bytes", int) for part in parts)),
         operations_per_s=float(sum(_field(part, "iops", int, float) for part in parts)),
@@ -88,9 +88,11 @@ def _direction(parts: Sequence[Mapping[str, Any]]) -> Direction:
 
 def _mean(latencies: Sequence[Mapping[str, Any]]) -> float | None:
     """The mean over all requests, seconds."""
-    count = sum(_field(one, "N", int) for one in latencies)
+    count = sum(_field(latency, "N", int) for latency in latencies)
     return (
-        sum(_field(one, "mean", int, float) * one["N"] for one in latencies) / count / 1e9 if count else None
+        sum(_field(latency, "mean", int, float) * latency["N"] for latency in latencies) / count / 1e9
+        if count
+        else None
     )
 
 

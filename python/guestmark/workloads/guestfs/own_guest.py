@@ -45,7 +45,7 @@ class OwnGuestWorkload:
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """See `KnowsLimits`: libguestfs has no guest of that kind."""
+        """Says where libguestfs has no guest of that kind."""
         return unusable(cell.platform)
 
     def machine(self, platform: Platform) -> AbstractContextManager[Machine]:

@@ -47,6 +47,6 @@ def wrong(printed: str, rounds: int) -> str:
     lines = printed.splitlines()
     expected: Sequence[tuple[str, int]] = ((_SUM, rounds), (_TEXT, rounds), ("ext4", 1), ("false", rounds))
     for line, times in expected:
-        if (found := sum(one.startswith(line) for one in lines)) < times:
+        if (found := sum(heard.startswith(line) for heard in lines)) < times:
             return f"guestfish printed {line!r} {found} times, not {times}"
     return ""

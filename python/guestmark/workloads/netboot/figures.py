@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def check_connections(trace: Trace, files: int, size: int) -> list[Connection]:
     """The connections that carried the files. Raises `WorkloadError` when the capture does not hold them all."""
-    connections = [one for one in trace.connections if one.protocol == "tcp"]
+    connections = [connection for connection in trace.connections if connection.protocol == "tcp"]
     if len(connections) != files:
         raise WorkloadError(f"the capture holds {len(connections)} connections for {files} files")
     for connection in connections:
@@ -29,7 +29,7 @@ def check_connections(trace: Trace, files: int, size: int) -> list[Connection]:
 
 def measured(trace: Trace, connections: list[Connection], size: int, wall_s: float) -> list[Measurement]:
     """Every metric of one round of downloads; `wall_s` is the time of all of them on the host's clock."""
-    total_s = sum(one.duration_s for one in connections)
+    total_s = sum(connection.duration_s for connection in connections)
     count = len(connections)
     values: list[tuple[Metric, float | None]] = [
         (metrics.DOWNLOAD, total_s / count),
@@ -45,7 +45,7 @@ def measured(trace: Trace, connections: list[Connection], size: int, wall_s: flo
             (own.max, response.max_s),
         ]
     sides = [side for connection in connections for side in (connection.client, connection.server)]
-    handshakes = [one.handshake_s for one in connections if one.handshake_s is not None]
+    handshakes = [connection.handshake_s for connection in connections if connection.handshake_s is not None]
     values += [
         (metrics.CLIENT_SHARE, trace.shares.client),
         (metrics.SERVER_SHARE, trace.shares.server),

@@ -94,7 +94,7 @@ def _distributions(endpoints: Sequence[Endpoint]) -> str:
 def _sequences(trace: Trace) -> str:
     from guestmark.capture import picture
 
-    return "".join(picture.sequences(trace))
+    return picture.sequences(trace)
 
 
 def _trace(result: CellResult) -> Trace | None:

@@ -90,10 +90,11 @@ class NetbootMachine:
             ("the card's address (iPXE)", nic.mac, inside.get("mac", "")),
             ("the firmware (iPXE)", settings.ipxe_platform, inside.get("platform", "")),
         ]
-        for what, wanted, found in asked:
-            if wanted != found:
+        for what, wanted, actual in asked:
+            if wanted != actual:
                 raise AttestationError(
-                    f"{what} is not what was asked for: asked {wanted}, found {found}", console=self.console()
+                    f"{what} is not what was asked for: asked {wanted}, found {actual}",
+                    console=self.console(),
                 )
         return BootingMachine(
             asked=dict(self.cell.factors),

@@ -69,7 +69,7 @@ class OltpWorkload:
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """See `KnowsLimits`: the server is not installed."""
+        """Says that the server is not installed."""
         try:
             KINDS[cell.workload.params["server"]]()
         except PlatformUnusableError as error:
@@ -239,7 +239,7 @@ def _for_each(
         (metrics.HOST_WRITTEN, counted.host_written),
         (metrics.HOST_WRITES, counted.host_writes),
     ]
-    known = {one.metric: one.value for one in changes.measurements(transactions)}
+    known = {measurement.metric: measurement.value for measurement in changes.measurements(transactions)}
     return [
         *((metric, value / transactions) for metric, value in shares if value is not None),
         *((metric, known[metric]) for metric in metrics.BELOW if metric in known),

@@ -263,7 +263,7 @@ class _Reader:
     def _section(self, names: tuple[str, ...]) -> None:
         name = self._peek()
         if name not in names:
-            raise self._unknown(" or ".join(repr(one) for one in names))
+            raise self._unknown(" or ".join(repr(name) for name in names))
         self._at += 1
         self._seen.append(name)
         for pattern in _SECTIONS[name]:

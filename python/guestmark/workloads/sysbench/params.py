@@ -32,7 +32,7 @@ def _text(value: object) -> object:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list):
-        return ",".join(str(one) for one in value) or "none"
+        return ",".join(str(item) for item in value) or "none"
     return str(value) if isinstance(value, int | float) else value
 
 

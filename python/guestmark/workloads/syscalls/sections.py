@@ -17,21 +17,21 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     found = [(result, each) for result in workload.shown if (each := calls_of(result))]
     if not found:
         return []
-    names = list(dict.fromkeys(name for _, each in found for name in each))
+    names = list(dict.fromkeys(name for _, calls in found for name in calls))
     platforms = [result.cell.platform for result, _ in found]
     titles = platforms if len(set(platforms)) == len(found) else [result.cell.id for result, _ in found]
     columns: list[Column] = []
     cells: list[list[Cell]] = []
     used = set()
-    for (_, each), title in zip(found, titles, strict=True):
+    for (_, calls), title in zip(found, titles, strict=True):
         columns.append(Column(f"{title}, ns", (Align.RIGHT,)))
         cells.append(
-            [figure(_significant(each[name]["ns"])) if name in each else figure("–") for name in names]
+            [figure(_significant(calls[name]["ns"])) if name in calls else figure("–") for name in names]
         )
         for counter, heading in COUNTS.items():
-            if any(counter in call for call in each.values()):
+            if any(counter in call for call in calls.values()):
                 used.add(heading)
-                counts = [each.get(name, {}).get(counter) for name in names]
+                counts = [calls.get(name, {}).get(counter) for name in names]
                 columns.append(Column(f"{heading}/op", (Align.POINT,)))
                 cells.append([figure("–") if count is None else figure(_count(count)) for count in counts])
     rows = tuple(
@@ -39,7 +39,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         for position, name in enumerate(names)
     )
     legend = "; ".join(f"{name}: {text}" for name, text in LEGEND.items() if name in used)
-    kinds = tuple(said for result, each in found for said in _kinds(result, each))
+    kinds = tuple(sentence for result, calls in found for sentence in _kinds(result, calls))
     return [
         Table(
             "Time and counted events of each system call",

@@ -68,19 +68,20 @@ class SyscallsWorkload:
         )
         self._check_clocks(before, machine.agent.ping())
         self._found.calls = {section.measured.name: _described(section, nothing) for section in sections}
-        times = [max(one.measured.median_ns, _LEAST) for one in sections]
+        times = [max(section.measured.median_ns, _LEAST) for section in sections]
         values: list[tuple[Metric, float]] = [
             (metrics.GEOMEAN, math.exp(math.fsum(map(math.log, times)) / len(times)))
         ]
         values += [
-            (metrics.of_call(one.measured.name), time) for one, time in zip(sections, times, strict=True)
+            (metrics.of_call(section.measured.name), time)
+            for section, time in zip(sections, times, strict=True)
         ]
         for counter, metric in metrics.COUNTED.items():
-            if all(counter in one.counted for one in sections):
-                each = [per_operation(one, nothing, counter) for one in sections]
+            if all(counter in section.counted for section in sections):
+                each = [per_operation(section, nothing, counter) for section in sections]
                 values.append((metric, math.fsum(each) / len(each)))
         values += _processor(sections)
-        values.append((metrics.WALL, math.fsum(one.measured.elapsed_ns for one in sections) / 1e9))
+        values.append((metrics.WALL, math.fsum(section.measured.elapsed_ns for section in sections) / 1e9))
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
     def cleanup(self, machine: Machine) -> None:
@@ -130,6 +131,6 @@ def _described(section: Section, nothing: Section) -> Call:
 
 def _processor(sections: Sequence[Section]) -> list[tuple[Metric, float]]:
     guest_s = math.fsum(section.measured.cpu_ns for section in sections) / 1e9
-    if guest_s <= 0 or not all(_HOST_CPU in one.counted for one in sections):
+    if guest_s <= 0 or not all(_HOST_CPU in section.counted for section in sections):
         return []
-    return [(metrics.PROCESSOR, math.fsum(one.counted[_HOST_CPU] for one in sections) / guest_s)]
+    return [(metrics.PROCESSOR, math.fsum(section.counted[_HOST_CPU] for section in sections) / guest_s)]

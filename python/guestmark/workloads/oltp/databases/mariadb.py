@@ -40,11 +40,11 @@ class MariaDB(Database):
 
     @property
     def server(self) -> str:
-        """See `Database`."""
+        """The program mariadbd."""
         return self.programs["mariadbd"]
 
     def settings(self, params: Mapping[str, object], threads: int) -> dict[str, str]:
-        """See `Database`. The same input and output calls everywhere: no io_uring, no log mapped into memory, which
+        """The same input and output calls everywhere: no io_uring, no log mapped into memory, which
         MariaDB would choose by kernel and filesystem; and caches that begin empty.
         """
         return {
@@ -63,7 +63,7 @@ class MariaDB(Database):
         }
 
     def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
-        """See `Database`."""
+        """mariadb-install-db's data directory, without the schema `sys`."""
         return [
             [
                 self.programs["mariadb-install-db"], "--no-defaults", f"--datadir={data}",
@@ -75,7 +75,7 @@ class MariaDB(Database):
         ]  # fmt: skip
 
     def command(self, data: str, settings: Mapping[str, str]) -> list[str]:
-        """See `Database`."""
+        """Reads no option file, and listens on a local socket only."""
         options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         return [
             self.server, "--no-defaults", f"--datadir={data}", f"--socket={self.socket(data)}",
@@ -83,7 +83,7 @@ class MariaDB(Database):
         ]  # fmt: skip
 
     def connection(self, data: str) -> list[str]:
-        """See `Database`."""
+        """The driver mysql, at the local socket."""
         return [
             "--db-driver=mysql",
             f"--mysql-socket={self.socket(data)}",
@@ -92,22 +92,22 @@ class MariaDB(Database):
         ]
 
     def session(self, link: Link) -> Session:
-        """See `Database`."""
+        """One of PyMySQL's."""
         return _Session(link)
 
     def session_errors(self) -> tuple[type[Exception], ...]:
-        """See `Database`."""
+        """All of PyMySQL's errors."""
         import pymysql
 
         return (pymysql.MySQLError,)
 
     def socket(self, data: str) -> str:
-        """See `Database`."""
+        """In the data directory."""
         return f"{data}/server.sock"
 
 
 class _Session:
-    """See `databases.base.Session`; PyMySQL speaks."""
+    """A session over PyMySQL."""
 
     def __init__(self, link: Link) -> None:
         import pymysql
@@ -118,12 +118,12 @@ class _Session:
         self._connection.connect(link)
 
     def flushes(self) -> int:
-        """See `Session`."""
+        """Those of InnoDB's files and log."""
         with self._connection.cursor() as cursor:
             cursor.execute(_FLUSHES)
             ((found,),) = cursor.fetchall()
         return int(found)
 
     def close(self) -> None:
-        """See `Session`."""
+        """Ends the connection as the protocol asks for."""
         self._connection.close()

@@ -49,12 +49,12 @@ class PostgreSQL(Database):
 
     @property
     def server(self) -> str:
-        """See `Database`."""
+        """The program postgres."""
         return self.programs["postgres"]
 
     @classmethod
     def folders(cls) -> Sequence[str]:
-        """See `Database`."""
+        """Debian's directories of each installed version, the newest first."""
 
         def version(folder: Path) -> tuple[int, ...]:
             return tuple(int(number) for number in re.findall(r"\d+", folder.parent.name))
@@ -62,7 +62,7 @@ class PostgreSQL(Database):
         return [str(folder) for folder in sorted(_VERSIONS.glob("*/bin"), key=version, reverse=True)]
 
     def settings(self, params: Mapping[str, object], threads: int) -> dict[str, str]:
-        """See `Database`."""
+        """A log that may grow as far as was asked, and no listening on the network."""
         return {
             "shared_buffers": f"{parse_size(str(params['buffer'])) >> 20}MB",
             "max_wal_size": f"{max(_SMALLEST_LOG, parse_size(str(params['log']))) >> 20}MB",
@@ -72,7 +72,7 @@ class PostgreSQL(Database):
         }
 
     def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
-        """See `Database`."""
+        """One call of initdb."""
         return [
             [
                 self.programs["initdb"], "-D", data, "-U", _USER, "-A", "trust", "--locale=C", "-E", "UTF8",
@@ -81,12 +81,12 @@ class PostgreSQL(Database):
         ]  # fmt: skip
 
     def command(self, data: str, settings: Mapping[str, str]) -> list[str]:
-        """See `Database`."""
+        """Listens on a local socket only, in the data directory."""
         options = [f"-c{name}={value}" for name, value in settings.items()]
         return [self.server, "-D", data, f"-cunix_socket_directories={data}", f"-cport={_PORT}", *options]
 
     def connection(self, data: str) -> list[str]:
-        """See `Database`."""
+        """The driver pgsql, at the local socket."""
         return [
             "--db-driver=pgsql",
             f"--pgsql-host={data}",
@@ -96,22 +96,22 @@ class PostgreSQL(Database):
         ]
 
     def session(self, link: Link) -> Session:
-        """See `Database`."""
+        """One of pg8000's."""
         return _Session(link)
 
     def session_errors(self) -> tuple[type[Exception], ...]:
-        """See `Database`."""
+        """All of pg8000's native errors."""
         from pg8000 import native
 
         return (native.Error,)
 
     def socket(self, data: str) -> str:
-        """See `Database`."""
+        """PostgreSQL names it after its port."""
         return f"{data}/.s.PGSQL.{_PORT}"
 
 
 class _Session:
-    """See `databases.base.Session`; pg8000 speaks."""
+    """A session over pg8000."""
 
     def __init__(self, link: Link) -> None:
         from pg8000 import native
@@ -120,13 +120,13 @@ class _Session:
             self._connection = native.Connection(_USER, database="postgres", sock=link, ssl_context=False)
 
     def flushes(self) -> int:
-        """See `Session`."""
+        """Those of the write-ahead log."""
         with _plain():
             ((found,),) = self._connection.run(_FLUSHES)
         return int(found)
 
     def close(self) -> None:
-        """See `Session`."""
+        """Ends the connection as the protocol asks for."""
         self._connection.close()
 
 

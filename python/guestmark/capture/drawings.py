@@ -1,0 +1,203 @@
+"""Where everything in the two drawings of a capture stands: response latencies, and one connection in time.
+
+Plain SVG laid out here: two drawings do not justify a megabyte of charting library in every file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from guestmark.capture.model import Endpoint, SequencePoint, Trace
+from guestmark.capture.table import duration, host_port, percent, size
+
+WIDTH, LEFT, RIGHT = 960, 190, 24
+ROW, BINS = 64, 160
+_SPAN = WIDTH - LEFT - RIGHT
+_EDGE = 110  # what a label beside a mark needs
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A line of the grid, at a distance from the left or the top."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The responses of one bin."""
+
+    x: float
+    width: float
+    height: float
+    count: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A quantile; its label stands to the left of it near the edge of the picture."""
+
+    at: float
+    y: int
+    label: str
+    left: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One endpoint, between `top` and `base`."""
+
+    top: int
+    base: int
+    name: str
+    role: str
+    share: str
+    count: str
+    bars: tuple[Bar, ...]
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    """A row for each endpoint on a common logarithmic axis."""
+
+    height: int
+    decades: tuple[Tick, ...]
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def of(cls, endpoints: Sequence[Endpoint]) -> Distributions:
+        """Of endpoints that have a histogram."""
+        low = min(max(h[0][0], 1e-9) for endpoint in endpoints if (h := endpoint.histogram))
+        high = max(h[-1][1] for endpoint in endpoints if (h := endpoint.histogram))
+        first = math.floor(math.log10(low) * 3) / 3
+        last = max(math.ceil(math.log10(high) * 3) / 3, first + 1 / 3)
+
+        def x(seconds: float) -> float:
+            position = (math.log10(max(seconds, 1e-9)) - first) / (last - first)
+            return LEFT + min(max(position, 0.0), 1.0) * _SPAN
+
+        exponents = range(math.ceil(first - 1e-9), math.floor(last + 1e-9) + 1)
+        decades = tuple(Tick(x(10.0**exponent), duration(10.0**exponent)) for exponent in exponents)
+        rows = tuple(_row(endpoint, ROW * number, x) for number, endpoint in enumerate(endpoints))
+        return cls(ROW * len(endpoints) + 34, decades, rows)
+
+
+def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
+    response = endpoint.response
+    bins: dict[int, float] = {}
+    for low, high, count in endpoint.histogram or ():
+        at = min(int((x(math.sqrt(max(low, 1e-9) * high)) - LEFT) / _SPAN * BINS), BINS - 1)
+        bins[at] = bins.get(at, 0) + count
+    most, wide = max(bins.values()), _SPAN / BINS
+    quantiles = (("p50", response.p50_s, 14), ("p99", response.p99_s, 26))
+    return Row(
+        top,
+        top + ROW - 6,
+        host_port(endpoint.address, endpoint.port),
+        endpoint.role or "client",
+        percent(response.share),
+        f"{response.count:,}",
+        tuple(
+            Bar(LEFT + at * wide, wide, count / most * (ROW - 22), f"{count:,.0f}")
+            for at, count in sorted(bins.items())
+        ),
+        tuple(
+            Mark(x(value), top + offset, f"{name} {duration(value)}", x(value) >= WIDTH - _EDGE)
+            for name, value, offset in quantiles
+            if value is not None
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One packet, by its time and the last byte it carries."""
+
+    x: float
+    y: float
+    repeated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One direction: what was sent, and what the other side had acknowledged of it."""
+
+    role: str
+    height: int
+    times: tuple[Tick, ...]
+    sizes: tuple[Tick, ...]
+    acknowledged: tuple[tuple[float, float], ...]
+    dots: tuple[Dot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """One connection in time; of every `stride` packets one is drawn."""
+
+    title: str
+    stride: int
+    streams: tuple[Stream, ...]
+
+    @classmethod
+    def of(cls, trace: Trace) -> Sequences:
+        """The connection of `trace.sequence`, which must have points."""
+        sequence = trace.sequence
+        assert sequence is not None
+        points = sequence.points
+        connections = (known for known in trace.connections if known.index == sequence.connection)
+        connection = next(connections, None)
+        title = "the connection with most packets"
+        if connection:
+            client, server = connection.client, connection.server
+            title = f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
+        last = max(1e-9, *(point.t for point in points))
+        streams = []
+        for by_client in (False, True):
+            sent = [point for point in points if point.client == by_client and point.kind != "ack"]
+            answers = [point for point in points if point.client != by_client]
+            if sent and max(point.to for point in sent) > 0:
+                streams.append(_stream("client" if by_client else "server", sent, answers, last))
+        return cls(title, sequence.stride, tuple(streams))
+
+
+def _stream(
+    role: str, sent: Sequence[SequencePoint], answers: Sequence[SequencePoint], last: float
+) -> Stream:
+    height = 300 if role == "server" else 180
+    most = max(point.to for point in sent)
+
+    def x(t: float) -> float:
+        return LEFT + max(t, 0.0) / last * _SPAN
+
+    def y(to: float) -> float:
+        return height - 30 - min(to / most, 1.0) * (height - 50)
+
+    steps: list[tuple[float, float]] = []
+    highest = 0
+    for point in answers:
+        if highest < point.acked <= most + 1:
+            steps += [(x(point.t), y(highest)), (x(point.t), y(point.acked))]
+            highest = point.acked
+    return Stream(
+        role,
+        height,
+        tuple(Tick(x(t), duration(t) if t else "0") for t in _round_values(last, 6)),
+        tuple(Tick(y(to), size(to) if to else "0") for to in _round_values(most, 4)),
+        tuple(steps),
+        tuple(
+            Dot(x(point.t), y(point.to), point.kind == "repeated")
+            for point in sorted(sent, key=lambda point: point.kind == "repeated")
+        ),
+    )
+
+
+def _round_values(last: float, about: int) -> list[float]:
+    """About this many round values from 0 to `last`: multiples of 1, 2 or 5 times a power of ten."""
+    rough = last / about
+    decade = 10.0 ** math.floor(math.log10(rough))
+    step = next(decade * factor for factor in (1, 2, 5, 10) if decade * factor >= rough * 0.999)
+    return [step * number for number in range(math.floor(last / step * 1.0001) + 1)]
