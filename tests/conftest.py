@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import guestmark.core.single_threaded_blas  # before a test imports numpy
+from guestmark.core import single_threaded_blas  # noqa: F401 (before a test imports numpy)
 from tests.framework.caches import TriedPlatforms
 from tests.framework.command_line import CommandLine
 

@@ -288,7 +288,7 @@ def test_a_complete_run_has_nothing_to_resume(guestmark: CommandLine) -> None:
     assert "--blocks" in result.stderr
 
 
-def test_a_complete_run_goes_on_as_its_own_report_says(guestmark):
+def test_a_complete_run_goes_on_as_its_own_report_says(guestmark: CommandLine) -> None:
     short = guestmark.measure("--on", "host,host", "--blocks", 3, "--seed", 4, "--", "true").document()
     (command,) = re.findall(r"guestmark (resume \S+ --blocks 6)", guestmark("show", "last").stdout)
     assert short["more_time"]["blocks"] == 3
@@ -317,7 +317,9 @@ def test_a_complete_run_goes_on_as_its_own_report_says(guestmark):
         (["--time-limit", "0"], "--time-limit"),
     ],
 )
-def test_a_complete_run_does_not_go_on_to_nowhere(guestmark, arguments, telling):
+def test_a_complete_run_does_not_go_on_to_nowhere(
+    guestmark: CommandLine, arguments: list[str], telling: str
+) -> None:
     before = guestmark.measure("--blocks", 2, "--", "true").document()
     result = guestmark("resume", "last", *arguments)
     assert result.status == 2

@@ -83,7 +83,7 @@ def test_the_severe_come_first_and_notes_are_short_where_room_is() -> None:
     analysis = analyse(run.plan, run.trials, run.unusable, environments=run.environments)
 
     def said(*, whole: bool) -> list[str]:
-        return ["".join(span.text for span in node.text) for node in lines(analysis, whole=whole)]  # type: ignore[union-attr]
+        return ["".join(span.text for span in node.text) for node in lines(analysis, whole=whole)]
 
     brief, full = said(whole=False), said(whole=True)
     assert [text.partition(":")[0] for text in full] == ["Severe", "Note", "Note"]

@@ -25,10 +25,10 @@ def threads_and_variable(**environment: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_statistics_have_one_thread_and_leave_no_variable():
+def test_statistics_have_one_thread_and_leave_no_variable() -> None:
     assert threads_and_variable() == ["1", "None"]
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a BLAS has one thread on one processor anyway")
-def test_what_the_user_has_set_stands():
+def test_what_the_user_has_set_stands() -> None:
     assert threads_and_variable(OPENBLAS_NUM_THREADS="2") == ["2", "2"]

@@ -5,26 +5,28 @@ from dataclasses import replace
 
 import pytest
 
-from guestmark.core.model import Policy, RunState
+from guestmark.core.model import Policy, RunState, Trial
+from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Command, Paragraph
 from guestmark.page.text import text_of
 from guestmark.report.sections.more_time import nodes
 from guestmark.stats import half_width
 from guestmark.stats.analysis import analyse
-from guestmark.stats.stopping import extended, more_time
+from guestmark.stats.stopping import MoreTime, extended, more_time
+from tests.framework.known import a, known
 from tests.framework.runs import constructed, host_uml_tcg, memory_sweep
 
 
-def told(run):
+def told(run: StoredRun) -> MoreTime | None:
     return more_time(run.plan, analyse(run.plan, run.trials))
 
 
-def test_runs_that_are_precise_and_decided_need_no_more_time():
+def test_runs_that_are_precise_and_decided_need_no_more_time() -> None:
     assert told(host_uml_tcg()) is None
     assert nodes(analyse(host_uml_tcg().plan, host_uml_tcg().trials), host_uml_tcg()) == []
 
 
-def test_what_is_foretold_comes_true():
+def test_what_is_foretold_comes_true() -> None:
     whole = memory_sweep(blocks=48)
     policy = replace(whole.plan.policy, precision=0.001)
     whole = replace(whole, plan=replace(whole.plan, policy=policy))
@@ -47,19 +49,19 @@ def test_what_is_foretold_comes_true():
         assert prospect.then < 0.8 * prospect.half_width
 
 
-def test_no_more_blocks_than_the_precision_needs():
+def test_no_more_blocks_than_the_precision_needs() -> None:
     run = memory_sweep(blocks=24)
-    known = max(prospect.half_width for prospect in told(precise(run, 0.0001)).cells)
-    found = told(precise(run, 0.95 * known))
+    widest = max(prospect.half_width for prospect in known(told(precise(run, 0.0001))).cells)
+    found = told(precise(run, 0.95 * widest))
     assert found is not None
     assert 1 <= found.blocks <= 6
 
 
-def precise(run, precision):
+def precise(run: StoredRun, precision: float) -> StoredRun:
     return replace(run, plan=replace(run.plan, policy=replace(run.plan.policy, precision=precision)))
 
 
-def test_the_report_says_it_with_a_command():
+def test_the_report_says_it_with_a_command() -> None:
     run = host_uml_tcg(blocks=4)
     analysis = analyse(run.plan, run.trials)
     paragraph, command = nodes(analysis, run)
@@ -71,8 +73,8 @@ def test_the_report_says_it_with_a_command():
     assert nodes(analysis, replace(run, state=RunState.INTERRUPTED)) == []  # there it goes on anyway
 
 
-def test_what_is_hardly_known_is_told_by_the_factor():
-    def times(trial, factor):
+def test_what_is_hardly_known_is_told_by_the_factor() -> None:
+    def times(trial: Trial, factor: float) -> Trial:
         scaled = [replace(each, value=factor * each.value) for each in trial.measurements]
         return replace(trial, measurements=tuple(scaled))
 
@@ -80,11 +82,11 @@ def test_what_is_hardly_known_is_told_by_the_factor():
     odd = {("uml", 1): 2.5, ("uml", 2): 0.4}
     trials = [times(trial, odd.get((trial.cell_id, trial.block), 1.0)) for trial in run.trials]
     run = replace(run, trials=tuple(trials))
-    text = text_of(nodes(analyse(run.plan, run.trials), run)[0].text)
+    text = text_of(a(Paragraph, nodes(analyse(run.plan, run.trials), run)[0]).text)
     assert re.match(r"uml: a factor of \d\.\d, tcg: ±2\.0 % now; 4 more blocks", text)
 
 
-def test_many_cells_are_told_by_the_least_known():
+def test_many_cells_are_told_by_the_least_known() -> None:
     run = precise(memory_sweep(blocks=12), 0.0001)
     cells = [(cell, 1.0) for cell in run.plan.cells]
     more = [(replace(cell, id=f"{cell.id} {n}", baseline=False), 1.0) for n in range(2) for cell, _ in cells]
@@ -92,19 +94,19 @@ def test_many_cells_are_told_by_the_least_known():
     found = told(run)
     assert found is not None
     worst = max(found.cells, key=lambda prospect: prospect.half_width)
-    text = text_of(nodes(analyse(run.plan, run.trials), run)[0].text)
+    text = text_of(a(Paragraph, nodes(analyse(run.plan, run.trials), run)[0]).text)
     assert text.startswith(f"{worst.cell}: ±")
     assert f"(the least known of {len(found.cells)})" in text
 
 
-def test_verdicts_that_were_taken_back_are_not_mended_by_time():
+def test_verdicts_that_were_taken_back_are_not_mended_by_time() -> None:
     from tests.unit.test_report_analysis import run_of_iterations
 
     run = run_of_iterations(carry=0.1)
     assert told(run) is None
 
 
-def test_a_run_that_goes_on_gets_time_for_what_is_still_to_come():
+def test_a_run_that_goes_on_gets_time_for_what_is_still_to_come() -> None:
     run = host_uml_tcg(blocks=4)
     used = sum(trial.duration_s for trial in run.trials)
     policy = Policy(blocks=4, time_limit_s=100, precision=0.02)

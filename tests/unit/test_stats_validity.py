@@ -121,6 +121,6 @@ def test_clocks_that_disagree() -> None:
     assert clock_disagreement([0.0, float("nan")], [1.0, 1.0]) is None
 
 
-def test_clocks_are_not_read_more_finely_than_messages_allow():
+def test_clocks_are_not_read_more_finely_than_messages_allow() -> None:
     assert clock_disagreement([0.010, 0.011], [0.0092, 0.0102]) is None
     assert clock_disagreement([0.010, 0.011], [0.0088, 0.0098]) is not None
