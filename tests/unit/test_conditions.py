@@ -476,3 +476,12 @@ def test_what_is_not_heavy_refuses_no_ratio_however_small(noise: Mapping[str, fl
     heavier = {name: 2 * value for name, value in noise.items()}
     run = with_noise(sound(cells), *EVERY, **heavier, machine_processors=1, elapsed_s=1.0)
     assert refused(run).keys() == {"uml"}
+
+
+def test_a_free_host_has_all_its_processors() -> None:
+    free = replace_placed(level="free", machine="0-1")
+    host = HostMachine(kernel="6.1.0", arch="x86_64", boot_id="1", processors=1, placement=free)
+    cells = [(replace(one, factors={"placement": "free"}), ratio) for one, ratio in CELLS]
+    run = sound(cells, {"host": [host], "uml": [guest(placed=free)], "tcg": [guest(placed=free)]})
+    assert "host 2; uml 1; tcg 1" in findings(run)["unequal processors"].message
+    assert findings(run)["unequal processors"].severity is Severity.WARNING

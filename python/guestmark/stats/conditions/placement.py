@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from guestmark.core.facts import Facts
 from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, attested_placement
 from guestmark.core.model import Cell
-from guestmark.core.placement import FREE, NAME, PINNED
+from guestmark.core.placement import FREE, NAME, PINNED, read_list
 from guestmark.stats.conditions.evidence import Compared, named, trials_of
 from guestmark.stats.validity import Finding, Severity
 
@@ -52,6 +52,8 @@ def _of_machine(facts: Facts) -> int | None:
     if guest is not None:
         return guest.guest.processors
     host = facts.of(HostMachine)
+    if host is not None and host.placement is not None and host.placement.level == FREE:
+        return len(read_list(host.placement.machine))  # it may use them all, whatever it was to have
     return None if host is None else host.processors
 
 
