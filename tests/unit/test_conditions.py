@@ -408,7 +408,7 @@ def resumed(at: float = 6, **changed: Any) -> StoredRun:
     ],
 )
 def test_a_run_of_two_systems_has_no_verdict(changed: Mapping[str, Any], said: str) -> None:
-    run = resumed(guestmark=changed["guestmark"], programs=changed["programs"])
+    run = resumed(**changed)
     assert findings(run)["environment changed"].message == f"the run is of two systems: {said}"
     assert refused(run) == {"uml": "environment changed", "tcg": "environment changed"}
     every = [
@@ -423,8 +423,11 @@ def test_an_environment_that_no_trial_was_made_in_does_not_count() -> None:
 
 
 def test_what_may_matter_is_a_warning() -> None:
-    changed = {"guestmark": {"agent_sha256": "b" * 64}, "programs": {"qemu-img": "qemu-img version 8.0.0"}}
-    found = findings(resumed(guestmark=changed["guestmark"], programs=changed["programs"]))
+    changed: dict[str, Any] = {
+        "guestmark": {"agent_sha256": "b" * 64},
+        "programs": {"qemu-img": "qemu-img version 8.0.0"},
+    }
+    found = findings(resumed(**changed))
     assert found.keys() == {"environment differs"}
     assert "agent aaaaaaaaaaaa → bbbbbbbbbbbb" in found["environment differs"].message
 
