@@ -13,6 +13,7 @@ from pathlib import Path
 from guestmark.capture.model import Document, Endpoint, SequencePoint, Trace
 from guestmark.capture.table import divided, duration, host_port, percent, said_shares, size
 from guestmark.core.errors import GuestmarkError
+from guestmark.page.text import inert
 
 WIDTH, LEFT, RIGHT = 960, 190, 24
 ROW, BINS = 64, 160
@@ -54,8 +55,13 @@ def render(document: Document) -> str:
     )
 
 
+def _safe(text: str) -> str:
+    """Text from a capture, or a file's name: it makes no markup, and nothing in it turns the direction of the rest."""
+    return escape(inert(text))
+
+
 def _trace(trace: Trace) -> str:
-    parts = [f"<h2>{escape(trace.file)}</h2>", _verdict(trace)]
+    parts = [f"<h2>{_safe(trace.file)}</h2>", _verdict(trace)]
     endpoints = [e for e in trace.endpoints if e.histogram and e.address != "others"][:MOST_ENDPOINTS]
     if endpoints:
         error = trace.relative_error
@@ -68,10 +74,10 @@ def _trace(trace: Trace) -> str:
     if trace.sequence and trace.sequence.points:
         parts += sequences(trace)
     for limit in trace.limits:
-        parts.append(f'<p class="soft">Note: {limit.count:,} {escape(limit.text)}.</p>')
+        parts.append(f'<p class="soft">Note: {limit.count:,} {_safe(limit.text)}.</p>')
     if trace.error:
         parts.append(f"<p><b>Incomplete:</b> reading stopped at byte {trace.error.offset}: ")
-        parts.append(f"{escape(trace.error.reason)}.</p>")
+        parts.append(f"{_safe(trace.error.reason)}.</p>")
     return f"<section>{''.join(parts)}</section>"
 
 
@@ -148,7 +154,7 @@ def _row(endpoint: Endpoint, top: float, x: Callable[[float], float]) -> str:
         for name, value, offset in (("p50", response.p50_s, 14), ("p99", response.p99_s, 26))
         if value is not None
     )
-    name = escape(host_port(endpoint.address, endpoint.port))
+    name = _safe(host_port(endpoint.address, endpoint.port))
     label = (
         f'<text x="0" y="{top + 22:.0f}" font-weight="600">{name}</text>'
         f'<text x="0" y="{top + 38:.0f}" class="{role}">{role}, {percent(response.share)} of the time</text>'
@@ -177,7 +183,7 @@ def sequences(trace: Trace) -> Iterable[str]:
         client, server = connection.client, connection.server
         title = f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
     kept = "" if sequence.stride == 1 else f" One packet in {sequence.stride} is drawn."
-    yield f"<h3>Time and sequence: {escape(title)}</h3>"
+    yield f"<h3>Time and sequence: {_safe(title)}</h3>"
     yield (
         '<p class="soft">Dots: bytes as they were sent, red where they had been sent before. Line: what the other '
         f"side had acknowledged.{kept}</p>"

@@ -86,8 +86,9 @@ app = typer.Typer(
 def _version(wanted: bool) -> None:
     if wanted:
         from guestmark import __version__
+        from guestmark.cli.say import tell
 
-        sys.stdout.write(f"guestmark {__version__}\n")
+        tell(f"guestmark {__version__}")
         raise typer.Exit
 
 

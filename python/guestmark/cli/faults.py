@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any
 
+from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
-from guestmark.page.text import inert
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
 
@@ -19,10 +19,9 @@ class PipeClosed(Exception):  # noqa: N818 - the reader closed the pipe, which i
 
 def show(error: GuestmarkError) -> None:
     """Writes message and hint to standard error."""
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"guestmark: {inert(error.message, lines=True)}\n")
-        for line in error.hint.splitlines():
-            sys.stderr.write(f"  {inert(line)}\n")
+    say(error.message)
+    for line in error.hint.splitlines():
+        say(line.replace("\t", " "), prefix="  ")
 
 
 def status_after(error: BaseException) -> int:
@@ -66,7 +65,7 @@ def _status_of(end: SystemExit) -> int:
         return 0
     if isinstance(end.code, int):
         return end.code
-    sys.stderr.write(f"{end.code}\n")
+    say(str(end.code), prefix="")
     return 1
 
 
@@ -95,6 +94,5 @@ def _crashed(error: Exception) -> int:
         where = f"the details are in {path}"
     except OSError:
         where = text
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"guestmark: sorry, this is a bug in guestmark ({summary})\n  {where}\n")
+    say(f"sorry, this is a bug in guestmark ({summary})\n  {where}")
     return BUG_STATUS

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options
+from guestmark.cli.say import say, tell_json
 
 
 def command(
@@ -24,21 +25,18 @@ def command(
             runs, where = opened.runs(), opened.where
     if json:
         from dataclasses import asdict
-        from json import dump
+        from json import dumps
 
-        dump([asdict(run) for run in runs], sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        tell_json(dumps([asdict(run) for run in runs], indent=2))
         return
     if not runs:
-        sys.stderr.write(f"guestmark: the ledger {where} holds no runs yet\n")
+        say(f"the ledger {where} holds no runs yet")
         return
     from datetime import datetime
 
     from rich.table import Table
-    from rich.text import Text
 
-    from guestmark.cli.console import Console
-    from guestmark.page.text import inert
+    from guestmark.cli.console import Console, shown
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("run", "begun", "state"):
@@ -49,10 +47,10 @@ def command(
     for run in runs:
         begun = datetime.fromtimestamp(run.created_at).astimezone().strftime("%Y-%m-%d %H:%M")
         numbers = (run.cells, run.blocks, run.trials, run.failed)
-        table.add_row(run.id, begun, run.state.value, *map(str, numbers), Text(inert(run.label)))
+        table.add_row(shown(run.id), begun, run.state.value, *map(str, numbers), shown(run.label))
     console = Console()
     if not console.is_terminal:
         console.width = 1000  # a program reads it: nothing is cut off
     console.print(table)
     sys.stdout.flush()
-    sys.stderr.write(f"guestmark: the ledger is {where}\n")  # beside the table, which programs may read
+    say(f"the ledger is {where}")  # beside the table, which programs may read

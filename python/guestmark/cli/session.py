@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
 from guestmark.core.model import LeftOut, Plan, RunState, TrialStatus
 from guestmark.ledger.model import StoredRun
@@ -204,7 +205,9 @@ def write(data: bytes, path: str) -> None:
     if path == "-":
         with writing_to_stdout():
             sys.stdout.flush()
-            sys.stdout.buffer.write(data)
+            # Documents hold text as it is; only a terminal would take some of it for orders.
+            shown = inert(data.decode(errors="replace"), lines=True).encode() if sys.stdout.isatty() else data
+            sys.stdout.buffer.write(shown)
             sys.stdout.buffer.flush()
         return
     from pathlib import Path
@@ -267,5 +270,4 @@ def _observer(outputs: Outputs) -> AbstractContextManager[Observer]:
 def _say(text: str, outputs: Outputs, *, loud: bool = False) -> None:
     """Writes a line to standard error; without `loud`, only when progress is shown."""
     if loud or not outputs.quiet:
-        sys.stderr.write(f"guestmark: {inert(text, lines=True)}\n")
-        sys.stderr.flush()
+        say(text)
