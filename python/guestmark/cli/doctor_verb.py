@@ -113,7 +113,14 @@ def _finding(name: str, result: Usable | Unusable | None) -> dict[str, Any]:
         return {"name": name, "usable": None, "reason": reason, "hint": hint, "ready_s": None}
     if isinstance(result, Unusable):
         return {"name": name, "usable": False, "reason": result.reason, "hint": result.hint, "ready_s": None}
-    return {"name": name, "usable": True, "reason": "", "hint": "", "ready_s": round(result.ready_s, 4)}
+    return {
+        "name": name,
+        "usable": True,
+        "reason": "",
+        "hint": "",
+        "ready_s": round(result.ready_s, 4),
+        "confined": result.confined,
+    }
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -127,6 +134,8 @@ def _show(report: dict[str, Any]) -> None:
     for one in report["platforms"]:
         if one["usable"]:
             said = shown(f"ready in {one['ready_s']:.2g} s")
+            if one["confined"]:
+                said.append_text(shown(f"; confined by {one['confined']}", "dim"))
             table.add_row(shown(one["name"], "bold"), Text("usable", "green"), said)
         else:
             said = shown(one["reason"])

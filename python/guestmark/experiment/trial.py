@@ -19,6 +19,7 @@ from guestmark.disks import location
 from guestmark.experiment.counting import Counting
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
+from guestmark.platforms import confinement
 from guestmark.platforms.base import Nests, innermost
 from guestmark.workloads import base as workloads
 
@@ -124,7 +125,9 @@ def _measure(
         try:
             record.command_line = machine.command_line
             record.phases = machine.phases
-            record.findings.add(machine.attest())
+            found = machine.attest()
+            record.findings.add(found)
+            record.warnings += confinement.remarks(found)
             if machine.disks:
                 mounts = innermost(machine).place.read("/proc/self/mounts")
                 record.findings.add(location.storage(started, mounts))
