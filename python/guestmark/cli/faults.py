@@ -9,6 +9,7 @@ from typing import Any
 
 from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
+from guestmark.core.home import home
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
 
@@ -84,7 +85,7 @@ def _crashed(error: Exception) -> int:
     import traceback
 
     text = "".join(traceback.format_exception(error))
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(home(), ".local", "state")
     path = os.path.join(base, "guestmark", f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")
     summary = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     try:
