@@ -8,15 +8,23 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.say import say, tell_json
+from guestmark.cli.say import say, tell, tell_json
 
 
 def command(
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Look for damage in every row instead; exits with 1 if there is any."),
+    ] = False,
     ledger: options.Ledger = None,
 ) -> None:
     """List the runs in the ledger, oldest first, and say where the ledger is."""
     from guestmark.ledger import default_path, open_ledger
+
+    if check:
+        _check(ledger)
+        return
 
     if ledger is None and not default_path().exists():
         runs, where = [], str(default_path())
@@ -54,3 +62,26 @@ def command(
     console.print(table)
     sys.stdout.flush()
     say(f"the ledger is {where}")  # beside the table, which programs may read
+
+
+def _check(ledger: str | None) -> None:
+    from guestmark.core.errors import ExitStatus
+    from guestmark.ledger import open_ledger
+
+    with open_ledger(ledger, writable=False) as opened:
+        found, where = opened.check(), opened.where
+    for problem in found.problems:
+        tell(problem)
+    said = f"{found.runs} run{'s' if found.runs != 1 else ''} in {where}: "
+    if found.problems:
+        say(f"{said}{len(found.problems)} problem{'s' if len(found.problems) != 1 else ''}")
+        raise typer.Exit(ExitStatus.SOME_FAILED)
+    if not found.checked:
+        say(f"{said}the database is sound; rows have no checksums until a run is added")
+        return
+    rest = (
+        f"; {found.without_checksum} rows of an older version have no checksum"
+        if found.without_checksum
+        else ""
+    )
+    say(f"{said}every row is as it was stored{rest}")

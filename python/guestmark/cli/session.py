@@ -88,6 +88,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
     """Continues a stored run and returns the exit status."""
     from guestmark.experiment import preflight
     from guestmark.ledger import open_ledger
+    from guestmark.ledger.variables import restored
 
     outputs.check()
     with open_ledger(ledger_path) as ledger:
@@ -100,10 +101,13 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
         if ledger.is_claimed(stored.id):
             with ledger.claim(stored.id):  # raises, naming the owner
                 pass
-        ready = preflight.examine_again(stored.plan, stored.unusable, _prober(outputs))
-        ledger.add_environment(stored.id, _environment(stored.plan))
+        plan, gone = restored(stored.plan, os.environ)
+        if gone:
+            _say(f"not set as they were when the run began: {', '.join(gone)}", outputs, loud=True)
+        ready = preflight.examine_again(plan, stored.unusable, _prober(outputs))
+        ledger.add_environment(stored.id, _environment(plan))
         _record_left_out(ledger, stored.id, ready.left_out, outputs)
-        return _run(stored.plan, ledger, stored.id, outputs)
+        return _run(plan, ledger, stored.id, outputs)
 
 
 def _environment(plan: Plan) -> dict[str, Any]:
