@@ -90,8 +90,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = "\n".join(['"No.","Time","Source","Destination","Protocol","Length","Info"', *rows, ""])
     (folder / f"{ACTIVE}.csv").write_text(text, encoding="utf-8")
     (folder / "mine.toml").write_text(
-        f'title = {toml(HOSTILE)}\n[shape]\non = ["host"]\n[[workload]]\nkind = "exec"\n'
-        f"label = {toml(HOSTILE)}\nargv = [{toml(HOSTILE)}]\n"
+        f'schema = "guestmark-plan/1"\nname = "mine"\ntitle = {toml(HOSTILE)}\nplatforms = ["host"]\n'
+        f'[workloads.mine]\nkind = "exec"\nlabel = {toml(HOSTILE)}\nparams.argv = [{toml(HOSTILE)}]\n'
     )
     (folder / "cut.pcap").write_bytes(cf.pcap(cf.frames(cf.conversation()))[:-5])
     shutil.copy(folder / "cut.pcap", folder / f"{ACTIVE}.pcap")
