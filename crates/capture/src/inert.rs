@@ -1,5 +1,6 @@
 //! Text from captures and names of files, shown on a terminal: what the terminal would obey is spelled out.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 /// Whether a terminal or a reader's eye would take it for something else than a sign to be shown.
@@ -17,7 +18,7 @@ pub fn inert(text: &str) -> String {
     for c in text.chars() {
         if active(c) {
             for unit in c.encode_utf16(&mut [0; 2]) {
-                out.push_str(&format!("\\u{unit:04x}"));
+                let _ = write!(out, "\\u{unit:04x}");
             }
         } else {
             out.push(c);

@@ -81,7 +81,12 @@ class Keeper:
         with self._lock:
             self._ensure()
             self._kept[path] = -1
-            os.write(self._lifeline, b"+" + os.fsencode(path) + b"\0")
+            try:
+                os.write(self._lifeline, b"+" + os.fsencode(path) + b"\0")
+            except BrokenPipeError:  # it was killed this very moment
+                if self._process is not None:
+                    self._process.wait()
+                self._ensure()
 
     def _ensure(self) -> None:
         if self._process is not None and self._process.poll() is None:
