@@ -115,14 +115,24 @@ stop_step() {
 # ---- what is there, what is missing ----------------------------------------------------------------------------
 
 find_python() { # sets $python to a real interpreter (not a shim, not a link that an upgrade turns elsewhere)
-    python=
+    closed=
     for candidate in python3 python3.13 python3.12 python3.11 python3.14 /usr/bin/python3; do
         python=$("$candidate" -c 'import os, sys, venv, ensurepip
 ok = sys.version_info >= (3, 11)
-print(os.path.realpath(sys._base_executable) if ok else "")' 2>/dev/null) && [ -n "$python" ] && return
+print(os.path.realpath(sys._base_executable) if ok else "")' 2>/dev/null) && [ -n "$python" ] || continue
+        # What root sets up others use, too: an interpreter below /root would be closed to them.
+        if [ "$(id -u)" -ne 0 ] || open_to_all "$python"; then
+            return
+        fi
+        closed=${closed:-$python}
     done
-    python=
-    return 1
+    python=$closed
+    [ -n "$python" ]
+}
+
+open_to_all() { # PATH: whether every user can execute it
+    case $(stat -L -c %A "$1" 2>/dev/null) in *[xt]) ;; *) return 1 ;; esac
+    [ "$1" = / ] || open_to_all "$(dirname "$1")"
 }
 
 find_cargo() { # sets $cargo, and puts its directory first in PATH so that its own rustc is used
@@ -411,6 +421,10 @@ set_up() {
 }
 
 prepare() {
+    if [ ! -w "$root" ] && [ -e "$root/.venv/.guestmark" ] && [ ! -x "$root/.venv/bin/python" ]; then
+        fail 2 "the Python of this checkout, in $(sed -n 's/^home = //p' "$root/.venv/pyvenv.cfg"), is closed to this user" \
+            "its owner can set it up anew with one that is open to all (rm -r $root/.venv; $root/guestmark), or make a checkout of your own"
+    fi
     { mkdir -p "$state" && [ -w "$root" ] && [ -w "$state" ]; } 2>/dev/null ||
         fail 2 "set-up is not complete and this user cannot write to $root" "run $root/guestmark once as its owner"
     exec 9>>"$state/lock"

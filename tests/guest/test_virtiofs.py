@@ -1,23 +1,33 @@
-"""A kernel without 9p gets the host's root over virtiofs: Debian's cloud kernel, unpacked without installing it."""
+"""A kernel without 9p gets the host's root over virtiofs, and nobody can write to the host through it."""
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from guestmark.core.machine_facts import GuestMachine
+from guestmark.appliance.kernel import Kernel
+from guestmark.core.errors import MachineError
+from guestmark.platforms.qemu import platform as qemu
 from guestmark.platforms.qemu.virtiofs import DAEMONS
 from tests.framework.guests import start
-from tests.framework.known import a
+from tests.framework.kernels import without_9p
+from tests.guest.test_confined import attempts
 
-pytestmark = pytest.mark.long
+needs_daemon = pytest.mark.skipif(
+    not any(os.access(daemon, os.X_OK) for daemon in DAEMONS),
+    reason="virtiofsd is not installed (package virtiofsd, or QEMU up to 7.2)",
+)
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    return without_9p(tmp_path)
 
 
 @pytest.fixture
 def cloud_kernel(tmp_path: Path) -> Path:
-    if not any(os.access(daemon, os.X_OK) for daemon in DAEMONS):
-        pytest.skip("virtiofsd is not installed (package virtiofsd, or QEMU up to 7.2)")
     depends = subprocess.run(
         ["apt-cache", "depends", "linux-image-cloud-amd64"], capture_output=True, text=True, check=True
     ).stdout
@@ -29,9 +39,78 @@ def cloud_kernel(tmp_path: Path) -> Path:
     return kernel
 
 
-def test_the_root_comes_over_virtiofs(cloud_kernel: Path) -> None:
-    with start("tcg", kernel=str(cloud_kernel)) as guest:
-        assert a(GuestMachine, guest.attest()).guest.kernel == cloud_kernel.name.removeprefix("vmlinuz-")
+@needs_daemon
+def test_the_root_comes_over_virtiofs_and_cannot_be_changed(kernel: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "host"
+    folder.mkdir()
+    with start("tcg", kernel=str(kernel)) as guest:
+        found = guest.attest().confined
+        assert found is not None
+        assert found.shares is not None
+        assert found.protects_files
+        assert found.shares.no_new_privileges
         result = guest.agent.exec(["sh", "-c", "echo x > /tmp/made; cat /tmp/made"], timeout_s=60)
         assert result.stdout == b"x\n"
         assert any("vhost-user-fs" in argument for argument in guest.command_line)
+        did, saw = attempts(guest, folder)
+        assert saw, "the host's root could not be mounted once more, so nothing was tried"
+        assert did == ""
+
+
+@needs_daemon
+@pytest.mark.long
+def test_debians_cloud_kernel_likewise(cloud_kernel, tmp_path):
+    folder = tmp_path / "host"
+    folder.mkdir()
+    with start("tcg", kernel=str(cloud_kernel)) as guest:
+        assert guest.attest().guest.kernel == cloud_kernel.name.removeprefix("vmlinuz-")
+        assert attempts(guest, folder) == ("", True)
+
+
+def test_a_daemon_that_ends_at_once_ends_the_start_at_once_in_its_own_words(kernel, tmp_path, monkeypatch):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "virtiofsd").write_text("#!/bin/sh\necho 'virtiofsd: this host is too old' >&2\nexit 3\n")
+    (programs / "virtiofsd").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    begin = time.monotonic()
+    said = "virtiofsd ended with status 3: virtiofsd: this host is too old"
+    with pytest.raises(MachineError, match=said), start("tcg", kernel=str(kernel)):
+        pass
+    assert time.monotonic() - begin < 20
+
+
+@needs_daemon
+def test_a_daemon_that_dies_takes_the_guest_along(kernel):
+    with start("tcg", kernel=str(kernel)) as guest:
+        (helper,) = guest.process.helpers.values()
+        os.kill(helper.pid(), 9)
+        assert guest.process.wait(10) is not None
+
+
+def test_of_two_kernels_the_one_with_9p_is_taken(kernel):
+    with_9p = qemu.find_kernel(rank=qemu.rank)
+    without = qemu.find_kernel(str(kernel))
+    assert qemu.rank(with_9p) == 0
+    assert qemu.rank(without) in {1, None}
+
+
+def test_the_old_daemon_is_roots_alone(kernel, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr("guestmark.platforms.qemu.virtiofs.DAEMONS", ("/usr/lib/qemu/virtiofsd",))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    found: Kernel = qemu.find_kernel(str(kernel))
+    assert qemu.rank(found) is None
+
+
+def test_probes_boot_the_kernel_that_cells_ask_for(guestmark, kernel, tmp_path):
+    """A kernel without modules of its own for any share: found out before the first trial, and only for its cells."""
+    (tmp_path / "modules" / "modules.dep").write_text("")
+    (tmp_path / "modules" / "kernel").unlink()
+    (tmp_path / "modules" / "kernel").mkdir()
+    done = guestmark.measure("--on", "host,tcg", "--set", f"kernel={kernel}", "--blocks", "1", "--", "true")
+    assert "is left out" in done.stderr
+    assert "neither 9p nor virtiofs" in done.stderr
+    document = done.document()
+    assert not [trial for cell in document["cells"] if cell["id"] != "host" for trial in cell["trials"]]

@@ -41,7 +41,7 @@ PLAN = Plan(
     ),
     Policy(blocks=3, seed=2**40, precision=0.015),
     (WALL, SPEED),
-    {"env": {"BYTES": "a\udcffb", "LANG": "C"}, "uid": 1000, "groups": [1, 2], "nothing": None},
+    {"env": {"LC_BYTES": "a\udcffb", "LANG": "C"}, "uid": 1000, "groups": [1, 2], "nothing": None},
 )
 
 
@@ -295,4 +295,4 @@ def test_durability_settings_are_in_force(file: Path) -> None:
     store.engine.dispose()
     with closing(sqlite3.connect(file)) as link:
         assert link.execute("PRAGMA application_id").fetchone()[0] == 0x676D726B
-        assert link.execute("PRAGMA user_version").fetchone()[0] == 1
+        assert link.execute("PRAGMA user_version").fetchone()[0] == 2

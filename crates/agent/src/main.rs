@@ -2,15 +2,19 @@
 //!
 //! `guestmark-agent serve` answers on standard input and output; as PID 1 it boots first (see `init`);
 //! `guestmark-agent supervise` keeps a hypervisor from outliving its controller;
+//! `guestmark-agent keep` removes what a controller has left;
+//! `guestmark-agent confine` becomes a hypervisor that can change nothing of the host;
 //! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams.
 
 mod bulk;
 mod calls;
+mod confine;
 mod connect;
 mod exec;
 mod failure;
 mod frame;
 mod init;
+mod keep;
 mod output;
 mod reap;
 mod serve;
@@ -24,7 +28,9 @@ mod tsc;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: guestmark-agent serve
-       guestmark-agent supervise --lifeline FD [--remove PATH]... [--grace MS] -- COMMAND [ARGUMENT]...
+       guestmark-agent supervise --lifeline FD [--remove PATH]... [--hold FD]... [--grace MS] -- COMMAND [ARGUMENT]...
+       guestmark-agent keep --lifeline FD
+       guestmark-agent confine [--writable PATH]... [--temporary DIR] [--network] [--serves-files] [--no-io-uring] -- COMMAND [ARGUMENT]...
        guestmark-agent connect SOCKET
        guestmark-agent syscalls --operations N --time NS [NAME]...
        guestmark-agent tsc
@@ -42,6 +48,8 @@ fn main() -> ExitCode {
     {
         Some("serve") => serve::serve_stdio(),
         Some("supervise") => supervise::supervise(arguments),
+        Some("confine") => confine::confine(arguments),
+        Some("keep") => keep::keep(arguments),
         Some("connect") => connect::connect(arguments),
         Some("syscalls") => syscalls::syscalls(arguments),
         Some(syscalls::NOTHING) => return ExitCode::SUCCESS,

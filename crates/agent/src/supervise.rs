@@ -7,13 +7,14 @@ use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use lexopt::{Arg, ValueExt};
 
 use crate::exec::inherited_environment;
+use crate::keep::{removable, remove};
 use crate::spawn::{self, Command, Step};
 use crate::{reap, sys};
 
@@ -27,6 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Options {
     lifeline: i32,
     remove: Vec<PathBuf>,
+    holds: Vec<OwnedFd>,
     grace: Duration,
     command: Vec<OsString>,
 }
@@ -37,6 +39,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     let mut options = Options {
         lifeline: -1,
         remove: Vec::new(),
+        holds: Vec::new(),
         grace: Duration::ZERO,
         command: Vec::new(),
     };
@@ -44,6 +47,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
         match argument {
             Arg::Long("lifeline") => lifeline = Some(parser.value()?.parse::<u16>()?),
             Arg::Long("remove") => options.remove.push(removable(parser.value()?)?),
+            Arg::Long("hold") => options.holds.push(held(parser.value()?.parse()?)?),
             Arg::Long("grace") => {
                 options.grace = Duration::from_millis(parser.value()?.parse::<u32>()?.into());
             }
@@ -64,21 +68,14 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(options)
 }
 
-/// Only what is named as ours may be removed: a mistake in a caller must not cost a user their files.
-fn removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
-    let path = PathBuf::from(path);
-    let ours = path
-        .file_name()
-        .is_some_and(|name| name.as_bytes().starts_with(b"guestmark-"));
-    if ours && path.is_absolute() {
-        Ok(path)
-    } else {
-        Err(format!(
-            "--remove {}: not an absolute path whose last part starts with guestmark-",
-            path.display()
-        )
-        .into())
+/// Somebody else's lifeline, which shall not end before we do; the command does not get it.
+fn held(fd: u16) -> Result<OwnedFd, lexopt::Error> {
+    let fd = i32::from(fd);
+    if fd <= 2 || rustix::io::fcntl_setfd(borrow(fd), rustix::io::FdFlags::CLOEXEC).is_err() {
+        return Err(format!("--hold {fd}: not an open file descriptor above 2").into());
     }
+    // SAFETY: it is open, as was just seen, and nothing else in this process uses it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Runs a command until it or the controller ends. Exits with the command's status (128 + its signal).
@@ -194,21 +191,6 @@ fn has_ended(lifeline: &OwnedFd) -> bool {
         sys::read(lifeline.as_raw_fd(), &mut [0; 256]),
         Ok(Some(0)) | Err(_)
     )
-}
-
-fn remove(path: &Path) {
-    let result = match std::fs::symlink_metadata(path) {
-        // `remove_dir_all` does not follow symbolic links, not even ones put there meanwhile.
-        Ok(data) if data.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            eprintln!("guestmark-agent: cannot remove {}: {error}", path.display());
-        }
-        _ => {}
-    }
 }
 
 #[cfg(test)]

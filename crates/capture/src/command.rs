@@ -3,6 +3,7 @@
 use crate::analysis::{Analysis, Kind, Report};
 use crate::fault::Fault;
 use crate::filter::Filter;
+use crate::inert::{inert, Shown};
 use crate::input::Source;
 use crate::output::{By, Format, Options, Writer};
 use crate::services::Services;
@@ -139,7 +140,7 @@ pub fn main() -> ExitCode {
         memory: args.memory << 20,
         sequence: args.sequence,
     };
-    let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let out = Shown::new(BufWriter::with_capacity(1 << 16, io::stdout().lock()));
     let mut writer = Writer::new(out, args.options, services);
     let mut whole = true;
     if args.merge {
@@ -165,7 +166,7 @@ pub fn main() -> ExitCode {
 }
 
 fn usage(message: &str) -> ExitCode {
-    eprintln!("guestmark: {message}\n  guestmark capture --help");
+    eprintln!("guestmark: {}\n  guestmark capture --help", inert(message));
     ExitCode::from(2)
 }
 
@@ -209,7 +210,7 @@ impl Job {
             sequence,
         );
         for (file, fault) in &faults {
-            eprintln!("guestmark: {file}: {fault}");
+            eprintln!("guestmark: {}", inert(&format!("{file}: {fault}")));
             if !fault.hint.is_empty() {
                 eprintln!("  {}", fault.hint);
             }

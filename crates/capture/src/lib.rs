@@ -14,6 +14,7 @@ pub mod endpoint;
 pub mod fault;
 pub mod filter;
 pub mod hist;
+pub mod inert;
 pub mod info;
 pub mod input;
 pub mod mapped;

@@ -66,10 +66,13 @@ def tsc_khz() -> int | None:
     return int(done.stdout) if done.stdout.strip() else None
 
 
-def start_host_agent(within: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], Transport]:
+def start_host_agent(
+    within: Sequence[str] = (), *, hold: Sequence[int] = ()
+) -> tuple[subprocess.Popen[bytes], Transport]:
     """Starts an agent on this machine over a pair of pipes: the process and its transport.
 
-    `within` is a command that becomes the agent, such as `unshare --mount`.
+    `within` is a command that becomes the agent, such as `unshare --mount`. Descriptors in `hold` stay open until the
+    agent has ended what it started.
     When the transport is closed, or this process ends for any reason, the agent kills everything it started and exits.
     """
     process = subprocess.Popen(
@@ -77,20 +80,28 @@ def start_host_agent(within: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
+        pass_fds=tuple(hold),
         start_new_session=True,
     )
     return process, Transport.of_process(process)
 
 
 def supervised(
-    command: Sequence[str], *, lifeline_fd: int, remove: Sequence[str] = (), grace_ms: int = 0
+    command: Sequence[str],
+    *,
+    lifeline_fd: int,
+    remove: Sequence[str] = (),
+    hold: Sequence[int] = (),
+    grace_ms: int = 0,
 ) -> list[str]:
     """Arguments that run `command` under a supervisor which ends all of it when the lifeline's other end is closed.
 
     `lifeline_fd` is the read end of a pipe (pass it on with `pass_fds`) whose only write end this process keeps open;
-    paths in `remove` (base names starting with `guestmark-`) are removed then, or when the command ends.
+    paths in `remove` (base names starting with `guestmark-`) are removed then, or when the command ends. Descriptors in
+    `hold` stay open until that is done.
     """
     removals = [argument for path in remove for argument in ("--remove", path)]
+    removals += [argument for fd in hold for argument in ("--hold", str(fd))]
     grace = ["--grace", str(grace_ms)] if grace_ms else []
     return [
         str(agent_binary()),

@@ -113,7 +113,7 @@ class Link:
             if time.monotonic() >= patience_until:
                 return None
             wakers = () if self._outgoing else wake_fds
-            if self._wait(deadline, "no answer in time", wakers, patience_until):
+            if self._wait(deadline, "gave no answer in time", wakers, patience_until):
                 return None
         return self._frames.popleft()
 

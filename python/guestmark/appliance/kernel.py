@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import GuestmarkError
 
 Notify = Callable[[str], None]
+Rank = Callable[["Kernel"], int | None]  # the lower the better; None for one that cannot be used
 
 # What guests may need of a distribution's modules; the rest (graphics, sound, wireless …) is most of the 400 MB.
 _WANTED_MODULES = re.compile(
@@ -39,49 +40,53 @@ class Kernel:
     origin: str
 
 
-def find_kernel(wanted: str = "", notify: Notify = lambda _: None) -> Kernel:
+def find_kernel(wanted: str = "", notify: Notify = lambda _: None, rank: Rank = lambda _: 0) -> Kernel:
     """The kernel to boot.
 
-    `wanted` is a file given by the user (`--set kernel=FILE`), empty for the default. `notify` announces slow steps.
+    `wanted` is a file given by the user (`--set kernel=FILE`), empty for the default: of those in the cache and then of
+    those in /boot the one that `rank` likes best. `notify` announces slow steps.
     Raises `GuestmarkError` when there is none and none can be fetched.
     """
     with _ONE_AT_A_TIME:
-        return _find_kernel(wanted, notify)
+        return _find_kernel(wanted, notify, rank)
 
 
-def _find_kernel(wanted: str, notify: Notify) -> Kernel:
+def _find_kernel(wanted: str, notify: Notify, rank: Rank) -> Kernel:
     if wanted:
         image = Path(wanted).expanduser().absolute()
         if not image.is_file():
             raise GuestmarkError(f"there is no kernel {wanted}", hint="give the path of a vmlinuz or vmlinux")
         release = bzimage.release_of(image)
         return _with_elf(release, image, _modules_beside(image, release), f"given: {wanted}")
-    return _cached() or _installed() or _fetched(notify)
+    ranked = [
+        (place, kernel) for kernel in (*_cached(), *_installed()) if (place := rank(kernel)) is not None
+    ]
+    if ranked:
+        return min(ranked, key=lambda pair: pair[0])[1]
+    return _fetched(notify)
 
 
-def _cached() -> Kernel | None:
+def _cached() -> Iterator[Kernel]:
+    """Kernels that were fetched, the newest first."""
     root = _kernel_cache()
     for directory in sorted(root.glob("*/complete"), key=lambda mark: mark.stat().st_mtime, reverse=True):
         release = directory.parent.name
         image = directory.parent / "vmlinuz"
         modules = directory.parent / "modules"
         if image.exists() and modules.exists():
-            return _with_elf(release, image, modules, "cached, from the distribution's package")
-    return None
+            yield _with_elf(release, image, modules, "cached, from the distribution's package")
 
 
-def _installed() -> Kernel | None:
-    """A distribution kernel in /boot that this user may read, with its modules; the newest."""
+def _installed() -> Iterator[Kernel]:
+    """The distribution's kernels in /boot that this user may read, with their modules, the newest first."""
     found = []
     for image in Path("/boot").glob("vmlinuz-*"):
         release = image.name.removeprefix("vmlinuz-")
         modules = Path("/lib/modules") / release
         if os.access(image, os.R_OK) and (modules / "modules.dep").exists():
             found.append((_version_key(release), release, image, modules))
-    if not found:
-        return None
-    _, release, image, modules = max(found)
-    return _with_elf(release, image, modules, "installed in /boot")
+    for _, release, image, modules in sorted(found, reverse=True):
+        yield _with_elf(release, image, modules, "installed in /boot")
 
 
 def _fetched(notify: Notify) -> Kernel:

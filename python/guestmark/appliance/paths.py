@@ -1,20 +1,56 @@
 """Where guestmark keeps what it can make again (XDG cache) and what lives only as long as a machine (scratch)."""
 
 import os
+import stat
 from pathlib import Path
+
+from guestmark.core.errors import GuestmarkError
+from guestmark.core.home import home
 
 
 def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/guestmark` (default `~/.cache/guestmark`); made when missing."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    path = Path(base) / "guestmark"
-    path.mkdir(parents=True, exist_ok=True)
+    """`$XDG_CACHE_HOME/guestmark` (default `~/.cache/guestmark`); made when missing.
+
+    Where that cannot be written to, as in a home that is read-only or not there, a directory of this user's in the
+    temporary one. Raises `GuestmarkError` when that cannot be had either.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    path = (Path(base) if base.startswith("/") else home() / ".cache") / "guestmark"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return _temporary_cache(path)
+    return path if os.access(path, os.W_OK | os.X_OK) else _temporary_cache(path)
+
+
+def _temporary_cache(wanted: Path) -> Path:
+    path = temporary_directory() / f"guestmark-cache-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise _no_cache(wanted, str(path), error.strerror or str(error)) from error
+    # What is executed from there as this user must have been put there by this user.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise _no_cache(wanted, str(path), "it is somebody else's")
     return path
+
+
+def _no_cache(wanted: Path, path: str, reason: str) -> GuestmarkError:
+    return GuestmarkError(
+        f"neither {wanted} nor {path} can be written to: {reason}",
+        hint="name a directory of yours for the cache: XDG_CACHE_HOME=DIRECTORY guestmark …",
+    )
+
+
+def temporary_directory() -> Path:
+    """`$TMPDIR`, or `/tmp`; absolute."""
+    return Path(os.environ.get("TMPDIR") or "/tmp").absolute()
 
 
 def scratch_parent() -> Path:
     """Directory for machines' scratch directories: the session's runtime directory, else the temporary one."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.access(runtime, os.W_OK):
+    if runtime and runtime.startswith("/") and os.access(runtime, os.W_OK):
         return Path(runtime)
-    return Path(os.environ.get("TMPDIR") or "/tmp")
+    return temporary_directory()

@@ -79,11 +79,12 @@ def render(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Renderab
     if trace.connection_count or not trace.error:
         parts.append(_sentence(trace))
     for limit in trace.limits:
-        parts.append(Text(f"note: {limit.count:,} {limit.text}", style="yellow"))
+        parts.append(Text(f"note: {limit.count:,} {inert(limit.text)}", style="yellow"))
     if trace.error:
         parts.append(
             Text(
-                f"incomplete: reading stopped at byte {trace.error.offset}: {trace.error.reason}", style="red"
+                f"incomplete: reading stopped at byte {trace.error.offset}: {inert(trace.error.reason)}",
+                style="red",
             )
         )
     return Group(*parts)

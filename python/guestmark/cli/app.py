@@ -28,6 +28,7 @@ VERBS = {
     "export": "Write a run as JSON, CSV, Parquet, Markdown or HTML.",
     "capture": "Say who is slow in a packet capture, the client or the server.",
     "shell": "Open a shell in the very guest that would be measured.",
+    "clean": "Remove what crashes have left behind.",
 }
 
 
@@ -86,8 +87,9 @@ app = typer.Typer(
 def _version(wanted: bool) -> None:
     if wanted:
         from guestmark import __version__
+        from guestmark.cli.say import tell
 
-        sys.stdout.write(f"guestmark {__version__}\n")
+        tell(f"guestmark {__version__}")
         raise typer.Exit
 
 

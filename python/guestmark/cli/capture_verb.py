@@ -91,22 +91,19 @@ def command(  # noqa: PLR0917 - one parameter per option
 
 
 def _table(selection: Selection, by: By, plot: Path | None, top: int | None, output: str) -> int:
-    from rich.console import Console
-
     from guestmark.capture import table
     from guestmark.capture.binary import analyse
+    from guestmark.cli.console import Console
 
     document, status = analyse(
         selection, top=top or ROWS, histograms=plot is not None, sequence=plot is not None
     )
-    if output == "-":
-        console = Console(highlight=False)
-    else:
-        console = Console(highlight=False, file=Path(output).open("w", encoding="utf-8"), width=160)  # noqa: SIM115
+    file = None if output == "-" else Path(output).open("w", encoding="utf-8")  # noqa: SIM115
+    console = Console(file=file, width=160 if file else None)
     for trace in document.files:
         console.print(table.render(trace, by.value, named=len(document.files) > 1, width=console.width))
-    if output != "-":
-        console.file.close()
+    if file:
+        file.close()
     if plot:
         from guestmark.capture import picture
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from guestmark.cli.say import say, tell_json
+
 if TYPE_CHECKING:
     from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import Startable
@@ -36,12 +38,12 @@ def command(
     """
     if sys.stderr.isatty() and not json:
         limit = "" if nested else " (15 s at most)"
-        sys.stderr.write(f"guestmark: booting a guest on each platform{limit} …\n")
+        say(f"booting a guest on each platform{limit} …")
     report = examine(again, nested)
     if json:
         from json import dumps
 
-        sys.stdout.write(dumps(report, indent=2, ensure_ascii=False) + "\n")
+        tell_json(dumps(report, indent=2, ensure_ascii=False))
         return
     _show(report)
 
@@ -111,35 +113,46 @@ def _finding(name: str, result: Usable | Unusable | None) -> dict[str, Any]:
         return {"name": name, "usable": None, "reason": reason, "hint": hint, "ready_s": None}
     if isinstance(result, Unusable):
         return {"name": name, "usable": False, "reason": result.reason, "hint": result.hint, "ready_s": None}
-    return {"name": name, "usable": True, "reason": "", "hint": "", "ready_s": round(result.ready_s, 4)}
+    return {
+        "name": name,
+        "usable": True,
+        "reason": "",
+        "hint": "",
+        "ready_s": round(result.ready_s, 4),
+        "confined": result.confined,
+    }
 
 
 def _show(report: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from guestmark.cli.console import Console
+    from guestmark.cli.console import Console, shown
 
     console = Console()
     table = Table(box=None, pad_edge=False, show_header=False)
     for one in report["platforms"]:
         if one["usable"]:
-            said = Text(f"ready in {one['ready_s']:.2g} s")
-            table.add_row(Text(one["name"], "bold"), Text("usable", "green"), said)
+            said = shown(f"ready in {one['ready_s']:.2g} s")
+            if one["confined"]:
+                said.append_text(shown(f"; confined by {one['confined']}", "dim"))
+            table.add_row(shown(one["name"], "bold"), Text("usable", "green"), said)
         else:
-            said = Text(one["reason"])
+            said = shown(one["reason"])
             if one["hint"]:
-                said.append(f"\n{one['hint']}", "dim")
+                said.append("\n").append_text(shown(one["hint"], "dim"))
             word = Text("unknown", "yellow") if one["usable"] is None else Text("unusable", "red")
-            table.add_row(Text(one["name"], "bold"), word, said)
+            table.add_row(shown(one["name"], "bold"), word, said)
     console.print(table)
     console.print()
     facts = Table(box=None, pad_edge=False, show_header=False)
     for label, value in _facts(report["host"]):
-        facts.add_row(Text(label, "dim"), Text(value))
-    facts.add_row(Text("ledger", "dim"), Text(report["ledger"], overflow="fold"))
+        facts.add_row(shown(label, "dim"), shown(value))
+    ledger = shown(report["ledger"])
+    ledger.overflow = "fold"
+    facts.add_row(shown("ledger", "dim"), ledger)
     for tool, version in report["tools"].items():
-        facts.add_row(Text(tool, "dim"), Text(version) if version else Text("not installed", "yellow"))
+        facts.add_row(shown(tool, "dim"), shown(version) if version else shown("not installed", "yellow"))
     console.print(facts)
 
 

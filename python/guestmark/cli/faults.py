@@ -7,8 +7,9 @@ import sys
 import time
 from typing import Any
 
+from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
-from guestmark.page.text import inert
+from guestmark.core.home import home
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
 
@@ -19,10 +20,9 @@ class PipeClosed(Exception):  # noqa: N818 - the reader closed the pipe, which i
 
 def show(error: GuestmarkError) -> None:
     """Writes message and hint to standard error."""
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"guestmark: {inert(error.message, lines=True)}\n")
-        for line in error.hint.splitlines():
-            sys.stderr.write(f"  {inert(line)}\n")
+    say(error.message)
+    for line in error.hint.splitlines():
+        say(line.replace("\t", " "), prefix="  ")
 
 
 def status_after(error: BaseException) -> int:
@@ -66,7 +66,7 @@ def _status_of(end: SystemExit) -> int:
         return 0
     if isinstance(end.code, int):
         return end.code
-    sys.stderr.write(f"{end.code}\n")
+    say(str(end.code), prefix="")
     return 1
 
 
@@ -85,7 +85,7 @@ def _crashed(error: Exception) -> int:
     import traceback
 
     text = "".join(traceback.format_exception(error))
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(home(), ".local", "state")
     path = os.path.join(base, "guestmark", f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")
     summary = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     try:
@@ -95,6 +95,5 @@ def _crashed(error: Exception) -> int:
         where = f"the details are in {path}"
     except OSError:
         where = text
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"guestmark: sorry, this is a bug in guestmark ({summary})\n  {where}\n")
+    say(f"sorry, this is a bug in guestmark ({summary})\n  {where}")
     return BUG_STATUS

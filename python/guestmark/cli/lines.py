@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from guestmark.cli.say import say
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import format_duration
-from guestmark.page.text import inert
 
 if TYPE_CHECKING:
     from guestmark.experiment.progress import Estimate
@@ -109,7 +107,4 @@ def _line(text: str) -> None:
 
 
 def _write(line: str) -> None:
-    # Nobody reads this any more, which is no reason to stop measuring.
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"{inert(line, lines=True)}\n")
-        sys.stderr.flush()
+    say(line, prefix="")

@@ -6,11 +6,12 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live as RichLive
 from rich.segment import Segment, Segments
 from rich.text import Text
 
+from guestmark.cli.console import Console
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import format_duration
 from guestmark.page.text import inert
@@ -28,7 +29,7 @@ class Live:
     wants_estimates = True
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Console(stderr=True)
         self._plan: Plan | None = None
         self._cell = ""
         self._phase = ""

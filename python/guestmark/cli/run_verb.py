@@ -9,6 +9,7 @@ import typer
 
 from guestmark.cli import options
 from guestmark.cli.measuring import Measuring, measuring
+from guestmark.cli.say import say, tell
 
 if TYPE_CHECKING:
     from guestmark.core.model import Plan
@@ -84,16 +85,16 @@ def _list(plan: Plan, ledger_path: str | None) -> None:
     for cell in plan.cells:
         marks = ["baseline"] if cell.baseline else []
         marks += [f"null copy of {cell.null_of}"] if cell.null_of else []
-        sys.stdout.write(f"{cell.id}{f'  # {marks[0]}' if marks else ''}\n")
+        tell(f"{cell.id}{f'  # {marks[0]}' if marks else ''}")
     sys.stdout.flush()
     if usual := _unsaid(plan):
-        sys.stderr.write(f"guestmark: where an id does not say otherwise: {usual}\n")
+        say(f"where an id does not say otherwise: {usual}")
     for note in plan.context.get("notes", ()):
-        sys.stderr.write(f"guestmark: {note}\n")
+        say(note)
     with options.ledger_to_read(ledger_path) as ledger:
         found = estimate(plan, ledger)
     origin = f" ({found.origin})" if found.origin else ""
-    sys.stderr.write(f"guestmark: {len(plan.cells)} cells: {found.expectation}{origin}\n")
+    say(f"{len(plan.cells)} cells: {found.expectation}{origin}")
 
 
 def _unsaid(plan: Plan) -> str:

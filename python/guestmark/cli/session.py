@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
 from guestmark.core.model import LeftOut, Plan, RunState, TrialStatus
 from guestmark.ledger.model import StoredRun
@@ -104,6 +105,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
     """Continues a stored run, also beyond what it was made for, and returns the exit status."""
     from guestmark.experiment import preflight
     from guestmark.ledger import open_ledger
+    from guestmark.ledger.variables import restored
 
     outputs.check()
     with open_ledger(ledger_path) as ledger:
@@ -116,6 +118,9 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
         if ledger.is_claimed(stored.id):
             with ledger.claim(stored.id):  # raises, naming the owner
                 pass
+        plan, gone = restored(plan, os.environ)
+        if gone:
+            _say(f"not set as they were when the run began: {', '.join(gone)}", outputs, loud=True)
         ready = preflight.examine_again(plan, stored.unusable, _prober(outputs))
         if further.asked:
             with ledger.claim(stored.id):
@@ -256,7 +261,9 @@ def write(data: bytes, path: str) -> None:
     if path == "-":
         with writing_to_stdout():
             sys.stdout.flush()
-            sys.stdout.buffer.write(data)
+            # Documents hold text as it is; only a terminal would take some of it for orders.
+            shown = inert(data.decode(errors="replace"), lines=True).encode() if sys.stdout.isatty() else data
+            sys.stdout.buffer.write(shown)
             sys.stdout.buffer.flush()
         return
     from pathlib import Path
@@ -319,5 +326,4 @@ def _observer(outputs: Outputs) -> AbstractContextManager[Observer]:
 def _say(text: str, outputs: Outputs, *, loud: bool = False) -> None:
     """Writes a line to standard error; without `loud`, only when progress is shown."""
     if loud or not outputs.quiet:
-        sys.stderr.write(f"guestmark: {inert(text, lines=True)}\n")
-        sys.stderr.flush()
+        say(text)

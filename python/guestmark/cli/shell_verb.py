@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from guestmark.cli import options
+from guestmark.cli.say import say
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -76,7 +77,7 @@ def command(
         {} if not cell.platform.is_guest else {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}
     )
     if sys.stderr.isatty() and cell.platform.is_guest:
-        sys.stderr.write(f"guestmark: booting {cell.id} …\n")
+        say(f"booting {cell.id} …")
     try:
         with registry.get(cell.platform).start(cell) as machine:
             machine.attest()
@@ -84,7 +85,7 @@ def command(
     except MachineError as error:
         tail = error.console.strip().splitlines()[-10:]
         if tail:
-            sys.stderr.write(os.linesep.join(["the machine's last words:", *tail, ""]))
+            say("\n".join(["the machine's last words:", *tail]), prefix="")
         raise
     raise typer.Exit(status)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guestmark.cli import options
+from guestmark.cli.say import tell
 
 if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
@@ -73,7 +73,6 @@ def _console(stored: StoredRun, wanted: str) -> None:
     from guestmark.cli.session import writing_to_stdout
     from guestmark.core.model import TrialStatus
     from guestmark.core.nearest import unknown
-    from guestmark.page.text import inert
 
     ids = [cell.id for cell in stored.plan.cells]
     if wanted not in ids:
@@ -82,5 +81,4 @@ def _console(stored: StoredRun, wanted: str) -> None:
     failed = [trial for trial in mine if trial.status is TrialStatus.FAILED]
     with writing_to_stdout():
         for trial in (failed or mine)[-1:]:
-            lines = inert(trial.console.replace("\r\n", "\n"), lines=True)
-            sys.stdout.write(lines if lines.endswith("\n") else f"{lines}\n")
+            tell(trial.console)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guestmark.cli import options
+from guestmark.cli.say import say
 from guestmark.core.errors import PlatformUnusableError, UsageError
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     if names == ["host"]:
         raise UsageError("a tour compares guests with the host", hint="e.g. --on uml,tcg")
     if not quiet:
-        sys.stderr.write(f"guestmark: finding out which of {', '.join(names)} can be used here …\n")
-        sys.stderr.flush()
+        say(f"finding out which of {', '.join(names)} can be used here …")
     platforms = [registry.get(name) for name in names]
     found: dict[str, Usable | Unusable] = {
         platform.name: platform.probe() for platform in platforms if platform.name == "host"

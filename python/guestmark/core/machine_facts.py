@@ -20,10 +20,27 @@ class Placed(msgspec.Struct, kw_only=True, omit_defaults=True):
     remarks: list[str] | None = None
 
 
+class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What keeps a hypervisor from its host, as the host's kernel says of its process."""
+
+    mounts: bool = False  # all read-only but for what it needs
+    landlock: bool = False
+    seccomp: bool = False  # some filter
+    no_new_privileges: bool = False
+    capabilities: int = 0  # how many it has
+    shares: Confined | None = None  # of the daemon that serves the host's root, where there is one
+
+    @property
+    def protects_files(self) -> bool:
+        """Whether the host's files cannot be changed, whatever the process does."""
+        return (self.mounts or self.landlock) and (self.shares is None or self.shares.protects_files)
+
+
 class MachineFacts(Fact, kw_only=True):
     """What a machine of some kind really is."""
 
     placement: Placed | None = None
+    confined: Confined | None = None
 
 
 class HostMachine(MachineFacts, kw_only=True):

@@ -3,10 +3,10 @@
 import contextlib
 import errno
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from guestmark.agent.keeper import keeper
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
 from guestmark.disks import loop, programs
@@ -87,16 +87,15 @@ def free_bytes(location: str) -> int:
 
 def direct_works(location: str) -> bool:
     """Whether a file there can be opened with O_DIRECT; tried, not guessed."""
-    descriptor, name = tempfile.mkstemp(prefix="guestmark-direct-", dir=location)
+    directory = keeper().directory("direct", Path(location).resolve())
     try:
-        os.close(os.open(name, os.O_RDWR | os.O_DIRECT))
+        os.close(os.open(directory / "file", os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600))
     except OSError as error:
         if error.errno == errno.EINVAL:
             return False
         raise
     finally:
-        os.close(descriptor)
-        Path(name).unlink()
+        keeper().remove(directory)
     return True
 
 

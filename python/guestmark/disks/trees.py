@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from guestmark.agent.keeper import keeper
 from guestmark.core.errors import MachineError
 from guestmark.core.units import format_size
 from guestmark.disks import sparse
@@ -49,21 +49,32 @@ def populating(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
     if not spec.tree:
         yield ()
     elif spec.filesystem.startswith("ext"):
-        with tempfile.TemporaryDirectory(prefix="guestmark-tree-", dir=raw.parent) as directory:
-            marked = Path(directory)
+        with _directory("tree", raw.parent) as marked:
             sparse.copy_tree(Path(spec.tree), marked)
             for file in marked.rglob("*"):
                 if file.is_file() and not file.is_symlink():
                     _replace(file, _ZERO, _MARK)
-            yield "-d", directory
+            yield "-d", str(marked)
         _replace(raw, _MARK, _ZERO)
     elif spec.filesystem == "btrfs":
         yield "--rootdir", spec.tree
     else:
-        with tempfile.NamedTemporaryFile("w", prefix="guestmark-proto-", suffix=".txt") as listing:
-            listing.write("\n".join(["/", "0 0", *_prototype(Path(spec.tree), Path(spec.tree)), "$", ""]))
-            listing.flush()
-            yield "-p", listing.name
+        with _directory("proto", raw.parent) as directory:
+            listing = directory / "prototype"
+            listing.write_text(
+                "\n".join(["/", "0 0", *_prototype(Path(spec.tree), Path(spec.tree)), "$", ""])
+            )
+            yield "-p", str(listing)
+
+
+@contextmanager
+def _directory(name: str, parent: Path) -> Iterator[Path]:
+    """A directory that is removed at the end, also when this process is killed."""
+    path = keeper().directory(name, parent.resolve())
+    try:
+        yield path
+    finally:
+        keeper().remove(path)
 
 
 def _replace(path: Path, old: bytes, new: bytes) -> None:

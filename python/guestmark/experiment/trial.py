@@ -21,6 +21,7 @@ from guestmark.disks import location
 from guestmark.experiment.counting import Counting
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
+from guestmark.platforms import confinement
 from guestmark.platforms.base import Nests, innermost
 from guestmark.workloads import base as workloads
 
@@ -129,6 +130,7 @@ def _measure(
             attested = machine.attest()
             recorder.watch(placement_of(attested))
             record.findings.add(attested)
+            record.warnings += confinement.remarks(attested)
             if machine.disks:
                 mounts = innermost(machine).place.read("/proc/self/mounts")
                 record.findings.add(location.storage(started, mounts))

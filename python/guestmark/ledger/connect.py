@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Engine, create_engine, event, insert, inspect, select
+from sqlalchemy import Engine, create_engine, event, insert, inspect, select, update
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
@@ -107,7 +107,26 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
             hint="it was not changed; choose another file with --ledger FILE",
         )
     _check_version(version, str(file))
+    if writable and version < SCHEMA_VERSION:
+        _upgrade_file(file, version, busy_timeout_s)
     return False
+
+
+def _upgrade_file(file: Path, version: int, busy_timeout_s: float) -> None:
+    """Brings an older ledger up to date, once, with a copy of what it was beside it."""
+    from guestmark.ledger.upgrade import copied, upgrade
+
+    copied(file, version)
+    engine = _file_engine(file, True, busy_timeout_s)
+    try:
+        with engine.execution_options(**{WRITING: True}).begin() as connection:
+            if (
+                connection.exec_driver_sql("PRAGMA user_version").scalar() == version
+            ):  # nobody else was faster
+                upgrade(connection)
+                connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    finally:
+        engine.dispose()
 
 
 def _identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[int, int, int]:
@@ -241,7 +260,13 @@ def _connect_server(url: URL) -> Store:
             if not inspect(connection).has_table(schema.name):
                 metadata.create_all(connection)
                 connection.execute(insert(schema).values(version=SCHEMA_VERSION))
-            _check_version(connection.execute(select(schema.c.version)).scalar() or 0, shown)
+            version = connection.execute(select(schema.c.version)).scalar() or 0
+            _check_version(version, shown)
+            if version < SCHEMA_VERSION:  # a server has backups of its own
+                from guestmark.ledger.upgrade import upgrade
+
+                upgrade(connection)
+                connection.execute(update(schema).values(version=SCHEMA_VERSION))
     except LedgerError:
         engine.dispose()
         raise

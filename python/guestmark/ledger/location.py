@@ -13,7 +13,9 @@ def default_path() -> Path:
     import os
     from pathlib import Path
 
+    from guestmark.core.home import home
+
     base = os.environ.get("XDG_DATA_HOME", "")
     # A relative XDG_DATA_HOME is invalid and to be ignored (XDG Base Directory Specification).
-    data = Path(base) if base.startswith("/") else Path("~/.local/share").expanduser()
+    data = Path(base) if base.startswith("/") else home() / ".local" / "share"
     return data / "guestmark" / "ledger.sqlite"

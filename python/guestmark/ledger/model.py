@@ -42,6 +42,19 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """What `guestmark runs --check` found: sentences about what is damaged, and how many rows have no checksum.
+
+    Not `checked` is a ledger of version 0.1, which has none at all.
+    """
+
+    runs: int
+    without_checksum: int
+    problems: tuple[str, ...]
+    checked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StoredRun:
     """A whole run; `trials` are ordered by block and by position inside the block.
 

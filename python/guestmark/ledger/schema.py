@@ -14,7 +14,7 @@ from sqlalchemy import (
 )
 
 APPLICATION_ID = 0x676D726B  # "gmrk": tells a ledger from any other SQLite database
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -80,4 +80,13 @@ trials = Table(
     Column("duration_s", Float(53), nullable=False),
     Column("body", Text, nullable=False),
     Column("console", LargeBinary, nullable=False),
+)
+
+# What every other row was when it was stored; see `ledger.checksums`.
+checks = Table(
+    "checks",
+    metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True),
+    Column("part", String(512), primary_key=True),
+    Column("digest", String(64), nullable=False),
 )

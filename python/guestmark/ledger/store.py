@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import socket
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
@@ -15,15 +17,17 @@ from typing import Any
 
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.model import LeftOut, Plan, RunState, Trial, TrialStatus
+from guestmark.core.model import Cell, LeftOut, Plan, RunState, Trial, TrialStatus
+from guestmark.ledger import checksums, codec, comparisons, schema
 from guestmark.ledger import claim as claims
-from guestmark.ledger import codec, comparisons, schema
 from guestmark.ledger.connect import WRITING, Store
 from guestmark.ledger.faults import explained
-from guestmark.ledger.model import Compared, RunOverview, StoredRun
+from guestmark.ledger.model import Check, Compared, RunOverview, StoredRun
+from guestmark.ledger.upgrade import has_checks
+from guestmark.ledger.variables import recorded
 
 _CELL = "cell:"  # before the id of a cell among the names of what is left out
 
@@ -75,7 +79,7 @@ class Ledger:
             "seed": str(seed),
             "state": RunState.CREATED.value,
             "owner": "",
-            "plan": codec.dump(plan),
+            "plan": codec.dump(replace(plan, context=recorded(plan.context))),
         }
         for _ in range(20):
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(values["created_at"]))  # type: ignore[arg-type]
@@ -85,6 +89,7 @@ class Ledger:
                 if connection.execute(taken).first() is not None:
                     continue
                 connection.execute(insert(schema.runs).values(id=run_id, **values))
+                checksums.store(connection, schema.runs, run_id)
                 _add_environment(connection, run_id, environment)
             return run_id
         raise LedgerError("no free run id was found", hint="check that the system's clock is running")
@@ -119,6 +124,8 @@ class Ledger:
                         console=console,
                     )
                 )
+                here = schema.trials.c.block == trial.block, schema.trials.c.cell_id == trial.cell_id
+                checksums.store(connection, schema.trials, run_id, *here)
             except IntegrityError as error:
                 raise LedgerError(
                     f"failed while {doing}: the run is not in the ledger, or the trial already is",
@@ -134,13 +141,16 @@ class Ledger:
             connection.execute(
                 insert(table).values(run_id=run_id, platform=name, reason=entry.reason, hint=entry.hint)
             )
+            checksums.store(connection, table, run_id, table.c.platform == name)
 
     def set_plan(self, run_id: str, plan: Plan) -> None:
         """Stores the plan anew, when a run is told to go on for longer than it was made for."""
-        statement = update(schema.runs).where(schema.runs.c.id == run_id).values(plan=codec.dump(plan))
+        kept = codec.dump(replace(plan, context=recorded(plan.context)))
+        statement = update(schema.runs).where(schema.runs.c.id == run_id).values(plan=kept)
         with self._writing(f"storing the plan of run {run_id}") as connection:
             if connection.execute(statement).rowcount == 0:
                 raise self._missing(connection, run_id)
+            checksums.store(connection, schema.runs, run_id)
 
     def set_run_state(self, run_id: str, state: RunState) -> None:
         """Stores the state of the run."""
@@ -184,6 +194,8 @@ class Ledger:
                 .where(schema.environments.c.run_id == run_id)
                 .order_by(schema.environments.c.position)
             ).scalars()
+            if self._is_checked:
+                checksums.verify(connection, run_id)
             plan = codec.load(run.plan, Plan, f"the plan of run {run_id}")
             return StoredRun(
                 id=run_id,
@@ -219,7 +231,8 @@ class Ledger:
         )
         with self._reading("listing the runs") as connection:
             rows = connection.execute(statement).all()
-        return [self._overview(row) for row in rows]
+            damaged = checksums.damaged_plans(connection) if self._is_checked else set()
+        return [self._overview(row, damaged=row.id in damaged) for row in rows]
 
     def earlier(self, host: str, what: Collection[str], before: float) -> list[Compared]:
         """What runs of that host, begun before then, found of these questions; oldest first."""
@@ -240,12 +253,39 @@ class Ledger:
             if run_id in bodies
         }
 
-    def _overview(self, row: Row[Any]) -> RunOverview:
-        try:
-            cells = codec.load(row.plan, Plan, f"the plan of run {row.id}").cells
-            label = (cells[0].workload.label or cells[0].workload.name) if cells else ""
-        except LedgerError:
-            cells, label = (), "(the plan is damaged)"
+    @functools.cached_property
+    def _is_checked(self) -> bool:
+        """Whether there are checksums: ledgers of version 0.1 get them when they are next written to."""
+        return has_checks(self._engine)
+
+    def check(self) -> Check:
+        """Looks at every row of every run, and at the database's own structure."""
+        with self._reading("checking the ledger") as connection:
+            problems = []
+            if self._store.file is not None:
+                found = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
+                problems += [f"the database: {line}" for line in found if line != "ok"]
+            runs = list(
+                connection.execute(select(schema.runs.c.id).order_by(schema.runs.c.created_at)).scalars()
+            )
+            if not self._is_checked:
+                return Check(len(runs), 0, tuple(problems), checked=False)
+            missing = 0
+            for run_id in runs:
+                try:
+                    problems += list(checksums.damage(connection, run_id))
+                    missing += checksums.unchecked(connection, run_id)
+                except DBAPIError as error:  # bytes that are no text, for one
+                    problems.append(f"run {run_id} cannot be read: {error.orig}")
+        return Check(len(runs), missing, tuple(problems), checked=True)
+
+    def _overview(self, row: Row[Any], *, damaged: bool) -> RunOverview:
+        cells: tuple[Cell, ...] = ()
+        label = "(the plan is damaged)"
+        if not damaged:
+            with suppress(LedgerError):
+                cells = codec.load(row.plan, Plan, f"the plan of run {row.id}").cells
+                label = (cells[0].workload.label or cells[0].workload.name) if cells else ""
         return RunOverview(
             id=row.id,
             name=row.name,
@@ -343,6 +383,7 @@ def _add_environment(connection: Connection, run_id: str, environment: Mapping[s
     last = connection.execute(select(func.max(table.c.position)).where(table.c.run_id == run_id)).scalar()
     position = 0 if last is None else last + 1
     connection.execute(insert(table).values(run_id=run_id, position=position, body=codec.dump(environment)))
+    checksums.store(connection, table, run_id, table.c.position == position)
 
 
 def _trial(row: Row[Any]) -> Trial:

@@ -20,9 +20,13 @@ LATE = "was not ready after"  # in the message of a machine that was still start
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """A machine of this platform has been started here; `ready_s` is the time from start to the agent's hello."""
+    """A machine of this platform has been started here; `ready_s` is the time from start to the agent's hello.
+
+    `confined` says what keeps its hypervisor from the host; empty for a machine that is this host.
+    """
 
     ready_s: float
+    confined: str = ""
 
 
 @dataclass(frozen=True, slots=True)

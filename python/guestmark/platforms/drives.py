@@ -74,6 +74,12 @@ def qemu_arguments(made: Sequence[Image], machine: str) -> list[str]:
     return arguments
 
 
+def written(made: Sequence[Image]) -> list[Path]:
+    """The images that a hypervisor opens for writing."""
+    # An emulated IDE disk cannot be read-only.
+    return [image.path for image in made if not image.spec.read_only or image.spec.bus == "ide"]
+
+
 def _device(spec: DiskSpec, index: int, on_pci: bool) -> str:
     match spec.bus:
         case "virtio-blk":

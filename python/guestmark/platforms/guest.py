@@ -12,7 +12,7 @@ from guestmark.core.errors import AgentError, AttestationError, MachineError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
-from guestmark.platforms import counters
+from guestmark.platforms import confinement, counters
 from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.base import LATE, Platform, Unusable
@@ -49,6 +49,8 @@ class Guest:
         """What the guest really is. Raises `AttestationError` when it is not what the cell asked for."""
         found = self.check(self)
         found.placement = self.seat.attest(self.vmm_pid)
+        if self.place is HERE:
+            found.confined = confinement.attested_with_helpers(self.process)
         return found
 
     def switch_off(self, timeout_s: float) -> None:
@@ -60,7 +62,7 @@ class Guest:
         self.phases[steps.ORDERED] = ordered - self.process.started_at
         if gone is None:
             raise MachineError(
-                f"the guest did not shut down within {timeout_s:.0f} s{_last_words(self.process)}",
+                f"the guest did not shut down within {timeout_s:.0f} s{_last_words(self.process, hangs=True)}",
                 console=self.console(),
             )
         self.process.console.join()
@@ -104,11 +106,15 @@ def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[
         hello = agent.hello(timeout_s=deadline_s)
     except AgentError as error:
         waited = time.monotonic() - process.started_at
+        if ended := _ended_helper(process):
+            raise MachineError(
+                ended, hint=error.hint, console=process.console.text(), phases=steps.seen(process)
+            ) from error
         if not process.running() or process.wait(0.5) is not None:
             process.console.join()
             reason = f"the guest ended while starting, after {waited:.1f} s{_last_words(process)}"
         else:
-            reason = f"the guest {LATE} {waited:.1f} s{_last_words(process)}"
+            reason = f"the guest {LATE} {waited:.1f} s{_last_words(process, hangs=True)}"
         raise MachineError(
             reason, hint=error.hint, console=process.console.text(), phases=steps.seen(process)
         ) from error
@@ -120,14 +126,31 @@ def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[
     phases |= steps.seen(process)
 
 
-def _last_words(process: Process) -> str:
-    """The most informative line of the console: an error of the agent or kernel, else the last line."""
+def _ended_helper(process: Process) -> str:
+    """What a helper said whose end has ended the guest; empty when there is none."""
+    for name, helper in process.helpers.items():
+        status = helper.wait(0.2)
+        if status is not None:
+            helper.console.join()
+            lines = [line.strip() for line in helper.console.text().splitlines() if line.strip()]
+            said = f": {lines[-1][:400]}" if lines else "; it printed nothing"
+            return f"{name} ended with status {status}{said}"
+    return ""
+
+
+def _last_words(process: Process, *, hangs: bool = False) -> str:
+    """The most informative line of the console: an error of the agent or kernel, else the last line.
+
+    What a guest that `hangs` printed last need not have to do with it.
+    """
     lines = [line.strip() for line in process.console.text().splitlines() if line.strip()]
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):
         for line in lines:
             if mark in line:
                 return f": {_without_option(line)[:400]}"
-    return f": {lines[-1][:200]}" if lines else "; it printed nothing"
+    if not lines:
+        return "; it printed nothing"
+    return f"; the last line of its console is {lines[-1][:200]!r}" if hangs else f": {lines[-1][:200]}"
 
 
 def _without_option(line: str) -> str:

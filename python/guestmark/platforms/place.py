@@ -6,7 +6,7 @@ import io
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +15,7 @@ from guestmark.agent.frames import Transport
 from guestmark.disks import processes
 from guestmark.disks.image import images
 from guestmark.disks.spec import disks_of
+from guestmark.platforms.confinement import HYPERVISOR, Confinement
 from guestmark.platforms.process import Console, SupervisedProcess
 
 if TYPE_CHECKING:
@@ -30,13 +31,17 @@ class Process(Protocol):
     scratch: Path
     command: tuple[str, ...]
     started_at: float
+    writable: tuple[Path, ...]  # what it may change of the host
+    helpers: dict[str, SupervisedProcess]  # without which it cannot live
 
     @property
     def console(self) -> Console:
         """The collected output."""
 
-    def start(self, command: Sequence[str], pass_fds: Sequence[int] = ()) -> None:
-        """Starts `command`. Raises `MachineError`."""
+    def start(
+        self, command: Sequence[str], pass_fds: Sequence[int] = (), *, writable: Iterable[Path] = ()
+    ) -> None:
+        """Starts `command`, which can change only what is `writable`. Raises `MachineError`."""
 
     def running(self) -> bool:
         """Whether it is still there."""
@@ -99,8 +104,8 @@ class Beside(Protocol):
 class Place(Protocol):
     """This host or an outer guest. Processes and paths are those there."""
 
-    def process(self, name: str) -> Process:
-        """A hypervisor to be."""
+    def process(self, name: str, confinement: Confinement = HYPERVISOR) -> Process:
+        """A hypervisor to be. Inside an outer guest it is not confined: that is thrown away."""
 
     def line(self, name: str) -> Line:
         """A stream for QEMU: `agent` or `monitor`."""
@@ -199,9 +204,9 @@ class Pipes:
 class Here:
     """This host."""
 
-    def process(self, name: str) -> Process:
+    def process(self, name: str, confinement: Confinement = HYPERVISOR) -> Process:
         """A hypervisor under a supervisor, which ends it when we die."""
-        return SupervisedProcess(name)
+        return SupervisedProcess(name, confinement)
 
     def line(self, name: str) -> Line:
         """A pair of sockets."""

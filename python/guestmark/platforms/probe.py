@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from guestmark.agent.binary import agent_binary
@@ -20,6 +21,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms.base import LATE, Unusable, Usable
+from guestmark.platforms.confinement import said
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 # All platforms are tried at the same time; a nested one gets whatever is left of the doctor's time.
 DOCTOR_DEADLINE_S = 12.0
 DOCTOR_IN_ALL_S = 14.5
+NO_FACTORS: Mapping[str, str] = MappingProxyType({})
 _LEAST_NESTED_S = 5.0  # less would not be enough
 
 
@@ -40,19 +43,46 @@ class Startable(Protocol):
     def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
         """Starts a fresh machine for the cell, to be ready within `deadline_s`."""
 
-    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
-        """Starts a machine, to be ready within `deadline_s`, and says whether that works."""
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
+    ) -> Usable | Unusable:
+        """Starts a machine, to be ready within `deadline_s`, and says whether that works.
+
+        `factors` are other levels than the usual ones.
+        """
 
 
-def probe_by_start(platform: Startable, deadline_s: float, cell: Cell | None = None) -> Usable | Unusable:
-    """Boots a guest with default factors (or that of `cell`), attests it and stops it."""
-    cell = cell or Cell("probe", WorkloadSpec("probe"), parse_platform(platform.name))
+def probe_by_start(
+    platform: Startable,
+    deadline_s: float,
+    cell: Cell | None = None,
+    factors: Mapping[str, str] = NO_FACTORS,
+) -> Usable | Unusable:
+    """Boots a guest with default factors (or `factors`, or that of `cell`), attests it and stops it."""
+    cell = cell or Cell("probe", WorkloadSpec("probe"), parse_platform(platform.name), dict(factors))
     try:
         with platform.start(cell, deadline_s) as guest:
-            guest.attest()
-            return Usable(guest.phases["ready"])
+            found = guest.attest().confined
+            return Usable(guest.phases["ready"], said(found) if found else "")
     except GuestmarkError as error:
         return Unusable(error.message, error.hint)
+
+
+class GivenKernel:
+    """A platform whose guests boot a kernel that cells ask for; `name` says which, and in which state its file is."""
+
+    def __init__(self, platform: Startable, kernel: str) -> None:
+        self._platform = platform
+        self._kernel = kernel
+        self.name = f"{platform.name} kernel={_stamp(kernel)}"
+
+    def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
+        """See `Platform.start`."""
+        return self._platform.start(cell, deadline_s)
+
+    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+        """Boots a guest with the kernel and attests it; what fails is the reason."""
+        return self._platform.probe(deadline_s, {"kernel": self._kernel})
 
 
 def probe_all(
@@ -68,7 +98,7 @@ def probe_all(
     missing = [platform for platform in wanted if platform.name not in known]
     if missing:
         # Guests inside guests take the processors of several: one after the other, when the rest has been tried.
-        nested = [platform for platform in missing if parse_platform(platform.name).nested]
+        nested = [platform for platform in missing if parse_platform(platform.name.split(" ")[0]).nested]
         single = [platform for platform in missing if platform not in nested]
         with ThreadPoolExecutor(max(1, len(single))) as pool:
             results = list(pool.map(lambda platform: platform.probe(deadline_s), single))
@@ -102,7 +132,7 @@ def _remembered() -> dict[str, Usable | Unusable]:
         stored: Mapping[str, Any] = json.loads(_store().read_text())
         if stored["valid_for"] == _circumstances():
             return {
-                name: Usable(finding["ready_s"])
+                name: Usable(finding["ready_s"], finding["confined"])
                 if finding["usable"]
                 else Unusable(finding["reason"], finding["hint"])
                 for name, finding in stored["findings"].items()
@@ -115,7 +145,7 @@ def _remember(findings: Mapping[str, Usable | Unusable]) -> None:
         "valid_for": _circumstances(),
         "at": time.time(),
         "findings": {
-            name: {"usable": True, "ready_s": finding.ready_s}
+            name: {"usable": True, "ready_s": finding.ready_s, "confined": finding.confined}
             if isinstance(finding, Usable)
             else {"usable": False, "reason": finding.reason, "hint": finding.hint}
             for name, finding in findings.items()

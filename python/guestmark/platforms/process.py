@@ -1,8 +1,9 @@
 """A hypervisor's process, started so that nothing of it survives this object or a killed controller.
 
 The agent's `supervise` mode is the parent of the hypervisor. It holds the read end of a pipe, the *lifeline*, whose
-write end only the controller has: when the controller ends, however it ends, the supervisor sees the end of file, kills
-the hypervisor with all its helper processes and removes the scratch directory.
+write end only the controller has: when the controller ends, however it ends, the supervisor sees the end of file and
+kills the hypervisor with all its helper processes. The scratch directory is the keeper's (`agent.keeper`), who was
+there before it and removes it after that. The hypervisor itself is confined (`platforms.confinement`).
 """
 
 import bisect
@@ -10,18 +11,18 @@ import contextlib
 import os
 import re
 import select
-import shutil
 import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from guestmark.agent.binary import supervised
+from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import MachineError
 from guestmark.platforms.affinity import starting
+from guestmark.platforms.confinement import HYPERVISOR, Confinement, memory_directory
 
 _CONSOLE_LIMIT = 1 << 20
 _STOP_DEADLINE_S = 5.0
@@ -99,20 +100,37 @@ class Console:
 class SupervisedProcess:
     """One hypervisor under its supervisor, with a private scratch directory that is removed with it."""
 
-    def __init__(self, name: str) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix=f"guestmark-{name}-", dir=scratch_parent()))
+    def __init__(self, name: str, confinement: Confinement | None = HYPERVISOR) -> None:
+        self.scratch = keeper().directory(name, scratch_parent())
         self.command: tuple[str, ...] = ()
+        self.writable: tuple[Path, ...] = (self.scratch,)
+        self._confinement = confinement
+        self._directories = [self.scratch]
         self.started_at = 0.0
         self._console: Console | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
+        self._ended = False
+        self._ending = threading.Lock()
+        self.helpers: dict[str, SupervisedProcess] = {}  # that it ends with
 
-    def start(self, command: Sequence[str], pass_fds: Sequence[int] = ()) -> None:
-        """Starts `command`; its output becomes the console. Raises `MachineError` when it cannot be started."""
+    def start(
+        self, command: Sequence[str], pass_fds: Sequence[int] = (), *, writable: Iterable[Path] = ()
+    ) -> None:
+        """Starts `command`; its output becomes the console. Raises `MachineError` when it cannot be started.
+
+        Beside its scratch directory it can change only what is `writable`.
+        """
         self.command = tuple(command)
-        lifeline, self._lifeline = os.pipe()
+        lifeline, ours = os.pipe()
+        with self._ending:
+            if self._ended:  # with a helper: so will the process, at once
+                os.close(ours)
+            else:
+                self._lifeline = ours
         output, output_write = os.pipe()
-        wrapped = supervised(command, lifeline_fd=lifeline, remove=[str(self.scratch)])
+        held = keeper().lifeline
+        wrapped = supervised(self._confined(command, writable), lifeline_fd=lifeline, hold=[held])
         # Before the process, so that an interruption finds it, and not where the machine belongs: its thread is ours.
         self._console = Console(output)
         self.started_at = time.monotonic()
@@ -123,7 +141,7 @@ class SupervisedProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=output_write,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(lifeline, *pass_fds),
+                    pass_fds=(lifeline, held, *pass_fds),
                     cwd=self.scratch,
                     start_new_session=True,
                 )
@@ -133,11 +151,31 @@ class SupervisedProcess:
             os.close(lifeline)
             os.close(output_write)
 
+    def _confined(self, command: Sequence[str], writable: Iterable[Path]) -> list[str]:
+        if self._confinement is None:
+            return list(command)
+        temporary = None
+        if self._confinement.memory_file and (parent := memory_directory()):
+            temporary = keeper().directory("memory", parent)
+            self._directories.append(temporary)
+        self.writable = (self.scratch, *writable, *([temporary] if temporary else []))
+        return self._confinement.around(command, self.writable, temporary)
+
     @property
     def console(self) -> Console:
         """The collected output."""
         assert self._console is not None, "not started"
         return self._console
+
+    def end_with(self, name: str, helper: "SupervisedProcess") -> None:
+        """From now on this process is ended as soon as `helper` has ended, without which it would wait forever."""
+        self.helpers[name] = helper
+
+        def watch() -> None:
+            helper.wait(None)
+            self._end()
+
+        threading.Thread(target=watch, name=f"watch {name}", daemon=True).start()
 
     def running(self) -> bool:
         """Whether the hypervisor is still running."""
@@ -154,7 +192,7 @@ class SupervisedProcess:
             return None
         return int(children[0]) if children else None
 
-    def wait(self, timeout_s: float) -> int | None:
+    def wait(self, timeout_s: float | None) -> int | None:
         """Exit status of the hypervisor (128 + signal), None when it is still running at the end of `timeout_s`."""
         assert self._process is not None, "not started"
         try:
@@ -181,9 +219,7 @@ class SupervisedProcess:
 
     def stop(self) -> None:
         """Stops the hypervisor and all its helpers and removes the scratch directory. May be called twice."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        self._end()
         if self._process is not None:
             try:
                 self._process.wait(_STOP_DEADLINE_S)
@@ -191,7 +227,15 @@ class SupervisedProcess:
                 self._process.kill()  # its child dies with it (PR_SET_PDEATHSIG)
                 self._process.wait()
             self.console.join()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        for directory in self._directories:
+            keeper().remove(directory)
+
+    def _end(self) -> None:
+        with self._ending:
+            self._ended = True
+            if self._lifeline >= 0:
+                os.close(self._lifeline)
+                self._lifeline = -1
 
 
 def watchdog(process: SupervisedProcess, what: str) -> Callable[[], None]:

@@ -93,7 +93,7 @@ def _hide_environment(where: dict[str, Any]) -> None:
     """Environment variables hold passwords and tokens; documents are passed around."""
     env = where.pop("env", None)
     if isinstance(env, dict):
-        where["env_names"] = sorted(env)
+        where["env_names"] = sorted({*env, *where.get("env_names", ())})
 
 
 def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
+from guestmark.agent.keeper import keeper
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.core.machine_facts import HostMachine
 from guestmark.core.model import Cell
@@ -96,7 +97,7 @@ class HostPlatform:
             seat = stack.enter_context(placed(cell, emulator=False))
             try:
                 with starting():
-                    process, transport = start_host_agent(within)
+                    process, transport = start_host_agent(within, hold=(keeper().lifeline,))
             except OSError as error:
                 raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
             stack.callback(_stop, process)

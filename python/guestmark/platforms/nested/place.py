@@ -16,7 +16,7 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
+from guestmark.platforms.confinement import HYPERVISOR, Confinement
 from guestmark.platforms.nested.images import images_in
 from guestmark.platforms.place import Beside, Line, Process, SerialLine
-from guestmark.platforms.process import Console
+from guestmark.platforms.process import Console, SupervisedProcess
 
 if TYPE_CHECKING:
     from guestmark.agent.background import Background
@@ -113,7 +114,7 @@ class OuterPlace:
 
     # --- the contract of a place
 
-    def process(self, name: str) -> Process:
+    def process(self, name: str, confinement: Confinement = HYPERVISOR) -> Process:
         """In a directory of its own in the outer guest."""
         self._count += 1
         return InnerProcess(self, Path(_DIRECTORY, f"{name}-{self._count}"))
@@ -215,6 +216,8 @@ class InnerProcess:
 
     def __init__(self, place: OuterPlace, scratch: Path) -> None:
         self.scratch = scratch
+        self.writable: tuple[Path, ...] = ()
+        self.helpers: dict[str, SupervisedProcess] = {}
         self.command: tuple[str, ...] = ()
         self.started_at = 0.0
         self._place = place
@@ -229,8 +232,13 @@ class InnerProcess:
         with place.calling() as agent:
             agent.mkdir(str(scratch), parents=True)
 
-    def start(self, command: Sequence[str], pass_fds: Sequence[int] = ()) -> None:
-        """Starts it. Raises `MachineError` when the outer guest refuses."""
+    def start(
+        self, command: Sequence[str], pass_fds: Sequence[int] = (), *, writable: Iterable[Path] = ()
+    ) -> None:
+        """Starts it. Raises `MachineError` when the outer guest refuses.
+
+        All of the outer guest is `writable` to it: that is thrown away.
+        """
         assert not pass_fds, "descriptors do not reach into another machine"
         self.command = tuple(command)
         place = self._place

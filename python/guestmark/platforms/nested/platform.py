@@ -25,7 +25,7 @@ from guestmark.platforms.factors import OUTER_GUEST, PLACEMENT
 from guestmark.platforms.guest import DYING_S, Guest, GuestPlatform
 from guestmark.platforms.nested.images import check as check_images
 from guestmark.platforms.nested.outer import OUTERS, Held, lodge, shortage
-from guestmark.platforms.probe import probe_by_start
+from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import KVM
 
 if TYPE_CHECKING:
@@ -84,9 +84,11 @@ class NestedPlatform:
         with OUTERS.take(cell, time.monotonic() + deadline_s) as held:
             yield held.place.guest
 
-    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
+    ) -> Usable | Unusable:
         """Boots all layers and attests them; what fails is the reason. Takes longer than a probe of one layer may."""
-        cell = Cell("probe", WorkloadSpec("probe"), self._spec, {"memory": _PROBE_MEMORY})
+        cell = Cell("probe", WorkloadSpec("probe"), self._spec, {"memory": _PROBE_MEMORY, **factors})
         return probe_by_start(self, deadline_s or READY_DEADLINE_S, cell)
 
     def _start_inner(

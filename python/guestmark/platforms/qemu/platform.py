@@ -1,10 +1,14 @@
 """QEMU guests with KVM or TCG: the distribution's kernel, the host's root filesystem shared read-only."""
 
 import contextlib
+import functools
+import mmap
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from guestmark.agent.binary import agent_binary, tsc_khz
 from guestmark.agent.client import Agent
@@ -20,8 +24,9 @@ from guestmark.platforms.affinity import placed, virtual_processors
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, stopping
 from guestmark.platforms.phases import Watch
-from guestmark.platforms.place import HERE, Line, Place
-from guestmark.platforms.probe import probe_by_start
+from guestmark.platforms.place import HERE, Line, Place, Process
+from guestmark.platforms.probe import NO_FACTORS, probe_by_start
+from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import virtiofs
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
 from guestmark.platforms.qemu.attest import attest_qemu
@@ -31,6 +36,7 @@ from guestmark.platforms.qmp import Monitor
 QEMU = "qemu-system-x86_64"
 DEFAULTS = {"memory": "1G", "smp": "1", "machine": "q35"}
 _SHARE_TAG = "guestmark-root"
+_SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
 
 
@@ -72,7 +78,7 @@ class QemuPlatform:
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
         factors = {**DEFAULTS, "cpu": self.accelerator.cpu, **cell.factors}
-        kernel = find_kernel(factors.get("kernel", ""), self._notify)
+        kernel = find_kernel(factors.get("kernel", ""), self._notify, rank)
         bus = "device" if factors["machine"].startswith("microvm") else "pci"
         share = _share_of(kernel)
         initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(share, bus, extras, cell))
@@ -86,8 +92,9 @@ class QemuPlatform:
             made = stack.enter_context(place.disks(cell))
             command = [
                 *_base(self.accelerator, factors),
+                *(sandbox() if place is HERE else ()),
                 *_console(watch),
-                *(stack.enter_context(virtiofs.server(process.scratch, _SHARE_TAG, bus, factors["memory"]))
+                *(stack.enter_context(_virtiofs(process, bus, factors["memory"]))
                   if share == "virtiofs" else _plan9(bus)),
                 *_channel(line, bus, max(_PORTS, extras.ports)),
                 *_monitor(monitor_line),
@@ -95,7 +102,7 @@ class QemuPlatform:
                 *extras.arguments,
                 *_kernel(kernel, initramfs, self._kernel_args(share, factors, watch)),
             ]  # fmt: skip
-            process.start(command, pass_fds=(*line.fds, *monitor_line.fds))
+            process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=drives.written(made))
             line.handed()
             monitor_line.handed()
             agent = Agent(line.transport())
@@ -119,9 +126,13 @@ class QemuPlatform:
         """What has to be installed first."""
         return missing_program(QEMU, "qemu-system-x86")
 
-    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
+    ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        found = self.missing() or probe_by_start(self, deadline_s or self.accelerator.start_limit_s)
+        found = self.missing() or probe_by_start(
+            self, deadline_s or self.accelerator.start_limit_s, factors=factors
+        )
         if isinstance(found, Unusable) and self.accelerator is KVM and not found.hint:
             return Unusable(found.reason, kvm_hint(found.reason))
         return found
@@ -182,6 +193,17 @@ def facts_of_vmm(monitor: Monitor) -> Vmm:
     )
 
 
+def rank(kernel: Kernel) -> int | None:
+    """Which kernel to take when none is asked for: one with 9p, else one that a daemon can serve for this user."""
+    try:
+        share = _share_of(kernel)
+        if share == "virtiofs":
+            virtiofs.daemon()
+    except PlatformUnusableError:
+        return None
+    return ("9p", "virtiofs").index(share)
+
+
 def _share_of(kernel: Kernel) -> str:
     """9p where the kernel can; else virtiofs. A kernel without modules is taken to have 9p built in."""
     if kernel.modules is None:
@@ -214,6 +236,18 @@ def _base(accelerator: Accelerator, factors: Mapping[str, str]) -> list[str]:
     ]  # fmt: skip
 
 
+@functools.cache
+def sandbox() -> tuple[str, ...]:
+    """The option with which QEMU gives up what it does not need; none where it was built without, or by the kernel."""
+    program = shutil.which(QEMU)
+    with contextlib.suppress(OSError, ValueError):
+        if program and "\nSeccomp:" in Path("/proc/self/status").read_text():
+            with open(program, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                if content.find(b"libseccomp.so") >= 0:
+                    return ("-sandbox", _SANDBOX)
+    return ()
+
+
 def _console(watch: Watch | None) -> list[str]:
     shared = ",mux=on" if watch else ""
     return [
@@ -232,6 +266,15 @@ def _plan9(bus: str) -> list[str]:
         "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
         "-device", f"virtio-9p-{bus},fsdev=root,mount_tag={_SHARE_TAG}{_modern(bus)}",
     ]  # fmt: skip
+
+
+def _virtiofs(process: Process, bus: str, memory: str) -> AbstractContextManager[list[str]]:
+    if not isinstance(process, SupervisedProcess):
+        raise PlatformUnusableError(
+            "a guest inside a guest gets its root over 9p, which its kernel does not have",
+            hint="give a kernel with 9p: --set kernel=FILE",
+        )
+    return virtiofs.server(process, _SHARE_TAG, bus, memory)
 
 
 def _channel(line: Line, bus: str, ports: int) -> list[str]:

@@ -17,10 +17,11 @@ from guestmark.disks.spec import disks_of
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import placed
 from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.confinement import WITH_MEMORY_FILE
 from guestmark.platforms.guest import Guest, await_ready, stopping
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Place
-from guestmark.platforms.probe import probe_by_start
+from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.platform import missing_program
 from guestmark.platforms.uml.attest import attest_uml
 from guestmark.platforms.uml.refusals import explained
@@ -50,7 +51,7 @@ class UmlPlatform:
         release = release_of(Path(shutil.which(program) or program))
         initramfs = build_initramfs(agent_binary(), _modules_of(program, release), drives.uml_modules(cell))
         watch = Watch.of(cell)
-        process = place.process(self.name)
+        process = place.process(self.name, WITH_MEMORY_FILE)
         line = place.serial_line()
         with (
             placed(cell, emulator=False) as seat,
@@ -60,7 +61,8 @@ class UmlPlatform:
             command = command_line(program, initramfs, factors, line.serial(), process.scratch)
             command += _without_parity_trials(cell)
             command += watch.uml_arguments() if watch else ["quiet"]
-            process.start(drives.uml_command(command, made, process.scratch, place), pass_fds=line.fds)
+            command = drives.uml_command(command, made, process.scratch, place)
+            process.start(command, pass_fds=line.fds, writable=drives.written(made))
             line.handed()
             agent = Agent(line.transport())
             check = functools.partial(attest_uml, factors=factors, kernel=release)
@@ -79,9 +81,13 @@ class UmlPlatform:
         """What has to be installed first."""
         return missing_program(UML, "user-mode-linux")
 
-    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
+    ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        return self.missing() or probe_by_start(self, deadline_s or LAYER.described.start_limit_s)
+        return self.missing() or probe_by_start(
+            self, deadline_s or LAYER.described.start_limit_s, factors=factors
+        )
 
 
 def command_line(

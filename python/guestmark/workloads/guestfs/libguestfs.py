@@ -13,12 +13,12 @@ import os
 import select
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from guestmark.agent.keeper import keeper
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
@@ -68,7 +68,7 @@ def run(
     with another accelerator.
     """
     environment = {**prepare(accelerator), **(_VERBOSE if verbose else {})}
-    process = SupervisedProcess(GUESTFISH)
+    process = SupervisedProcess(GUESTFISH, None)  # it writes to the disks that its script names
     with contextlib.ExitStack() as stack:
         stack.callback(process.stop)
         commands, write_commands = (stack.enter_context(end) for end in _pipe())
@@ -79,8 +79,7 @@ def run(
         ]
         process.start(
             [
-                "env", *(f"{name}={value}" for name, value in environment.items()), f"TMPDIR={process.scratch}",
-                GUESTFISH, "-f", f"/dev/fd/{commands.fileno()}",
+                *_with(environment, process.scratch), GUESTFISH, "-f", f"/dev/fd/{commands.fileno()}",
             ],
             pass_fds=(commands.fileno(), marks.fileno()),
         )  # fmt: skip
@@ -183,10 +182,12 @@ def _kernel_environment(home: Path) -> dict[str, str]:
 
 def _index_modules(modules: Path, home: Path, release: str) -> None:
     """A copy of the module tree (links where they can be made) with an index of its own."""
-    with tempfile.TemporaryDirectory(prefix="modules-", dir=home) as scratch:
+    scratch = keeper().directory("modules", home.resolve())
+    try:
         staged = Path(scratch, "lib", "modules", release)
         shutil.copytree(modules, staged, copy_function=_link)
-        _check(subprocess.run(["depmod", "-b", scratch, release], capture_output=True, check=False), "depmod")
+        done = subprocess.run(["depmod", "-b", str(scratch), release], capture_output=True, check=False)
+        _check(done.returncode, done.stderr.decode(errors="replace"), "depmod")
         index = (staged / "modules.dep").read_text()
         if "t10-pi.ko" not in index:  # without it no SCSI disk appears in libguestfs's guest
             raise PlatformUnusableError(
@@ -197,6 +198,8 @@ def _index_modules(modules: Path, home: Path, release: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
         staged.rename(target)
+    finally:
+        keeper().remove(scratch)
 
 
 def _link(source: str, target: str) -> None:
@@ -216,21 +219,26 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     )
     if appliance.exists() and appliance.stat().st_mtime >= changed:
         return
-    done = subprocess.run(
-        [GUESTFISH, "-a", "/dev/null", "run"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        check=False,
-        timeout=_BUILD_S,
-        stdin=subprocess.DEVNULL,
-    )
-    _check(done, "libguestfs")
+    process = SupervisedProcess(GUESTFISH, None)  # it writes to the cache
+    try:
+        process.start([*_with(environment, process.scratch), GUESTFISH, "-a", "/dev/null", "run"])
+        status = process.wait(_BUILD_S)
+    finally:
+        process.stop()
+    if status is None:
+        raise MachineError(f"libguestfs did not make its appliance within {_BUILD_S:.0f} s")
+    _check(status, process.console.text(), "libguestfs")
     os.utime(appliance)
 
 
-def _check(done: subprocess.CompletedProcess[bytes], what: str) -> None:
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+def _with(environment: Mapping[str, str], scratch: Path) -> list[str]:
+    """What stands before a command of libguestfs's: its environment, with temporary files in `scratch`."""
+    return ["env", *(f"{name}={value}" for name, value in environment.items()), f"TMPDIR={scratch}"]
+
+
+def _check(status: int, said: str, what: str) -> None:
+    if status:
+        lines = said.strip().splitlines() or ["no message"]
         raise MachineError(
             f"{what} failed: {lines[0]}",
             hint="`libguestfs-test-tool` says more; LIBGUESTFS_BACKEND=direct is what is used here",

@@ -14,10 +14,11 @@ from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.model import Cell
 from guestmark.platforms import counters
 from guestmark.platforms.affinity import Seat, placed, virtual_processors
+from guestmark.platforms.confinement import WITH_NETWORK
 from guestmark.platforms.guest import stopping
 from guestmark.platforms.place import HERE, Place, channel
 from guestmark.platforms.process import SupervisedProcess, watchdog
-from guestmark.platforms.qemu.platform import facts_of_vmm
+from guestmark.platforms.qemu.platform import facts_of_vmm, sandbox
 from guestmark.platforms.qmp import Monitor
 from guestmark.workloads.netboot import scripts
 from guestmark.workloads.netboot.bootlog import what_happened
@@ -160,7 +161,7 @@ def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> It
 
     Raises `MachineError` with what can be seen of it when that does not happen before the deadline.
     """
-    process = SupervisedProcess("netboot")
+    process = SupervisedProcess("netboot", WITH_NETWORK)
     ours, theirs = channel()
     monitor = Monitor(ours)
     control_url = link.url(link.control)
@@ -170,6 +171,7 @@ def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> It
         boot = process.scratch / f"{_BOOT_CAPTURE}.pcap"
         command = [
             *settings.arguments(process.scratch),
+            *sandbox(),
             *link.arguments,
             "-device", settings.device(NETDEV),
             "-object", ",".join(["filter-dump", *(f"{key}={value}" for key, value in

@@ -1,0 +1,201 @@
+//! `guestmark-agent confine`: becomes a hypervisor or one of its helpers that can change nothing of the host but what is
+//! named to it.
+//!
+//! A guest that is root, or that has broken out of its hypervisor, has the rights of the process that serves it. So
+//! those are taken away before that process runs: every mount is read-only but for the named paths, Landlock says the
+//! same once more where the kernel has it, capabilities that hypervisors do not need are dropped, and no program that
+//! it executes gains any. What held is said in its environment, for attestation.
+//!
+//! What a kernel or a container does not allow is left out and said to be missing; anything else that fails ends it.
+
+mod filter;
+mod landlock;
+mod mounts;
+mod privileges;
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use lexopt::Arg;
+
+use crate::{spawn, sys};
+
+/// What holds, as a list of words: `mounts,landlock,filter`.
+const CONFINED: &str = "GUESTMARK_CONFINED";
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// What a program is left with.
+#[derive(Debug, Default)]
+struct Options {
+    writable: Vec<PathBuf>,
+    temporary: Option<PathBuf>,
+    network: bool,
+    serves_files: bool,
+    no_io_uring: bool,
+    command: Vec<OsString>,
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let mut options = Options::default();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("writable") => options.writable.push(absolute(parser.value()?)?),
+            Arg::Long("temporary") => options.temporary = Some(absolute(parser.value()?)?),
+            Arg::Long("network") => options.network = true,
+            Arg::Long("serves-files") => options.serves_files = true,
+            Arg::Long("no-io-uring") => options.no_io_uring = true,
+            Arg::Value(first) => {
+                options.command.push(first);
+                options.command.extend(parser.raw_args()?);
+            }
+            other => return Err(other.unexpected()),
+        }
+    }
+    if options.command.is_empty() {
+        return Err("no command given".into());
+    }
+    Ok(options)
+}
+
+fn absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
+    let path = PathBuf::from(path);
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(format!("{}: not an absolute path", path.display()).into())
+    }
+}
+
+/// Becomes the command, confined; returns only when that fails.
+pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    let mut writable = Vec::new();
+    for path in options.writable.iter().chain(&options.temporary) {
+        let real = std::fs::canonicalize(path)
+            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+        writable.push(sys::cstring(real.as_os_str().as_bytes())?);
+    }
+    let held = restrict(&options, &writable)?;
+    if let Some(temporary) = &options.temporary {
+        std::env::set_var("TMPDIR", temporary);
+    }
+    std::env::set_var(CONFINED, held.join(","));
+    become_command(&options.command)
+}
+
+/// Takes away what the options do not leave; what holds.
+fn restrict(options: &Options, writable: &[CString]) -> io::Result<Vec<&'static str>> {
+    let mut held = Vec::new();
+    let is_root = rustix::process::geteuid().is_root();
+    let rules = landlock::Abi::of_kernel();
+    // In a user namespace of its own, the files of all other users look like nobody's. Where Landlock does what
+    // read-only mounts would, guests see them as they are.
+    let namespace = is_root || options.serves_files || rules.is_none();
+    if namespace && mounts::make_read_only(writable, is_root)? {
+        held.push("mounts");
+    }
+    privileges::drop_capabilities(is_root, options.serves_files)?;
+    privileges::gain_none()?;
+    if let Some(rules) = rules {
+        if rules.restrict(writable, options.network)? {
+            held.push("landlock");
+        }
+    }
+    // Landlock lets modes, owners and times of files be changed, which read-only mounts do not.
+    if !held.contains(&"mounts") {
+        let refused = filter::Refused {
+            truncation: !rules.is_some_and(landlock::Abi::knows_truncation),
+            io_uring: options.no_io_uring,
+        };
+        if filter::install(refused)? {
+            held.push("filter");
+        }
+    }
+    Ok(held)
+}
+
+fn become_command(words: &[OsString]) -> io::Result<ExitCode> {
+    let path = std::env::var_os("PATH");
+    let files = spawn::candidates(
+        words[0].as_bytes(),
+        path.as_ref().map(|path| path.as_bytes()),
+        None,
+    );
+    let argv = words
+        .iter()
+        .cloned()
+        .map(|word| sys::cstring(&word.into_vec()))
+        .collect::<io::Result<Vec<_>>>()?;
+    let mut pointers: Vec<_> = argv.iter().map(|word| word.as_ptr()).collect();
+    pointers.push(std::ptr::null());
+    let mut error = io::Error::from_raw_os_error(libc::ENOENT);
+    for file in files {
+        let file = sys::cstring(&file)?;
+        // SAFETY: both are terminated by null and outlive the call.
+        unsafe { libc::execv(file.as_ptr(), pointers.as_ptr()) };
+        error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EACCES) {
+            break;
+        }
+    }
+    eprintln!("guestmark-agent: {}: {error}", words[0].to_string_lossy());
+    Ok(ExitCode::from(
+        if error.raw_os_error() == Some(libc::ENOENT) {
+            NOT_FOUND
+        } else {
+            NOT_EXECUTABLE
+        },
+    ))
+}
+
+/// Whether the kernel does not have it, or whoever runs us does not allow it.
+fn is_unavailable(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ENOSYS
+                | libc::EPERM
+                | libc::EOPNOTSUPP
+                | libc::EACCES
+                | libc::ENOSPC
+                | libc::EINVAL
+        )
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    fn parse(words: &[&str]) -> Result<super::Options, String> {
+        super::parse(words.iter().map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_command_keeps_its_own_options() {
+        let options = parse(&[
+            "--writable",
+            "/tmp/x",
+            "--network",
+            "--",
+            "qemu",
+            "--writable",
+            "y",
+        ]);
+        let options = options.unwrap();
+        assert_eq!(options.command, ["qemu", "--writable", "y"]);
+        assert_eq!(options.writable, [std::path::PathBuf::from("/tmp/x")]);
+        assert!(options.network && !options.serves_files);
+    }
+
+    #[test]
+    fn paths_are_absolute_and_there_is_a_command() {
+        assert!(parse(&["--writable", "x", "true"]).is_err_and(|e| e.contains("absolute")));
+        assert!(parse(&["--writable", "/x"]).is_err_and(|e| e.contains("command")));
+    }
+}

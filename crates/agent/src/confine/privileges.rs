@@ -1,0 +1,110 @@
+//! Capabilities, and never more of them.
+
+use std::io;
+
+use crate::sys::check;
+
+const CHOWN: u32 = 0;
+const DAC_OVERRIDE: u32 = 1;
+const DAC_READ_SEARCH: u32 = 2;
+const FOWNER: u32 = 3;
+const FSETID: u32 = 4;
+const SETGID: u32 = 6;
+const SETUID: u32 = 7;
+const SETPCAP: u32 = 8;
+const IPC_LOCK: u32 = 14;
+const SYS_CHROOT: u32 = 18;
+const SYS_NICE: u32 = 23;
+const SYS_RESOURCE: u32 = 24;
+const MKNOD: u32 = 27;
+const SETFCAP: u32 = 31;
+const LAST: u32 = 63;
+
+/// What hypervisors keep of root: all files can be read (also without a trace, see `O_NOATIME`), memory can be locked.
+const OF_HYPERVISORS: [u32; 6] = [
+    DAC_OVERRIDE,
+    DAC_READ_SEARCH,
+    FOWNER,
+    IPC_LOCK,
+    SYS_NICE,
+    SYS_RESOURCE,
+];
+/// What virtiofsd wants besides, or it does not start. Mounts, modules and other processes are not among it.
+const OF_FILE_SERVERS: [u32; 8] = [
+    CHOWN, FSETID, SETGID, SETUID, SETPCAP, SYS_CHROOT, MKNOD, SETFCAP,
+];
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Set {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+const VERSION_3: u32 = 0x2008_0522;
+
+/// Leaves root, or the only user of a user namespace, what a hypervisor or a server of files needs.
+pub fn drop_capabilities(is_root: bool, serves_files: bool) -> io::Result<()> {
+    let keeps = |capability: u32| {
+        (is_root && OF_HYPERVISORS.contains(&capability))
+            || (serves_files
+                && (OF_FILE_SERVERS.contains(&capability) || OF_HYPERVISORS.contains(&capability)))
+    };
+    for capability in (0..=LAST).filter(|&capability| !keeps(capability)) {
+        // SAFETY: plain system call; numbers that the kernel does not know, and those of others than root, are refused.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+    }
+    let mut header = Header {
+        version: VERSION_3,
+        pid: 0,
+    };
+    let mut sets = [Set::default(); 2];
+    // SAFETY: version 3 fills two sets.
+    check(unsafe {
+        libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) as libc::c_int
+    })?;
+    for capability in 0..=LAST {
+        let (set, bit) = (&mut sets[capability as usize / 32], 1 << (capability % 32));
+        if keeps(capability) {
+            // Only what is inheritable can be passed on by others than root.
+            set.inheritable |= set.permitted & bit;
+        } else {
+            set.effective &= !bit;
+            set.permitted &= !bit;
+            set.inheritable &= !bit;
+        }
+    }
+    let kept = sets;
+    // SAFETY: as above.
+    check(unsafe {
+        libc::syscall(libc::SYS_capset, &raw mut header, kept.as_ptr()) as libc::c_int
+    })?;
+    if !is_root && serves_files {
+        for capability in (0..=LAST).filter(|&capability| keeps(capability)) {
+            // SAFETY: plain system call; what is not permitted is refused.
+            unsafe {
+                libc::prctl(
+                    libc::PR_CAP_AMBIENT,
+                    libc::PR_CAP_AMBIENT_RAISE,
+                    capability,
+                    0,
+                    0,
+                )
+            };
+        }
+    }
+    Ok(())
+}
+
+/// Programs that are executed from now on gain nothing by who owns their files.
+pub fn gain_none() -> io::Result<()> {
+    // SAFETY: plain system call.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
+}

@@ -1,0 +1,140 @@
+//! `guestmark-agent keep`: removes what a controller has made once nobody is left who may still use it.
+//!
+//! The controller names each path before it makes it, so there is no moment at which something exists that nobody
+//! would remove. Its supervisors hold the lifeline too: the keeper acts when the last of them has gone.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use lexopt::Arg;
+use lexopt::ValueExt;
+
+use crate::sys;
+
+/// Reads records from the lifeline, `+PATH` and `-PATH`, each ending with a null byte; at its end removes what was
+/// named and not taken back.
+pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let lifeline = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    // No signal ends it before its work is done, but for SIGKILL.
+    let _signals = sys::signal_fd(&[])?;
+    let mut kept = Kept::default();
+    let mut buffer = [0; 4096];
+    loop {
+        match sys::read(lifeline.as_raw_fd(), &mut buffer) {
+            Ok(Some(0)) | Err(_) => break,
+            Ok(Some(count)) => kept.hear(&buffer[..count]),
+            Ok(None) => {}
+        }
+    }
+    for path in &kept.paths {
+        remove(path);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<OwnedFd, lexopt::Error> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let mut lifeline = None;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("lifeline") => lifeline = Some(parser.value()?.parse::<u16>()?),
+            other => return Err(other.unexpected()),
+        }
+    }
+    let fd = lifeline
+        .filter(|&fd| fd > 2)
+        .ok_or("--lifeline needs a file descriptor above 2")?;
+    // SAFETY: it was given to us for this; reading from one that is not open fails and ends the keeper.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd.into()) })
+}
+
+#[derive(Default)]
+struct Kept {
+    paths: Vec<PathBuf>,
+    partial: Vec<u8>,
+}
+
+impl Kept {
+    /// Takes the next bytes of the lifeline. What is not ours to remove is not listened to.
+    fn hear(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            if byte != 0 {
+                self.partial.push(byte);
+                continue;
+            }
+            let mut record = std::mem::take(&mut self.partial);
+            if record.is_empty() {
+                continue;
+            }
+            let sign = record.remove(0);
+            match (sign, removable(OsString::from_vec(record))) {
+                (b'+', Ok(path)) => self.paths.push(path),
+                (b'-', Ok(path)) => self.paths.retain(|kept| *kept != path),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Only what is named as ours may be removed: a mistake in a caller must not cost a user their files.
+pub fn removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = PathBuf::from(path);
+    let ours = path
+        .file_name()
+        .is_some_and(|name| name.as_bytes().starts_with(b"guestmark-"));
+    if ours && path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(format!(
+            "--remove {}: not an absolute path whose last part starts with guestmark-",
+            path.display()
+        )
+        .into())
+    }
+}
+
+/// Removes a file or a directory with all that is in it; complains on standard error.
+pub fn remove(path: &Path) {
+    let result = match std::fs::symlink_metadata(path) {
+        // `remove_dir_all` does not follow symbolic links, not even ones put there meanwhile.
+        Ok(data) if data.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            eprintln!("guestmark-agent: cannot remove {}: {error}", path.display());
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kept;
+
+    #[test]
+    fn what_is_taken_back_is_not_removed() {
+        let mut kept = Kept::default();
+        for piece in [
+            "+/tmp/guest",
+            "mark-a\0+/tmp/guestmark-b\0",
+            "-/tmp/guestmark-a\0+/tmp/guestmark-c",
+        ] {
+            kept.hear(piece.as_bytes());
+        }
+        assert_eq!(kept.paths, [std::path::Path::new("/tmp/guestmark-b")]);
+    }
+
+    #[test]
+    fn only_what_is_named_as_ours_is_kept() {
+        let mut kept = Kept::default();
+        kept.hear(b"+/home\0+guestmark-x\0+/\0+\0\0+/tmp/guestmark-x/..\0");
+        assert!(kept.paths.is_empty());
+    }
+}

@@ -1,0 +1,142 @@
+"""What has to be removed however this process ends: named to a keeper before it is made.
+
+The keeper (`guestmark-agent keep`) is started before the first thing it may have to remove, and reads names from a pipe
+whose write end only this process and its supervisors have. A SIGKILL at any moment thus finds every name in the pipe,
+and the keeper removes what they stand for when the last supervisor has ended what it supervised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+from guestmark.agent.binary import agent_binary
+
+PREFIX = "guestmark-"
+_ATTEMPTS = 100
+
+
+class Keeper:
+    """The keeper of this process; see the module. One that has been killed is replaced at the next name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[
+            Path, int
+        ] = {}  # with the descriptor that says that it is in use, -1 if there is none
+        self._lifeline = -1
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def directory(self, name: str, parent: Path | str, mode: int = 0o700) -> Path:
+        """Makes the directory `guestmark-NAME-…` in `parent`, which must be absolute. Raises `OSError`."""
+        for _ in range(_ATTEMPTS):
+            path = Path(parent) / f"{PREFIX}{name}-{secrets.token_hex(6)}"
+            if os.path.lexists(path):
+                continue
+            self._keep(path)
+            try:
+                path.mkdir(mode)
+                with self._lock:
+                    self._kept[path] = _in_use(path)
+            except FileExistsError:  # somebody else's: not ours to remove
+                self.forget(path)
+            except OSError:
+                self.forget(path)
+                raise
+            else:
+                return path
+        raise FileExistsError(f"no free name in {parent}")
+
+    def remove(self, path: Path) -> None:
+        """Removes what was made, with all that is in it. May be called twice."""
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():  # else the keeper tries once more
+            self.forget(path)
+
+    def forget(self, path: Path) -> None:
+        """From now on somebody else answers for it."""
+        with self._lock:
+            descriptor = self._kept.pop(path, None)
+            if descriptor is None:
+                return
+            if descriptor >= 0:
+                os.close(descriptor)
+            with contextlib.suppress(OSError):
+                os.write(self._lifeline, b"-" + os.fsencode(path) + b"\0")
+
+    @property
+    def lifeline(self) -> int:
+        """For supervisors: as long as they hold it, nothing is removed. Starts the keeper if there is none."""
+        with self._lock:
+            self._ensure()
+            return self._lifeline
+
+    def _keep(self, path: Path) -> None:
+        with self._lock:
+            self._ensure()
+            self._kept[path] = -1
+            try:
+                os.write(self._lifeline, b"+" + os.fsencode(path) + b"\0")
+            except BrokenPipeError:  # it was killed this very moment
+                if self._process is not None:
+                    self._process.wait()
+                self._ensure()
+
+    def _ensure(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        lifeline, ours = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [str(agent_binary()), "keep", "--lifeline", str(lifeline)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(lifeline,),
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(ours)
+            raise
+        finally:
+            os.close(lifeline)
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+        self._lifeline = ours
+        for path in self._kept:
+            os.write(self._lifeline, b"+" + os.fsencode(path) + b"\0")
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether a process that made the directory is still there. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _in_use(path: Path) -> int:
+    """A descriptor whose lock says so, until it is closed or this process ends."""
+    with contextlib.suppress(OSError):  # some filesystems have no locks
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return descriptor
+    return -1
+
+
+_keeper = Keeper()
+
+
+def keeper() -> Keeper:
+    """The keeper of this process."""
+    return _keeper

@@ -1,0 +1,60 @@
+"""`guestmark clean`: removes what crashes have left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from guestmark.cli.say import say, tell
+from guestmark.core.errors import ExitStatus, UsageError
+
+
+def command(
+    directories: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DIRECTORY...]",
+            help="Where else images were: the directories that were given with --set location=DIRECTORY.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Only list what would be removed.")
+    ] = False,
+) -> None:
+    """Remove what crashes have left behind.
+
+    Runs clean up after themselves, also when they are killed. What is left by a crash of the machine or by an older
+    version is found here: scratch directories, images of disks, and half-made files in the cache. Nothing is touched
+    that a running process uses, or that is another user's.
+    """
+    from guestmark.core.units import format_size
+    from guestmark.experiment import leavings
+
+    for directory in directories or ():
+        if not Path(directory).is_dir():
+            raise UsageError(f"there is no directory {directory}", hint="guestmark clean --help")
+    found = leavings.find([Path(directory) for directory in directories or ()])
+    if not found:
+        say("nothing is left behind")
+        return
+    failed = False
+    for leaving in found:
+        said = f"{leaving.path} ({format_size(leaving.size)})"
+        if leaving.keeps:
+            say(f"{said} stays: {leaving.keeps}")
+            failed = True
+            continue
+        if dry_run:
+            tell(f"would remove {said}")
+            continue
+        try:
+            leaving.remove()
+        except OSError as error:
+            say(f"{said} cannot be removed: {error.strerror}")
+            failed = True
+        else:
+            tell(f"removed {said}")
+    if failed:
+        raise typer.Exit(ExitStatus.SOME_FAILED)

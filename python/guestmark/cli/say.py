@@ -1,0 +1,30 @@
+"""The door through which sentences reach a terminal: whatever a terminal would obey in them is spelled out.
+
+Text from outside (names of files and hosts, words of guests, notes in a ledger, reasons of failures) is in almost every
+sentence. Nothing in `cli` writes text to a standard stream by any other way than this module and `cli.console`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from guestmark.page.text import escaped_in_json, inert
+
+
+def say(text: str, *, prefix: str = "guestmark: ") -> None:
+    """Writes one remark to standard error, which may have several lines. Nobody has to be there to read it."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{inert(f'{prefix}{text}', lines=True)}\n")
+        sys.stderr.flush()
+
+
+def tell(text: str) -> None:
+    """Writes text to standard output, ending with a line feed. Raises `OSError`."""
+    shown = inert(text.replace("\r\n", "\n"), lines=True)
+    sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
+
+
+def tell_json(text: str) -> None:
+    """Writes a JSON document to standard output, which says the same and holds nothing active. Raises `OSError`."""
+    sys.stdout.write(f"{escaped_in_json(text)}\n")

@@ -1,0 +1,118 @@
+"""Checksums of a ledger's rows: damage inside a row, and rows that are gone, are noticed when a run is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sqlalchemy import Table, delete, insert, select
+from sqlalchemy.engine import Connection, Row
+
+from guestmark.core.errors import LedgerError
+from guestmark.ledger import schema
+
+_SIZE = 16  # bytes of a digest
+_RUN = "run"
+# What of each table is covered: all but what changes, a run's state and its owner.
+_COVERED: dict[str, tuple[str, ...]] = {
+    schema.runs.name: ("id", "name", "created_at", "seed", "plan"),
+    schema.environments.name: ("run_id", "position", "body"),
+    schema.unusable.name: ("run_id", "platform", "reason", "hint"),
+    schema.trials.name: (
+        "run_id", "block", "cell_id", "position", "status", "started_at", "duration_s", "body", "console",
+    ),
+}  # fmt: skip
+
+
+def part_of(table: str, row: Row[Any] | Any) -> str:
+    """What the row is called among the checksums of its run."""
+    if table == schema.trials.name:
+        return f"trial {row.block} {row.cell_id}"
+    if table == schema.environments.name:
+        return f"environment {row.position}"
+    return f"unusable {row.platform}" if table == schema.unusable.name else _RUN
+
+
+def described(part: str) -> str:
+    """The part as errors call it."""
+    kind, _, rest = part.partition(" ")
+    if kind == "trial":
+        block, _, cell = rest.partition(" ")
+        return f"the trial of cell {cell!r} in block {int(block) + 1}"
+    return {_RUN: "the plan", "environment": "the record of the environment"}.get(
+        kind, f"what is said of {rest}"
+    )
+
+
+def of_row(table: str, row: Row[Any] | Any) -> str:
+    """The checksum of a row, which has the table's columns as attributes."""
+    values = [getattr(row, column) for column in _COVERED[table]]
+    digest = hashlib.blake2b(digest_size=_SIZE)
+    for value in values:
+        data = bytes(value) if isinstance(value, bytes | memoryview) else json.dumps(value).encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+def store(connection: Connection, table: Table, run_id: str, *conditions: Any) -> None:
+    """Computes and stores the checksums of the rows of `run_id` in `table`, as the database gives them back."""
+    key = table.c.id if table is schema.runs else table.c.run_id
+    for row in connection.execute(select(table).where(key == run_id, *conditions)).all():
+        part = part_of(table.name, row)
+        forget(connection, run_id, part)
+        connection.execute(
+            insert(schema.checks).values(run_id=run_id, part=part, digest=of_row(table.name, row))
+        )
+
+
+def forget(connection: Connection, run_id: str, part: str) -> None:
+    """Removes the checksum of a row that will be replaced."""
+    checks = schema.checks
+    connection.execute(delete(checks).where(checks.c.run_id == run_id, checks.c.part == part))
+
+
+def damage(connection: Connection, run_id: str) -> Iterator[str]:
+    """A sentence for everything of the run that is not as it was stored."""
+    checks = schema.checks
+    stored = connection.execute(select(checks.c.part, checks.c.digest).where(checks.c.run_id == run_id))
+    known = {row.part: row.digest for row in stored}
+    for table, row in _rows(connection, run_id):
+        part = part_of(table, row)
+        digest = known.pop(part, None)
+        if digest is not None and digest != of_row(table, row):
+            yield f"{described(part)} of run {run_id} is damaged: it is not what was stored"
+    for part in known:
+        yield f"{described(part)} of run {run_id} is missing"
+
+
+def damaged_plans(connection: Connection) -> set[str]:
+    """The runs whose plan is not what was stored; trials are not looked at."""
+    checks = schema.checks
+    joined = select(schema.runs, checks.c.digest).join(checks, checks.c.run_id == schema.runs.c.id)
+    rows = connection.execute(joined.where(checks.c.part == _RUN)).all()
+    return {row.id for row in rows if row.digest != of_row(schema.runs.name, row)}
+
+
+def unchecked(connection: Connection, run_id: str) -> int:
+    """How many rows of the run have no checksum: an older version wrote them."""
+    known = set(
+        connection.execute(select(schema.checks.c.part).where(schema.checks.c.run_id == run_id)).scalars()
+    )
+    return sum(part_of(table, row) not in known for table, row in _rows(connection, run_id))
+
+
+def verify(connection: Connection, run_id: str) -> None:
+    """Raises `LedgerError` for the first thing of the run that is damaged."""
+    for sentence in damage(connection, run_id):
+        raise LedgerError(
+            sentence, hint="`guestmark runs --check` lists all that is damaged; take it from a backup"
+        )
+
+
+def _rows(connection: Connection, run_id: str) -> Iterable[tuple[str, Row[Any]]]:
+    for table in (schema.runs, schema.environments, schema.unusable, schema.trials):
+        key = table.c.id if table is schema.runs else table.c.run_id
+        for row in connection.execute(select(table).where(key == run_id)):
+            yield table.name, row

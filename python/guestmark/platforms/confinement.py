@@ -1,0 +1,136 @@
+"""What a hypervisor or one of its helpers may do to this host, and what can be seen of it while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from guestmark.agent.binary import agent_binary
+from guestmark.core.machine_facts import Confined, MachineFacts
+from guestmark.disks.location import filesystem_of
+
+_OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo spells white space and the backslash itself
+_SAID = "GUESTMARK_CONFINED="
+_FILTERED = "2"  # of `Seccomp:` in /proc/PID/status
+_MEMORY = "/dev/shm"  # where User-Mode Linux has its guest's memory
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What is left to a process beside reading: its scratch directory, what it is given as writable, and this."""
+
+    network: bool = False  # TCP connections of its own
+    serves_files: bool = False  # virtiofsd does not start without root's ways of changing who it is
+    memory_file: bool = False  # User-Mode Linux: its memory is a file, and it needs no rings
+
+    def around(
+        self, command: Sequence[str], writable: Iterable[Path], temporary: Path | None = None
+    ) -> list[str]:
+        """The command that becomes `command`, confined."""
+        return [
+            str(agent_binary()), "confine",
+            *(f"--writable={path}" for path in dict.fromkeys(writable)),
+            *([f"--temporary={temporary}"] if temporary else []),
+            *(["--network"] if self.network else []),
+            *(["--serves-files"] if self.serves_files else []),
+            *(["--no-io-uring"] if self.memory_file else []),
+            "--", *command,
+        ]  # fmt: skip
+
+
+HYPERVISOR = Confinement()
+FILE_SERVER = Confinement(serves_files=True)
+WITH_MEMORY_FILE = Confinement(memory_file=True)
+WITH_NETWORK = Confinement(network=True)
+
+
+def memory_directory() -> Path | None:
+    """A directory in memory that this process may write to; None where there is none."""
+    with contextlib.suppress(OSError):
+        if filesystem_of(_MEMORY) == "tmpfs" and os.access(_MEMORY, os.W_OK | os.X_OK):
+            return Path(_MEMORY)
+    return None
+
+
+class Running(Protocol):
+    """What of a supervised process is asked here."""
+
+    @property
+    def writable(self) -> tuple[Path, ...]:
+        """The directories and files that it was given."""
+
+    @property
+    def helpers(self) -> Mapping[str, Running]:
+        """What it ends with."""
+
+    def pid(self) -> int | None:
+        """Its process id."""
+
+
+def attested_with_helpers(process: Running) -> Confined | None:
+    """As `attested`, with what holds for its first helper, the daemon that serves the host's root."""
+    found = attested(process.pid(), process.writable)
+    if found is not None:
+        for helper in process.helpers.values():
+            found.shares = attested(helper.pid(), helper.writable) or Confined()
+    return found
+
+
+def attested(pid: int | None, writable: Iterable[Path]) -> Confined | None:
+    """What holds for a process, by what its kernel says; None when it is not there, or may not be looked at.
+
+    `writable` are the directories and files that it was given.
+    """
+    if pid is None:
+        return None
+    folder = Path(f"/proc/{pid}")
+    try:
+        lines = (folder / "status").read_text(errors="replace").splitlines()
+        mounts = (folder / "mountinfo").read_text(errors="surrogateescape")
+        environment = (folder / "environ").read_text(errors="replace").split("\0")
+    except OSError:
+        return None
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    said = next((word.removeprefix(_SAID) for word in environment if word.startswith(_SAID)), "").split(",")
+    return Confined(
+        mounts=_read_only(mounts, {os.path.realpath(path) for path in writable}),
+        landlock="landlock" in said,
+        seccomp=status.get("Seccomp") == _FILTERED,
+        no_new_privileges=status.get("NoNewPrivs") == "1",
+        capabilities=int(status.get("CapEff", "0"), 16).bit_count(),
+    )
+
+
+def _read_only(mountinfo: str, writable: set[str]) -> bool:
+    """Whether every mount is read-only but for what may be written to."""
+    for line in mountinfo.splitlines():
+        fields = line.split(" ")
+        where = _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4])
+        if "ro" not in fields[5].split(",") and where not in writable:
+            return False
+    return bool(mountinfo)
+
+
+def said(confined: Confined) -> str:
+    """In words: `read-only mounts, Landlock, seccomp`."""
+    parts = [
+        (confined.mounts, "read-only mounts"),
+        (confined.landlock, "Landlock"),
+        (confined.seccomp, "seccomp"),
+    ]
+    return ", ".join(name for holds, name in parts if holds) or "nothing"
+
+
+def remarks(found: MachineFacts) -> list[str]:
+    """A warning about a guest whose root could change this host."""
+    if found.confined is None or found.confined.protects_files:
+        return []
+    return [
+        "nothing but the guest itself keeps it from changing this host's files: neither read-only mounts nor Landlock "
+        "can be had here"
+    ]

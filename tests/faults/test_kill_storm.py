@@ -1,0 +1,16 @@
+"""The short form of the kill storm; the full one is `python -m tests.storm`."""
+
+import time
+
+import pytest
+
+from tests.storm.storm import MODES, Outcome, Storm
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["exec", "disk"])
+def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode, tmp_path):
+    outcome = Outcome()
+    Storm(MODES[mode], tmp_path, seed=time.time_ns()).rage(12, time.monotonic() + 25, outcome)
+    assert outcome.kills
+    assert outcome.problems == []

@@ -1,0 +1,42 @@
+"""The kill storm in full: `.venv/bin/python -m tests.storm --kills 300`: about an hour on two processors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.storm.storm import MODES, Outcome, Storm
+
+
+def main() -> int:
+    """Prints a line for each mode and every problem; exits with 1 if there was one."""
+    parser = argparse.ArgumentParser(prog="tests.storm", description=__doc__)
+    parser.add_argument("--kills", type=int, default=300, help="in all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mode", action="append", choices=MODES, help="default: all")
+    parser.add_argument("--minutes", type=float, default=120.0, help="at most")
+    given = parser.parse_args()
+    names = given.mode or list(MODES)
+    problems = 0
+    for name in names:
+        outcome = Outcome()
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="storm-", dir="/var/tmp") as folder:
+            storm = Storm(MODES[name], Path(folder), given.seed)
+            storm.rage(-(-given.kills // len(names)), begin + 60 * given.minutes / len(names), outcome)
+        print(
+            f"{name}: {outcome.kills} kills, {outcome.resumed} resumed, {outcome.whole} came to their end first; "
+            f"nothing was left after {outcome.longest_s:.2f} s; {len(outcome.problems)} problems; "
+            f"{time.monotonic() - begin:.0f} s",
+            flush=True,
+        )
+        for problem in outcome.problems:
+            print(f"  {problem}", flush=True)
+        problems += len(outcome.problems)
+    return 1 if problems else 0
+
+
+sys.exit(main())

@@ -1,0 +1,148 @@
+"""`guestmark clean` removes what is nobody's, and nothing else."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from guestmark.agent.keeper import Keeper, keeper
+from tests.framework.processes import wait_until
+from tests.unit.test_cli_start import guestmark
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    (tmp_path / "cache" / "guestmark" / "databases").mkdir(parents=True)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    return scratch
+
+
+def clean(scratch: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return guestmark(
+        "clean",
+        *arguments,
+        TMPDIR=str(scratch),
+        XDG_RUNTIME_DIR=str(scratch),
+        XDG_CACHE_HOME=str(scratch.parent / "cache"),
+        XDG_STATE_HOME=str(scratch.parent),
+        COLUMNS="200",
+    )
+
+
+def leave(folder: Path, *names: str) -> list[Path]:
+    made = []
+    for name in names:
+        (folder / name).mkdir()
+        (folder / name / "file").write_text("x")
+        made.append(folder / name)
+    return made
+
+
+def test_leavings_are_listed_and_then_removed(scratch: Path) -> None:
+    left = leave(
+        scratch, "guestmark-tcg-a1b2c3d4", "guestmark-disks-0123456789ab", "guestmark-virtiofsd-abcdefgh"
+    )
+    listed = clean(scratch, "--dry-run")
+    assert listed.returncode == 0
+    for path in left:
+        assert f"would remove {path} (" in listed.stdout
+        assert path.exists()
+    removed = clean(scratch)
+    assert removed.returncode == 0
+    for path in left:
+        assert f"removed {path} (" in removed.stdout
+        assert not path.exists()
+    assert str(scratch) not in clean(scratch).stdout
+
+
+def test_what_is_somebodys_stays(scratch: Path) -> None:
+    mine = leave(scratch, "guestmark-results", "guestmark-tcg", "guestmark-tcg-notes", "other-tcg-a1b2c3d4")
+    (busy,) = leave(scratch, "guestmark-uml-a1b2c3d4")
+    held = keeper().directory("tcg", scratch)
+    with subprocess.Popen(["sleep", "60"], cwd=busy) as process:
+        said = clean(scratch)
+        process.kill()
+    keeper().remove(held)
+    assert str(scratch) not in said.stdout, said.stdout
+    assert all(path.exists() for path in (*mine, busy))
+    assert f"removed {busy}" in clean(scratch).stdout
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="makes another user's directory, which takes root")
+def test_another_users_stays(scratch: Path) -> None:
+    (theirs,) = leave(scratch, "guestmark-tcg-a1b2c3d4")
+    os.chown(theirs, 12345, 12345)
+    clean(scratch)
+    assert theirs.exists()
+
+
+def test_half_made_files_of_the_cache_go_when_they_are_old(scratch: Path) -> None:
+    cache = scratch.parent / "cache" / "guestmark" / "databases"
+    old, new = leave(cache, "0123.x.part", "4567.y.part")
+    (whole,) = leave(cache, "89ab")
+    for path in (old, whole):
+        os.utime(path, (time.time() - 7200,) * 2)
+    clean(scratch)
+    assert not old.exists()
+    assert new.exists()
+    assert whole.exists()
+
+
+def test_other_places_are_looked_at_when_they_are_named(scratch: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (left,) = leave(other, "guestmark-disks-0123456789ab")
+    clean(scratch)
+    assert left.exists()
+    clean(scratch, str(other))
+    assert not left.exists()
+    assert clean(scratch, str(tmp_path / "none")).returncode == 2
+
+
+KILLED = """
+import os, signal, sys
+from guestmark.agent.keeper import keeper
+if sys.argv[2] == "before":
+    os.mkdir = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+path = keeper().directory("tcg", sys.argv[1])
+(path / "file").write_text("x")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_any_moment_leaves_nothing(scratch: Path, when: str) -> None:
+    import sys
+
+    from tests.framework import PACKAGES
+
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
+    done = subprocess.run([sys.executable, "-c", KILLED, scratch, when], env=environment, check=False)
+    assert done.returncode == -9
+    assert wait_until(lambda: not list(scratch.iterdir()), 5)
+
+
+def test_a_keeper_that_was_killed_is_replaced(scratch: Path) -> None:
+    mine = Keeper()
+    first = mine.directory("tcg", scratch)
+    assert mine._process is not None
+    mine._process.kill()
+    mine._process.wait()
+    second = mine.directory("tcg", scratch)
+    assert first.exists()
+    os.close(mine.lifeline)  # as the end of this process would
+    assert wait_until(lambda: not list(scratch.iterdir()), 5), second
+
+
+def test_what_is_held_by_a_supervisor_stays_until_that_has_ended(scratch: Path) -> None:
+    mine = Keeper()
+    path = mine.directory("tcg", scratch)
+    with subprocess.Popen(["sleep", "60"], pass_fds=(mine.lifeline,)) as process:
+        os.close(mine.lifeline)
+        time.sleep(0.3)
+        assert path.exists()
+        process.kill()
+    assert wait_until(lambda: not path.exists(), 5)

@@ -1,0 +1,45 @@
+"""What is said of confinement: measured on a real process, and a warning where it does not hold."""
+
+import subprocess
+from pathlib import Path
+
+from guestmark.core.machine_facts import Confined, MachineFacts
+from guestmark.platforms import confinement
+from guestmark.platforms.confinement import HYPERVISOR
+from tests.framework.processes import wait_until
+
+
+def found_of(command: list[str], writable: tuple[Path, ...]) -> Confined | None:
+    """What is attested of a process that runs `command`, which ends with `sleep 60`."""
+    with subprocess.Popen(command) as process:
+        name = Path(f"/proc/{process.pid}/comm")
+        assert wait_until(lambda: name.read_text() == "sleep\n", 10)
+        found = confinement.attested(process.pid, writable)
+        process.kill()
+    return found
+
+
+def test_it_is_measured(tmp_path: Path) -> None:
+    free = found_of(["sleep", "60"], ())
+    confined = found_of(HYPERVISOR.around(["sleep", "60"], [tmp_path]), (tmp_path,))
+    assert free is not None
+    assert confined is not None
+    assert not free.protects_files
+    assert confined.protects_files
+    assert confined.no_new_privileges
+    assert confinement.said(confined) != confinement.said(free) == "nothing"
+
+
+def test_a_path_that_nobody_was_given_is_noticed(tmp_path: Path) -> None:
+    """What is writable beside what was asked for makes the mounts no protection."""
+    found = found_of(HYPERVISOR.around(["sleep", "60"], [tmp_path]), ())
+    assert found is not None
+    assert not found.mounts
+
+
+def test_a_guest_that_nothing_confines_is_warned_about() -> None:
+    assert confinement.remarks(MachineFacts()) == []
+    assert confinement.remarks(MachineFacts(confined=Confined(landlock=True))) == []
+    assert "this host's files" in confinement.remarks(MachineFacts(confined=Confined(seccomp=True)))[0]
+    weak_share = Confined(landlock=True, mounts=True, shares=Confined())
+    assert confinement.remarks(MachineFacts(confined=weak_share)) != []
