@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,8 @@ def test_a_read_only_home_is_named_when_the_ledger_would_be_there(tmp_path: Path
 
 @pytest.mark.parametrize("home", [{}, {"HOME": ""}, {"HOME": "relative"}])
 def test_no_home_is_needed(tmp_path: Path, home: Mapping[str, str]) -> None:
-    assert_measured(measured(tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"), **home))
+    environment: Any = {"XDG_CACHE_HOME": str(tmp_path / "cache"), **home}
+    assert_measured(measured(tmp_path, **environment))
     assert not (tmp_path / ".cache").exists()
     assert not (tmp_path / "relative").exists()
 

@@ -1,6 +1,7 @@
 """The short form of the kill storm; the full one is `python -m tests.storm`."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from tests.storm.storm import MODES, Outcome, Storm
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["exec", "disk"])
-def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode, tmp_path):
+def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_path: Path) -> None:
     outcome = Outcome()
     Storm(MODES[mode], tmp_path, seed=time.time_ns()).rage(12, time.monotonic() + 25, outcome)
     assert outcome.kills

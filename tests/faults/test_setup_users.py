@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="sets up as root and st
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
     """An interpreter in a directory that only root can enter; it finds the system's library all the same."""
-    has_all = [SYSTEM, "-c", "import sys, venv, ensurepip; assert sys.version_info >= (3, 11)"]
+    has_all = [str(SYSTEM), "-c", "import sys, venv, ensurepip; assert sys.version_info >= (3, 11)"]
     if subprocess.run(has_all, capture_output=True, check=False).returncode:
         pytest.skip(f"{SYSTEM} is not there, too old, or without venv")
     folder = tmp_path / "home"
@@ -52,7 +52,15 @@ def test_an_interpreter_that_is_open_to_all_is_preferred(closed: Path, checkout:
     )
     found = Path(done.stdout.strip())
     assert found == SYSTEM.resolve()
-    as_somebody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", found, "-c", "pass"]
+    as_somebody = [
+        "setpriv",
+        f"--reuid={NOBODY}",
+        f"--regid={NOBODY}",
+        "--clear-groups",
+        str(found),
+        "-c",
+        "pass",
+    ]
     assert subprocess.run(as_somebody, check=False).returncode == 0
 
 

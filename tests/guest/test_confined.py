@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.keeper import keeper
+from guestmark.platforms.base import Machine
+from guestmark.platforms.guest import Guest
+from guestmark.platforms.process import SupervisedProcess
+from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
+from tests.framework.known import a
 
 # Each line that it prints is something that it could do.
 ATTEMPTS = r"""
@@ -44,7 +49,7 @@ exit 0
 """
 
 
-def attempts(guest, folder: Path) -> tuple[str, bool]:
+def attempts(guest: Machine, folder: Path) -> tuple[str, bool]:
     """What root in the guest could do to the host, and whether it saw the host's file at all."""
     victim = folder / "victim"
     victim.write_text("untouched")
@@ -52,7 +57,12 @@ def attempts(guest, folder: Path) -> tuple[str, bool]:
     before = victim.stat()
     done = guest.agent.exec(
         ["sh", "-c", ATTEMPTS],
-        env={**os.environ, "VICTIM": str(victim), "FOLDER": str(folder), "HYPERVISOR": str(guest.vmm_pid)},
+        env={
+            **os.environ,
+            "VICTIM": str(victim),
+            "FOLDER": str(folder),
+            "HYPERVISOR": str(a(Guest, guest).vmm_pid),
+        },
         timeout_s=60,
     )
     assert done.status == 0, done
@@ -68,7 +78,7 @@ def attempts(guest, folder: Path) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
-def test_root_in_a_guest_changes_nothing_of_the_host(platform, tmp_path):
+def test_root_in_a_guest_changes_nothing_of_the_host(platform: str, tmp_path: Path) -> None:
     with start(platform) as guest:
         found = guest.attest().confined
         assert found is not None
@@ -81,15 +91,18 @@ def test_root_in_a_guest_changes_nothing_of_the_host(platform, tmp_path):
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
-def test_a_hypervisor_has_no_descriptors_but_its_own(platform):
-    with start(platform) as guest:
+def test_a_hypervisor_has_no_descriptors_but_its_own(platform: str) -> None:
+    with start(platform) as machine:
+        guest = a(Guest, machine)
         ours = os.stat(keeper().lifeline)
         for link in Path(f"/proc/{guest.vmm_pid}/fd").iterdir():
             found = link.stat()
             assert (found.st_dev, found.st_ino) != (ours.st_dev, ours.st_ino), link.readlink()
             target = str(link.readlink())
             if target.startswith("/") and not target.startswith(("/dev/", "/proc/")):
-                own = any(target.startswith(str(path)) for path in guest.process.writable)
+                own = any(
+                    target.startswith(str(path)) for path in a(SupervisedProcess, guest.process).writable
+                )
                 flags = (
                     Path(f"/proc/{guest.vmm_pid}/fdinfo/{link.name}")
                     .read_text()
@@ -99,7 +112,7 @@ def test_a_hypervisor_has_no_descriptors_but_its_own(platform):
                 assert own or int(flags, 8) & os.O_ACCMODE == os.O_RDONLY, target
 
 
-def test_qemu_gives_up_what_it_does_not_need():
+def test_qemu_gives_up_what_it_does_not_need() -> None:
     with start("tcg") as guest:
         found = guest.attest().confined
         if "-sandbox" not in guest.command_line:
@@ -108,7 +121,7 @@ def test_qemu_gives_up_what_it_does_not_need():
         assert found.seccomp
 
 
-def test_it_is_recorded_with_the_trial(guestmark):
+def test_it_is_recorded_with_the_trial(guestmark: CommandLine) -> None:
     done = guestmark.measure("--on", "host,uml", "--blocks", "1", "--", "true")
     assert done.status == 0, done.stderr
     (cell,) = [cell for cell in done.document()["cells"] if cell["id"] == "uml"]

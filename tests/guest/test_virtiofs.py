@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.appliance.kernel import Kernel
+from guestmark.appliance.kernel import Kernel, find_kernel
 from guestmark.core.errors import MachineError
+from guestmark.core.machine_facts import GuestMachine
+from guestmark.platforms.guest import Guest
+from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import platform as qemu
 from guestmark.platforms.qemu.virtiofs import DAEMONS
+from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.kernels import without_9p
+from tests.framework.known import a, known
 from tests.guest.test_confined import attempts
 
 needs_daemon = pytest.mark.skipif(
@@ -22,7 +27,7 @@ needs_daemon = pytest.mark.skipif(
 
 
 @pytest.fixture
-def kernel(tmp_path):
+def kernel(tmp_path: Path) -> Path:
     return without_9p(tmp_path)
 
 
@@ -59,15 +64,17 @@ def test_the_root_comes_over_virtiofs_and_cannot_be_changed(kernel: Path, tmp_pa
 
 @needs_daemon
 @pytest.mark.long
-def test_debians_cloud_kernel_likewise(cloud_kernel, tmp_path):
+def test_debians_cloud_kernel_likewise(cloud_kernel: Path, tmp_path: Path) -> None:
     folder = tmp_path / "host"
     folder.mkdir()
     with start("tcg", kernel=str(cloud_kernel)) as guest:
-        assert guest.attest().guest.kernel == cloud_kernel.name.removeprefix("vmlinuz-")
+        assert a(GuestMachine, guest.attest()).guest.kernel == cloud_kernel.name.removeprefix("vmlinuz-")
         assert attempts(guest, folder) == ("", True)
 
 
-def test_a_daemon_that_ends_at_once_ends_the_start_at_once_in_its_own_words(kernel, tmp_path, monkeypatch):
+def test_a_daemon_that_ends_at_once_ends_the_start_at_once_in_its_own_words(
+    kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "virtiofsd").write_text("#!/bin/sh\necho 'virtiofsd: this host is too old' >&2\nexit 3\n")
@@ -81,30 +88,33 @@ def test_a_daemon_that_ends_at_once_ends_the_start_at_once_in_its_own_words(kern
 
 
 @needs_daemon
-def test_a_daemon_that_dies_takes_the_guest_along(kernel):
-    with start("tcg", kernel=str(kernel)) as guest:
-        (helper,) = guest.process.helpers.values()
-        os.kill(helper.pid(), 9)
+def test_a_daemon_that_dies_takes_the_guest_along(kernel: Path) -> None:
+    with start("tcg", kernel=str(kernel)) as machine:
+        guest = a(Guest, machine)
+        (helper,) = a(SupervisedProcess, guest.process).helpers.values()
+        os.kill(known(helper.pid()), 9)
         assert guest.process.wait(10) is not None
 
 
-def test_of_two_kernels_the_one_with_9p_is_taken(kernel):
-    with_9p = qemu.find_kernel(rank=qemu.rank)
-    without = qemu.find_kernel(str(kernel))
+def test_of_two_kernels_the_one_with_9p_is_taken(kernel: Path) -> None:
+    with_9p = find_kernel(rank=qemu.rank)
+    without = find_kernel(str(kernel))
     assert qemu.rank(with_9p) == 0
     assert qemu.rank(without) in {1, None}
 
 
-def test_the_old_daemon_is_roots_alone(kernel, monkeypatch):
+def test_the_old_daemon_is_roots_alone(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr("guestmark.platforms.qemu.virtiofs.DAEMONS", ("/usr/lib/qemu/virtiofsd",))
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(os, "access", lambda *_: True)
-    found: Kernel = qemu.find_kernel(str(kernel))
+    found: Kernel = find_kernel(str(kernel))
     assert qemu.rank(found) is None
 
 
-def test_probes_boot_the_kernel_that_cells_ask_for(guestmark, kernel, tmp_path):
+def test_probes_boot_the_kernel_that_cells_ask_for(
+    guestmark: CommandLine, kernel: Path, tmp_path: Path
+) -> None:
     """A kernel without modules of its own for any share: found out before the first trial, and only for its cells."""
     (tmp_path / "modules" / "modules.dep").write_text("")
     (tmp_path / "modules" / "kernel").unlink()

@@ -6,6 +6,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ PYTHON = "/usr/bin/python3"  # that anybody may execute, unlike one in somebody'
 
 
 @pytest.fixture
-def public(tmp_path_factory):
+def public() -> Iterator[Path]:
     """A directory that other users can enter, with the agent in it."""
     folder = Path("/tmp") / f"guestmark-test-{os.getpid()}"
     folder.mkdir(mode=0o755)
@@ -108,7 +109,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becomes other users, w
 
 @needs_root
 @pytest.mark.parametrize("uid", [0, NOBODY])
-def test_only_what_is_named_can_be_changed(public, uid):
+def test_only_what_is_named_can_be_changed(public: Path, uid: int) -> None:
     *did, status, held = run(public, uid)
     assert status == "status 1"
     if "landlock" not in held and "mounts" not in held:
@@ -125,7 +126,7 @@ def test_only_what_is_named_can_be_changed(public, uid):
 
 
 @needs_root
-def test_a_file_server_changes_nothing_either(public):
+def test_a_file_server_changes_nothing_either(public: Path) -> None:
     """It keeps root's ways of becoming others, and still has nothing that it could write to."""
     for uid in (0, NOBODY):
         folder = public / str(uid)
@@ -137,11 +138,11 @@ def test_a_file_server_changes_nothing_either(public):
 
 
 @needs_root
-def test_the_network_is_there_when_it_is_asked_for(public):
+def test_the_network_is_there_when_it_is_asked_for(public: Path) -> None:
     assert {"connect", "listen"} <= set(run(public, 0, "--network"))
 
 
-def test_a_path_that_is_missing_ends_it(tmp_path):
+def test_a_path_that_is_missing_ends_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [agent_binary(), "confine", f"--writable={tmp_path / 'none'}", "--", "true"],
         capture_output=True,
@@ -152,13 +153,13 @@ def test_a_path_that_is_missing_ends_it(tmp_path):
     assert "none: No such file or directory" in done.stderr
 
 
-def test_programs_that_are_missing_end_as_in_a_shell(tmp_path):
+def test_programs_that_are_missing_end_as_in_a_shell(tmp_path: Path) -> None:
     for word, status in (("/nowhere/program", 127), (str(tmp_path), 126)):
         done = subprocess.run([agent_binary(), "confine", "--", word], capture_output=True, check=False)
         assert done.returncode == status, done.stderr
 
 
-def test_the_temporary_directory_is_named_to_the_program(tmp_path):
+def test_the_temporary_directory_is_named_to_the_program(tmp_path: Path) -> None:
     code = "import os; print(os.environ['TMPDIR'])"
     done = subprocess.run(
         [agent_binary(), "confine", f"--temporary={tmp_path}", "--", sys.executable, "-c", code],

@@ -1,5 +1,6 @@
 """What is remembered of platforms that have been tried, and until when."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from guestmark.core.model import Cell
 from guestmark.platforms.base import Machine, Unusable, Usable
-from guestmark.platforms.probe import probe_all
+from guestmark.platforms.probe import NO_FACTORS, probe_all
 
 
 class Tried:
@@ -21,7 +22,9 @@ class Tried:
     def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
         raise AssertionError("it is only probed")
 
-    def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
+    ) -> Usable | Unusable:
         self.times += 1
         return Usable(1.0)
 
