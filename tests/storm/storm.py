@@ -40,6 +40,7 @@ params.time = "1s"
 """
 
 
+_CARD = "platform=tcg and nic=e1000 and console=none"
 # Images, guestfish with its appliance, and both kinds of guests.
 DISK = """
 schema = "guestmark-plan/1"
@@ -74,7 +75,7 @@ MODES = {
         Mode("exec", ("exec", "--blocks", "3", "--on", "host,uml,tcg", "--", "sh", "-c", "sleep 0.1"), 8.0),
         Mode("disk", ("run", "storm.toml", "--blocks", "2"), 14.0, DISK),
         Mode("nested", ("exec", "--blocks", "2", "--on", "host,tcg/uml", "--", "true"), 20.0),
-        Mode("netboot", ("run", "netboot", "--scale", "0.02", "--blocks", "1", "--on", "tcg"), 14.0),
+        Mode("netboot", ("run", "netboot", "--scale", "0.01", "--blocks", "1", "--only", _CARD), 14.0),
         Mode("oltp", ("run", "storm.toml", "--blocks", "2"), 20.0, OLTP),
     )
 }

@@ -8,7 +8,7 @@ use crate::sys::check;
 const AT_RECURSIVE: libc::c_uint = 0x8000;
 const MOUNT_ATTR_RDONLY: u64 = 1;
 
-/// `struct mount_attr` of mount_setattr(2).
+/// `struct mount_attr` of `mount_setattr(2)`.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
