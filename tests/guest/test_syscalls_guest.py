@@ -39,9 +39,9 @@ def measured(platform: str, machine: Machine, *calls: str) -> tuple[dict[str, fl
 def test_every_call_stops_uml_as_often_as_it_enters_the_kernel() -> None:
     with start("uml", memory="256M") as guest:
         values, each = measured("uml", guest, *CALLS)
-    # A little more than whole numbers: the timer stops the guest, too.
-    assert 1 <= each["null"]["uml_stops"] < 1.6
-    assert 2 <= each["signal"]["uml_stops"] < 3
+    # A little off whole numbers: the timer stops the guest, too, and the loop's own stops are subtracted.
+    assert 0.9 < each["null"]["uml_stops"] < 1.6
+    assert 1.8 < each["signal"]["uml_stops"] < 3
     assert 3.9 <= each["pipe"]["uml_stops"] < 6
     assert each["exec"]["uml_stops"] > 50
     assert values["stops/op"] == pytest.approx(sum(call["uml_stops"] for call in each.values()) / len(CALLS))
