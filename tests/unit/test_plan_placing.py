@@ -3,7 +3,8 @@
 import pytest
 
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.core.platform_spec import parse_platforms
+from guestmark.core.platform_spec import PlatformSpec, parse_platforms
+from guestmark.core.registry import workload_kinds
 from guestmark.ledger import codec
 from guestmark.plan.matrix import Entry as MatrixEntry
 from guestmark.plan.matrix import Null, Shape
@@ -59,3 +60,9 @@ def test_cells_that_were_stored_before_have_no_place() -> None:
     del stored["processors"], stored["factors"]["placement"]
     cell = codec.load(codec.dump(stored), Cell, "a cell")
     assert (cell.processors, dict(cell.factors)) == (0, {})
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("name", list(workload_kinds()))
+def test_machines_of_every_workload_have_their_place(name: str, platform: str) -> None:
+    assert workload_kinds()[name].accepts("placement", PlatformSpec.read(platform))

@@ -22,6 +22,6 @@ WORKLOADS = (
         metrics=lambda params: metrics.of_calls(params["calls"]),
         label=_label,
         sections=("guestmark.workloads.syscalls.sections:sections",),
-        takes=takes_only("memory", "smp", "cpu", "machine", "kernel", "kernel_args"),
+        takes=takes_only("memory", "smp", "cpu", "machine", "kernel", "kernel_args", "placement"),
     ),
 )
