@@ -72,7 +72,9 @@ def test_cells_at_the_margin_are_seldom_called_equal_anywhere(name: str) -> None
     assert outcome.typical.share("equal") <= 0.05 + scatter(MANY, 0.05)
 
 
-@pytest.mark.parametrize("name", ["iid", "10 % failures"])
+@pytest.mark.parametrize(
+    "name", ["iid", "10 % failures", pytest.param("unequal durations", marks=pytest.mark.long)]
+)
 def test_a_large_ratio_is_known_after_eight_blocks_or_a_few_more(name: str) -> None:
     outcome = whole_rule(BY_NAME[name], math.log(5), FEW, 5)
     assert outcome.blocks < 9
