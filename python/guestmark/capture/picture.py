@@ -15,7 +15,7 @@ from guestmark.capture.drawings import LEFT, RIGHT, WIDTH, Distributions, Sequen
 from guestmark.capture.model import Document, Endpoint, Trace
 from guestmark.capture.table import divided, said_shares
 from guestmark.core.errors import GuestmarkError
-from guestmark.page.text import inert
+from guestmark.page.templates import environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -113,20 +113,7 @@ def _drawn(macro: str, drawing: Distributions | Sequences) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("guestmark.capture"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_inert,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(width=WIDTH, left=LEFT, right=RIGHT)
-    environment.filters["px"] = lambda value: f"{value:.1f}"
-    return environment
-
-
-def _inert(value: object) -> object:
-    return inert(value) if type(value) is str else value
+    made = environment("guestmark.capture")
+    made.globals.update(width=WIDTH, left=LEFT, right=RIGHT)
+    made.filters["px"] = lambda value: f"{value:.1f}"
+    return made

@@ -30,7 +30,7 @@ from guestmark.stats.examined import examined
 from guestmark.stats.noise import Null
 from guestmark.stats.summary import Summary, summarise
 from guestmark.stats.trials import Answers, allowing_for, withheld
-from guestmark.stats.validity import Finding, Severity
+from guestmark.stats.validity import Finding, severe_by_cell
 
 Array = NDArray[np.float64]
 
@@ -285,25 +285,19 @@ def _doubts(  # noqa: PLR0917 (as `estimands.answers`)
     values = {
         cell.id: _values(primary.name, by_cell[cell.id] if cell in cells else (), row) for cell in plan.cells
     }
-    findings = examined(plan, cells, by_cell, values, row)
-    if (cold := estimands.cold_measured(primary, cells, by_cell, plan.policy.warmup)) is not None:
-        findings = (*findings, cold)
-    severe = [finding for finding in (*findings, *of_the_run) if finding.severity is Severity.SEVERE]
+    findings = examined(plan, cells, by_cell, values, row, primary)
+    every = (*findings, *of_the_run)
     return _Doubts(
         findings,
-        _spoilt(severe),
-        _spoilt(finding for finding in severe if not finding.primary_only),
+        _spoilt(every),
+        _spoilt(finding for finding in every if not finding.primary_only),
         {cell_id: shift for finding in findings for cell_id, shift in finding.shifts.items()},
     )
 
 
-def _spoilt(severe: Iterable[Finding]) -> dict[str, str]:
+def _spoilt(findings: Iterable[Finding]) -> dict[str, str]:
     """Why, by cell: the names of all findings that take its verdicts back."""
-    reasons: dict[str, list[str]] = {}
-    for finding in severe:
-        for cell_id in finding.cells:
-            reasons.setdefault(cell_id, []).append(finding.name)
-    return {cell_id: ", ".join(dict.fromkeys(names)) for cell_id, names in reasons.items()}
+    return {cell_id: ", ".join(names) for cell_id, names in severe_by_cell(findings).items()}
 
 
 def _table(

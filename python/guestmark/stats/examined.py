@@ -6,28 +6,32 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Cell, Plan, Trial
+from guestmark.core.model import Cell, Metric, Plan, Trial
 from guestmark.stats.conditions import Compared, of_cells
+from guestmark.stats.estimands import cold_measured
 from guestmark.stats.validity import ALPHA, Finding, order_effects, trend
 
 Array = NDArray[np.float64]
 
 
-def examined(
+def examined(  # noqa: PLR0917 (as `estimands.answers`)
     plan: Plan,
     cells: Sequence[Cell],
     trials: Mapping[str, Sequence[Trial]],
     values: Mapping[str, Array],
     row: Mapping[int, int],
+    primary: Metric,
 ) -> tuple[Finding, ...]:
-    """What limits what `cells` mean: the conditions they were measured under, carry-over, position, trends.
+    """What limits what `cells` mean: the conditions they were measured under, carry-over, position, trends, cold runs.
 
-    `values` are those of the primary metric of all cells of the plan by id, shape (K,), NaN where there is none or a
+    `values` are those of the metric `primary` of all cells of the plan by id, shape (K,), NaN where there is none or a
     cell is not among `cells`; `row` has the position of each block in them.
     """
     baseline = next((cell.id for cell in cells if cell.baseline), None)
+    cold = cold_measured(primary, cells, trials, plan.policy.warmup)
+    last = (cold,) if cold is not None else ()
     if baseline is None:
-        return of_cells(Compared(plan, cells, trials))
+        return (*of_cells(Compared(plan, cells, trials)), *last)
     compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
     d = {name: _log_ratios(values[name], values[baseline]) for name in compared}
     middle = {name: float(np.nanmedian(ratios)) for name, ratios in d.items() if not np.isnan(ratios).all()}
@@ -44,7 +48,7 @@ def examined(
         finding = trend(d[name], plan.policy.margin, alpha=ALPHA / len(compared))
         if finding is not None:
             found.append(replace(finding, message=f"{name}: {finding.message}"))
-    return tuple(found)
+    return (*found, *last)
 
 
 def _log_ratios(values: Array, reference: Array) -> Array:

@@ -6,7 +6,7 @@ so what a guest leaves behind (a warm cache, a processor awake, dirty pages) cou
 trends and clocks are tested here on the run's own values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -57,6 +57,16 @@ class Finding:
     shifts: Mapping[str, float] = field(default_factory=dict)
     advice: str = ""
     primary_only: bool = False
+
+
+def severe_by_cell(findings: Iterable[Finding]) -> dict[str, list[str]]:
+    """The names of the severe findings that take verdicts back, each once, by the cell whose verdicts they are."""
+    names: dict[str, dict[str, None]] = {}
+    for finding in findings:
+        if finding.severity is Severity.SEVERE:
+            for cell_id in finding.cells:
+                names.setdefault(cell_id, {})[finding.name] = None
+    return {cell_id: list(found) for cell_id, found in names.items()}
 
 
 _ADVICE = {

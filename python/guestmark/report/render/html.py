@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from guestmark.page.charts import Stack
 from guestmark.page.nodes import Chart, Node, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Table
-from guestmark.page.text import inert
+from guestmark.page.templates import environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -30,27 +30,13 @@ def render(page: Page) -> str:
 
 @functools.cache
 def _environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     from guestmark.report.render.charts import svg
 
-    environment = Environment(
-        loader=PackageLoader("guestmark.report.render"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_inert,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(
+    made = environment("guestmark.report.render")
+    made.globals.update(
         runs=_runs, kind=_kind, svg=svg, padding=_padding, is_figure=_is_figure, stacked=_stacked
     )
-    return environment
-
-
-def _inert(value: object) -> object:
-    """Every value that a template shows; markup, which only charts are, has been made of such text."""
-    return inert(value) if type(value) is str else value
+    return made
 
 
 def _kind(node: Node) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 from guestmark.page.nodes import Note, NoteKind
 from guestmark.page.text import Span, Tone, spans
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.validity import Finding, Severity
+from guestmark.stats.validity import Finding, Severity, severe_by_cell
 
 _TONES = {Severity.SEVERE: Tone.ERROR, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.SOFT}
 _KINDS = {
@@ -58,12 +58,8 @@ def document(analysis: Analysis) -> list[dict[str, Any]]:
 
 def doubts(analysis: Analysis) -> dict[str, str]:
     """By cell, the names of the severe findings that take its verdicts back."""
-    found: dict[str, list[str]] = {}
-    for _, finding in _all(analysis):
-        if finding.severity is Severity.SEVERE:
-            for cell in finding.cells:
-                found.setdefault(cell, []).append(finding.name)
-    return {cell: "; ".join(dict.fromkeys(names)) for cell, names in found.items()}
+    found = severe_by_cell(finding for _, finding in _all(analysis))
+    return {cell: "; ".join(names) for cell, names in found.items()}
 
 
 def _all(analysis: Analysis) -> list[tuple[str, Finding]]:
