@@ -190,6 +190,21 @@ Iterations = Annotated[
     int | None,
     typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 20, by duration)."),
 ]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if",
+        metavar="LIMIT",
+        help="Exit with 1 when this is shown of the ratio to the baseline, with 125 when it cannot be told: "
+        "'tcg wall_s > +5%', 'kernel=new > +2%'. Repeatable.",
+    ),
+]
+Junit = Annotated[
+    str | None,
+    typer.Option(
+        "--junit", metavar="FILE", help="Write what became of each --fail-if to FILE as JUnit's XML."
+    ),
+]
 Keep = Annotated[
     bool,
     typer.Option("--keep", help="Keep the disk images of trials that fail or are interrupted."),

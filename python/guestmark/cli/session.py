@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from guestmark.cli import gates
 from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
 from guestmark.core.model import LeftOut, Plan, RunState, TrialStatus
@@ -18,6 +19,7 @@ from guestmark.page.text import inert
 
 if TYPE_CHECKING:
     from guestmark.experiment.progress import Observer
+    from guestmark.ledger.remarks import Remarks
     from guestmark.ledger.store import Ledger
     from guestmark.page.nodes import Page
     from guestmark.platforms.base import Platform, Unusable, Usable
@@ -38,6 +40,9 @@ class Outputs:
     keep: bool = False  # disk images of trials that fail or are interrupted
     environment: bool = False  # what it was measured on
     details: bool = False  # how the runs of each cell differ, whether or not that says more than the headline
+    said: Remarks | None = None  # a name, notes, labels and tags of the run
+    gates: tuple[str, ...] = ()  # limits that a run must keep, as typed
+    junit: str | None = None  # where to write what became of them
     page: Callable[[StoredRun], Page] | None = (
         None  # on the terminal instead of the report, in files before it
     )
@@ -48,15 +53,22 @@ class Outputs:
         return [(name, path) for name, path in asked if path is not None]
 
     @property
+    def save_junit(self) -> Callable[[bytes], None] | None:
+        """Writes what became of gates where it was asked for."""
+        path = self.junit
+        return None if path is None else lambda data: write(data, path)
+
+    @property
     def stdout_taken(self) -> bool:
         """Whether a document goes to standard output, so that nothing else may."""
-        return any(path == "-" for _, path in self.files())
+        return self.junit == "-" or any(path == "-" for _, path in self.files())
 
     def check(self) -> None:
         """Raises `UsageError` for outputs that cannot be written, before anything is measured."""
-        if sum(path == "-" for _, path in self.files()) > 1:
+        every = [*self.files(), *([] if self.junit is None else [("junit", self.junit)])]
+        if sum(path == "-" for _, path in every) > 1:
             raise UsageError("only one document can go to standard output", hint="write the others to files")
-        for name, path in self.files():
+        for name, path in every:
             folder = os.path.dirname(os.path.abspath(path))
             if path == "-":
                 continue
@@ -74,12 +86,17 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     from guestmark.ledger import open_ledger
 
     outputs.check()
+    plan = gates.with_gates(plan, outputs.gates)
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     with open_ledger(ledger_path) as ledger:
+        if outputs.said is not None:
+            ledger.check_name(outputs.said.name)
         ready = preflight.examine(plan, _prober(outputs))
         notes = [*plan.context.get("notes", ()), *ready.notes]
         plan = replace(ready.plan, context={**plan.context, "notes": notes})
         run_id = ledger.create_run(plan, _environment(plan), plan.policy.seed)
+        if outputs.said is not None and outputs.said.rows():
+            ledger.annotate(run_id, outputs.said)
         _record_left_out(ledger, run_id, ready.left_out, outputs)
         for note in notes:
             _say(note, outputs, loud=True)
@@ -206,7 +223,12 @@ def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> i
         LedgerError
     ) as error:  # the result is shown and stored: later runs are not held against it, no more
         _say(f"later runs cannot be held against this one: {error.message}", outputs, loud=True)
-    return int(_status(stored, state))
+    status = _status(stored, state)
+    judged = gates.judge(stored, analysis, outputs.save_junit)
+    if judged is None:
+        return int(status)
+    usable = status in {ExitStatus.ALL_MEASURED, ExitStatus.SOME_FAILED}
+    return int(judged) if usable else gates.failed(status)
 
 
 def show(stored: StoredRun, outputs: Outputs, analysis: Analysis) -> None:
