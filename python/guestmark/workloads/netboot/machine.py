@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from guestmark.agent.confinement import WITH_NETWORK
 from guestmark.core.errors import AttestationError, MachineError
+from guestmark.core.machine_facts import Confined
 from guestmark.core.model import Cell
 from guestmark.platforms import counters
 from guestmark.platforms.affinity import Seat, placed, virtual_processors
-from guestmark.platforms.confinement import WITH_NETWORK
+from guestmark.platforms.confinement import attested
 from guestmark.platforms.guest import stopping
 from guestmark.platforms.place import HERE, Place, channel
 from guestmark.platforms.process import SupervisedProcess, watchdog
@@ -97,7 +99,13 @@ class NetbootMachine:
                     f"{what} is not what was asked for: asked {wanted}, found {actual}",
                     console=self.console(),
                 )
+        confined = attested(self.vmm_pid, self.process.writable)
+        if confined is not None:
+            confined.helpers = {
+                name: attested(pid, ()) or Confined() for name, pid in self.link.helpers.items()
+            }
         return BootingMachine(
+            confined=confined,
             asked=dict(self.cell.factors),
             vmm=vmm,
             nic=nic,
