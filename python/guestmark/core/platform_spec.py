@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guestmark.core.architectures import Architecture, architecture, host_architecture
+from guestmark.core.architectures import ARCHITECTURES, Architecture, architecture, host_architecture
 from guestmark.core.errors import UsageError
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_kind import PlatformKind, platform_kinds, platform_names
@@ -192,6 +192,11 @@ def _parse_layer(part: str, whole: str) -> Layer:
     if kind is None:
         raise unknown("platform", layer.kind, sorted(platform_names()))
     if layer.arch is None:
+        if kind.needs_arch:
+            raise UsageError(
+                f"platform {whole!r}: {layer.kind} runs programs of another architecture, which is not named",
+                hint=f"e.g. {layer.kind}@arm64; known: {', '.join(ARCHITECTURES)}",
+            )
         return layer
     if not kind.takes_arch:
         raise UsageError(

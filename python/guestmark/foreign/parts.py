@@ -46,10 +46,13 @@ def get(architecture: Architecture, packages: Iterable[str] = (), progress: Prog
     check(architecture)
     agent = agents.find(architecture) or agents.make(architecture, progress)
     kernel = kernels.find(architecture) or kernels.make(architecture, progress)
-    root = None
-    if architecture.root:
-        root = roots.find(architecture, wanted) or roots.make(architecture, wanted, progress)
-    return Parts(agent, kernel, root)
+    return Parts(agent, kernel, root(architecture, wanted, progress) if architecture.root else None)
+
+
+def root(architecture: Architecture, packages: Iterable[str] = (), progress: Progress = SILENT) -> Root:
+    """The root alone, made if need be. Raises `GuestmarkError`."""
+    wanted = tuple(packages)
+    return roots.find(architecture, wanted) or roots.make(architecture, wanted, progress)
 
 
 def missing(architecture: Architecture) -> list[Program]:

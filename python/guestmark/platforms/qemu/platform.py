@@ -4,6 +4,7 @@ import contextlib
 import functools
 import mmap
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -184,6 +185,7 @@ class QemuPlatform:
                 f"guestmark.root={share}:{_SHARE_TAG}" if share else "guestmark.root=none",
                 *([f"guestmark.rootopts={options}"] if options else []),
                 *self._told_clock(),
+                *([] if row.is_host else [f"guestmark.realtime={time.time():.0f}"]),
                 factors.get("kernel_args", ""),
             ]
         ).strip()
