@@ -135,6 +135,8 @@ CALLS: dict[str, Sequence[str]] = {
     "tour": ("tour", "--on", HOSTILE),
     "shell": ("shell", HOSTILE),
     "clean": ("clean", HOSTILE),
+    "prepare": ("prepare", HOSTILE),
+    "prepare --load": ("prepare", "--load", HOSTILE),
     "doctor": ("doctor", HOSTILE),
     "no verb": (HOSTILE,),
 }  # fmt: skip

@@ -22,6 +22,7 @@ VERBS = {
     "boot": "Measure how guests start and end, phase by phase.",
     "plans": "List the built-in plans, or print one to edit.",
     "doctor": "Find out which platforms can be used here, by booting them.",
+    "prepare": "Make beforehand what machines of other architectures boot.",
     "runs": "List the runs in the ledger.",
     "show": "Show the result of a run.",
     "gate": "Say whether a run keeps its limits: an exit status for build servers and git bisect.",

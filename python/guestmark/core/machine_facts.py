@@ -54,6 +54,13 @@ class HostMachine(MachineFacts, kw_only=True):
     processors: int | None
 
 
+class EmulatedPrograms(HostMachine, kw_only=True):
+    """This host, where programs are of another architecture and emulated one by one."""
+
+    programs_arch: str  # as `uname -m` says it there
+    emulated: str  # every program, or only the first
+
+
 class Vmm(msgspec.Struct, kw_only=True):
     """What a hypervisor says it is running."""
 

@@ -53,7 +53,6 @@ class OltpWorkload:
         self._threads = int(cell.factors.get("threads", self._params["threads"]))
         self._limit_s = plan.policy.trial_limit_s
         self._on_host = not cell.platform.is_guest
-        self._same_root = cell.platform.shares_root
         self._account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
         self._kind: Database = KINDS[self._params["server"]]()
         self._settings = self._kind.settings(self._params, self._threads)
@@ -94,8 +93,8 @@ class OltpWorkload:
         """Mounts the disk and starts the server. Raises `MachineError` with its log when it does not start."""
         agent, disk = machine.agent, target_of(machine)
         for name, program in ((SERVER, self._kind.server), ("", sysbench())):
-            found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", same_root=self._same_root)
-            self.facts.add(found.program, name)
+            found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self._cell)
+            found.keep(self.facts, name)
             self.warnings += [found.warning] if found.warning else []
         directory = disk.mount(agent)
         self._mounted = True

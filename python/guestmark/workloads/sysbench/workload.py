@@ -59,7 +59,7 @@ class SysbenchWorkload:
         self._limit_s = plan.policy.trial_limit_s
         self._env = {"PATH": plan.context.get("env", {}).get("PATH") or os.defpath, "LC_ALL": "C"}
         self._cwd = "/"
-        self._same_root = cell.platform.shares_root
+        self._cell = cell
         self._in_guest = cell.platform.is_guest
         self._mounted = self._remounted = self._made = False
 
@@ -73,8 +73,8 @@ class SysbenchWorkload:
 
     def prepare(self, machine: Machine) -> None:
         """Finds sysbench; for fileio mounts the disk and makes the files, then empties the machine's caches."""
-        found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", same_root=self._same_root)
-        self.facts.add(found.program)
+        found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", cell=self._cell)
+        found.keep(self.facts)
         self._found.command = " ".join(self._argv("run"))
         self.warnings += [found.warning] if found.warning else []
         if self._test != "fileio":
