@@ -112,7 +112,7 @@ class OltpWorkload:
         with self._told(machine):
             self._found.server_start_s = self._server.start(self._limit_s)
         self._found.server = self._server.version
-        self._found.server_confined = self._server.confined
+        self._found.confined_server = self._server.confined
         if self._on_host and not (self._server.confined and self._server.confined.protects_files):
             self.warnings.append(
                 f"nothing keeps {self._kind.title} from changing other files of its user on this host"
