@@ -7,7 +7,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from guestmark.agent.binary import agent_binary, tsc_khz
@@ -79,6 +79,9 @@ class QemuPlatform:
         """
         factors = {**DEFAULTS, "cpu": self.accelerator.cpu, **cell.factors}
         kernel = find_kernel(factors.get("kernel", ""), self._notify, rank)
+        if "modules" in factors:
+            kernel = replace(kernel, modules=Path(factors["modules"]))
+        program, root = factors.get("qemu", QEMU), factors.get("rootfs", "/")
         bus = "device" if factors["machine"].startswith("microvm") else "pci"
         share = _share_of(kernel)
         initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(share, bus, extras, cell))
@@ -91,11 +94,11 @@ class QemuPlatform:
             stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.disks(cell))
             command = [
-                *_base(self.accelerator, factors),
-                *(sandbox() if place is HERE else ()),
+                *_base(self.accelerator, factors, program),
+                *(sandbox(program) if place is HERE else ()),
                 *_console(watch),
                 *(stack.enter_context(_virtiofs(process, bus, factors["memory"]))
-                  if share == "virtiofs" else _plan9(bus)),
+                  if share == "virtiofs" else _plan9(bus, root)),
                 *_channel(line, bus, max(_PORTS, extras.ports)),
                 *_monitor(monitor_line),
                 *drives.qemu_arguments(made, factors["machine"]),
@@ -227,19 +230,20 @@ def _modules(share: str, bus: str, extras: Extras, cell: Cell) -> ModuleList:
     return ModuleList(required, (*filesystems, *extras.modules))
 
 
-def _base(accelerator: Accelerator, factors: Mapping[str, str]) -> list[str]:
+def _base(accelerator: Accelerator, factors: Mapping[str, str], program: str) -> list[str]:
     threads = ",thread=multi" if accelerator.emulates and int(factors["smp"]) > 1 else ""
     return [
-        QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+        program, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         "-machine", factors["machine"], "-accel", accelerator.name + threads, "-cpu", _enforced(factors["cpu"]),
         "-smp", factors["smp"], "-m", factors["memory"],
+        *(["-bios", factors["bios"]] if "bios" in factors else []),
     ]  # fmt: skip
 
 
 @functools.cache
-def sandbox() -> tuple[str, ...]:
+def sandbox(wanted: str = QEMU) -> tuple[str, ...]:
     """The option with which QEMU gives up what it does not need; none where it was built without, or by the kernel."""
-    program = shutil.which(QEMU)
+    program = shutil.which(wanted)
     with contextlib.suppress(OSError, ValueError):
         if program and "\nSeccomp:" in Path("/proc/self/status").read_text():
             with open(program, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -261,9 +265,9 @@ def _enforced(cpu: str) -> str:
     return cpu if "enforce" in cpu else f"{cpu},enforce=on"
 
 
-def _plan9(bus: str) -> list[str]:
+def _plan9(bus: str, root: str) -> list[str]:
     return [
-        "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+        "-fsdev", f"local,id=root,path={root.replace(',', ',,')},security_model=none,readonly=on,multidevs=remap",
         "-device", f"virtio-9p-{bus},fsdev=root,mount_tag={_SHARE_TAG}{_modern(bus)}",
     ]  # fmt: skip
 

@@ -11,13 +11,15 @@ from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 class Compared:
     """Cells that are held against one baseline, with their trials by id.
 
-    `logs` are the log ratios of the primary metric to the baseline, of cells that have one.
+    `logs` are the log ratios of the primary metric to the baseline, of cells that have one. What is `counted` (bytes,
+    instructions) is the same however long it takes.
     """
 
     plan: Plan
     cells: Sequence[Cell]
     trials: Mapping[str, Sequence[Trial]]
     logs: Mapping[str, float] = field(default_factory=dict)
+    counted: bool = False
 
     @property
     def baseline(self) -> Cell | None:
