@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Verb: what it does. The module is `guestmark.cli.<verb>_verb`, its function `command`.
 VERBS = {
     "exec": "Measure any command on the host and in guests.",
+    "ab": "Compare two kernels, QEMUs, firmwares, root filesystems or settings.",
     "tour": "See what virtualization costs here, in one to three minutes.",
     "run": "Run a plan: workloads, platforms and factors from a TOML file.",
     "boot": "Measure how guests start and end, phase by phase.",
@@ -25,6 +26,7 @@ VERBS = {
     "prepare": "Make beforehand what machines of other architectures boot.",
     "runs": "List the runs in the ledger.",
     "show": "Show the result of a run.",
+    "bisect": "Find the commit that made a command slower.",
     "gate": "Say whether a run keeps its limits: an exit status for build servers and git bisect.",
     "resume": "Continue a run where it stopped.",
     "export": "Write a run as JSON, CSV, Parquet, Markdown or HTML, or runs as a bundle to share.",

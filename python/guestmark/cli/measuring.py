@@ -81,9 +81,10 @@ class Measuring:
 
 
 def measuring(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of `Measuring` in place of its keyword parameter `given`."""
+    """Gives a command the options of `Measuring` in place of its keyword parameter `given`, but for its own."""
     signature = inspect.signature(command, eval_str=True)
-    shared = inspect.signature(Measuring, eval_str=True).parameters
+    every = inspect.signature(Measuring, eval_str=True).parameters
+    shared = {name: option for name, option in every.items() if name not in signature.parameters}
     parameters = [
         each
         for name, parameter in signature.parameters.items()

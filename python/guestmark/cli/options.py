@@ -195,6 +195,24 @@ Iterations = Annotated[
     int | None,
     typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 20, by duration)."),
 ]
+# What is said of a command of the user's own.
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME[:UNIT[:higher|lower]]=REGEX",
+        help="Read a number from the output: group `value`, or the only group; the last match counts. The first "
+        "--metric decides when the run is precise enough. May be repeated.",
+    ),
+]
+Input = Annotated[
+    str | None,
+    typer.Option("--input", metavar="FILE", help="Use this file as the command's standard input."),
+]
+IgnoreFailure = Annotated[
+    bool,
+    typer.Option("--ignore-failure", "-i", help="Measure the command even when its exit status is not 0."),
+]
 FailIf = Annotated[
     list[str] | None,
     typer.Option(

@@ -90,18 +90,26 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     plan = gates.with_gates(plan, outputs.gates)
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     with open_ledger(ledger_path) as ledger:
-        if outputs.said is not None:
-            ledger.check_name(outputs.said.name)
-        ready = preflight.examine(plan, _prober(outputs), _progress(outputs))
-        notes = [*plan.context.get("notes", ()), *ready.notes]
-        plan = replace(ready.plan, context={**plan.context, "notes": notes})
-        run_id = ledger.create_run(plan, _environment(plan), plan.policy.seed)
-        if outputs.said is not None and outputs.said.rows():
-            ledger.annotate(run_id, outputs.said)
-        _record_left_out(ledger, run_id, ready.left_out, outputs)
-        for note in notes:
-            _say(note, outputs, loud=True)
-        return _run(plan, ledger, run_id, outputs)
+        plan, run_id = prepared(plan, ledger, outputs)
+        return _finish(ledger, run_id, measured(plan, ledger, run_id, outputs), outputs)
+
+
+def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
+    """The plan as far as it can be measured here, stored as a new run, and the run's id."""
+    from guestmark.experiment import preflight
+
+    if outputs.said is not None:
+        ledger.check_name(outputs.said.name)
+    ready = preflight.examine(plan, _prober(outputs), _progress(outputs))
+    notes = [*plan.context.get("notes", ()), *ready.notes]
+    plan = replace(ready.plan, context={**plan.context, "notes": notes})
+    run_id = ledger.create_run(plan, _environment(plan), plan.policy.seed)
+    if outputs.said is not None and outputs.said.rows():
+        ledger.annotate(run_id, outputs.said)
+    _record_left_out(ledger, run_id, ready.left_out, outputs)
+    for note in notes:
+        _say(note, outputs, loud=True)
+    return plan, run_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +153,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
                 ledger.set_plan(stored.id, plan)
         ledger.add_environment(stored.id, _environment(plan))
         _record_left_out(ledger, stored.id, ready.left_out, outputs)
-        return _run(plan, ledger, stored.id, outputs)
+        return _finish(ledger, stored.id, measured(plan, ledger, stored.id, outputs), outputs)
 
 
 def _extended(stored: StoredRun, further: Further) -> Plan:
@@ -181,7 +189,8 @@ def _environment(plan: Plan) -> dict[str, Any]:
     return record_environment(programs=dict.fromkeys(program.name for program in used), agent=agent_binary())
 
 
-def _run(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> int:
+def measured(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> RunState:
+    """Runs a stored plan from where its trials end; how it ended."""
     from guestmark.experiment import runner
     from guestmark.experiment.interrupt import Interruption
 
@@ -189,11 +198,10 @@ def _run(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> int:
     with interruption.handled(), _keeping(outputs):
         try:
             with _observer(outputs) as observer:
-                state = runner.run(plan, ledger, run_id, observer=observer, interruption=interruption)
+                return runner.run(plan, ledger, run_id, observer=observer, interruption=interruption)
         except LedgerError as error:
             _say(f"what has been measured so far is in run {run_id}", outputs, loud=True)
             raise LedgerError(error.message, hint=error.hint) from error
-    return _finish(ledger, run_id, state, outputs)
 
 
 @contextmanager
@@ -327,7 +335,8 @@ def _prober(outputs: Outputs) -> Callable[[list[Platform]], Mapping[str, Usable 
     from guestmark.platforms.probe import probe_all
 
     def check(platforms: list[Platform]) -> Mapping[str, Usable | Unusable]:
-        names = ", ".join(platform.name for platform in platforms)
+        # Of files that cells ask for, the name has their state, too, by which findings are remembered.
+        names = ", ".join(dict.fromkeys(platform.name.partition(" ")[0] for platform in platforms))
         slow = Timer(0.5, _say, (f"checking whether {names} can be used here …", outputs))
         slow.daemon = True
         slow.start()

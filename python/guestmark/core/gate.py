@@ -91,5 +91,5 @@ def _unmatched(text: str, gate: Gate, cells: Collection[Cell], metrics: Collecti
 
 
 def _names(cell: Cell) -> set[str]:
-    levels = {f"{name}={level}" for name, level in cell.factors.items()}
+    levels = {f"{name}={level}" for known in (cell.factors, cell.labels) for name, level in known.items()}
     return {str(cell.platform), cell.workload.key or cell.workload.name, *levels}

@@ -18,7 +18,7 @@ from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
-from guestmark.platforms.probe import GivenKernel, Startable
+from guestmark.platforms.probe import GIVEN, GivenFiles, Startable
 from guestmark.stats.conditions.storage import CHOSEN_FOR_USER
 from guestmark.workloads import base as workloads
 
@@ -143,7 +143,7 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
     """The platforms that cannot be used here. Raises `UsageError` for one this version cannot make."""
     found: dict[str, Usable | Unusable] = {}
     waiting: list[Platform] = []
-    with_kernels: dict[str, list[Cell]] = {}  # the cells of what is tried with a kernel of their own
+    with_files: dict[str, list[Cell]] = {}  # the cells of what is tried with files of their own
     for spec, mine in _by_platform(cells).items():
         try:
             platform = registry.get(spec)
@@ -155,34 +155,34 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
         if not spec.is_guest:
             found[str(spec)] = platform.probe()
             continue
-        for kernel, theirs in _by_kernel(mine).items():
-            tried = GivenKernel(cast("Startable", platform), kernel) if kernel else platform
+        for files, theirs in _by_files(mine).items():
+            tried = GivenFiles(cast("Startable", platform), dict(files)) if files else platform
             waiting.append(tried)
-            if kernel:
-                with_kernels[tried.name] = theirs
+            if files:
+                with_files[tried.name] = theirs
     if waiting:
         found |= probe(waiting)
     return tuple(
         entry
         for name, result in found.items()
         if isinstance(result, Unusable)
-        for entry in _left_out(name, result, with_kernels.get(name))
+        for entry in _left_out(name, result, with_files.get(name))
     )
 
 
 def _left_out(name: str, found: Unusable, cells: Sequence[Cell] | None) -> Iterable[LeftOut]:
-    """The platform, or only those of its cells that ask for a kernel with which it cannot be used."""
+    """The platform, or only those of its cells that ask for files with which it cannot be used."""
     if cells is None:
         return [LeftOut(name, found.reason, found.hint)]
     return [LeftOut(str(cell.platform), found.reason, found.hint, cell=cell.id) for cell in cells]
 
 
-def _by_kernel(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-    """The cells by the kernel that they ask for; that of nested ones is for several guests, and is tried as usual."""
-    found: dict[str, list[Cell]] = {}
+def _by_files(cells: Iterable[Cell]) -> dict[tuple[tuple[str, str], ...], list[Cell]]:
+    """The cells by the files that they ask for; those of nested ones are for several guests, and are tried as usual."""
+    found: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
     for cell in cells:
-        kernel = "" if cell.platform.nested else cell.factors.get("kernel", "")
-        found.setdefault(kernel, []).append(cell)
+        files = [(name, cell.factors[name]) for name in GIVEN if name in cell.factors]
+        found.setdefault(() if cell.platform.nested else tuple(files), []).append(cell)
     return found
 
 

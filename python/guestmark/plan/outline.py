@@ -37,6 +37,9 @@ class Overrides:
     on: Sequence[str] | None = None
     baseline: str | None = None
     settings: Sequence[str] = ()
+    parameters: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # that stand in the command as {name}
     null: Null | None = None
     blocks: int | None = None
     precision: float | None = None
@@ -56,7 +59,7 @@ def override(outline: Outline, given: Overrides) -> Outline:
     if given.blocks is not None and given.time_limit_s is not None:
         raise UsageError("--blocks and --time-limit cannot be combined", hint="give only one of them")
     shape = outline.shape
-    settings = factors.parse_settings(given.settings)
+    settings = {**factors.parse_settings(given.settings), **given.parameters}
     shape = replace(
         shape,
         platforms=shape.platforms if given.on is None else parse_platforms(given.on),
@@ -64,13 +67,15 @@ def override(outline: Outline, given: Overrides) -> Outline:
         null=shape.null if given.null is None else given.null,
         only=shape.only if given.only is None else given.only,
         asked=shape.asked | settings.keys(),
-        entries=_set_entries(shape.entries, settings),
+        entries=_set_entries(shape.entries, settings, frozenset(given.parameters)),
         include=tuple(_set_row(row, settings) for row in shape.include),
     )
     return replace(outline, shape=shape, policy=_policy(outline.policy, given))
 
 
-def _set_entries(entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, ...]]) -> tuple[Entry, ...]:
+def _set_entries(
+    entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, ...]], own: frozenset[str]
+) -> tuple[Entry, ...]:
     """Levels given with `--set` replace the plan's; a factor that no workload has yet is given to all of them."""
     result = []
     for entry in entries:
@@ -79,7 +84,7 @@ def _set_entries(entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, .
             for name, levels in settings.items()
             if name in entry.levels or not any(name in other.levels for other in entries)
         }
-        result.append(replace(entry, levels={**entry.levels, **mine}))
+        result.append(replace(entry, levels={**entry.levels, **mine}, own=entry.own | own))
     return tuple(result)
 
 

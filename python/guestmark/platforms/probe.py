@@ -68,21 +68,27 @@ def probe_by_start(
         return Unusable(error.message, error.hint)
 
 
-class GivenKernel:
-    """A platform whose guests boot a kernel that cells ask for; `name` says which, and in which state its file is."""
+GIVEN = ("kernel", "modules", "qemu", "bios", "rootfs")  # files of a machine that cells may ask for
 
-    def __init__(self, platform: Startable, kernel: str) -> None:
+
+class GivenFiles:
+    """A platform whose guests have a kernel, a QEMU or other files that cells ask for, by the names of `GIVEN`.
+
+    `name` says which, and in which state they are.
+    """
+
+    def __init__(self, platform: Startable, files: Mapping[str, str]) -> None:
         self._platform = platform
-        self._kernel = kernel
-        self.name = f"{platform.name} kernel={_stamp(kernel)}"
+        self._files = dict(files)
+        self.name = " ".join([platform.name, *(f"{name}={_stamp(path)}" for name, path in files.items())])
 
     def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
         """See `Platform.start`."""
         return self._platform.start(cell, deadline_s)
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
-        """Boots a guest with the kernel and attests it; what fails is the reason."""
-        return self._platform.probe(deadline_s, {"kernel": self._kernel})
+        """Boots a guest with these files and attests it; what fails is the reason."""
+        return self._platform.probe(deadline_s, self._files)
 
 
 def probe_all(

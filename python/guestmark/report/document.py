@@ -105,6 +105,7 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         "workload": cell.workload.label or cell.workload.name,
         "platform": str(cell.platform),
         "factors": dict(cell.factors),
+        "labels": dict(cell.labels),
         "baseline": cell.baseline,
         "null_of": cell.null_of,
         "status": result.status.value,

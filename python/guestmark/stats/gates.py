@@ -58,8 +58,8 @@ class Judged:
     blocks: int | None = None
 
 
-def judge(gates: Iterable[Gate], analysis: Analysis) -> tuple[Judged, ...]:
-    """Every gate with each of the cells that it is about, in order."""
+def judge(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA) -> tuple[Judged, ...]:
+    """Every gate with each of the cells that it is about, in order; `alpha` is what each side may err by."""
     found = [
         _measured(gate, result, workload, analysis)
         for gate in gates
@@ -71,7 +71,7 @@ def judge(gates: Iterable[Gate], analysis: Analysis) -> tuple[Judged, ...]:
     adjusted = holm(np.array([evidence.p_broken for evidence in tested]))
     values = iter(float(p) for p in adjusted)
     return tuple(
-        _decided(evidence, next(values), len(tested)) if isinstance(evidence, _Evidence) else evidence
+        _decided(evidence, next(values), len(tested), alpha) if isinstance(evidence, _Evidence) else evidence
         for evidence in found
     )
 
@@ -130,7 +130,7 @@ def _measured(
     )
 
 
-def _decided(evidence: _Evidence, p_broken: float, gates: int) -> Judged:
+def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> Judged:
     judged = replace(evidence.judged, p_broken=p_broken, p_kept=evidence.p_kept)
     outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
     noise = math.log1p(evidence.floor or 0.0)
@@ -139,32 +139,32 @@ def _decided(evidence: _Evidence, p_broken: float, gates: int) -> Judged:
     elif judged.n < signed_rank.MIN_BLOCKS:
         reason = f"fewer than {signed_rank.MIN_BLOCKS} blocks"
         more = signed_rank.MIN_BLOCKS - judged.n
-    elif p_broken <= ALPHA:
+    elif p_broken <= alpha:
         if noise and abs(math.log(judged.ratio or 1.0)) <= noise:
             reason = "inside the noise floor"
         else:
             outcome = Outcome.BROKEN
-    elif evidence.p_kept <= ALPHA:
+    elif evidence.p_kept <= alpha:
         if noise > abs(math.log(judged.gate.limit)):
             reason = "noise floor above the limit"
         else:
             outcome = Outcome.KEPT
     else:
-        more = _blocks(evidence, gates)
+        more = _blocks(evidence, alpha / gates)
         near = f"the ratio is too near the limit for {_MOST_BLOCKS} blocks to tell"
         reason = "the interval holds the limit" if more else near
     return replace(judged, outcome=outcome, reason=reason, blocks=more)
 
 
-def _blocks(evidence: _Evidence, gates: int) -> int | None:
+def _blocks(evidence: _Evidence, alpha: float) -> int | None:
     """How many more blocks would probably do, if the ratio stays where it is; None if too many to tell."""
     judged = evidence.judged
-    low, high = signed_rank.interval(evidence.walsh, 1 - 2 * ALPHA / gates)
+    low, high = signed_rank.interval(evidence.walsh, 1 - 2 * alpha)
     if not (math.isfinite(float(low)) and math.isfinite(float(high))):  # too few for so many gates
         low, high = signed_rank.interval(evidence.walsh)
     away = abs(math.log(judged.ratio or 1.0) - math.log(judged.gate.limit)) - evidence.stretch
     needed = blocks_until_within(float(high - low) / 2, judged.n, away, most=_MOST_BLOCKS)
-    smallest = math.ceil(math.log2(gates / ALPHA))  # the smallest p is 2^-n
+    smallest = math.ceil(math.log2(1 / alpha))  # the smallest p is 2^-n
     return None if needed is None else max(needed, smallest, judged.n + 1) - judged.n
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
@@ -41,10 +41,16 @@ def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], 
     """What the cell's guest boots; what is not there is fetched or made. Raises `GuestmarkError`."""
     wanted = factors.get("kernel", "")
     if architecture.is_host:
-        kernel = find_kernel(wanted, notify, rank)
-        return Boot(agent_binary(), kernel, _share_of(kernel))
+        kernel = _with_modules(find_kernel(wanted, notify, rank), factors)
+        share = _share_of(kernel)
+        if "rootfs" in factors and share != NINE_P:
+            raise PlatformUnusableError(
+                f"the kernel {kernel.release} has no 9p, so another root than the host's cannot be shared with it",
+                hint="give another kernel with --set kernel=FILE",
+            )
+        return Boot(agent_binary(), kernel, share, Path(factors.get("rootfs", _HOST_ROOT)))
     made = parts.get(architecture, packages_of(cell))
-    kernel = kernels.given(architecture, wanted) if wanted else made.kernel
+    kernel = _with_modules(kernels.given(architecture, wanted) if wanted else made.kernel, factors)
     if made.root is None:
         return Boot(made.agent, kernel, "")
     share = _share_of(kernel)
@@ -53,7 +59,11 @@ def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], 
             f"the kernel {kernel.release} has no 9p, so a root of {architecture.name} cannot be shared with it",
             hint="give another kernel with --set kernel=FILE",
         )
-    return Boot(made.agent, kernel, share, made.root.path, made.root)
+    return Boot(made.agent, kernel, share, Path(factors.get("rootfs", made.root.path)), made.root)
+
+
+def _with_modules(kernel: Kernel, factors: Mapping[str, str]) -> Kernel:
+    return replace(kernel, modules=Path(factors["modules"])) if "modules" in factors else kernel
 
 
 def rank(kernel: Kernel) -> int | None:

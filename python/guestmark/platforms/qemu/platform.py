@@ -85,6 +85,7 @@ class QemuPlatform:
         factors = {**self._defaults(), **cell.factors}
         self._check(factors)
         boot = boot_of(self.architecture, cell, factors, self._notify)
+        program = factors.get("qemu", self.architecture.emulator.name)
         virtio = VirtioBus.of(self.architecture, factors["machine"])
         initramfs = build_initramfs(
             boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell)
@@ -98,8 +99,8 @@ class QemuPlatform:
             stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.disks(cell))
             command = [
-                *_base(self.architecture, self.accelerator, factors),
-                *(sandbox(self.architecture.emulator.name) if place is HERE else ()),
+                *_base(self.architecture, self.accelerator, factors, program),
+                *(sandbox(program) if place is HERE else ()),
                 *_console(watch, self.architecture),
                 *(stack.enter_context(_virtiofs(process, virtio, factors["memory"]))
                   if boot.share == VIRTIOFS else _plan9(virtio, boot)),
@@ -239,13 +240,16 @@ def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> Modul
     return ModuleList(required, (*filesystems, *extras.modules))
 
 
-def _base(architecture: Architecture, accelerator: Accelerator, factors: Mapping[str, str]) -> list[str]:
+def _base(
+    architecture: Architecture, accelerator: Accelerator, factors: Mapping[str, str], program: str
+) -> list[str]:
     cpu = _enforced(factors["cpu"]) if architecture.checks_cpu else factors["cpu"]
     threads = ",thread=multi" if accelerator.emulates and int(factors["smp"]) > 1 else ""
     return [
-        architecture.emulator.name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+        program, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         "-machine", factors["machine"], "-accel", accelerator.name + threads, "-cpu", cpu,
         "-smp", factors["smp"], "-m", factors["memory"],
+        *(["-bios", factors["bios"]] if "bios" in factors else []),
     ]  # fmt: skip
 
 

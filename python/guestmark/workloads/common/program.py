@@ -59,7 +59,7 @@ def find_same(agent: Agent, name: str, *, path: str | None, cwd: str, cell: Cell
     )
     if host.sha256 == digest:
         return Found(program)
-    if cell.platform.shares_root:
+    if cell.shares_root:
         raise AttestationError(
             f"the workload is not the same program: {host.path} has SHA-256 {host.sha256} on the host, "
             f"{found} has {digest} on the machine"

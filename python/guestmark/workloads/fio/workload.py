@@ -49,7 +49,7 @@ class FioWorkload:
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming the package."""
         path = plan.context.get("env", {}).get("PATH") or os.defpath
-        if any(cell.platform.shares_root for cell in cells) and shutil.which(FIO, path=path) is None:
+        if any(cell.shares_root for cell in cells) and shutil.which(FIO, path=path) is None:
             raise PlatformUnusableError("fio is not installed", hint="install the package fio")
         return ()
 

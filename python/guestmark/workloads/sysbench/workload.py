@@ -67,7 +67,7 @@ class SysbenchWorkload:
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming the package, `UsageError` for files that do not fit on their disk."""
         path = plan.context.get("env", {}).get("PATH") or os.defpath
-        if any(cell.platform.shares_root for cell in cells) and shutil.which(SYSBENCH, path=path) is None:
+        if any(cell.shares_root for cell in cells) and shutil.which(SYSBENCH, path=path) is None:
             raise PlatformUnusableError("sysbench is not installed", hint=f"install the package {PACKAGE}")
         return check_cells([(cell, options_of(cell)) for cell in cells])
 
