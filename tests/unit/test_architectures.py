@@ -91,6 +91,12 @@ def test_user_needs_an_architecture_with_programs_that_is_not_the_hosts() -> Non
             registry.get(f"user@{name}")
 
 
+def test_guests_of_another_architecture_hold_no_others_and_say_why() -> None:
+    for inner in ("kvm", "tcg", "kvm@arm64"):
+        with pytest.raises(PlatformUnusableError, match="neither this host's files"):
+            registry.get(f"tcg@arm64/{inner}")
+
+
 def test_every_row_is_complete() -> None:
     for row in ARCHITECTURES.values():
         assert row.cpu_suffix.endswith("-cpu")
@@ -240,9 +246,16 @@ def _masked(head: bytes, mask: bytes) -> bytes:
 def test_programs_are_not_asked_for_where_there_are_none() -> None:
     command = cell("tcg@sparc64", spec("exec", command=["true"]))
     write = cell("tcg@sparc64", spec("filewrite", amount="1M"))
-    (left_out,) = preflight.rootless_cells([command, write])
+    (left_out,) = preflight.misplaced_cells([command, write])
     assert left_out.covers(command)
     assert "filewrite" in left_out.hint
+    (own,) = preflight.misplaced_cells(
+        [
+            cell("user@arm64", spec("filewrite", amount="1M")),
+            cell("user@arm64", spec("exec", command=["true"])),
+        ]
+    )
+    assert "not emulated" in own.reason
 
 
 def test_a_program_of_another_architecture_is_another_build() -> None:

@@ -1,17 +1,18 @@
 """One pass before anything is measured: which cells can run here, what is left out and why, and remarks."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
 
 from guestmark.appliance.bzimage import NotABzImageError, release_of
+from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut, Plan, runnable
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
-from guestmark.core.workload_kind import packages_of, workload_kind, workload_kinds
+from guestmark.core.workload_kind import agent_is_enough, packages_of, workload_kind, workload_kinds
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import located
 from guestmark.foreign.parts import SILENT
@@ -51,7 +52,7 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     """
     plan = with_locations(plan)
     left_out = larger_than_host(plan.cells)
-    left_out += rootless_cells(plan.cells)
+    left_out += misplaced_cells(plan.cells)
     left_out += unmade_parts(runnable(plan.cells, left_out), progress)
     left_out += unusable_platforms(runnable(plan.cells, left_out), probe)
     left_out += impossible_cells(runnable(plan.cells, left_out))
@@ -228,20 +229,31 @@ class NeedsParts(Protocol):
         """Makes what its machines boot. Raises `GuestmarkError`."""
 
 
-def rootless_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """The cells that need programs, on machines of architectures of which there are no packages."""
-    able = ", ".join(sorted(name for name, kind in workload_kinds().items() if not kind.needs_root))
+def misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+    """The cells that need programs on machines that can have none, or measure the agent where it is the host's own."""
     return tuple(
-        LeftOut(
-            str(cell.platform),
-            f"no release of Debian has packages of {row.name}, so there are no programs to run",
-            f"its agent alone can do: {able}",
-            cell=cell.id,
-        )
+        LeftOut(str(cell.platform), reason, hint, cell=cell.id)
         for cell in cells
-        if (row := cell.platform.foreign) and not row.root
-        if cell.null_of is None and workload_kind(cell.workload.name).needs_root
+        if cell.null_of is None and cell.platform.foreign
+        for reason, hint in _misplaced(cell, cell.platform.foreign)
     )
+
+
+def _misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
+    kind = workload_kind(cell.workload.name)
+    if kind.needs_root(cell.workload.params) and not row.root:
+        able = ", ".join(
+            sorted(name for name, each in workload_kinds().items() if each.needs_root is agent_is_enough)
+        )
+        yield (
+            f"no release of Debian has packages of {row.name}, so there are no programs to run",
+            f"its agent alone can do: boot, {able}",
+        )
+    elif not kind.needs_root(cell.workload.params) and cell.platform.inner.described.only_programs:
+        yield (
+            f"{kind.name} is done by guestmark's agent, which is not emulated there",
+            f"measure it on host, or on tcg@{row.name}",
+        )
 
 
 def impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
