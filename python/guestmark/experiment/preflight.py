@@ -1,20 +1,19 @@
 """One pass before anything is measured: which cells can run here, what is left out and why, and remarks."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from guestmark.appliance.bzimage import NotABzImageError, release_of
-from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut, Plan, runnable
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
-from guestmark.core.workload_kind import agent_is_enough, packages_of, workload_kind, workload_kinds
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import located
+from guestmark.experiment.foreign_cells import misplaced_cells, unmade_parts
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
@@ -199,61 +198,6 @@ def _shortage(cells: Sequence[Cell]) -> PlatformUnusableError | None:
     from guestmark.platforms.nested.outer import shortage
 
     return shortage(cells)
-
-
-def unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[LeftOut, ...]:
-    """Makes what machines of other architectures boot; the cells for which that is not possible.
-
-    Raises `UsageError` for a platform this version cannot make.
-    """
-    groups: dict[tuple[str, tuple[str, ...]], list[Cell]] = {}
-    for cell in cells:
-        if cell.platform.foreign:
-            groups.setdefault((str(cell.platform), packages_of(cell)), []).append(cell)
-    found = []
-    for (name, packages), theirs in groups.items():
-        try:
-            platform = cast("NeedsParts", registry.get(name))
-            platform.make_parts(packages, progress)
-        except UsageError:
-            raise
-        except GuestmarkError as error:
-            found += [LeftOut(name, error.message, error.hint, cell=cell.id) for cell in theirs]
-    return tuple(found)
-
-
-class NeedsParts(Protocol):
-    """A platform of another architecture."""
-
-    def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
-        """Makes what its machines boot. Raises `GuestmarkError`."""
-
-
-def misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """The cells that need programs on machines that can have none, or measure the agent where it is the host's own."""
-    return tuple(
-        LeftOut(str(cell.platform), reason, hint, cell=cell.id)
-        for cell in cells
-        if cell.null_of is None and cell.platform.foreign
-        for reason, hint in _misplaced(cell, cell.platform.foreign)
-    )
-
-
-def _misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
-    kind = workload_kind(cell.workload.name)
-    if kind.needs_root(cell.workload.params) and not row.root:
-        able = ", ".join(
-            sorted(name for name, each in workload_kinds().items() if each.needs_root is agent_is_enough)
-        )
-        yield (
-            f"no release of Debian has packages of {row.name}, so there are no programs to run",
-            f"its agent alone can do: boot, {able}",
-        )
-    elif not kind.needs_root(cell.workload.params) and cell.platform.inner.described.only_programs:
-        yield (
-            f"{kind.name} is done by guestmark's agent, which is not emulated there",
-            f"measure it on host, or on tcg@{row.name}",
-        )
 
 
 def impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
