@@ -42,6 +42,7 @@ class PlatformKind:
     remote: bool = False  # another machine: it does not share this host's files
     takes_arch: bool = False  # whether its name may be followed by @ARCH
     needs_arch: bool = False  # whether it must be
+    only_programs: bool = False  # whether what its agent does itself would be done by the host
     takes_destination: bool = False  # whether its name is followed by :DEST
     boots_firmware: bool = False  # whether it has firmware, and network cards that boot
     factors: tuple[Factor, ...] = ()  # those its machines accept

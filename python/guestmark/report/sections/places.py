@@ -15,6 +15,7 @@ from guestmark.core.machine_facts import (
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot.facts import Netboot
+from guestmark.workloads.syscalls.facts import Syscalls
 
 
 def placement(trials: Iterable[Trial]) -> str:
@@ -54,8 +55,8 @@ def build(result: CellResult) -> str:
     said = {
         f"{found.architecture}, {found.said.partition(':')[0]}" if found else "the host's"
         for trial in result.trials
-        if trial.facts.of(Program)
         for found in [trial.facts.of(Build)]
+        if found or trial.facts.of(Program) or trial.facts.of(Syscalls)
     }
     return " or ".join(sorted(said))
 
