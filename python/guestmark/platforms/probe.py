@@ -105,7 +105,11 @@ def probe_all(
         results += [platform.probe(deadline_s) for platform in nested]
         found = {platform.name: result for platform, result in zip([*single, *nested], results, strict=True)}
         known = {**known, **found}
-        lasting = {name: finding for name, finding in found.items() if not _was_late(finding)}
+        lasting = {
+            name: finding
+            for name, finding in found.items()
+            if not _was_late(finding) and not _elsewhere(name)
+        }
         _remember({**_remembered(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
 
@@ -121,6 +125,11 @@ def probe_nested(
         return None if refresh else _remembered().get(platform.name)
     found = probe_all([platform], deadline_s=left_s, refresh=refresh)[platform.name]
     return None if left_s is not None and _was_late(found) else found
+
+
+def _elsewhere(name: str) -> bool:
+    """Whether what was found is about another machine, which may be another one by now."""
+    return parse_platform(name.split(" ", maxsplit=1)[0]).is_elsewhere
 
 
 def _was_late(finding: Usable | Unusable) -> bool:

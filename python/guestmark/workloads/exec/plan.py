@@ -12,6 +12,7 @@ from guestmark.core.model import Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
+from guestmark.workloads.exec.push import described
 
 STDIN_LIMIT = 64 * 1024 * 1024  # bytes; kept in memory and sent to every machine
 
@@ -24,6 +25,7 @@ class ExecOptions(Overrides):
     metrics: Sequence[str] = ()
     stdin_path: str | None = None
     ignore_failure: bool = False
+    push: Sequence[str] = ()  # files that other machines are brought
     caller: Mapping[str, Any] = field(default_factory=dict)  # cwd, env, uid, gid, groups
 
 
@@ -37,6 +39,8 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
         raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
     specs = parse_metrics(options.metrics)
     params = exec_params(argv, specs, stdin_path=options.stdin_path, ignore_failure=options.ignore_failure)
+    if options.push:
+        params["push"] = described(options.push)
     shape = Shape((Entry(WorkloadSpec("exec", params, shlex.join(argv))),), parse_platforms(options.on))
     metrics = (*(spec.metric for spec in specs), *DEFAULT_METRICS)
     outline = Outline("exec", shape, Policy(), metrics)
