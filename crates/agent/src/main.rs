@@ -10,6 +10,7 @@ mod bulk;
 mod calls;
 mod confine;
 mod connect;
+mod cpuid;
 mod exec;
 mod failure;
 mod frame;
@@ -35,6 +36,7 @@ const USAGE: &str = "usage: guestmark-agent serve
        guestmark-agent connect SOCKET
        guestmark-agent syscalls --operations N --time NS [NAME]...
        guestmark-agent tsc
+       guestmark-agent hypervisor
        guestmark-agent --version";
 
 fn main() -> ExitCode {
@@ -57,6 +59,12 @@ fn main() -> ExitCode {
         Some("tsc") => {
             if let Some(kilohertz) = tsc::kilohertz() {
                 println!("{kilohertz}");
+            }
+            return ExitCode::SUCCESS;
+        }
+        Some("hypervisor") => {
+            if let Some(name) = cpuid::hypervisor() {
+                println!("{name}");
             }
             return ExitCode::SUCCESS;
         }

@@ -21,18 +21,28 @@ def command(
     on: Annotated[
         list[str] | None,
         options.on(
-            "Where to run it: host, kvm, tcg, uml; naming one twice makes a null comparison. Default: host."
+            "Where to run it: host, kvm, tcg, uml, ssh:DEST; naming one twice makes a null comparison. Default: host."
         ),
     ] = None,
     metrics: options.Metrics = None,
     stdin: options.Input = None,
     ignore_failure: options.IgnoreFailure = False,
+    push: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--push",
+            metavar="FILE",
+            help="Bring this file to other machines (ssh:DEST) for each trial; the command runs beside it there. May "
+            "be repeated.",
+        ),
+    ] = None,
     given: Measuring,
 ) -> None:
     """Measure any command on the host and in guests.
 
     Every block starts a fresh machine for each platform, in random order. The command is the host's own binary, run in
-    the current directory with the current environment and user, in guests as on the host.
+    the current directory with the current environment and user, in guests as on the host. On another machine (ssh:DEST)
+    it is that machine's own, run in the home directory there, unless --push brings it.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
     could be measured, 130 interrupted (guestmark resume continues).
@@ -48,6 +58,7 @@ def command(
         metrics=metrics or (),
         stdin_path=stdin,
         ignore_failure=ignore_failure,
+        push=push or (),
         caller=asdict(Caller.current()),
         **given.overrides(),
     )

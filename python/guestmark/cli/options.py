@@ -46,7 +46,7 @@ def with_kernel(settings: list[str] | None, kernel: str | None) -> list[str]:
 
 def complete_platform(incomplete: str) -> list[str]:
     """Completions of the platform being typed after `--on`."""
-    from guestmark.core.registry import platform_names
+    from guestmark.core.registry import platform_kinds, platform_names
 
     before, comma, last = incomplete.rpartition(",")
     if "@" in last:
@@ -54,7 +54,8 @@ def complete_platform(incomplete: str) -> list[str]:
 
         kind = last.partition("@")[0]
         return [f"{before}{comma}{kind}@{name}" for name in ARCHITECTURES]
-    return [f"{before}{comma}{kind}" for kind in platform_names()]
+    destined = (f"{name}:" for name, kind in platform_kinds().items() if kind.takes_destination)
+    return [f"{before}{comma}{name}" for name in (*platform_names(), *destined)]
 
 
 def on(text: str, metavar: str = "PLATFORM,...") -> Any:

@@ -47,6 +47,8 @@ def command(
     is lost when it ends. Where standard input or output is no terminal, neither has the shell one: it reads its
     commands from a pipe or a file. The exit status is the shell's.
     """
+    from dataclasses import replace
+
     from guestmark.core import factors
     from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
     from guestmark.core.model import WorkloadSpec
@@ -54,7 +56,7 @@ def command(
     from guestmark.experiment import preflight
     from guestmark.plan.matrix import Null, expand
     from guestmark.platforms import registry
-    from guestmark.platforms.base import Caller
+    from guestmark.platforms.base import Caller, LoggedIn
     from guestmark.workloads.common.lookup import check_command
 
     specs = parse_platforms([on])
@@ -87,6 +89,11 @@ def command(
     try:
         with registry.get(cell.platform).start(cell) as machine:
             machine.attest()
+            if isinstance(machine, LoggedIn):  # a shell of the user there
+                user = machine.caller()
+                words = argv or [user.env.get("SHELL") or "/bin/sh"]
+                env = {**user.env, **{name: caller.env[name] for name in ("TERM",) if name in caller.env}}
+                caller, where = replace(user, env=env), user.cwd
             status = _joined(machine.agent, words, env=caller.env, cwd=where, **identity)
     except MachineError as error:
         tail = error.console.strip().splitlines()[-10:]

@@ -123,7 +123,7 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
             **{name: cell.factors[name] for name in DEFAULTS if name in cell.factors},
         }
     platform = cell.platform.inner.described
-    loop = not platform.guest and need.get("host") == "loop"
+    loop = cell.platform.is_this_host and need.get("host") == "loop"
     if loop:
         values |= {"bus": "loop", "format": "raw", "aio": "threads"}
     if platform.disk:

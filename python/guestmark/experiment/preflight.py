@@ -41,7 +41,7 @@ class Readiness:
 
 
 def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
-    """Examines a new plan. `probe` is given all guests' platforms at once and answers by name.
+    """Examines a new plan. `probe` is given the platforms of all guests and other machines at once; it answers by name.
 
     What machines of other architectures boot is made first, with `progress`.
 
@@ -123,7 +123,8 @@ def larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     found = []
     for cell in cells:
         memory = cell.factors.get("memory")
-        if memory is None or cell.platform.nested or not cell.platform.is_guest or cell.null_of is not None:
+        here = cell.platform.is_guest and not cell.platform.nested and not cell.platform.is_elsewhere
+        if memory is None or not here or cell.null_of is not None:
             continue
         if parse_size(memory) + HYPERVISOR_BYTES > total:
             reason = (
@@ -147,12 +148,12 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
     for spec, mine in _by_platform(cells).items():
         try:
             platform = registry.get(spec)
-            if spec.nested and (short := _shortage(mine)) is not None:
+            if spec.nested and not spec.is_elsewhere and (short := _shortage(mine)) is not None:
                 raise short
         except PlatformUnusableError as error:
             found[str(spec)] = Unusable(error.message, error.hint)
             continue
-        if not spec.is_guest:
+        if spec.is_this_host:
             found[str(spec)] = platform.probe()
             continue
         for files, theirs in _by_files(mine).items():

@@ -9,7 +9,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.text import Span, Tone, line, spans
-from guestmark.report.sections import places
+from guestmark.report.sections import elsewhere, places
 from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
@@ -52,6 +52,7 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
         nodes.append(_small(f"Placement {where}"))
     if here := summary(run):
         nodes.append(_small(f"Measured on {here}"))
+    nodes += [_small(f"{name}: {said}") for name, said in elsewhere.machines(run).items()]
     if run.id:
         going_on = run.state not in {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
         nodes.append(_small(f"Run {run.id}, {run.state.value}"))

@@ -10,6 +10,7 @@ from guestmark.core.machine_facts import (
     Inside,
     NestedMachine,
     Placed,
+    RemoteMachine,
     attested_placement,
 )
 from guestmark.core.model import Trial, TrialStatus
@@ -93,5 +94,5 @@ def _stored(trial: Trial, result: CellResult) -> list[str]:
 
 
 def _processors(facts: Facts) -> int | None:
-    guest, host = guest_of(facts), facts.of(HostMachine)
+    guest, host = guest_of(facts), facts.of(HostMachine) or facts.of(RemoteMachine)
     return guest.processors if guest is not None else host.processors if host is not None else None

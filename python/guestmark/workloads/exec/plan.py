@@ -12,6 +12,7 @@ from guestmark.core.model import Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
+from guestmark.workloads.exec.push import described
 
 STDIN_LIMIT = 64 * 1024 * 1024  # bytes; kept in memory and sent to every machine
 
@@ -26,6 +27,7 @@ class ExecOptions(Overrides):
     ignore_failure: bool = False
     commands: Sequence[Sequence[str]] = ()  # further ones, to be compared with the first
     names: Sequence[str] = ()  # what tables call the commands
+    push: Sequence[str] = ()  # files that other machines are brought
     caller: Mapping[str, Any] = field(default_factory=dict)  # cwd, env, uid, gid, groups
 
 
@@ -45,6 +47,8 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
         ignore_failure=options.ignore_failure,
         parameters=options.parameters,
     )
+    if options.push:
+        params["push"] = described(options.push)
     shape = Shape((Entry(WorkloadSpec("exec", params, shlex.join(argv))),), parse_platforms(options.on))
     metrics = (*(spec.metric for spec in specs), *DEFAULT_METRICS)
     outline = Outline("exec", shape, Policy(), metrics)

@@ -12,9 +12,11 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.factors import VARIABLE, is_variable
 from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.platforms.base import LoggedIn
 from guestmark.workloads.common.lookup import check_command
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
+from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, find_same, judge, quote
 from guestmark.workloads.exec.plan import read_stdin
+from guestmark.workloads.exec.push import pushed
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
@@ -29,6 +31,7 @@ class ExecWorkload:
         self.warnings: list[str] = []
         self._argv: list[str] = filled(cell)
         self._metrics = [metric_spec.MetricSpec.from_params(spec) for spec in params.get("metrics", ())]
+        self._push: Sequence[Mapping[str, Any]] = params.get("push", ())
         self._ignore_failure = bool(params.get("ignore_failure"))
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
         self._limit_s = plan.policy.trial_limit_s
@@ -36,7 +39,9 @@ class ExecWorkload:
             "env": {**context["env"], **_variables(cell)},
             "cwd": context["cwd"],
         }
-        if cell.platform.is_guest:  # where the agent has the caller's identity already, and may not change it
+        if (
+            cell.platform.is_guest
+        ):  # elsewhere the agent has the right identity already, and may not change it
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
         if cell.platform.foreign:  # the caller's directories are not there
             self._caller["cwd"] = "/"
@@ -55,11 +60,15 @@ class ExecWorkload:
 
         Raises `WorkloadError` when it is not there, `AttestationError` when it is another file than on the host.
         """
-        agent, env, cwd = machine.agent, self._caller["env"], self._caller["cwd"]
+        here = Lookup(self._argv[0], self._caller["env"].get("PATH"), self._caller["cwd"])
+        there = isinstance(machine, LoggedIn)
+        if isinstance(machine, LoggedIn):
+            self._argv, self._caller = pushed(machine, self._argv, self._push, self._caller["cwd"])
+        path, cwd = self._caller["env"].get("PATH"), self._caller["cwd"]
         try:
-            found = find_same(agent, self._argv[0], path=env.get("PATH"), cwd=cwd, cell=self._cell)
+            found = find_same(machine.agent, self._argv[0], path=path, cwd=cwd, cell=self._cell, here=here)
         except CommandError as error:
-            raise _cannot_run(self._argv, error) from error
+            raise _cannot_run(self._argv, error, there=there) from error
         found.keep(self.facts)
         self.warnings += [found.warning] if found.warning else []
 
@@ -121,8 +130,12 @@ def _load_stdin(described: Mapping[str, Any]) -> bytes:
     return data
 
 
-def _cannot_run(argv: list[str], error: CommandError) -> WorkloadError:
+def _cannot_run(argv: list[str], error: CommandError, *, there: bool = False) -> WorkloadError:
     name = argv[0]
+    if error.kind == "not_found" and there:
+        return WorkloadError(
+            f"command not found there: {name!r}", hint="install it there, or bring it: --push FILE"
+        )
     if error.kind == "not_found" and len(argv) == 1 and any(character.isspace() for character in name):
         return WorkloadError(
             f"command not found: {name!r}", hint=f"write the words apart, or sh -c {name!r} for a shell"
