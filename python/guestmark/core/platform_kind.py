@@ -38,9 +38,7 @@ class PlatformKind:
     load: str
     holds_guests: bool = False  # whether another guest can be started inside it
     inside: str = ""
-    guest: bool = (
-        True  # whether it boots a kernel of its own; otherwise workloads run on one that runs already
-    )
+    guest: bool = True  # boots a kernel of its own; otherwise workloads run on one that runs already
     remote: bool = False  # another machine, with files, users and processors of its own
     takes_arch: bool = False  # whether its name may be followed by @ARCH
     needs_arch: bool = False  # whether it must be

@@ -39,9 +39,7 @@ class ExecWorkload:
             "env": {**context["env"], **_variables(cell)},
             "cwd": context["cwd"],
         }
-        if (
-            cell.platform.is_guest
-        ):  # elsewhere the agent has the right identity already, and may not change it
+        if cell.platform.is_guest:  # elsewhere the agent has the right identity already
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
         if cell.platform.foreign:  # the caller's directories are not there
             self._caller["cwd"] = "/"
