@@ -30,6 +30,7 @@ class ExecWorkload:
         self.facts = Findings()
         self.warnings: list[str] = []
         self._argv: list[str] = filled(cell)
+        self._hooks = {name: filled_in(text, cell) for name, text in params.get("hooks", {}).items()}
         self._metrics = [metric_spec.MetricSpec.from_params(spec) for spec in params.get("metrics", ())]
         self._push: Sequence[Mapping[str, Any]] = params.get("push", ())
         self._ignore_failure = bool(params.get("ignore_failure"))
@@ -69,9 +70,30 @@ class ExecWorkload:
             raise _cannot_run(self._argv, error, there=there) from error
         found.keep(self.facts)
         self.warnings += [found.warning] if found.warning else []
+        self._hook("setup", machine)
+
+    def _hook(self, name: str, machine: Machine) -> None:
+        """Runs one of the user's commands around the measured one, in a shell. Raises `WorkloadError` when it fails."""
+        if name not in self._hooks:
+            return
+        result = machine.agent.exec(
+            ["/bin/sh", "-c", self._hooks[name]],
+            env=self._caller["env"],
+            cwd=self._caller["cwd"],
+            uid=self._caller.get("uid"),
+            gid=self._caller.get("gid"),
+            groups=self._caller.get("groups"),
+            timeout_s=self._limit_s,
+            output_limit=OUTPUT_LIMIT,
+        )
+        try:
+            judge(result, self.warnings, self._limit_s, ignore_failure=False)
+        except WorkloadError as error:
+            raise WorkloadError(f"--{name}: {error.message}", hint=error.hint) from error
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the command once. Raises `WorkloadError` with a one-line reason when it fails."""
+        self._hook("prepare", machine)
         result = machine.agent.exec(
             self._argv,
             env=self._caller["env"],
@@ -84,6 +106,7 @@ class ExecWorkload:
             output_limit=OUTPUT_LIMIT,
         )
         judge(result, self.warnings, self._limit_s, ignore_failure=self._ignore_failure)
+        self._hook("conclude", machine)
         values: list[tuple[Metric, float]] = []
         if self._metrics:
             stdout, stderr = (text.decode(errors="replace") for text in (result.stdout, result.stderr))
@@ -98,7 +121,8 @@ class ExecWorkload:
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
     def cleanup(self, machine: Machine) -> None:
-        """Nothing: what the command wrote belongs to the user on the host, and is thrown away with a guest."""
+        """The user's own; what the command wrote is the user's on the host, and is thrown away with a guest."""
+        self._hook("cleanup", machine)
 
     def _extract(self, spec: metric_spec.MetricSpec, stdout: str, stderr: str) -> float:
         try:
@@ -109,11 +133,14 @@ class ExecWorkload:
 
 def filled(cell: Cell) -> list[str]:
     """The cell's command: its levels in place of `{name}` for the parameters that the command has."""
-    names = cell.workload.params.get("parameters", ())
-    argv = list(cell.workload.params["argv"])
-    for name in names:
-        argv = [word.replace("{" + name + "}", cell.factors.get(name, "")) for word in argv]
-    return argv
+    return [filled_in(word, cell) for word in cell.workload.params["argv"]]
+
+
+def filled_in(text: str, cell: Cell) -> str:
+    """The text with the cell's levels in it."""
+    for name in cell.workload.params.get("parameters", ()):
+        text = text.replace("{" + name + "}", cell.factors.get(name, ""))
+    return text
 
 
 def _variables(cell: Cell) -> dict[str, str]:
