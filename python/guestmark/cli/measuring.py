@@ -31,6 +31,7 @@ class Measuring:
     iterations: options.Iterations = None
     seed: options.Seed = None
     keep: options.Keep = False
+    prove: options.Prove = False
     json: options.Json = None
     csv: options.Csv = None
     markdown: options.Markdown = None
@@ -68,6 +69,7 @@ class Measuring:
             html=self.html,
             published=published,
             keep=self.keep,
+            prove=self.prove,
         )
 
 

@@ -56,6 +56,7 @@ class WorkloadKind:
     programs: tuple[Program, ...] = ()  # those it runs, on the host or in guests
     peer: bool = False  # whether another program starts the machine; ours is then only the host's agent
     sections: tuple[str, ...] = ()
+    compared: bool = True  # False: its values are findings, not times that cells are compared by
 
     @property
     def model(self) -> type[BaseModel]:

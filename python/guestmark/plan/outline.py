@@ -11,6 +11,7 @@ from guestmark.core.model import Metric, Plan, Policy, Published
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
 from guestmark.plan.placing import inequality, with_placements
+from guestmark.plan.tuning import Race
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Outline:
     published: tuple[Published, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
     scale: float = 1.0
+    race: Race | None = None  # for the best of its cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
     about: dict[str, Any] = {**context, "notes": [*matrix.notes, *inequality(cells)]}
     if outline.scale != 1.0:
         about["scale"] = outline.scale
+    if outline.race is not None:
+        about |= outline.race.context
     if outline.cost:
         about["cost"] = dict(outline.cost)
     return Plan(

@@ -47,6 +47,7 @@ class Extras:
     arguments: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     ports: int = 1  # of the channel's device, the agent's included
+    writable: tuple[Path, ...] = ()  # files that the arguments name for writing
 
 
 NO_EXTRAS = Extras()
@@ -102,7 +103,8 @@ class QemuPlatform:
                 *extras.arguments,
                 *_kernel(kernel, initramfs, self._kernel_args(share, factors, watch)),
             ]  # fmt: skip
-            process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=drives.written(made))
+            written = (*drives.written(made), *extras.writable)
+            process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
             line.handed()
             monitor_line.handed()
             agent = Agent(line.transport())
