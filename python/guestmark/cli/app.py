@@ -21,6 +21,8 @@ VERBS = {
     "tour": "See what virtualization costs here, in one to three minutes.",
     "run": "Run a plan: workloads, platforms and factors from a TOML file.",
     "boot": "Measure how guests start and end, phase by phase.",
+    "tune": "Find the fastest of many configurations that keeps to what is asked of it.",
+    "powercut": "Cut the power at every moment of a guest's writes, and see what is lost.",
     "plans": "List the built-in plans, or print one to edit.",
     "doctor": "Find out which platforms can be used here, by booting them.",
     "prepare": "Make beforehand what machines of other architectures boot.",

@@ -37,6 +37,7 @@ class Measuring:
     keep: options.Keep = False
     fail_if: options.FailIf = None
     junit: options.Junit = None
+    prove: options.Prove = False
     json: options.Json = None
     csv: options.Csv = None
     markdown: options.Markdown = None
@@ -77,6 +78,7 @@ class Measuring:
             gates=tuple(self.fail_if or ()),
             junit=self.junit,
             said=remarking.remarks(self.name, self.note, self.label, self.tag),
+            prove=self.prove,
         )
 
 

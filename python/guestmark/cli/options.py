@@ -274,6 +274,10 @@ Keep = Annotated[
     bool,
     typer.Option("--keep", help="Keep the disk images of trials that fail or are interrupted."),
 ]
+Prove = Annotated[
+    bool,
+    typer.Option("--prove", help="Cut the power of every kind of disk once, untimed, and say what it loses."),
+]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random order.")]
 Published = Annotated[
     bool,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guestmark.cli import gates
 from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
-from guestmark.core.model import LeftOut, Plan, RunState, TrialStatus
+from guestmark.core.model import PROVE, LeftOut, Plan, RunState, TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import inert
 
@@ -38,6 +38,7 @@ class Outputs:
     html: str | None = None
     quiet: bool = False
     published: bool = False  # published figures beside the measured ones
+    prove: bool = False  # what a power cut would leave of the run's disks
     keep: bool = False  # disk images of trials that fail or are interrupted
     environment: bool = False  # what it was measured on
     details: bool = False  # how the runs of each cell differ, whether or not that says more than the headline
@@ -102,7 +103,8 @@ def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
         ledger.check_name(outputs.said.name)
     ready = preflight.examine(plan, _prober(outputs), _progress(outputs))
     notes = [*plan.context.get("notes", ()), *ready.notes]
-    plan = replace(ready.plan, context={**plan.context, "notes": notes})
+    context = {**ready.plan.context, "notes": notes, **({PROVE: True} if outputs.prove else {})}
+    plan = replace(ready.plan, context=context)
     run_id = ledger.create_run(plan, _environment(plan), plan.policy.seed)
     if outputs.said is not None and outputs.said.rows():
         ledger.annotate(run_id, outputs.said)

@@ -12,6 +12,8 @@ from typing import Any
 from guestmark.core.facts import Facts
 from guestmark.core.platform_spec import PlatformSpec
 
+PROVE = "prove"  # in a plan's context: whether power cuts are to prove what its disks keep
+
 
 class Better(StrEnum):
     """Which direction of a metric is better."""

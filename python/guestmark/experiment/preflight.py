@@ -92,6 +92,7 @@ def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
     """Lets every workload refuse what can never be measured as it was asked for. Raises `UsageError`."""
     for name in dict.fromkeys(cell.workload.name for cell in cells):
         workloads.check_request(name, plan, [cell for cell in cells if cell.workload.name == name])
+    disks.check_filesystems(cells)
     check_kernels(cells)
     affinity.check(cells)
 

@@ -11,6 +11,7 @@ from guestmark.core.model import Cell, Metric, Plan, Policy, Published
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
 from guestmark.plan.placing import inequality, with_placements
+from guestmark.plan.tuning import Race
 
 _FEW_BLOCKS = 16  # suffice for two thousand cells
 
@@ -28,6 +29,7 @@ class Outline:
     published: tuple[Published, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
     scale: float = 1.0
+    race: Race | None = None  # for the best of its cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
     }
     if outline.scale != 1.0:
         about["scale"] = outline.scale
+    if outline.race is not None:
+        about |= outline.race.context
     if outline.cost:
         about["cost"] = dict(outline.cost)
     return Plan(

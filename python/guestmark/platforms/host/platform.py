@@ -95,6 +95,8 @@ class HostPlatform:
         command = (*within, str(agent_binary()), "serve")
         with contextlib.ExitStack() as stack:
             seat = stack.enter_context(placed(cell, emulator=False))
+            # What logs an image is mounted before the agent's namespace is made: it would not be seen there.
+            made = stack.enter_context(directories(disks)) if any(disk.logged for disk in disks) else None
             try:
                 with starting():
                     process, transport = start_host_agent(within, hold=(keeper().lifeline,))
@@ -105,7 +107,7 @@ class HostPlatform:
             stack.callback(agent.close)
             agent.hello(timeout_s=READY_DEADLINE_S)
             host = Host(agent, command, {"ready": time.monotonic() - begin}, seat=seat, pid=process.pid)
-            host.disks = stack.enter_context(directories(disks))
+            host.disks = stack.enter_context(directories(disks)) if made is None else made
             yield host
 
     def probe(self) -> Usable | Unusable:

@@ -50,6 +50,7 @@ class Extras:
     arguments: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     ports: int = 1  # of the channel's device, the agent's included
+    writable: tuple[Path, ...] = ()  # files that the arguments name for writing
 
 
 NO_EXTRAS = Extras()
@@ -110,7 +111,8 @@ class QemuPlatform:
                 *extras.arguments,
                 *_kernel(boot.kernel, initramfs, self._kernel_args(boot.share, factors, watch)),
             ]  # fmt: skip
-            process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=drives.written(made))
+            written = (*drives.written(made), *extras.writable)
+            process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
             line.handed()
             monitor_line.handed()
             agent = Agent(line.transport())
