@@ -156,7 +156,7 @@ def candidate(package: str, options: Sequence[str] = ()) -> str:
     return ""
 
 
-_FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"
+FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"
 
 
 def described(archives: Iterable[Path]) -> Mapping[str, Package]:
@@ -164,7 +164,7 @@ def described(archives: Iterable[Path]) -> Mapping[str, Package]:
     found = {}
     for archive in archives:
         said = subprocess.run(
-            ["dpkg-deb", "-W", f"--showformat={_FORMAT}", str(archive)],
+            ["dpkg-deb", "-W", f"--showformat={FORMAT}", str(archive)],
             capture_output=True, text=True, check=True, timeout=60,
         ).stdout  # fmt: skip
         package = Package(*said.strip().split("\t"))
