@@ -83,7 +83,8 @@ pub fn monotonic_ns() -> u64 {
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs() as libc::time_t,
-        tv_nsec: t.subsec_nanos().into(),
+        // Below 10^9, and a `long` of 32 bits on some architectures.
+        tv_nsec: i32::try_from(t.subsec_nanos()).unwrap_or_default().into(),
     });
     let timeout = timeout
         .as_ref()

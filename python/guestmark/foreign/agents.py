@@ -18,6 +18,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import store
 from guestmark.foreign.commands import run
+from guestmark.foreign.packages import candidate
 from guestmark.foreign.progress import Progress
 
 KIND = "agent"
@@ -91,13 +92,9 @@ def _has_libc(architecture: Architecture) -> bool:
 
 def _rust_packages() -> str:
     """Debian 12 keeps a new enough Rust under another name."""
-    shown = subprocess.run(
-        ["apt-cache", "policy", "rustc"], capture_output=True, text=True, check=False
-    ).stdout
-    candidate = next((line.split()[-1] for line in shown.splitlines() if "Candidate:" in line), "")
-    if _version(candidate) >= _LEAST_RUST:
-        return "cargo rustc rust-src"
-    return "cargo-web rustc-web rust-web-src"
+    if _version(candidate("rustc")) < _LEAST_RUST and candidate("rustc-web"):
+        return "cargo-web rustc-web rust-web-src"
+    return "cargo rustc rust-src"
 
 
 def toolchain(architecture: Architecture) -> Toolchain | None:

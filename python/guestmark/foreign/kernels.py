@@ -16,7 +16,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import store
 from guestmark.foreign.commands import run
-from guestmark.foreign.packages import Packages, described
+from guestmark.foreign.packages import Packages, ask, described
 from guestmark.foreign.progress import Progress
 
 KIND = "kernel"
@@ -170,10 +170,7 @@ def _source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
     installed = sorted(_SOURCES.glob("linux-source-*.tar.xz"), key=_version)
     if installed:
         return installed[-1]
-    said = subprocess.run(
-        ["apt-cache", "depends", "--important", "linux-source"], capture_output=True, text=True, check=False
-    ).stdout
-    names = re.findall(r"Depends: (linux-source-[\d.]+)", said)
+    names = re.findall(r"Depends: (linux-source-[\d.]+)", ask(("depends", "--important", "linux-source")))
     if not names:
         raise GuestmarkError(
             "the package lists have no linux-source to build a kernel from",

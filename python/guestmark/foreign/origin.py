@@ -7,9 +7,7 @@ import os
 import shutil
 import subprocess
 
-from guestmark.foreign.packages import Package
-
-_FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"
+from guestmark.foreign.packages import FORMAT, Package
 
 
 @functools.cache
@@ -23,7 +21,7 @@ def package_of(path: str) -> Package | None:
         said = _ask("-S", name)
         owner = said.partition(": ")[0].partition(",")[0].strip()
         if owner and not owner.startswith("diversion"):
-            fields = _ask("-W", f"-f={_FORMAT}", owner).splitlines()
+            fields = _ask("-W", f"-f={FORMAT}", owner).splitlines()
             return Package(*fields[0].split("\t")) if fields else None
     return None
 

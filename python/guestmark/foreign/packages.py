@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,15 +100,7 @@ class Packages:
 
     def has(self, package: str) -> bool:
         """Whether there is such a package."""
-        return bool(self.candidate(package))
-
-    def candidate(self, package: str) -> str:
-        """The version that would be taken; empty when there is none."""
-        for line in self._ask("policy", package).splitlines():
-            label, _, value = line.strip().partition(": ")
-            if label == "Candidate":
-                return "" if value == "(none)" else value
-        return ""
+        return bool(candidate(package, self._options[:-1]))
 
     def depends(self, package: str, pattern: str) -> list[str]:
         """The packages that this one needs and whose names match."""
@@ -141,14 +133,30 @@ class Packages:
         return found
 
     def _ask(self, *question: str) -> str:
-        command = ["apt-cache", *self._options[:-1], *question]
-        environment = {**os.environ, "LC_ALL": "C"}
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=60, env=environment
-        ).stdout
+        return ask(question, self._options[:-1])
 
 
-_FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"
+def ask(question: Sequence[str], options: Sequence[str] = ()) -> str:
+    """What apt-cache says; nothing on a system without it."""
+    if shutil.which("apt-cache") is None:
+        return ""
+    command = ["apt-cache", *options, *question]
+    environment = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env=environment
+    ).stdout
+
+
+def candidate(package: str, options: Sequence[str] = ()) -> str:
+    """The version of a package that would be taken; empty when there is none."""
+    for line in ask(("policy", package), options).splitlines():
+        label, _, value = line.strip().partition(": ")
+        if label == "Candidate":
+            return "" if value == "(none)" else value
+    return ""
+
+
+FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"
 
 
 def described(archives: Iterable[Path]) -> Mapping[str, Package]:
@@ -156,7 +164,7 @@ def described(archives: Iterable[Path]) -> Mapping[str, Package]:
     found = {}
     for archive in archives:
         said = subprocess.run(
-            ["dpkg-deb", "-W", f"--showformat={_FORMAT}", str(archive)],
+            ["dpkg-deb", "-W", f"--showformat={FORMAT}", str(archive)],
             capture_output=True, text=True, check=True, timeout=60,
         ).stdout  # fmt: skip
         package = Package(*said.strip().split("\t"))
