@@ -28,6 +28,7 @@ VERBS = {
     "export": "Write a run as JSON, CSV, Parquet, Markdown or HTML.",
     "capture": "Say who is slow in a packet capture, the client or the server.",
     "shell": "Open a shell in the very guest that would be measured.",
+    "ledger": "Copy runs between ledgers, or set up a lab's server.",
     "clean": "Remove what crashes have left behind.",
 }
 

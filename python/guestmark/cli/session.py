@@ -76,6 +76,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     outputs.check()
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     with open_ledger(ledger_path) as ledger:
+        ledger.patience.notice = lambda text: _say(text, outputs, loud=True)
         ready = preflight.examine(plan, _prober(outputs))
         notes = [*plan.context.get("notes", ()), *ready.notes]
         plan = replace(ready.plan, context={**plan.context, "notes": notes})
@@ -109,6 +110,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
 
     outputs.check()
     with open_ledger(ledger_path) as ledger:
+        ledger.patience.notice = lambda text: _say(text, outputs, loud=True)
         stored = ledger.load_run(wanted)
         if stored.state in {RunState.COMPLETE, RunState.STOPPED} and not further.asked:
             said = f"run {stored.id} is already {stored.state.value}; nothing is left to do"
