@@ -135,6 +135,9 @@ CALLS: dict[str, Sequence[str]] = {
     "tour": ("tour", "--on", HOSTILE),
     "shell": ("shell", HOSTILE),
     "clean": ("clean", HOSTILE),
+    "ledger copy": ("ledger", "copy", HOSTILE, HOSTILE),
+    "ledger role": ("ledger", "role", HOSTILE),
+    "ssh": ("exec", "--on", "ssh:" + HOSTILE, "--", "true"),
     "doctor": ("doctor", HOSTILE),
     "no verb": (HOSTILE,),
 }  # fmt: skip
