@@ -47,8 +47,9 @@ def platforms() -> str:
     rows = []
     for kind in registry.platform_kinds().values():
         if kind.supported:
-            inside = "can hold guests" if kind.holds_guests else ""
+            inside = "can hold guests" if kind.inside else ""
             name = f"{kind.name}@ARCH" if kind.needs_arch else kind.name
+            name = f"{kind.name}:DEST" if kind.takes_destination else name
             rows.append([f"`{name}`", _escape(kind.help), inside, _programs(kind.programs)])
     return _table(["platform", "what it is", "nesting", "programs it may run (Debian's package)"], rows)
 

@@ -196,7 +196,7 @@ def left(server: Sshd) -> list[Path]:
 
 
 def test_a_connection_that_breaks_fails_the_trial_in_one_line(server: Sshd) -> None:
-    agents = []
+    agents: list[int] = []
 
     def cut() -> None:
         with start("ssh:lab1") as machine:

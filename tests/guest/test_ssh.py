@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.clocks import host_boot_id
+from guestmark.core.errors import GuestmarkError
 from guestmark.core.machine_facts import RemoteMachine
 from guestmark.platforms import registry
 from guestmark.platforms.base import Usable
@@ -133,3 +134,48 @@ def test_a_shell_there_is_the_users_own(there: tuple[Sshd, Path], guestmark: Com
     guestmark.environment["GUESTMARK_SSH"] = os.environ["GUESTMARK_SSH"]
     done = guestmark("shell", "--on", "ssh:lab1", "--", "sh", "-c", "echo $LAB; exit 7")
     assert (done.status, done.stdout) == (7, "one\n")
+
+
+def test_a_restart_command_is_run_before_each_trial_and_waited_for(
+    there: tuple[Sshd, Path], tmp_path: Path
+) -> None:
+    restarted, asked = tmp_path / "restarted", tmp_path / "asked"
+    ready = f"echo >> {asked}; [ $(wc -l < {asked}) -ge 2 ]"
+    with start("ssh:lab1", restart=f"echo $GUESTMARK_DEST >> {restarted}", ready=ready) as machine:
+        found = machine.attest()
+        assert machine.phases["made_fresh"] >= 1.0  # ready only when it was asked again
+    assert isinstance(found, RemoteMachine)
+    assert found.fresh.startswith("its restart command")
+    assert restarted.read_text() == "lab1\n"
+    assert asked.read_text() == "\n\n"
+
+
+def test_a_machine_that_is_still_starting_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a reboot: nobody listens for a while."""
+    flag = tmp_path / "up"
+    client = tmp_path / "ssh"
+    client.write_text(
+        f'#!/bin/sh\n[ -e {flag} ] || {{ echo "connect to host lab1 port 22: Connection refused" >&2; exit 255; }}\n'
+        'for last; do :; done\nexec /bin/sh -c "$last"\n'
+    )
+    client.chmod(0o755)
+    monkeypatch.setenv("GUESTMARK_SSH", str(client))
+    with start("ssh:lab1", restart=f"(sleep 0.5; touch {flag}) > /dev/null 2>&1 &") as machine:
+        assert machine.agent.hello().boot_id == host_boot_id()
+
+
+@pytest.mark.parametrize(
+    ("levels", "telling"),
+    [
+        (
+            {"restart": "echo no such snapshot; exit 3"},
+            "was not restarted: .*status 3: no such",
+        ),
+        ({"ready": "true"}, "ready goes with restart"),
+    ],
+)
+def test_what_cannot_make_it_fresh_is_told(levels: dict[str, str], telling: str) -> None:
+    with pytest.raises(GuestmarkError, match=telling), start("ssh:lab1", **levels):
+        raise AssertionError("it was measured all the same")

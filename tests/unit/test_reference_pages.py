@@ -33,6 +33,7 @@ def test_every_factor_and_platform_has_a_row() -> None:
     factors, platforms = reference.factors(), reference.platforms()
     assert all(f"\n| `{name}` |" in factors for name in registry.factors())
     assert re.findall(r"^\| `(\w+)` \|", platforms, re.MULTILINE) == list(registry.platform_names())
+    assert "\n| `ssh:DEST` |" in platforms
 
 
 def test_rows_have_as_many_columns_as_their_head() -> None:

@@ -40,6 +40,7 @@ VERBS = {
     "vacuum": "Delete removed runs for good.",
     "capture": "Say who is slow in a packet capture, the client or the server.",
     "shell": "Open a shell in the very guest that would be measured.",
+    "ledger": "Copy runs between ledgers, or set up a lab's server.",
     "clean": "Remove what crashes have left behind.",
 }
 

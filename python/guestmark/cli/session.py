@@ -101,6 +101,7 @@ def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
 
     if outputs.said is not None:
         ledger.check_name(outputs.said.name)
+    ledger.patience.notice = lambda text: _say(text, outputs, loud=True)
     ready = preflight.examine(plan, _prober(outputs), _progress(outputs))
     notes = [*plan.context.get("notes", ()), *ready.notes]
     context = {**ready.plan.context, "notes": notes, **({PROVE: True} if outputs.prove else {})}
@@ -137,6 +138,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
 
     outputs.check()
     with open_ledger(ledger_path) as ledger:
+        ledger.patience.notice = lambda text: _say(text, outputs, loud=True)
         stored = ledger.load_run(wanted)
         if stored.state in {RunState.COMPLETE, RunState.STOPPED} and not further.asked:
             said = f"run {stored.id} is already {stored.state.value}; nothing is left to do"

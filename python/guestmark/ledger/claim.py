@@ -9,14 +9,16 @@ itself stays; it is empty.
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 from sqlalchemy.engine import Connection
 
+from guestmark.core.errors import LedgerError
 from guestmark.ledger.faults import explain
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: type, whence, start, len, pid
@@ -66,7 +68,79 @@ def is_claimed(lock_file: Path, run_id: str) -> bool:
         os.close(descriptor)
 
 
-def server_claim(connection: Connection, run_id: str) -> bool:
-    """Whether this PostgreSQL session now holds the claim; the server drops it when the session ends."""
-    key = {"key": _byte_of(run_id)}
-    return bool(connection.execute(text("SELECT pg_try_advisory_lock(:key)"), key).scalar())
+class ServerClaim:
+    """A claim in PostgreSQL: an advisory lock of a session, which the server drops when the session ends."""
+
+    def __init__(self, engine: Engine, run_id: str) -> None:
+        self._engine = engine
+        self._run_id = run_id
+        self._session: Connection | None = None
+        self._identity: dict[str, object] = {}  # of the session, on the server
+
+    def take(self) -> bool:
+        """Whether this process now holds the claim."""
+        session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            self._end_former(session)
+            key = {"key": _byte_of(self._run_id)}
+            held = bool(session.execute(text("SELECT pg_try_advisory_lock(:key)"), key).scalar())
+            found = session.execute(
+                text(f"SELECT pid, backend_start FROM pg_stat_activity WHERE {_MINE}")
+            ).one()
+        except BaseException:
+            _drop(session)
+            raise
+        if not held:
+            _drop(session)
+            return False
+        self._session, self._identity = session, {"pid": found[0], "start": found[1]}
+        return True
+
+    def hold(self) -> None:
+        """Makes sure that the claim is still held; takes it again when the session was lost.
+
+        Raises `LedgerError` when another process has it by now, what the database raises while it is away.
+        """
+        if self._session is not None:
+            try:
+                self._session.execute(text("SELECT 1"))
+            except Exception:
+                self.release()
+            else:
+                return
+        if not self.take():
+            raise LedgerError(
+                f"run {self._run_id} was claimed by another process while the ledger's server was away",
+                hint="let that one finish; what this one has stored is safe",
+            )
+
+    def release(self) -> None:
+        """Ends the session, and with it the lock. May be called twice."""
+        if self._session is not None:
+            _drop(self._session)
+            self._session = None
+
+    def _end_former(self, session: Connection) -> None:
+        """Ends the session that held the claim before, if the server has not noticed that it is lost."""
+        if not self._identity:
+            return
+        ended = session.execute(text(_END), self._identity).all()
+        for _ in range(_TRIES if ended else 0):
+            if not session.execute(text(_LOOK), self._identity).all():
+                return
+            time.sleep(_PAUSE_S)
+
+
+_TRIES, _PAUSE_S = 50, 0.1
+_MINE = "pid = pg_backend_pid()"
+_FORMER = "FROM pg_stat_activity WHERE pid = :pid AND backend_start = :start AND usename = current_user"
+_END = f"SELECT pg_terminate_backend(pid) {_FORMER}"
+_LOOK = f"SELECT 1 {_FORMER}"
+
+
+def _drop(session: Connection) -> None:
+    """The connection is not used again, whatever state it is in."""
+    with suppress(Exception):
+        session.invalidate()
+    with suppress(Exception):
+        session.close()

@@ -19,6 +19,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.ledger.faults import OTHER, explained, not_a_database
 from guestmark.ledger.location import default_path
 from guestmark.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, metadata, schema
+from guestmark.ledger.server import engine_of
 
 WRITING = (
     "guestmark_writing"  # execution option: take SQLite's write lock at once instead of on the first write
@@ -43,6 +44,8 @@ def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) 
             url = make_url(where)
         except ArgumentError as error:
             raise LedgerError(f"{where!r} is not a database URL: {error}", hint=OTHER) from error
+        if url.get_backend_name() == "postgres":  # libpq takes both
+            url = url.set(drivername="postgresql")
         if url.get_backend_name() != "sqlite":
             return _connect_server(url)
         if not url.database or url.database == ":memory:":
@@ -244,11 +247,11 @@ def _make_tables(engine: Engine) -> None:
 def _connect_server(url: URL) -> Store:
     shown = url.render_as_string(hide_password=True)
     try:
-        engine = create_engine(url, pool_pre_ping=True)
+        engine = engine_of(url)
     except (NoSuchModuleError, ModuleNotFoundError, ArgumentError) as error:
         raise LedgerError(
             f"there is no driver for the ledger {shown}: {error}",
-            hint="install it into guestmark's environment; for PostgreSQL: psycopg, with postgresql+psycopg://…",
+            hint="use the bundled one: postgresql://…, or install that driver into guestmark's environment",
         ) from error
     if engine.dialect.name != "postgresql":
         raise LedgerError(

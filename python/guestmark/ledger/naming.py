@@ -37,11 +37,13 @@ def resolve(connection: Connection, wanted: str, where: str, *, removed: bool = 
         return found[0]
     if not removed and wanted in gone:
         raise LedgerError(f"run {wanted} was removed", hint=f"guestmark rm --undo {wanted} brings it back")
-    raise missing(wanted, ids, where)
+    raise missing(connection, wanted, where, ids)
 
 
-def missing(wanted: str, ids: Sequence[str], where: str) -> LedgerError:
-    """The error for a run that is not there."""
+def missing(connection: Connection, wanted: str, where: str, ids: Sequence[str] | None = None) -> LedgerError:
+    """The error for a run that is not there, with the nearest ids."""
+    if ids is None:
+        ids = [str(run_id) for run_id in connection.execute(select(schema.runs.c.id)).scalars()]
     near = get_close_matches(wanted, ids, n=3, cutoff=0.5) or ids[-3:]
     hint = f"nearest: {', '.join(near)}; `guestmark runs` lists all" if near else "it holds no runs yet"
     return LedgerError(f"there is no run {wanted!r} in the ledger {where}", hint=hint)

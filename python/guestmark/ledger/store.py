@@ -8,31 +8,33 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import delete, func, insert, select, update
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
-from guestmark.ledger import checksums, codec, comparisons, remarks, schema
+from guestmark.ledger import checksums, codec, comparisons, copying, naming, remarks, schema
 from guestmark.ledger import claim as claims
 from guestmark.ledger.connect import WRITING, Store
 from guestmark.ledger.faults import explained
 from guestmark.ledger.model import Check, Compared, RunOverview, StoredRun
-from guestmark.ledger.naming import missing, resolve
 from guestmark.ledger.overviews import overviews
+from guestmark.ledger.patience import Patience
 from guestmark.ledger.remarks import NOTHING, Remarks
+from guestmark.ledger.rows import CELL, add_environment, left_out_of, trial_of
+from guestmark.ledger.server import is_transient
 from guestmark.ledger.upgrade import has_checks
 from guestmark.ledger.variables import recorded
 
-_CELL = "cell:"  # before the id of a cell among the names of what is left out
+T = TypeVar("T")
 
 _LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no characters that look alike
 
@@ -46,6 +48,9 @@ class Ledger:
         self._store = store
         self._engine = store.engine
         self.where = store.where  # path, or URL without its password
+        self.patience = Patience()  # with a server that is away
+        self._is_file = store.file is not None
+        self._claims: list[claims.ServerClaim] = []  # in force, to be held through restarts of the server
 
     def __enter__(self) -> Ledger:
         return self
@@ -62,21 +67,39 @@ class Ledger:
     @contextmanager
     def writing(self, doing: str) -> Iterator[Connection]:
         """A transaction for the modules of this package; `doing` is what errors say failed."""
-        with self._writing(doing) as connection:
-            yield connection
-
-    @contextmanager
-    def _writing(self, doing: str) -> Iterator[Connection]:
         with (
             explained(self.where, doing),
             self._engine.execution_options(**{WRITING: True}).begin() as connection,
         ):
             yield connection
 
+    def _write(self, doing: str, action: Callable[[Connection], T]) -> T:
+        """Does `action` in one transaction.
+
+        While a server is away this waits for it and does all of it again, although the transaction may have been
+        committed just before the connection was lost: an action notices what it did before.
+        """
+
+        def once() -> T:
+            for claim in self._claims:
+                claim.hold()
+            with self._engine.execution_options(**{WRITING: True}).begin() as connection:
+                return action(connection)
+
+        with explained(self.where, doing):
+            return once() if self._is_file else self.patience.until_done(once, is_transient)
+
     @contextmanager
     def _reading(self, doing: str) -> Iterator[Connection]:
-        with explained(self.where, doing), self._engine.begin() as connection:
-            yield connection
+        with explained(self.where, doing):
+            if not self._is_file:
+                self.patience.until_done(self._ping, is_transient)
+            with self._engine.begin() as connection:
+                yield connection
+
+    def _ping(self) -> None:
+        with self._engine.connect():  # which asks the server whether it is there
+            pass
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -93,22 +116,29 @@ class Ledger:
         for _ in range(20):
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(values["created_at"]))  # type: ignore[arg-type]
             run_id = f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(3))}"
-            with self._writing("storing a new run") as connection:
-                taken = select(schema.runs.c.id).where(schema.runs.c.id == run_id)
-                if connection.execute(taken).first() is not None:
-                    continue
-                connection.execute(insert(schema.runs).values(id=run_id, **values))
-                checksums.store(connection, schema.runs, run_id)
-                _add_environment(connection, run_id, environment)
-            return run_id
+
+            def store(connection: Connection, run_id: str = run_id) -> bool:
+                runs = schema.runs
+                found = connection.execute(select(runs).where(runs.c.id == run_id)).first()
+                if found is not None:  # ours, if the connection was lost when it had just been stored
+                    return all(getattr(found, name) == value for name, value in values.items())
+                connection.execute(insert(runs).values(id=run_id, **values))
+                checksums.store(connection, runs, run_id)
+                add_environment(connection, run_id, environment)
+                return True
+
+            if self._write("storing a new run", store):
+                return run_id
         raise LedgerError("no free run id was found", hint="check that the system's clock is running")
 
     def add_environment(self, run_id: str, environment: Mapping[str, Any]) -> None:
         """Records the environment anew, when a run is resumed: it may be another kernel or another
         load now.
         """
-        with self._writing(f"recording the environment of run {run_id}") as connection:
-            _add_environment(connection, run_id, environment)
+        self._write(
+            f"recording the environment of run {run_id}",
+            lambda connection: add_environment(connection, run_id, environment),
+        )
 
     def append(self, run_id: str, trial: Trial) -> None:
         """Stores a trial, completely or not at all; it is on the disk when this returns.
@@ -118,67 +148,94 @@ class Ledger:
         """
         body, console = codec.pack_trial(trial)
         doing = f"storing the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id}"
-        with self._writing(doing) as connection:
-            try:
-                connection.execute(
-                    insert(schema.trials).values(
-                        run_id=run_id,
-                        block=trial.block,
-                        cell_id=trial.cell_id,
-                        position=trial.order,
-                        status=trial.status.value,
-                        started_at=trial.started_at,
-                        duration_s=trial.duration_s,
-                        body=body,
-                        console=console,
-                    )
-                )
-                here = schema.trials.c.block == trial.block, schema.trials.c.cell_id == trial.cell_id
-                checksums.store(connection, schema.trials, run_id, *here)
-            except IntegrityError as error:
-                raise LedgerError(
-                    f"failed while {doing}: the run is not in the ledger, or the trial already is",
-                    hint="stop one of them if two guestmarks are executing the same run",
-                ) from error
+        values = {
+            "position": trial.order,
+            "status": trial.status.value,
+            "started_at": trial.started_at,
+            "duration_s": trial.duration_s,
+            "body": body,
+            "console": console,
+        }
+        table = schema.trials
+        here = table.c.block == trial.block, table.c.cell_id == trial.cell_id
+
+        def store(connection: Connection) -> None:
+            if not self._is_file:
+                found = connection.execute(select(table).where(table.c.run_id == run_id, *here)).first()
+                # The very same attempt, to the last bit: the connection was lost when it had just been stored.
+                if found is not None and all(getattr(found, name) == value for name, value in values.items()):
+                    return
+            connection.execute(
+                insert(table).values(run_id=run_id, block=trial.block, cell_id=trial.cell_id, **values)
+            )
+            checksums.store(connection, table, run_id, *here)
+
+        try:
+            self._write(doing, store)
+        except LedgerError as error:
+            if not isinstance(error.__cause__, IntegrityError):
+                raise
+            raise LedgerError(
+                f"failed while {doing}: the run is not in the ledger, or the trial already is",
+                hint="stop one of them if two guestmarks are executing the same run",
+            ) from error.__cause__
 
     def record_left_out(self, run_id: str, entry: LeftOut) -> None:
         """Records what cannot be measured here; a later record of the same replaces it."""
         table = schema.unusable
-        name = f"{_CELL}{entry.cell}" if entry.cell else entry.platform
-        with self._writing(f"recording that {entry.name} is unusable in run {run_id}") as connection:
+        name = f"{CELL}{entry.cell}" if entry.cell else entry.platform
+
+        def store(connection: Connection) -> None:
             connection.execute(delete(table).where(table.c.run_id == run_id, table.c.platform == name))
             connection.execute(
                 insert(table).values(run_id=run_id, platform=name, reason=entry.reason, hint=entry.hint)
             )
             checksums.store(connection, table, run_id, table.c.platform == name)
 
+        self._write(f"recording that {entry.name} is unusable in run {run_id}", store)
+
     def set_plan(self, run_id: str, plan: Plan) -> None:
         """Stores the plan anew, when a run is told to go on for longer than it was made for."""
         kept = codec.dump(replace(plan, context=recorded(plan.context)))
         statement = update(schema.runs).where(schema.runs.c.id == run_id).values(plan=kept)
-        with self._writing(f"storing the plan of run {run_id}") as connection:
+
+        def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise self._missing(connection, run_id)
+                raise naming.missing(connection, run_id, self.where)
             checksums.store(connection, schema.runs, run_id)
+
+        self._write(f"storing the plan of run {run_id}", store)
 
     def set_run_state(self, run_id: str, state: RunState) -> None:
         """Stores the state of the run."""
         statement = update(schema.runs).where(schema.runs.c.id == run_id).values(state=RunState(state).value)
-        with self._writing(f"storing that run {run_id} is {state}") as connection:
+
+        def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise self._missing(connection, run_id)
+                raise naming.missing(connection, run_id, self.where)
+
+        self._write(f"storing that run {run_id} is {state}", store)
 
     def annotate(self, wanted: str, said: Remarks) -> str:
         """Adds a name, notes, labels and tags to a run, and returns its id; see `remarks.add`."""
-        with self._writing(f"remarking run {wanted}") as connection:
-            run_id = self._resolve(connection, wanted)
+
+        def store(connection: Connection) -> str:
+            run_id = naming.resolve(connection, wanted, self.where)
             remarks.add(connection, run_id, said)
-        return run_id
+            return run_id
+
+        return self._write(f"remarking run {wanted}", store)
 
     def remember(self, run_id: str, found: Sequence[Compared]) -> None:
         """Stores the ratios that a run found, in place of those it had found before."""
-        with self._writing(f"storing what run {run_id} found") as connection:
-            comparisons.replace_rows(connection, run_id, found)
+        self._write(
+            f"storing what run {run_id} found",
+            lambda connection: comparisons.replace_rows(connection, run_id, found),
+        )
+
+    def copy_to(self, other: Ledger) -> copying.Copied:
+        """Adds what is here and not in the `other`; see `copying.copy_runs`."""
+        return copying.copy_runs(self._store, other._store)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -188,11 +245,11 @@ class Ledger:
         Raises `LedgerError` naming the candidates or the nearest ids.
         """
         with self._reading("looking for a run") as connection:
-            return self._resolve(connection, wanted)
+            return naming.resolve(connection, wanted, self.where)
 
     def resolve_removed(self, connection: Connection, wanted: str) -> str:
         """The full id of a run that was removed; see `resolve`."""
-        return self._resolve(connection, wanted, removed=True)
+        return naming.resolve(connection, wanted, self.where, removed=True)
 
     def compact(self) -> None:
         """Gives the room of deleted rows back to the disk; servers do that by themselves."""
@@ -207,7 +264,7 @@ class Ledger:
     def load_run(self, wanted: str) -> StoredRun:
         """The whole run that `wanted` refers to (see `resolve`)."""
         with self._reading(f"reading run {wanted}") as connection:
-            run_id = self._resolve(connection, wanted)
+            run_id = naming.resolve(connection, wanted, self.where)
             run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
             trials = connection.execute(
                 select(schema.trials)
@@ -237,8 +294,8 @@ class Ledger:
                 seed=int(run.seed),
                 state=self._state(run_id, run.state),
                 created_at=run.created_at,
-                trials=tuple(_trial(row) for row in trials),
-                unusable=tuple(_left_out(row, plan) for row in unusable),
+                trials=tuple(trial_of(row) for row in trials),
+                unusable=tuple(left_out_of(row, plan) for row in unusable),
             )
 
     def check_name(self, name: str) -> None:
@@ -309,13 +366,6 @@ class Ledger:
         state = RunState(stored)
         return RunState.KILLED if state is RunState.RUNNING and not self.is_claimed(run_id) else state
 
-    def _resolve(self, connection: Connection, wanted: str, *, removed: bool = False) -> str:
-        return resolve(connection, wanted, self.where, removed=removed)
-
-    def _missing(self, connection: Connection, wanted: str) -> LedgerError:
-        ids = list(connection.execute(select(schema.runs.c.id)).scalars())
-        return missing(wanted, ids, self.where)
-
     # --- claims ---------------------------------------------------------------------------------------------
 
     @property
@@ -341,8 +391,8 @@ class Ledger:
                     f"run {run_id} is being executed by {who}",
                     hint="wait for it, or stop that process first",
                 )
-            with self._writing(f"claiming run {run_id}") as connection:
-                connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(owner=owner))
+            statement = update(schema.runs).where(schema.runs.c.id == run_id).values(owner=owner)
+            self._write(f"claiming run {run_id}", lambda connection: connection.execute(statement))
             yield
 
     @contextmanager
@@ -351,13 +401,17 @@ class Ledger:
             with claims.file_claim(self._lock_file, run_id, self.where) as held:
                 yield held
             return
-        with self._reading(f"claiming run {run_id}"):
-            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        claim = claims.ServerClaim(self._engine, run_id)
+        with explained(self.where, f"claiming run {run_id}"):
+            held = self.patience.until_done(claim.take, is_transient)
+        if held:
+            self._claims.append(claim)
         try:
-            yield claims.server_claim(connection, run_id)
+            yield held
         finally:
-            connection.invalidate()  # ends the session, and with it the lock
-            connection.close()
+            if held:
+                self._claims.remove(claim)
+            claim.release()
 
     def is_claimed(self, run_id: str) -> bool:
         """Whether some process, this one included, executes the run now."""
@@ -365,27 +419,3 @@ class Ledger:
             return claims.is_claimed(self._lock_file, run_id)
         with self._claimed(run_id) as held:
             return not held
-
-
-def _add_environment(connection: Connection, run_id: str, environment: Mapping[str, Any]) -> None:
-    table = schema.environments
-    last = connection.execute(select(func.max(table.c.position)).where(table.c.run_id == run_id)).scalar()
-    position = 0 if last is None else last + 1
-    connection.execute(insert(table).values(run_id=run_id, position=position, body=codec.dump(environment)))
-    checksums.store(connection, table, run_id, table.c.position == position)
-
-
-def _trial(row: Row[Any]) -> Trial:
-    what = f"the trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
-    return codec.unpack_trial(row.body, row.console, what)
-
-
-def _left_out(row: Row[Any], plan: Plan) -> LeftOut:
-    name = str(row.platform)
-    wanted = name.removeprefix(_CELL)
-    # Ledgers of version 0.1 hold a cell's id as it is.
-    is_cell = name != wanted or all(str(cell.platform) != name for cell in plan.cells)
-    cell = next((cell for cell in plan.cells if is_cell and cell.id == wanted), None)
-    if cell is None:
-        return LeftOut(name, row.reason, row.hint)
-    return LeftOut(str(cell.platform), row.reason, row.hint, cell=cell.id)

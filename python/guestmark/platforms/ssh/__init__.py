@@ -1,6 +1,7 @@
 """Another machine, over the system's ssh."""
 
 from guestmark.core.platform_kind import PlatformKind
+from guestmark.platforms.ssh.factors import FRESHNESS
 
 PLATFORMS = (
     PlatformKind(
@@ -11,5 +12,6 @@ PLATFORMS = (
         guest=False,
         remote=True,
         takes_destination=True,
+        factors=FRESHNESS,
     ),
 )

@@ -19,14 +19,19 @@ from guestmark.disks.spec import disks_of
 from guestmark.platforms.base import Caller, Unusable, Usable
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.attest import attest
+from guestmark.platforms.ssh.fresh import restart
+from guestmark.platforms.ssh.refusals import UnreachableError
 from guestmark.platforms.ssh.session import Session, program, session
 
 if TYPE_CHECKING:
     from guestmark.agent.clocks import Ping
+    from guestmark.agent.frames import Transport
     from guestmark.core.machine_facts import RemoteMachine
     from guestmark.disks.attached import AttachedDisk
 
 READY_DEADLINE_S = 60.0
+_RESTART_S = 300.0  # for the command that makes it fresh, and once more until it answers
+_PAUSE_S = 1.0
 _DRIFT = 500e-6  # faster or slower than NTP would ever let a clock run
 _ENV_BYTES = 1 << 20
 
@@ -43,6 +48,7 @@ class Remote:
     disks: tuple[AttachedDisk, ...] = ()
     query: None = None
     place: Place = HERE
+    fresh: str = ""  # what made it so
     _found: RemoteMachine | None = None
     _caller: Caller | None = None
 
@@ -61,6 +67,7 @@ class Remote:
         greeting = self.session.greeting
         assert greeting is not None
         self._found = attest(self.agent, self.session.dest, greeting.arch, self.first)
+        self._found.fresh = self.fresh
         return self._found
 
     def caller(self) -> Caller:
@@ -123,6 +130,7 @@ class SshPlatform:
         self.name = str(layer)
         self._dest = layer.dest
         self._spec = PlatformSpec((layer,))
+        self._boot_id = ""  # that the last trial found
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Remote]:
@@ -133,16 +141,31 @@ class SshPlatform:
         _check(cell)
         begin = time.monotonic()
         deadline = begin + (deadline_s or READY_DEADLINE_S)
-        with session(self._dest) as opened:
-            transport = opened.open(deadline)
+        restarted = restart(cell, self._dest, begin + _RESTART_S)
+        if restarted:
+            deadline = time.monotonic() + _RESTART_S
+        made_fresh = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            opened, transport = _opened(stack, self._dest, deadline, patient=restarted)
             agent = Agent(transport, own_clock=True)
             with _explained(opened):
                 try:
                     agent.hello(timeout_s=max(1.0, deadline - time.monotonic()))
-                    ready = time.monotonic() - begin
-                    yield Remote(agent, opened, agent.ping(), {"ready": ready})
+                    phases = {"ready": time.monotonic() - made_fresh}
+                    if restarted:
+                        phases["made_fresh"] = made_fresh - begin
+                    yield Remote(agent, opened, agent.ping(), phases, fresh=self._fresh(agent, restarted))
                 finally:
                     agent.close()
+
+    def _fresh(self, agent: Agent, restarted: bool) -> str:
+        """What made the machine fresh, in words, and whether it was booted since the last trial."""
+        before, self._boot_id = self._boot_id, agent.hello().boot_id
+        if not restarted:
+            return ""
+        return "its restart command" + (
+            "" if not before else " (same boot)" if before == self._boot_id else " (another boot)"
+        )
 
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
@@ -156,6 +179,24 @@ class SshPlatform:
                 return Usable(remote.phases["ready"])
         except GuestmarkError as error:
             return Unusable(error.message, error.hint)
+
+
+def _opened(
+    stack: contextlib.ExitStack, dest: str, deadline: float, *, patient: bool
+) -> tuple[Session, Transport]:
+    """A session and its channel. With `patient` a machine that does not answer is starting, and is tried again."""
+    while True:
+        with contextlib.ExitStack() as attempt:
+            opened = attempt.enter_context(session(dest))
+            try:
+                transport = opened.open(deadline)
+            except UnreachableError:
+                if not patient or time.monotonic() + _PAUSE_S > deadline:
+                    raise
+            else:
+                stack.push(attempt.pop_all())
+                return opened, transport
+        time.sleep(_PAUSE_S)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,14 @@ from guestmark.core.errors import MachineError
 from guestmark.page.text import inert
 
 _LIMIT = 300
+
+
+class UnreachableError(MachineError):
+    """The machine does not answer, which it may do later: it is starting, perhaps."""
+
+
+_CUT = ("Connection reset by", "Connection closed by", "kex_exchange_identification", "Broken pipe")
+_LATER = frozenset({"refuses connections", "does not answer", "cannot be reached: no route to host"})
 # Part of what ssh says; what it means, as the rest of a sentence about the machine; what to do. The first that fits.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
@@ -48,10 +56,15 @@ def refusal(dest: str, said: str, status: int | None, printed: str = "") -> Mach
     """The error for a session that did not come about: `said` by ssh itself, `printed` by the other side."""
     text = f"{said}\n{printed}"
     last = _last_line(said) or _last_line(printed)
+    if any(part in text for part in _CUT):
+        return UnreachableError(
+            f"{dest} ended the connection: {last}", hint=f"try it by hand: ssh {dest}", console=said
+        )
     for part, meaning, hint in _KNOWN:
         if part in text:
             why = f": {last}" if meaning == "is not known by that name" else ""
-            return MachineError(f"{dest} {meaning}{why}", hint=hint.format(dest=dest), console=said)
+            kind = UnreachableError if meaning in _LATER else MachineError
+            return kind(f"{dest} {meaning}{why}", hint=hint.format(dest=dest), console=said)
     if last:
         return MachineError(f"no session on {dest}: {last}", hint=f"try it by hand: ssh {dest}", console=said)
     how = "nothing was said" if status is None else f"ssh ended with status {status}"

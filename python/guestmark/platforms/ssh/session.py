@@ -9,7 +9,7 @@ import select
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -271,8 +271,3 @@ def session(dest: str) -> Iterator[Session]:
         yield made
     finally:
         made.close()
-
-
-def options() -> Sequence[str]:
-    """What every ssh of ours is told; for documentation and tests."""
-    return _OPTIONS

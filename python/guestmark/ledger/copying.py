@@ -1,0 +1,104 @@
+"""Runs from one ledger into another: from a file to the server of a lab, or back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.engine import Connection, Engine, Row
+
+from guestmark.core.errors import LedgerError
+from guestmark.ledger import checksums, schema
+from guestmark.ledger.connect import WRITING, Store
+from guestmark.ledger.faults import explained
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+
+_TABLES: tuple[Table, ...] = (schema.runs, schema.environments, schema.unusable, schema.trials, schema.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How many runs and trials were added; how many runs were there already, the same in every bit."""
+
+    runs: int
+    trials: int
+    there: int
+
+
+def copy_runs(source: Store, target: Store) -> Copied:
+    """Copies every run that the target does not have, each in one transaction, so that it may be interrupted and
+    repeated. One that has gone on since it was copied gets what is missing.
+
+    Raises `LedgerError` for a run that is damaged, and for one that is another one in the target.
+    """
+    runs = trials = there = 0
+    with explained(source.where, "reading its runs"), source.engine.connect() as connection:
+        ids = list(
+            connection.execute(
+                select(schema.runs.c.id).order_by(schema.runs.c.created_at, schema.runs.c.id)
+            ).scalars()
+        )
+    for run_id in ids:
+        rows = _rows(source, run_id)
+        with (
+            explained(target.where, f"copying run {run_id}"),
+            _writing(target.engine) as connection,
+        ):
+            count = select(func.count()).where(schema.trials.c.run_id == run_id)
+            known = int(connection.execute(count).scalar_one())
+            before = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
+            run = rows[schema.runs.name][0]
+            if before is not None and before.created_at != run["created_at"]:
+                raise LedgerError(
+                    f"run {run_id} is another one in {target.where}",
+                    hint="neither was changed; copy into another ledger",
+                )
+            changed = before is not None and _went_on(connection, before, run)
+            added = sum(_added(connection, table, run_id, rows[table.name]) for table in _TABLES)
+            checksums.verify(connection, run_id)
+            now = int(connection.execute(count).scalar_one())
+        runs += before is None
+        there += before is not None and not changed and not added
+        trials += now - known
+    return Copied(runs, trials, there)
+
+
+def _rows(source: Store, run_id: str) -> dict[str, list[dict[str, Any]]]:
+    """All rows of a run, by table. Raises `LedgerError` when they are not what was stored."""
+    found = {}
+    with explained(source.where, f"reading run {run_id}"), source.engine.connect() as connection:
+        checksums.verify(connection, run_id)
+        for table in _TABLES:
+            key = table.c.id if table is schema.runs else table.c.run_id
+            found[table.name] = [
+                dict(row._mapping) for row in connection.execute(select(table).where(key == run_id))
+            ]
+    return found
+
+
+def _added(connection: Connection, table: Table, run_id: str, rows: list[dict[str, Any]]) -> int:
+    """How many of the rows were not there yet."""
+    names = [column.name for column in table.primary_key]
+    key = table.c.id if table is schema.runs else table.c.run_id
+    columns = [table.c[name] for name in names]
+    known = {tuple(row) for row in connection.execute(select(*columns).where(key == run_id))}
+    fresh = [row for row in rows if tuple(row[name] for name in names) not in known]
+    if fresh:
+        connection.execute(insert(table), fresh)
+    return len(fresh)
+
+
+def _went_on(connection: Connection, before: Row[Any], run: dict[str, Any]) -> bool:
+    """Whether a run's plan or state has changed since it was copied; they are then as they are now."""
+    changing = {name: run[name] for name in ("plan", "state") if getattr(before, name) != run[name]}
+    if changing:
+        connection.execute(update(schema.runs).where(schema.runs.c.id == run["id"]).values(**changing))
+        checksums.store(connection, schema.runs, run["id"])
+    return bool(changing)
+
+
+def _writing(engine: Engine) -> Any:
+    return engine.execution_options(**{WRITING: True}).begin()

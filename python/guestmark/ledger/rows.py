@@ -1,0 +1,44 @@
+"""Rows of the ledger's tables and what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import insert, select
+from sqlalchemy.engine import Connection, Row
+
+from guestmark.core.model import LeftOut, Plan, Trial
+from guestmark.ledger import checksums, codec, schema
+
+CELL = "cell:"  # before the id of a cell among the names of what is left out
+
+
+def add_environment(connection: Connection, run_id: str, environment: Mapping[str, Any]) -> None:
+    """Stores one more environment of a run; the very same as the last one is not stored again."""
+    table = schema.environments
+    statement = select(table).where(table.c.run_id == run_id).order_by(table.c.position.desc()).limit(1)
+    last, body = connection.execute(statement).first(), codec.dump(environment)
+    if last is not None and last.body == body:
+        return
+    position = 0 if last is None else last.position + 1
+    connection.execute(insert(table).values(run_id=run_id, position=position, body=body))
+    checksums.store(connection, table, run_id, table.c.position == position)
+
+
+def trial_of(row: Row[Any]) -> Trial:
+    """The trial of a row. Raises `LedgerError` when it is damaged."""
+    what = f"the trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
+    return codec.unpack_trial(row.body, row.console, what)
+
+
+def left_out_of(row: Row[Any], plan: Plan) -> LeftOut:
+    """What a row says cannot be measured."""
+    name = str(row.platform)
+    wanted = name.removeprefix(CELL)
+    # Ledgers of version 0.1 hold a cell's id as it is.
+    is_cell = name != wanted or all(str(cell.platform) != name for cell in plan.cells)
+    cell = next((cell for cell in plan.cells if is_cell and cell.id == wanted), None)
+    if cell is None:
+        return LeftOut(name, row.reason, row.hint)
+    return LeftOut(str(cell.platform), row.reason, row.hint, cell=cell.id)

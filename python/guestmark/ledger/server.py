@@ -1,0 +1,198 @@
+"""A ledger on a PostgreSQL server: how it is reached, as libpq's parameters say, and what a lost connection means.
+
+The driver is the bundled one, in pure Python, which knows nothing of libpq's files and variables: what labs rely on
+(sslmode and its certificates, password files, sockets) is translated here.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+
+from guestmark.core.errors import LedgerError
+
+DRIVER = "pg8000"
+_PORT = 5432
+_CONNECT_S = 10
+_PARAMETERS = {  # of libpq, with the variable that stands for each
+    "host": "PGHOST",
+    "port": "PGPORT",
+    "user": "PGUSER",
+    "dbname": "PGDATABASE",
+    "password": "PGPASSWORD",
+    "passfile": "PGPASSFILE",
+    "sslmode": "PGSSLMODE",
+    "sslrootcert": "PGSSLROOTCERT",
+    "sslcert": "PGSSLCERT",
+    "sslkey": "PGSSLKEY",
+    "application_name": "PGAPPNAME",
+}
+_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+# Classes and codes of SQLSTATE that say: not now. Connections (08), shut down or starting (57P), too many connections,
+# serialization failures and deadlocks. Source: PostgreSQL's documentation, appendix A.
+_LATER = re.compile(r"08...|57P..|53300|40001|40P01")
+
+
+def engine_of(url: URL) -> Engine:
+    """The engine for a server. `postgresql://` means the bundled driver; another that is named is used as it is.
+
+    Raises `LedgerError` for parameters that cannot be meant, SQLAlchemy's errors for drivers that are not there.
+    """
+    if url.drivername not in {"postgresql", "postgres", f"postgresql+{DRIVER}"}:
+        return create_engine(url, pool_pre_ping=True)
+    parameters = parameters_of(url)
+    # The pool logs, with a traceback, each connection that it cannot close in order because the server has gone.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+    bare = URL.create(f"postgresql+{DRIVER}")
+    engine = create_engine(bare, pool_pre_ping=True, isolation_level="READ COMMITTED")
+
+    @event.listens_for(engine, "do_connect")
+    def _dial(dialect: Any, _record: Any, _args: Any, _named: Any) -> Any:
+        return _connected(dialect.dbapi, parameters)
+
+    return engine
+
+
+def parameters_of(url: URL, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """libpq's parameters: from the URL, else its query, else libpq's variables, else its defaults."""
+    environment = os.environ if environment is None else environment
+    found = {
+        name: environment[variable] for name, variable in _PARAMETERS.items() if environment.get(variable)
+    }
+    for name, value in url.query.items():
+        if name not in _PARAMETERS:
+            raise LedgerError(
+                f"the ledger's URL has an unknown parameter {name!r}", hint=f"known: {', '.join(_PARAMETERS)}"
+            )
+        found[name] = value if isinstance(value, str) else value[-1]
+    given = {"host": url.host, "port": url.port, "user": url.username, "dbname": url.database}
+    found |= {name: str(value) for name, value in given.items() if value}
+    if url.password is not None:
+        found["password"] = str(url.password)
+    found.setdefault("host", "localhost")
+    found.setdefault("port", str(_PORT))
+    found.setdefault("user", getpass.getuser())
+    found.setdefault("dbname", found["user"])
+    found.setdefault("sslmode", "prefer")
+    found.setdefault("application_name", "guestmark")
+    if found["sslmode"] not in _MODES:
+        raise LedgerError(
+            f"the ledger's sslmode {found['sslmode']!r} is unknown", hint=f"one of {', '.join(_MODES)}"
+        )
+    if not found["port"].isdigit():
+        raise LedgerError(f"the ledger's port {found['port']!r} is not a number", hint=f"usually {_PORT}")
+    if "password" not in found and (password := _from_file(found)) is not None:
+        found["password"] = password
+    return found
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same may work once the server or the network is back."""
+    cause: BaseException = error
+    if isinstance(error, DBAPIError):
+        if error.connection_invalidated:
+            return True
+        cause = error.orig or error
+    if isinstance(cause, OSError):
+        return True
+    if _LATER.fullmatch(sqlstate(cause)):
+        return True
+    return type(cause).__name__ == "InterfaceError" and not sqlstate(cause)
+
+
+def sqlstate(error: BaseException) -> str:
+    """The code of a server's error; empty when it is not one."""
+    told = error.args[0] if error.args else None
+    return str(told.get("C", "")) if isinstance(told, Mapping) else str(getattr(error, "sqlstate", "") or "")
+
+
+def _connected(driver: Any, parameters: Mapping[str, str]) -> Any:
+    mode, host = parameters["sslmode"], parameters["host"]
+    named: dict[str, Any] = {
+        "user": parameters["user"],
+        "password": parameters.get("password"),
+        "database": parameters["dbname"],
+        "application_name": parameters["application_name"],
+        "timeout": _CONNECT_S,
+        "tcp_keepalive": True,
+    }
+    if host.startswith("/"):
+        link = driver.connect(unix_sock=f"{host}/.s.PGSQL.{parameters['port']}", **named)
+        _unbounded(link)
+        return link
+    named |= {"host": host, "port": int(parameters["port"])}
+    if mode in {"disable", "allow"}:
+        link = driver.connect(**named)
+    else:
+        try:
+            link = driver.connect(**named, ssl_context=_context(parameters))
+        except driver.InterfaceError as error:
+            if mode != "prefer" or "SSL" not in str(error):
+                raise
+            link = driver.connect(**named)
+    _unbounded(link)
+    return link
+
+
+def _unbounded(link: Any) -> None:
+    """The time limit was for connecting: a statement may wait for others' locks for longer."""
+    sock = getattr(link, "_usock", None)
+    if sock is not None:
+        sock.settimeout(None)
+
+
+def _context(parameters: Mapping[str, str]) -> ssl.SSLContext:
+    mode = parameters["sslmode"]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = mode == "verify-full"
+    context.verify_mode = ssl.CERT_REQUIRED if mode.startswith("verify") else ssl.CERT_NONE
+    try:
+        root = parameters.get("sslrootcert", "")
+        own = Path("~/.postgresql/root.crt").expanduser()
+        if root == "system":
+            context.load_default_certs()
+        elif root or own.exists():
+            context.load_verify_locations(root or str(own))
+            if mode == "require":  # as libpq has it: with a root certificate, require means verify-ca
+                context.verify_mode = ssl.CERT_REQUIRED
+        elif mode.startswith("verify"):
+            raise LedgerError(
+                f"sslmode={mode} needs a root certificate",
+                hint="name it: sslrootcert=FILE, or sslrootcert=system",
+            )
+        if certificate := parameters.get("sslcert"):
+            context.load_cert_chain(certificate, parameters.get("sslkey"))
+    except (OSError, ssl.SSLError) as error:
+        raise LedgerError(
+            f"the ledger's certificates cannot be read: {error}", hint="check sslrootcert, sslcert and sslkey"
+        ) from error
+    return context
+
+
+def _from_file(parameters: Mapping[str, str]) -> str | None:
+    """The password from libpq's password file, which others must not be able to read."""
+    file = Path(parameters.get("passfile", "~/.pgpass")).expanduser()
+    try:
+        if file.stat().st_mode & 0o077:
+            return None
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    wanted = [parameters[name] for name in ("host", "port", "dbname", "user")]
+    for line in lines:
+        fields = [re.sub(r"\\(.)", r"\1", field) for field in re.split(r"(?<!\\):", line, maxsplit=4)]
+        if len(fields) == 5 and all(
+            field in ("*", value) for field, value in zip(fields, wanted, strict=False)
+        ):
+            return fields[4]
+    return None

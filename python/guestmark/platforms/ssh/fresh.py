@@ -1,0 +1,72 @@
+"""Making another machine fresh before a trial: by the user's own command, since every hypervisor has its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import MachineError, UsageError
+from guestmark.page.text import inert
+from guestmark.platforms.ssh.factors import READY, RESTART
+
+if TYPE_CHECKING:
+    from guestmark.core.model import Cell
+
+_PAUSE_S = 1.0
+_SAID = 300  # characters of what a command printed
+DEST = "GUESTMARK_DEST"  # in the environment of these commands
+
+
+def restart(cell: Cell, dest: str, deadline: float) -> bool:
+    """Runs the command of the factor `restart`, then that of `ready` until it succeeds; whether there was one.
+
+    `deadline` is `time.monotonic`'s. Raises `MachineError` when a command fails or takes too long.
+    """
+    command, ready = cell.factors.get(RESTART.name), cell.factors.get(READY.name)
+    if command is None:
+        if ready is not None:
+            raise UsageError(f"{cell.id}: ready goes with restart", hint="--set restart=COMMAND")
+        return False
+    status, said = _run(command, dest, deadline)
+    if status != 0:
+        raise MachineError(
+            f"{dest} was not restarted: {_how(status)}{said}", hint=f"try it by hand: {command}"
+        )
+    while ready is not None:
+        status, said = _run(ready, dest, deadline)
+        if status == 0:
+            break
+        if time.monotonic() + _PAUSE_S > deadline:
+            raise MachineError(
+                f"{dest} did not become ready: {_how(status)}{said}", hint=f"try it by hand: {ready}"
+            )
+        time.sleep(_PAUSE_S)
+    return True
+
+
+def _run(command: str, dest: str, deadline: float) -> tuple[int | None, str]:
+    """Exit status, None for a command that took too long and was killed, and what it said last."""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, DEST: dest},
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+    except BaseException as error:
+        os.killpg(process.pid, 9)
+        process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            return None, ""
+        raise
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
+    return process.returncode, f": {inert(lines[-1])[:_SAID]}" if lines else ""
+
+
+def _how(status: int | None) -> str:
+    return "its command took too long" if status is None else f"its command ended with status {status}"

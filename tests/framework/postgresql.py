@@ -1,0 +1,127 @@
+"""A PostgreSQL server of the tests' own, in a private directory, that can be stopped, killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.framework.processes import wait_until
+
+_USER = "postgres"
+
+
+def program(name: str) -> str | None:
+    """Where a program of the server is: Debian keeps them out of PATH."""
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *map(str, places)]))
+
+
+@dataclass(slots=True)
+class Server:
+    """A server on loopback; everybody on this machine is let in."""
+
+    directory: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its database, for `--ledger`; the driver is not named."""
+        return f"postgresql://{_USER}@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        postgres = program("postgres")
+        assert postgres is not None
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*_as_user(), postgres, "-D", str(self.directory / "data"), "-k", str(self.directory)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        assert wait_until(self.answers, 30), self.log()
+
+    def answers(self) -> bool:
+        """Whether it can be connected to."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return (
+                b"ready to accept connections"
+                in (self.directory / "log").read_bytes().rpartition(b"starting")[2]
+            )
+        return False
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """Ends it: SIGINT breaks all connections in order, SIGKILL is a crash."""
+        if self.process is None:
+            return
+        main = int((self.directory / "data/postmaster.pid").read_text().split()[0])
+        children = _children(main) if number == signal.SIGKILL else []
+        os.kill(main, number)
+        for child in children:  # which would notice only after a while, and keep the shared memory meanwhile
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self.process.wait(30)
+        self.process = None
+
+    def log(self) -> str:
+        """What the server said."""
+        return (self.directory / "log").read_text()
+
+
+@contextlib.contextmanager
+def postgresql() -> Iterator[Server]:
+    """A new server, removed afterwards with all that it holds."""
+    initdb = program("initdb")
+    if initdb is None:
+        pytest.skip("there is no PostgreSQL server: install the package postgresql")
+    directory = Path(tempfile.mkdtemp(prefix="guestmark-pg-", dir="/tmp"))
+    server = Server(directory, _free_port())
+    try:
+        if os.getuid() == 0:
+            shutil.chown(directory, _USER)
+        subprocess.run(
+            [*_as_user(), initdb, "-D", str(directory / "data"), "-U", _USER, "-A", "trust", "-N", "-E", "UTF8",
+             "--locale=C"],
+            check=True, capture_output=True, cwd="/",
+        )  # fmt: skip
+        with (directory / "data/postgresql.conf").open("a") as settings:
+            settings.write(
+                f"port = {server.port}\nlisten_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 60\n"
+                "shared_buffers = 16MB\n"
+            )
+        server.start()
+        yield server
+    finally:
+        with contextlib.suppress(OSError):
+            server.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _as_user() -> list[str]:
+    """PostgreSQL refuses to run as root."""
+    if os.getuid() != 0:
+        return []
+    pwd.getpwnam(_USER)
+    return ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups", "--"]
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
