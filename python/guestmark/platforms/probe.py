@@ -20,7 +20,7 @@ from guestmark.core import registry
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
-from guestmark.platforms.base import LATE, Unusable, Usable
+from guestmark.platforms.base import KILLED, LATE, Unusable, Usable
 from guestmark.platforms.confinement import said
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def probe_all(
     """Probes platforms side by side, each with `deadline_s` (None: what a start may take at the most).
 
     Remembered findings are used unless `refresh`. A finding holds for one boot of the host, one agent build and one
-    hypervisor binary. A guest that was merely late is not remembered, because a busy machine may become idle.
+    hypervisor binary. A guest that was merely late is not remembered, because a busy machine may become idle, and
+    neither is one that was killed, as by a kernel that was short of memory.
     """
     wanted = list(platforms)
     known = {} if refresh else _remembered()
@@ -105,7 +106,7 @@ def probe_all(
         results += [platform.probe(deadline_s) for platform in nested]
         found = {platform.name: result for platform, result in zip([*single, *nested], results, strict=True)}
         known = {**known, **found}
-        lasting = {name: finding for name, finding in found.items() if not _was_late(finding)}
+        lasting = {name: finding for name, finding in found.items() if not _may_pass(finding)}
         _remember({**_remembered(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
 
@@ -125,6 +126,10 @@ def probe_nested(
 
 def _was_late(finding: Usable | Unusable) -> bool:
     return isinstance(finding, Unusable) and LATE in finding.reason
+
+
+def _may_pass(finding: Usable | Unusable) -> bool:
+    return isinstance(finding, Unusable) and any(mark in finding.reason for mark in (LATE, KILLED))
 
 
 def _remembered() -> dict[str, Usable | Unusable]:
