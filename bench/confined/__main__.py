@@ -27,7 +27,7 @@ from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.workload import OltpWorkload
 
 _LIMIT_S = 120.0
-_LOAD = {"tables": 1, "rows": 1000, "time": "2s"}
+_LOAD = {"test": "read_only", "tables": 1, "rows": 1000, "time": "2s"}  # without waiting for a disk
 
 
 def _ready(name: str) -> float:

@@ -62,8 +62,10 @@ def test_a_finding_does_not_hold_for_other_programs(
     assert platform.times == 3
 
 
-@pytest.mark.parametrize("reason", [f"the guest {LATE} 12.0 s", f"the guest {KILLED} while starting"])
-def test_what_was_late_or_killed_is_tried_again(platform: Tried, reason: str) -> None:
+@pytest.mark.parametrize(
+    "reason", [f"the guest {LATE} 12.0 s", f"the guest {KILLED} while starting", "x: No space left on device"]
+)
+def test_what_was_late_or_killed_or_had_no_room_is_tried_again(platform: Tried, reason: str) -> None:
     platform.found = Unusable(reason, "")
     assert probe_all([platform]) == {"tcg": platform.found}
     platform.found = Usable(1.0)

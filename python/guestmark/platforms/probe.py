@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 DOCTOR_DEADLINE_S = 12.0
 DOCTOR_IN_ALL_S = 14.5
 NO_FACTORS: Mapping[str, str] = MappingProxyType({})
+# In reasons that need not hold the next time.
+_PASSING = (LATE, KILLED, os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 _LEAST_NESTED_S = 5.0  # less would not be enough
 
 
@@ -92,7 +95,7 @@ def probe_all(
 
     Remembered findings are used unless `refresh`. A finding holds for one boot of the host, one agent build and one
     hypervisor binary. A guest that was merely late is not remembered, because a busy machine may become idle, and
-    neither is one that was killed, as by a kernel that was short of memory.
+    neither is one that was killed, as by a kernel that was short of memory, or for which there was no room.
     """
     wanted = list(platforms)
     known = {} if refresh else _remembered()
@@ -129,7 +132,7 @@ def _was_late(finding: Usable | Unusable) -> bool:
 
 
 def _may_pass(finding: Usable | Unusable) -> bool:
-    return isinstance(finding, Unusable) and any(mark in finding.reason for mark in (LATE, KILLED))
+    return isinstance(finding, Unusable) and any(mark in finding.reason for mark in _PASSING)
 
 
 def _remembered() -> dict[str, Usable | Unusable]:
