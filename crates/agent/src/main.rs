@@ -4,12 +4,14 @@
 //! `guestmark-agent supervise` keeps a hypervisor from outliving its controller;
 //! `guestmark-agent keep` removes what a controller has left;
 //! `guestmark-agent confine` becomes a hypervisor that can change nothing of the host;
+//! `guestmark-agent records` writes what a power cut must not lose;
 //! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams.
 
 mod bulk;
 mod calls;
 mod confine;
 mod connect;
+mod cpuid;
 mod exec;
 mod failure;
 mod frame;
@@ -17,6 +19,7 @@ mod init;
 mod keep;
 mod output;
 mod reap;
+mod records;
 mod serve;
 mod spawn;
 mod supervise;
@@ -34,7 +37,9 @@ const USAGE: &str = "usage: guestmark-agent serve
                [--metadata] [--user UID:GID] [--network] [--serves-files] [--no-io-uring] -- COMMAND [ARGUMENT]...
        guestmark-agent connect SOCKET
        guestmark-agent syscalls --operations N --time NS [NAME]...
+       guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES PATH
        guestmark-agent tsc
+       guestmark-agent hypervisor
        guestmark-agent --version";
 
 fn main() -> ExitCode {
@@ -53,10 +58,17 @@ fn main() -> ExitCode {
         Some("keep") => keep::keep(arguments),
         Some("connect") => connect::connect(arguments),
         Some("syscalls") => syscalls::syscalls(arguments),
+        Some("records") => records::records(arguments),
         Some(syscalls::NOTHING) => return ExitCode::SUCCESS,
         Some("tsc") => {
             if let Some(kilohertz) = tsc::kilohertz() {
                 println!("{kilohertz}");
+            }
+            return ExitCode::SUCCESS;
+        }
+        Some("hypervisor") => {
+            if let Some(name) = cpuid::hypervisor() {
+                println!("{name}");
             }
             return ExitCode::SUCCESS;
         }

@@ -3,18 +3,20 @@
 from collections.abc import Iterable
 
 from guestmark.core.facts import Facts
-from guestmark.core.findings import Flushes, Storage
+from guestmark.core.findings import Build, Flushes, Program, Storage
 from guestmark.core.machine_facts import (
     GuestMachine,
     HostMachine,
     Inside,
     NestedMachine,
     Placed,
+    RemoteMachine,
     attested_placement,
 )
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot.facts import Netboot
+from guestmark.workloads.syscalls.facts import Syscalls
 
 
 def placement(trials: Iterable[Trial]) -> str:
@@ -49,6 +51,17 @@ def processors(result: CellResult) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
+def build(result: CellResult) -> str:
+    """Which binaries were run: `arm64, another build`, or the host's; empty where no program was."""
+    said = {
+        f"{found.architecture}, {found.said.partition(':')[0]}" if found else "the host's"
+        for trial in result.trials
+        for found in [trial.facts.of(Build)]
+        if found or trial.facts.of(Program) or trial.facts.of(Syscalls)
+    }
+    return " or ".join(sorted(said))
+
+
 def guest_of(facts: Facts) -> Inside | None:
     """What is known of the innermost guest; of one that was booted inside by firmware, nothing."""
     nested, netboot = facts.of(NestedMachine), facts.of(Netboot)
@@ -81,5 +94,5 @@ def _stored(trial: Trial, result: CellResult) -> list[str]:
 
 
 def _processors(facts: Facts) -> int | None:
-    guest, host = guest_of(facts), facts.of(HostMachine)
+    guest, host = guest_of(facts), facts.of(HostMachine) or facts.of(RemoteMachine)
     return guest.processors if guest is not None else host.processors if host is not None else None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.confinement import WITH_NETWORK
+from guestmark.core.architectures import X86_64
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.machine_facts import Confined
 from guestmark.core.model import Cell
@@ -80,7 +81,7 @@ class NetbootMachine:
     def attest(self) -> BootingMachine:
         """QEMU by its monitor, iPXE by what it said itself. Raises `AttestationError` with both values."""
         settings = self.settings
-        vmm = facts_of_vmm(self.monitor)
+        vmm = facts_of_vmm(self.monitor, X86_64)
         nic = Card(type=self._of_card("type"), romfile=self._of_card("romfile"), mac=self._of_card("mac"))
         inside = dict(self.waiting.values)
         asked: list[tuple[str, object, object]] = [
@@ -179,7 +180,7 @@ def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> It
         boot = process.scratch / f"{_BOOT_CAPTURE}.pcap"
         command = [
             *settings.arguments(process.scratch),
-            *sandbox(),
+            *sandbox(X86_64.emulator.name),
             *link.arguments,
             "-device", settings.device(NETDEV),
             "-object", ",".join(["filter-dump", *(f"{key}={value}" for key, value in

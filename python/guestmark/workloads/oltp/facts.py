@@ -17,5 +17,5 @@ class Oltp(Fact, kw_only=True):
     server_command: str | None = None
     server_start_s: float | None = None
     server_stop_s: float | None = None
-    server_confined: Confined | None = None  # on this host
+    confined_server: Confined | None = None  # on this host
     server_log: str | None = None  # its end, when something went wrong

@@ -52,8 +52,7 @@ class OltpWorkload:
         self._params = cell.workload.params
         self._threads = int(cell.factors.get("threads", self._params["threads"]))
         self._limit_s = plan.policy.trial_limit_s
-        self._on_host = not cell.platform.is_guest
-        self._same_root = cell.platform.shares_root
+        self._on_host = cell.platform.is_this_host
         self._account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
         self._kind: Database = KINDS[self._params["server"]]()
         self._settings = self._kind.settings(self._params, self._threads)
@@ -94,8 +93,8 @@ class OltpWorkload:
         """Mounts the disk and starts the server. Raises `MachineError` with its log when it does not start."""
         agent, disk = machine.agent, target_of(machine)
         for name, program in ((SERVER, self._kind.server), ("", sysbench())):
-            found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", same_root=self._same_root)
-            self.facts.add(found.program, name)
+            found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self._cell)
+            found.keep(self.facts, name)
             self.warnings += [found.warning] if found.warning else []
         directory = disk.mount(agent)
         self._mounted = True
@@ -113,7 +112,7 @@ class OltpWorkload:
         with self._told(machine):
             self._found.server_start_s = self._server.start(self._limit_s)
         self._found.server = self._server.version
-        self._found.server_confined = self._server.confined
+        self._found.confined_server = self._server.confined
         if self._on_host and not (self._server.confined and self._server.confined.protects_files):
             self.warnings.append(
                 f"nothing keeps {self._kind.title} from changing other files of its user on this host"
