@@ -19,7 +19,7 @@ from types import FrameType
 from fuzz.targets import TARGETS, Target
 
 ROOT = Path(__file__).resolve().parent
-_LONGEST_S = 5  # for one input, on a busy machine
+_LONGEST_S = 5  # of processor time for one input
 _LARGEST = 1 << 20
 _NUMBERS = (0, 1, 2, 4, 127, 128, 255, 256, 512, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 
@@ -65,8 +65,8 @@ def tried(target: Target, data: bytes) -> str:
     def late(_number: int, _frame: FrameType | None) -> None:
         raise TooLongError
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(_LONGEST_S)
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, _LONGEST_S)
     try:
         target.take(data)
     except target.refusals:
@@ -76,8 +76,8 @@ def tried(target: Target, data: bytes) -> str:
     except Exception:
         return traceback.format_exc()
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
     return ""
 
 
