@@ -1,12 +1,17 @@
-"""Make the seed corpus from the builders that the tests use: `python fuzz/make_seeds.py`."""
+"""Make the seed corpus from the builders that the tests use: `.venv/bin/python -m fuzz.make_seeds`."""
 
-import sys
+import gzip
+import struct
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent
-sys.path.insert(0, str(ROOT.parent / "tests" / "unit"))
+import msgspec
 
-import capture_files as cf  # noqa: E402
+from fuzz.targets import CALLS
+from guestmark.agent import messages
+from guestmark.plan import library
+from tests.framework import captures as cf
+
+ROOT = Path(__file__).resolve().parent
 
 LIST = (
     b'"1","0.000000","10.0.6.2","10.0.6.1","TCP","66","1028 > irdmi [SYN] Seq=0 Win=65535 Len=0 MSS=1460"\n'
@@ -23,8 +28,83 @@ def put(target: str, name: str, data: bytes) -> None:
     (folder / name).write_bytes(data)
 
 
+def replies() -> None:
+    """For each call an answer, a failure, and data before both."""
+    exited = {**dict.fromkeys(messages.Exited.__struct_fields__, 0), "signal": None, "timed_out": False,
+              "oom_killed": False}  # fmt: skip
+    answers = {
+        "ok": {"id": 1, "ok": exited},
+        "error": {"id": 1, "error": {"message": "no", "kind": "os", "errno": 2}},
+        "data": {"id": 1, "stream": 1, "data": b"some output"},
+        "clock": {"id": 1, "ok": {"monotonic_ns": 5, "realtime_ns": 5, "boottime_ns": 5}},
+    }
+    encoded = {name: msgspec.msgpack.encode(answer) for name, answer in answers.items()}
+    for call in range(len(CALLS)):
+        for name, parts in (("ok", ("clock", "data", "ok")), ("error", ("data", "error"))):
+            body = b"\n--\n".join(encoded[part] for part in parts)
+            put("replies", f"{call}-{name}", bytes([call, 0]) + body)
+
+
+def elf() -> bytes:
+    """The smallest image with a PVH entry: a header, one program header, one note."""
+    note = struct.pack("<III", 4, 8, 18) + b"Xen\0" + bytes(8)
+    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0
+    )
+    program = struct.pack("<IIQQQQQQ", 4, 0, 120, 0, 0, len(note), len(note), 4)
+    return header + program + note + b"Linux version 6.1.0 (x)"
+
+
+def bzimage(payload: bytes) -> bytes:
+    """A boot header, and the payload behind one sector of set-up."""
+    head = bytearray(1024)
+    head[0x1F1] = 1
+    head[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", head, 0x20E, 0x60)
+    head[0x260:0x266] = b"6.1.0 "
+    struct.pack_into("<II", head, 0x248, 0, len(payload))
+    return bytes(head) + payload
+
+
+def rom() -> bytes:
+    """A ROM with one image for the PC and one for EFI."""
+    images = b""
+    for code, last in ((0, 0), (3, 0x80)):
+        image = bytearray(512)
+        image[:2] = b"\x55\xaa"
+        struct.pack_into("<H", image, 0x18, 0x1C)
+        image[0x1C:0x20] = b"PCIR"
+        struct.pack_into("<HHHHB", image, 0x20, 0x8086, 0x100E, 0x40, 24, 3)
+        struct.pack_into("<H", image, 0x2C, 1)
+        image[0x30], image[0x31] = code, last
+        struct.pack_into("<HH", image, 0x5C, 0x100F, 0)
+        images += bytes(image)
+    return images
+
+
+def requests() -> None:
+    """For the agent's decoder: whole frames, one after the other."""
+    asked: list[tuple[str, object]] = [
+        ("exec", {"argv": [b"true"], "env": [b"A=b"], "cwd": b"/", "uid": 1, "gid": 1, "groups": [1], "stdin": True,
+                  "time_limit_ns": 1, "output_limit": 1, "stream": True, "pty": {"rows": 1, "cols": 1}}),
+        ("read_file", {"path": b"/x", "offset": 1, "limit": 2}), ("data", b"bytes"), ("kill", {"signal": 9}),
+        ("mount", {"source": b"a", "target": b"b", "fstype": b"c", "options": "d"}),
+        ("winsize", {"rows": 1, "cols": 2}),
+    ]  # fmt: skip
+    for name, arguments in asked:
+        put("requests", name, b"\x40" + messages.request(7, name, arguments))  # type: ignore[arg-type]
+    put("requests", "end", b"\x01" + messages.request(7, "end") + messages.request(8, "facts"))
+
+
 def main() -> None:
     """All seeds."""
+    replies()
+    requests()
+    put("rom", "two-images", rom())
+    put("kernel", "elf", elf())
+    put("kernel", "gzip", bzimage(gzip.compress(elf(), mtime=0)))
+    for name in library.names():
+        put("plan", name, library.builtin(name).encode())
     v6 = cf.conversation(("2001:db8::2", 1028), ("2001:db8::1", 80))
     for number, (order, nanos) in enumerate([("<", False), (">", False), ("<", True), (">", True)]):
         for kind in (cf.NULL, cf.ETHERNET, cf.RAW, cf.SLL, cf.SLL2):

@@ -1,28 +1,70 @@
-"""What confinement costs a start: the same guests with it and without it, in random order.
+"""What confinement costs: the same machines and helpers with it and without it, in random order.
 
-Run from the checkout, with nothing else running: `.venv/bin/python -m bench.confined [--rounds 30] [--seed 1]`.
-Aim: at most 1 % of a start. Without it, hypervisors run as anything else that this user starts.
+Run from the checkout, with nothing else running: `.venv/bin/python -m bench.confined [--rounds 30] [--seed 1]`, with
+`--of` for some of: `uml`, `tcg` and so on (a start), `guestfish` (a launch), `mariadb` and `postgresql` (the time of a
+transaction on the host). Aim: at most 1 %. Without it, they run as anything else that this user starts.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from unittest.mock import patch
 
 from bench.sidebyside import measure, ratio, table
 
 from guestmark.agent.confinement import Confinement
-from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core import registry as kinds
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.qemu import platform as qemu
+from guestmark.workloads.guestfs import libguestfs
+from guestmark.workloads.guestfs.libguestfs import Mark
+from guestmark.workloads.oltp.databases.kinds import KINDS
+from guestmark.workloads.oltp.workload import OltpWorkload
+
+_LIMIT_S = 120.0
+_LOAD = {"test": "read_only", "tables": 1, "rows": 1000, "time": "2s"}  # without waiting for a disk
 
 
-def _ready(name: str, confined: bool) -> float:
+def _ready(name: str) -> float:
     cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(name))
-    with _confinement(confined), registry.get(name).start(cell) as guest:
+    with registry.get(name).start(cell) as guest:
         return guest.phases["ready"]
+
+
+def _launched() -> float:
+    timeline = libguestfs.run("tcg", ["add /dev/null", "run", Mark("launched"), "shutdown"], _LIMIT_S)
+    return timeline.marks["launched"] - timeline.started_at
+
+
+def _transaction(server: str) -> float:
+    """Seconds that a transaction takes, by a client on one thread."""
+    workload = WorkloadSpec("oltp", kinds.workload_kind("oltp").checked({**_LOAD, "server": server}))
+    cell = Cell("bench", workload, HOST)
+    user = {"uid": os.getuid(), "gid": os.getgid()}
+    oltp = OltpWorkload(Plan("bench", (cell,), Policy(trial_limit_s=_LIMIT_S), (), user), cell)
+    with oltp.machine(registry.get("host")) as machine:
+        oltp.prepare(machine)
+        try:
+            found = {measurement.metric.name: measurement.value for measurement in oltp.run(machine)}
+        finally:
+            oltp.cleanup(machine)
+    return 1.0 / found["transactions_per_s"]
+
+
+def _measured(name: str) -> float:
+    if name == "guestfish":
+        return _launched()
+    return _transaction(name) if name in KINDS else _ready(name)
+
+
+def _with(name: str, confined: bool) -> float:
+    with _confinement(confined):
+        return _measured(name)
 
 
 @contextmanager
@@ -30,30 +72,35 @@ def _confinement(on: bool) -> Iterator[None]:
     if on:
         yield
         return
-    with (
-        patch.object(Confinement, "around", lambda _self, command, *_: list(command)),
-        patch.object(qemu, "sandbox", lambda: ()),
-    ):
+    with patch.object(Confinement, "around", _plain), patch.object(qemu, "sandbox", lambda: ()):
         yield
 
 
+def _plain(confinement: Confinement, command: Sequence[str], *_: Path, **__: Path) -> list[str]:
+    """The command as the same user."""
+    if confinement.user is None:
+        return list(command)
+    user, group = confinement.user
+    return ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", *command]
+
+
 def main() -> None:
-    """Prints a table of starts and the two ratios."""
+    """Prints a table, and the ratio of each with to without."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--on", default="uml,tcg")
+    parser.add_argument("--of", default="uml,tcg,guestfish,mariadb,postgresql")
     arguments = parser.parse_args()
-    names = arguments.on.split(",")
+    names = arguments.of.split(",")
     contenders: dict[str, Callable[[], float]] = {}
     for name in names:
-        contenders[name] = partial(_ready, name, True)
-        contenders[f"{name}, unconfined"] = partial(_ready, name, False)
-        _ready(name, True)  # makes what is made once
+        contenders[name] = partial(_with, name, True)
+        contenders[f"{name}, unconfined"] = partial(_with, name, False)
+        _with(name, True)  # makes what is made once
     values = measure(contenders, arguments.rounds, arguments.seed)
-    table(f"start to ready, {arguments.rounds} rounds", values, [f"{name}, unconfined" for name in names])
+    table(f"{arguments.rounds} rounds", values, [f"{name}, unconfined" for name in names], "ms")
     for name in names:
         print(
             f"{name} / unconfined   {ratio(values[name], values[f'{name}, unconfined']):.4f}   (aim ≤ 1.01)"

@@ -10,9 +10,13 @@ import pytest
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.disks.store import store
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
+from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account
+from guestmark.workloads.oltp.databases.confined import launcher
 from guestmark.workloads.oltp.databases.kinds import KINDS
+from guestmark.workloads.oltp.databases.server import Server
 from guestmark.workloads.oltp.workload import OltpWorkload
 from tests.framework.cells import plan_of, spec
 
@@ -32,6 +36,31 @@ SERVERS = [
     pytest.param(name, marks=pytest.mark.skipif(not installed(name), reason=f"{name} is not installed"))
     for name in ("mariadb", "postgresql")
 ]
+
+
+@contextlib.contextmanager
+def bare_server(name: str) -> Iterator[Server]:
+    """A server on this host with an empty data directory, confined as in a trial."""
+    database = KINDS[name]()
+    account = Account.of(os.getuid(), os.getgid())
+    parent = store().directory("/var/tmp")
+    parent.chmod(0o711)
+    data = parent / f"data-{name}"
+    data.mkdir(0o700)
+    os.chown(data, account.uid, account.gid)
+    settings = database.settings({"buffer": "32M", "log": "8M"}, 20)
+    with launcher(str(data), settings, account, on_host=True) as confined:
+        agent = store().agent()
+        for command in database.install(str(data), settings):
+            done = agent.exec(confined.around(command), env=ENVIRONMENT, cwd="/", timeout_s=60)
+            assert done.ok, done
+        server = Server(agent, database, str(data), settings, account=account, launcher=confined)
+        try:
+            server.start(60)
+            yield server
+        finally:
+            server.kill()
+            store().close()
 
 
 @contextlib.contextmanager

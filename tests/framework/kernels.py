@@ -1,6 +1,7 @@
 """Kernels for guests that differ in what they can do."""
 
 import re
+import subprocess
 from pathlib import Path
 
 from guestmark.appliance.kernel import find_kernel
@@ -8,9 +9,9 @@ from guestmark.appliance.kernel import find_kernel
 _NINE_P = re.compile(r"\b9p(net)?\w*\.ko")
 
 
-def without_9p(folder: Path) -> Path:
-    """The usual kernel beside modules of which those for 9p are missing, as in Debian's cloud kernel."""
-    kernel = find_kernel()
+def without_9p(folder: Path, of: Path | None = None) -> Path:
+    """The usual kernel, or that in `of`, beside modules that lack those for 9p, as with Debian's cloud kernel."""
+    kernel = find_kernel(str(next(of.glob("vmlinuz-*"))) if of else "")
     assert kernel.modules is not None
     modules = folder / "modules"
     modules.mkdir()
@@ -28,3 +29,16 @@ def without_9p(folder: Path) -> Path:
     image = folder / f"vmlinuz-{kernel.release}"
     image.symlink_to(kernel.image)
     return image
+
+
+def cloud(folder: Path) -> Path:
+    """Debian's cloud kernel with its modules beside it, fetched. It has no 9p."""
+    depends = subprocess.run(
+        ["apt-cache", "depends", "linux-image-cloud-amd64"], capture_output=True, text=True, check=True
+    ).stdout
+    package = next(line.split()[-1] for line in depends.splitlines() if "Depends: linux-image-" in line)
+    subprocess.run(["apt-get", "download", package], cwd=folder, check=True, capture_output=True)
+    (archive,) = folder.glob("*.deb")
+    subprocess.run(["dpkg-deb", "-x", archive, folder], check=True)
+    (kernel,) = (folder / "boot").glob("vmlinuz-*")
+    return kernel

@@ -1,16 +1,25 @@
 """Root in a guest tries to change the host, by every way that its share and its devices offer."""
 
+import contextlib
 import os
+import socket
+import time
 from pathlib import Path
 
 import pytest
 
+from guestmark.agent.client import ExecResult
 from guestmark.agent.keeper import keeper
+from guestmark.core.errors import AgentError, MachineError
+from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
 from guestmark.platforms.guest import Guest
+from guestmark.platforms.nested.platform import NestedPlatform
 from guestmark.platforms.process import SupervisedProcess
+from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
+from tests.framework.kernels import without_9p
 from tests.framework.known import a
 
 # Each line that it prints is something that it could do.
@@ -45,6 +54,13 @@ rm -f $root$VICTIM && echo "removed"
 swappiness=$(cat $root/proc/sys/vm/swappiness)
 (echo $swappiness >$root/proc/sys/vm/swappiness) && echo "changed a setting of the kernel"
 (echo x >$root/proc/$HYPERVISOR/mem) && echo "wrote to the hypervisor's memory"
+# Only opened: what they do with a letter, the host would not survive.
+for file in proc/sysrq-trigger proc/sys/kernel/core_pattern proc/1/mem proc/1/oom_score_adj dev/mem sys/power/state; do
+    [ -e $root/$file ] && (exec 9>>$root/$file) && echo "opened $file"
+done
+timeout 2 sh -c "echo x >$root$FOLDER/pipe" && echo "wrote into a pipe of the host"
+reach="import socket; socket.socket(socket.AF_UNIX).connect('$root$FOLDER/socket')"
+python3 -c "$reach" && echo "reached a socket of the host"
 exit 0
 """
 
@@ -54,17 +70,18 @@ def attempts(guest: Machine, folder: Path) -> tuple[str, bool]:
     victim = folder / "victim"
     victim.write_text("untouched")
     victim.chmod(0o640)
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
     before = victim.stat()
-    done = guest.agent.exec(
-        ["sh", "-c", ATTEMPTS],
-        env={
-            **os.environ,
-            "VICTIM": str(victim),
-            "FOLDER": str(folder),
-            "HYPERVISOR": str(a(Guest, guest).vmm_pid),
-        },
-        timeout_s=60,
-    )
+    with socket.socket(socket.AF_UNIX) as listening:
+        bind_in(folder, listening)
+        listening.listen(1)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            done = tried(guest, victim)
+            assert os.read(reader, 1) == b""
+        finally:
+            os.close(reader)
     assert done.status == 0, done
     assert victim.read_text() == "untouched"
     after = victim.stat()
@@ -73,8 +90,32 @@ def attempts(guest: Machine, folder: Path) -> tuple[str, bool]:
         before.st_uid,
         before.st_mtime_ns,
     )
-    assert [entry.name for entry in folder.iterdir()] == ["victim"]
+    assert {entry.name for entry in folder.iterdir()} == {"victim", "pipe", "socket"}
     return done.stdout.decode(), b"sees the file" in done.stderr
+
+
+def bind_in(folder: Path, listening: socket.socket) -> None:
+    """At `socket` there, whose name may be too long for a socket's."""
+    descriptor = os.open(folder, os.O_PATH)
+    try:
+        listening.bind(f"/proc/self/fd/{descriptor}/socket")
+    finally:
+        os.close(descriptor)
+
+
+def tried(guest: Machine, victim: Path) -> ExecResult:
+    """All attempts, made by root in the guest."""
+    hypervisor = guest.vmm_pid
+    return guest.agent.exec(
+        ["sh", "-c", ATTEMPTS],
+        env={
+            **os.environ,
+            "VICTIM": str(victim),
+            "FOLDER": str(victim.parent),
+            "HYPERVISOR": str(hypervisor),
+        },
+        timeout_s=120,
+    )
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
@@ -110,6 +151,53 @@ def test_a_hypervisor_has_no_descriptors_but_its_own(platform: str) -> None:
                     .split()[0]
                 )
                 assert own or int(flags, 8) & os.O_ACCMODE == os.O_RDONLY, target
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kernel", ["with 9p", "without 9p"])
+def test_root_in_a_nested_guest_and_in_the_one_around_it_likewise(kernel: str, tmp_path: Path) -> None:
+    """The inner guest's hypervisor is tried from the outer guest, whose own is this host's."""
+    factors = {} if kernel == "with 9p" else {"kernel": str(without_9p(tmp_path))}
+    nested = cell("tcg/kvm", **factors)
+    for part in ("inner", "outer"):
+        (tmp_path / part).mkdir()
+    with a(NestedPlatform, registry.get("tcg/kvm")).outer(nested, 120.0) as outer:
+        assert attempts(outer, tmp_path / "outer")[0] == ""
+    with registry.get("tcg/kvm").start(nested) as inner:
+        assert attempts(inner, tmp_path / "inner")[0] == ""
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+def test_a_hypervisor_listens_nowhere_but_in_its_own_directory(platform: str) -> None:
+    """QEMU's monitor is a descriptor that it was given; User-Mode Linux has a socket that only its user reaches."""
+    with start(platform) as machine:
+        guest = a(Guest, machine)
+        sockets = {str(link.readlink()) for link in Path(f"/proc/{guest.vmm_pid}/fd").iterdir()}
+        inodes = {name.removeprefix("socket:[").rstrip("]") for name in sockets if name.startswith("socket:")}
+        for line in Path(f"/proc/{guest.vmm_pid}/net/unix").read_text().splitlines()[1:]:
+            _, _, _, flags, _, _, inode, *path = line.split()
+            if inode in inodes and (path or int(flags, 16) & 0x10000):
+                scratch = a(SupervisedProcess, guest.process).scratch
+                assert platform == "uml", line
+                assert Path(path[0]).is_relative_to(scratch), line
+                assert scratch.stat().st_mode & 0o077 == 0
+        for table in ("tcp", "tcp6", "udp", "udp6"):
+            lines = Path(f"/proc/{guest.vmm_pid}/net/{table}").read_text().splitlines()[1:]
+            assert not inodes & {line.split()[9] for line in lines}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+def test_root_in_a_guest_that_writes_to_the_agents_channel_costs_its_own_trial(platform: str) -> None:
+    """It finds the channel among the descriptors of its first process; a port of virtio is open once only."""
+    garbage = "for fd in /proc/1/fd/*; do timeout 2 head -c 200000 /dev/urandom >$fd; done"
+    begin = time.monotonic()
+    with contextlib.suppress(MachineError, AgentError), start(platform) as guest:
+        guest.agent.exec(["sh", "-c", garbage], timeout_s=60)
+        assert guest.agent.exec(["echo", "whole"], timeout_s=5).stdout == b"whole\n"
+    assert time.monotonic() - begin < 90
+    with start(platform) as guest:
+        assert guest.agent.exec(["true"], timeout_s=60).ok
 
 
 def test_qemu_gives_up_what_it_does_not_need() -> None:

@@ -4,22 +4,18 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pymysql
 import pytest
 from pg8000 import native
 
-from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.errors import MachineError
 from guestmark.disks import programs
-from guestmark.disks.store import store
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
-from guestmark.workloads.oltp.databases.base import Account
-from guestmark.workloads.oltp.databases.confined import launcher
-from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.server import Server
+from tests.framework.databases import SERVERS, bare_server
 from tests.framework.known import known
 from tests.framework.netboot import prepared
 
@@ -29,36 +25,9 @@ def outside() -> Path:
     return Path("/var/tmp", f"guestmark-escape-{os.getpid()}")
 
 
-@contextlib.contextmanager
-def running(name: str) -> Iterator[Server]:
-    """A server on this host with an empty data directory."""
-    try:
-        database = KINDS[name]()
-    except PlatformUnusableError as error:
-        pytest.skip(error.message)
-    account = Account.of(os.getuid(), os.getgid())
-    parent = store().directory("/var/tmp")
-    parent.chmod(0o711)
-    data = parent / f"data-{name}"
-    data.mkdir(0o700)
-    os.chown(data, account.uid, account.gid)
-    settings = database.settings({"buffer": "32M", "log": "8M"}, 1)
-    with launcher(str(data), settings, account, on_host=True) as confined:
-        agent = store().agent()
-        for command in database.install(str(data), settings):
-            done = agent.exec(confined.around(command), timeout_s=60)
-            assert done.ok, done
-        server = Server(agent, database, str(data), settings, account=account, launcher=confined)
-        try:
-            server.start(60)
-            yield server
-        finally:
-            server.kill()
-
-
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SERVERS)
 def test_a_server_changes_its_own_files_and_no_others(name: str) -> None:
-    with running(name) as server:
+    with bare_server(name) as server:
         found = known(server.confined)
         assert found.protects_files
         assert found.no_new_privileges
@@ -68,7 +37,6 @@ def test_a_server_changes_its_own_files_and_no_others(name: str) -> None:
         assert "Read-only" in said_when_told(server, outside()), "the server did not even try"
         assert not outside().exists()
         server.stop()
-    store().close()
 
 
 def said_when_told(server: Server, file: Path) -> str:

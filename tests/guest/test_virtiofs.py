@@ -1,7 +1,6 @@
 """A kernel without 9p gets the host's root over virtiofs, and nobody can write to the host through it."""
 
 import os
-import subprocess
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from guestmark.platforms.qemu import boots
 from guestmark.platforms.qemu.virtiofs import DAEMONS
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
-from tests.framework.kernels import without_9p
+from tests.framework.kernels import cloud, without_9p
 from tests.framework.known import a, known
 from tests.guest.test_confined import attempts
 
@@ -33,15 +32,7 @@ def kernel(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cloud_kernel(tmp_path: Path) -> Path:
-    depends = subprocess.run(
-        ["apt-cache", "depends", "linux-image-cloud-amd64"], capture_output=True, text=True, check=True
-    ).stdout
-    package = next(line.split()[-1] for line in depends.splitlines() if "Depends: linux-image-" in line)
-    subprocess.run(["apt-get", "download", package], cwd=tmp_path, check=True, capture_output=True)
-    (archive,) = tmp_path.glob("*.deb")
-    subprocess.run(["dpkg-deb", "-x", archive, tmp_path], check=True)
-    (kernel,) = (tmp_path / "boot").glob("vmlinuz-*")
-    return kernel
+    return cloud(tmp_path)
 
 
 @needs_daemon

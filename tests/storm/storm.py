@@ -71,7 +71,7 @@ platforms = ["uml"]
 baseline = { platform = "uml" }
 [factors]
 size = "256M"
-bus = "vhost-user"
+uml_disk = "vhost-user"
 [workloads.zeroes]
 kind = "fill"
 params.content = "zero"

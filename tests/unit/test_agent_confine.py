@@ -50,6 +50,14 @@ import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 if libc.mount(None, b"/", None, 32, None) == 0: print("remount")
 if libc.unshare(0x20000) == 0: print("namespace")
+if libc.ptrace(16, other, None, None) == 0: print("ptrace")
+attempt("descriptor", write, f"/proc/{other}/fd/1")
+attempt("mknod", os.mknod, f"{inside}/disk", 0o600 | 0o060000, os.stat("/").st_dev)
+if os.path.exists(f"{inside}/disk"):
+    attempt("own disk", lambda: os.close(os.open(f"{inside}/disk", os.O_WRONLY)))
+with open("/proc/self/mountinfo") as mounts:
+    for where in {line.split()[4] for line in mounts}:
+        if libc.mount(None, where.encode(), None, 32 | 4096, None) == 0: print("remount", where)
 with contextlib.suppress(OSError):
     mode = os.stat(f"{outside}/victim").st_mode
     descriptor = os.open(f"{outside}/victim", os.O_RDONLY)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.model import Cell
-from guestmark.platforms.base import Machine, Unusable, Usable
+from guestmark.platforms.base import KILLED, LATE, Machine, Unusable, Usable
 from guestmark.platforms.probe import NO_FACTORS, probe_all
 
 
@@ -18,6 +18,7 @@ class Tried:
 
     def __init__(self) -> None:
         self.times = 0
+        self.found: Usable | Unusable = Usable(1.0)
 
     def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
         raise AssertionError("it is only probed")
@@ -26,7 +27,7 @@ class Tried:
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         self.times += 1
-        return Usable(1.0)
+        return self.found
 
 
 @pytest.fixture
@@ -59,3 +60,20 @@ def test_a_finding_does_not_hold_for_other_programs(
     program.write_text("an update")
     probe_all([platform])
     assert platform.times == 3
+
+
+@pytest.mark.parametrize(
+    "reason", [f"the guest {LATE} 12.0 s", f"the guest {KILLED} while starting", "x: No space left on device"]
+)
+def test_what_was_late_or_killed_or_had_no_room_is_tried_again(platform: Tried, reason: str) -> None:
+    platform.found = Unusable(reason, "")
+    assert probe_all([platform]) == {"tcg": platform.found}
+    platform.found = Usable(1.0)
+    assert probe_all([platform]) == {"tcg": Usable(1.0)}
+
+
+def test_what_failed_by_itself_is_remembered(platform: Tried) -> None:
+    platform.found = Unusable("the guest ended while starting, after 0.1 s", "")
+    probe_all([platform])
+    assert probe_all([platform]) == {"tcg": platform.found}
+    assert platform.times == 1

@@ -18,6 +18,11 @@ from guestmark.core.errors import GuestmarkError
 
 _XEN_ELFNOTE_PHYS32_ENTRY = 18
 _PT_NOTE = 4
+# What no kernel reaches, for files that are none.
+_LARGEST = 1 << 30  # bytes, unpacked
+_MOST_MEMORY = 512 << 20  # that unpacking may take
+_LARGEST_NOTES = 1 << 20
+_MOST_SEGMENTS = 64
 
 
 class NotABzImageError(GuestmarkError):
@@ -73,9 +78,13 @@ def has_pvh_entry(elf: bytes) -> bool:
         return False
     (phoff,) = struct.unpack_from("<Q", elf, 32)
     phentsize, phnum = struct.unpack_from("<HH", elf, 54)
-    for index in range(phnum):
-        kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", elf, phoff + index * phentsize)
-        if kind == _PT_NOTE and _XEN_ELFNOTE_PHYS32_ENTRY in _note_types(elf[offset : offset + size]):
+    for index in range(min(phnum, _MOST_SEGMENTS)):
+        at = phoff + index * phentsize
+        if at + 40 > len(elf):
+            return False
+        kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", elf, at)
+        notes = elf[offset : offset + min(size, _LARGEST_NOTES)]
+        if kind == _PT_NOTE and _XEN_ELFNOTE_PHYS32_ENTRY in _note_types(notes):
             return True
     return False
 
@@ -92,14 +101,19 @@ def _note_types(notes: bytes) -> set[int]:
 
 
 def _decompress(payload: bytes, image: Path) -> bytes:
-    if payload[:6] == b"\xfd7zXZ\0":
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(payload)
-    if payload[:2] == b"\x1f\x8b":
-        return zlib.decompressobj(31).decompress(payload)
-    if payload[:3] == b"BZh":
-        return bz2.BZ2Decompressor().decompress(payload)
-    if payload[:3] == b"\x5d\0\0":
-        return lzma.LZMADecompressor(lzma.FORMAT_ALONE).decompress(payload)
+    try:
+        if payload[:6] == b"\xfd7zXZ\0":
+            return lzma.LZMADecompressor(lzma.FORMAT_XZ, _MOST_MEMORY).decompress(payload, _LARGEST)
+        if payload[:2] == b"\x1f\x8b":
+            return zlib.decompressobj(31).decompress(payload, _LARGEST)
+        if payload[:3] == b"BZh":
+            return bz2.BZ2Decompressor().decompress(payload, _LARGEST)
+        if payload[:3] == b"\x5d\0\0":
+            return lzma.LZMADecompressor(lzma.FORMAT_ALONE, _MOST_MEMORY).decompress(payload, _LARGEST)
+    except (lzma.LZMAError, zlib.error, OSError, EOFError) as error:
+        raise NotABzImageError(
+            f"the kernel in {image} cannot be unpacked: {error}", hint="the file is damaged: install it again"
+        ) from error
     for magic, tool in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x02\x21\x4c\x18", "lz4")):
         if payload[:4] == magic:
             return _decompress_with(tool, payload, image)
@@ -113,7 +127,10 @@ def _decompress_with(tool: str, payload: bytes, image: Path) -> bytes:
             f"{image} is compressed with {tool}, which is not installed", hint=f"install {tool}"
         )
     # The four bytes behind the stream are its size; the tools warn of them but have written everything before.
-    done = subprocess.run(
-        [path, "-d", "-c"], input=payload[:-4], capture_output=True, check=False, timeout=60
-    )
+    try:
+        done = subprocess.run(
+            [path, "-d", "-c"], input=payload[:-4], capture_output=True, check=False, timeout=60
+        )
+    except subprocess.TimeoutExpired:
+        raise NotABzImageError(f"the kernel in {image} cannot be unpacked: {tool} does not end") from None
     return done.stdout

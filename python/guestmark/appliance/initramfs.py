@@ -3,13 +3,12 @@
 import contextlib
 import hashlib
 import os
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.appliance.cpio import Archive
 from guestmark.appliance.modules import ModuleTree
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import cache_directory, put
 from guestmark.appliance.remembered import identity
 
 
@@ -52,9 +51,7 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
             archive.file(f"guestmark/lib/{name}.ko", content)
             lines.append(f"{'' if name in required else '-'}/guestmark/lib/{name}.ko")
     archive.file("guestmark/modules", "".join(f"{line}\n" for line in lines).encode())
-    part = target.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-    part.write_bytes(archive.content())
-    part.rename(target)
+    put(target, archive.content(), "the initramfs")
     _forget_old(directory)
     return target
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.appliance import bzimage
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import cache_directory, put
 from guestmark.core.errors import GuestmarkError
 
 Notify = Callable[[str], None]
@@ -236,9 +236,7 @@ def _with_elf(release: str, image: Path, modules: Path | None, origin: str) -> K
         except bzimage.NotABzImageError:
             content = b""
         if bzimage.has_pvh_entry(content):
-            part = elf.with_name(f"{elf.name}.{os.getpid()}")
-            part.write_bytes(content)
-            part.rename(elf)
+            put(elf, content, "the unpacked kernel")
         else:
             none.touch()
     return Kernel(release, image, elf if elf.exists() else None, modules, origin)

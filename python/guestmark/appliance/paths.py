@@ -1,7 +1,9 @@
 """Where guestmark keeps what it can make again (XDG cache) and what lives only as long as a machine (scratch)."""
 
+import contextlib
 import os
 import stat
+import threading
 from pathlib import Path
 
 from guestmark.core.errors import GuestmarkError
@@ -21,6 +23,21 @@ def cache_directory() -> Path:
     except OSError:
         return _temporary_cache(path)
     return path if os.access(path, os.W_OK | os.X_OK) else _temporary_cache(path)
+
+
+def put(target: Path, content: bytes, what: str) -> None:
+    """Puts a file into the cache, whole or not at all. Raises `GuestmarkError` when there is no room for it."""
+    part = target.with_name(f"{target.name}.{os.getpid()}-{threading.get_ident()}")
+    try:
+        part.write_bytes(content)
+        part.rename(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise GuestmarkError(
+            f"{what}, {len(content) / 1e6:.0f} MB, does not get into {target.parent}: {error.strerror}",
+            hint="make room there, or name another directory for the cache: XDG_CACHE_HOME=DIRECTORY guestmark …",
+        ) from error
 
 
 def _temporary_cache(wanted: Path) -> Path:

@@ -268,8 +268,10 @@ def _connect_server(url: URL) -> Store:
             if version < SCHEMA_VERSION:  # a server has backups of its own
                 from guestmark.ledger.upgrade import upgrade
 
-                upgrade(connection)
-                connection.execute(update(schema).values(version=SCHEMA_VERSION))
+                # Whoever comes second waits here, and finds it done.
+                if connection.execute(select(schema.c.version).with_for_update()).scalar() == version:
+                    upgrade(connection)
+                    connection.execute(update(schema).values(version=SCHEMA_VERSION))
     except LedgerError:
         engine.dispose()
         raise

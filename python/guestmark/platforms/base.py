@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 LATE = "was not ready after"  # in the message of a machine that was still starting at its deadline
+KILLED = "was killed"  # likewise of one whose hypervisor or helper somebody ended, which says nothing of the platform
 
 
 @dataclass(frozen=True, slots=True)

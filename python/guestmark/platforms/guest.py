@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms import confinement, counters
 from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
-from guestmark.platforms.base import LATE, Platform, Unusable
+from guestmark.platforms.base import KILLED, LATE, Platform, Unusable
 from guestmark.platforms.place import HERE, Place, Process
 
+_SIGKILLED = (128 + signal.SIGKILL, -signal.SIGKILL)  # the hypervisor, and its supervisor
 DYING_S = 5.0  # at most between the end of the channel and that of the process
 
 
@@ -112,7 +114,8 @@ def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[
             ) from error
         if not process.running() or process.wait(0.5) is not None:
             process.console.join()
-            reason = f"the guest ended while starting, after {waited:.1f} s{_last_words(process)}"
+            how = KILLED if process.wait(0) in _SIGKILLED else "ended"
+            reason = f"the guest {how} while starting, after {waited:.1f} s{_last_words(process)}"
         else:
             reason = f"the guest {LATE} {waited:.1f} s{_last_words(process, hangs=True)}"
         raise MachineError(
@@ -134,7 +137,7 @@ def _ended_helper(process: Process) -> str:
             helper.console.join()
             lines = [line.strip() for line in helper.console.text().splitlines() if line.strip()]
             said = f": {lines[-1][:400]}" if lines else "; it printed nothing"
-            return f"{name} ended with status {status}{said}"
+            return f"{name} {KILLED}" if status in _SIGKILLED else f"{name} ended with status {status}{said}"
     return ""
 
 

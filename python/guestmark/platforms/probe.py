@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ from guestmark.core import registry
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
-from guestmark.platforms.base import LATE, Unusable, Usable
+from guestmark.platforms.base import KILLED, LATE, Unusable, Usable
 from guestmark.platforms.confinement import said
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 DOCTOR_DEADLINE_S = 12.0
 DOCTOR_IN_ALL_S = 14.5
 NO_FACTORS: Mapping[str, str] = MappingProxyType({})
+# In reasons that need not hold the next time.
+_PASSING = (LATE, KILLED, os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 _LEAST_NESTED_S = 5.0  # less would not be enough
 
 
@@ -97,7 +100,8 @@ def probe_all(
     """Probes platforms side by side, each with `deadline_s` (None: what a start may take at the most).
 
     Remembered findings are used unless `refresh`. A finding holds for one boot of the host, one agent build and one
-    hypervisor binary. A guest that was merely late is not remembered, because a busy machine may become idle.
+    hypervisor binary. A guest that was merely late is not remembered, because a busy machine may become idle, and
+    neither is one that was killed, as by a kernel that was short of memory, or for which there was no room.
     """
     wanted = list(platforms)
     known = {} if refresh else _remembered()
@@ -136,7 +140,7 @@ def _lasts(name: str, finding: Usable | Unusable) -> bool:
 
     What another architecture needs may be installed any time, and is not among the programs that are watched.
     """
-    return isinstance(finding, Usable) or not (_was_late(finding) or "@" in name)
+    return isinstance(finding, Usable) or not (_may_pass(finding) or "@" in name)
 
 
 def _elsewhere(name: str) -> bool:
@@ -146,6 +150,10 @@ def _elsewhere(name: str) -> bool:
 
 def _was_late(finding: Usable | Unusable) -> bool:
     return isinstance(finding, Unusable) and LATE in finding.reason
+
+
+def _may_pass(finding: Usable | Unusable) -> bool:
+    return isinstance(finding, Unusable) and any(mark in finding.reason for mark in _PASSING)
 
 
 def _remembered() -> dict[str, Usable | Unusable]:

@@ -30,6 +30,10 @@ const NOT_FOUND: u8 = 127;
 
 /// What a program is left with.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one for each option of the command line"
+)]
 struct Options {
     writable: Vec<PathBuf>,
     temporary: Option<PathBuf>,

@@ -1,0 +1,1 @@
+"""Fuzzing: of Rust in `fuzz_targets`, of Python in `targets`."""

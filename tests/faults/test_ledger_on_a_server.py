@@ -1,0 +1,107 @@
+"""A ledger of an older version on PostgreSQL: brought up to date once, whoever comes first, with nothing lost."""
+
+import lzma
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, delete, insert, select, text, update
+
+from guestmark.core.errors import LedgerError
+from guestmark.ledger import open_ledger, schema
+from tests.framework.databases import bare_server, installed
+
+OLD = Path(__file__).parents[1] / "ledger_0_1" / "ledger.sqlite.xz"
+TABLES = (schema.runs, schema.environments, schema.unusable, schema.trials)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not installed("postgresql"), reason="postgresql is not installed"),
+]
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """An empty database on a server of its own."""
+    with bare_server("postgresql") as server:
+        yield f"postgresql+pg8000://sysbench@/postgres?unix_sock={server.database.socket(server.data)}"
+
+
+@pytest.fixture
+def old(url: str, tmp_path: Path) -> str:
+    """The ledger that version 0.1 has left, as that version had it on a server."""
+    file = tmp_path / "old.sqlite"
+    file.write_bytes(lzma.decompress(OLD.read_bytes()))
+    engine = create_engine(url)
+    with closing(sqlite3.connect(file)) as source, engine.begin() as target:
+        source.row_factory = sqlite3.Row
+        schema.metadata.create_all(target, tables=[schema.schema, *TABLES])
+        target.execute(insert(schema.schema).values(version=1))
+        for table in TABLES:
+            rows = [dict(row) for row in source.execute(f"select * from {table.name}")]
+            if rows:
+                target.execute(insert(table), rows)
+    engine.dispose()
+    return url
+
+
+def test_it_is_upgraded_once_by_however_many_come_at_once(old: str, tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def come() -> None:
+        try:
+            open_ledger(old).close()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=come) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    with open_ledger(tmp_path / "old.sqlite") as file, open_ledger(old) as server:
+        assert server.check().problems == ()
+        assert server.check().checked == file.check().checked > 0
+        assert [run.id for run in server.runs()] == [run.id for run in file.runs()]
+        for run in file.runs():
+            here, there = file.load_run(run.id), server.load_run(run.id)
+            assert here.plan == there.plan
+            assert here.trials == there.trials
+
+
+def test_what_is_damaged_afterwards_is_noticed(old: str) -> None:
+    open_ledger(old).close()
+    engine = create_engine(old)
+    with engine.begin() as connection:
+        found = connection.execute(select(schema.trials)).first()
+        assert found is not None
+        connection.execute(
+            update(schema.trials)
+            .where(schema.trials.c.run_id == found.run_id)
+            .values(duration_s=schema.trials.c.duration_s + 1)
+        )
+    engine.dispose()
+    with open_ledger(old, writable=False) as opened:
+        assert opened.check().problems
+        with pytest.raises(LedgerError, match="is damaged"):
+            opened.load_run(found.run_id)
+
+
+def test_an_upgrade_that_is_cut_short_leaves_the_old_one(old: str) -> None:
+    """All of it is one transaction: a row that cannot be read is the fault, and the next attempt does it."""
+    engine = create_engine(old)
+    with engine.begin() as connection:
+        connection.execute(text("create view checks as select 1 as run_id"))
+    with pytest.raises(LedgerError):
+        open_ledger(old).close()
+    with engine.begin() as connection:
+        assert connection.execute(select(schema.schema.c.version)).scalar() == 1
+        connection.execute(text("drop view checks"))
+    open_ledger(old).close()
+    with engine.begin() as connection:
+        assert connection.execute(select(schema.schema.c.version)).scalar() == schema.SCHEMA_VERSION
+        connection.execute(delete(schema.checks))
+    engine.dispose()

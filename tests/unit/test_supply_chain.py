@@ -1,0 +1,40 @@
+"""What is shipped is listed with its licences, and the list is that of the lock files."""
+
+import json
+import subprocess
+import sys
+from importlib import util
+
+import pytest
+
+from tests.framework import CHECKOUT
+
+_described = util.spec_from_file_location("sbom", CHECKOUT / "tools/sbom.py")
+assert _described is not None
+assert _described.loader is not None
+sbom = util.module_from_spec(_described)
+_described.loader.exec_module(sbom)
+
+
+def test_the_list_is_what_the_lock_files_say() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/sbom.py", "--check"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    components = json.loads((CHECKOUT / "sbom.cdx.json").read_text())["components"]
+    listed = {component["purl"].partition("@")[0] for component in components}
+    assert {"pkg:pypi/msgspec", "pkg:cargo/rustix", "pkg:cargo/libc"} <= listed
+    assert not {"pkg:cargo/proptest", "pkg:pypi/pytest"} & listed, "nothing that only tests need"
+
+
+@pytest.mark.parametrize(
+    ("licence", "wrong"),
+    [("MIT", ""), ("GPL-3.0-only OR MIT", ""), ("(MIT OR Apache-2.0) AND Unicode-3.0", ""),
+     ("MIT AND GPL-3.0-only", "GPL-3.0-only"), ("None", "None")],
+)  # fmt: skip
+def test_licences_are_looked_at_one_by_one(licence: str, wrong: str) -> None:
+    assert sbom.unacceptable(licence) == wrong

@@ -1,0 +1,162 @@
+"""What guestmark ships besides its own code: `tools/sbom.py` writes sbom.cdx.json, `tools/sbom.py --check` compares.
+
+A bill of materials in CycloneDX 1.6: the Python packages of requirements.txt, and the crates that are linked into the
+agent and the capture analysis. It is made of the lock files, cargo's metadata and the installed packages, without the
+network. A licence that is not known to go with Apache-2.0 is an error.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE = ROOT / "sbom.cdx.json"
+_TARGET = "x86_64-unknown-linux-gnu"
+_SHIPPED = ("guestmark-agent", "guestmark-capture", "guestmark-wire")
+_PINNED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE | re.IGNORECASE)
+# What older metadata calls its licence, by its classifier or its words.
+_SPDX = {
+    "MIT License": "MIT",
+    "MIT": "MIT",
+    "BSD License": "BSD-3-Clause",
+    "BSD 3-Clause License": "BSD-3-Clause",
+    "Apache-2.0": "Apache-2.0",
+    "Apache Software License": "Apache-2.0",
+    "ISC License (ISCL)": "ISC",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "GNU Lesser General Public License v2 or later (LGPLv2+)": "LGPL-2.0-or-later",
+}
+# The library is used as it is and can be replaced, as its licence asks for.
+ALLOWED = {
+    "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "ISC", "LGPL-2.0-or-later", "MIT",
+    "MIT-0", "MPL-2.0", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib",
+}  # fmt: skip
+
+
+class UnknownLicenceError(Exception):
+    """A component under terms that nobody has looked at."""
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the file, or says whether it is what would be written."""
+    try:
+        made = json.dumps(bill(), indent=1, ensure_ascii=False) + "\n"
+    except (UnknownLicenceError, subprocess.CalledProcessError, OSError) as error:
+        print(f"tools/sbom.py: {error}", file=sys.stderr)
+        return 1
+    if "--check" not in arguments:
+        FILE.write_text(made)
+        return 0
+    if FILE.exists() and FILE.read_text() == made:
+        return 0
+    print("sbom.cdx.json is not what the lock files say\n  make it anew: tools/sbom.py", file=sys.stderr)
+    return 1
+
+
+def bill() -> dict[str, Any]:
+    """The document. It has no date and no serial number, so that the same locks give the same file."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    components = sorted([*python_packages(), *crates()], key=lambda component: component["purl"])
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application", "bom-ref": "guestmark", "name": "guestmark", "version": project["version"],
+                "licenses": [{"expression": project["license"]}],
+            },
+        },
+        "components": components,
+    }  # fmt: skip
+
+
+def python_packages() -> Iterator[dict[str, Any]]:
+    """Those of requirements.txt, which the program runs with."""
+    pinned = _PINNED.findall(
+        (ROOT / "requirements.txt").read_text()
+    )  # a name may be there twice, by Python's version
+    for name in dict.fromkeys(name for name, _ in pinned):
+        versions = [version for another, version in pinned if another == name]
+        found = importlib.metadata.metadata(name)
+        if found["Version"] not in versions:
+            raise UnknownLicenceError(f"{name} {found['Version']} is installed, and {versions} in the lock")
+        for version in versions:
+            yield _component(
+                f"pkg:pypi/{name.lower().replace('_', '-')}@{version}", name, version, _licence(found)
+            )
+
+
+def _licence(found: Any) -> str:
+    if expression := found["License-Expression"]:
+        return str(expression)
+    said = [(found["License"] or "").strip()]
+    said += [
+        line.rpartition(":: ")[2] for line in found.get_all("Classifier") or () if line.startswith("License")
+    ]
+    return next((_SPDX[words] for words in reversed(said) if words in _SPDX), said[-1])
+
+
+def crates() -> Iterator[dict[str, Any]]:
+    """Those that the programs are linked with, but for our own."""
+    cargo = shutil.which("cargo") or str(Path.home() / ".cargo/bin/cargo")  # where rustup puts it
+    command = [
+        cargo,
+        "metadata",
+        "--locked",
+        "--offline",
+        "--format-version=1",
+        f"--filter-platform={_TARGET}",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    metadata = json.loads(done.stdout)
+    packages = {package["id"]: package for package in metadata["packages"]}
+    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
+    waiting = [package["id"] for package in packages.values() if package["name"] in _SHIPPED]
+    linked: set[str] = set()
+    while waiting:
+        package = waiting.pop()
+        if package not in linked:
+            linked.add(package)
+            for dependency in nodes[package]["deps"]:
+                if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
+                    waiting.append(dependency["pkg"])
+    locked = tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]
+    digests = {(package["name"], package["version"]): package.get("checksum") for package in locked}
+    for package in linked:
+        name, version = packages[package]["name"], packages[package]["version"]
+        if digest := digests[name, version]:
+            licence = str(packages[package]["license"]).replace("/", " OR ")
+            yield _component(f"pkg:cargo/{name}@{version}", name, version, licence, digest)
+
+
+def _component(purl: str, name: str, version: str, licence: str, digest: str = "") -> dict[str, Any]:
+    if unknown := unacceptable(licence):
+        raise UnknownLicenceError(
+            f"{name} {version} is under {unknown!r}, which is not known to go with Apache-2.0"
+        )
+    found = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl,
+             "licenses": [{"expression": licence}]}  # fmt: skip
+    return {**found, "hashes": [{"alg": "SHA-256", "content": digest}]} if digest else found
+
+
+def unacceptable(licence: str) -> str:
+    """The part of an expression that is not allowed; empty if there is none. Of alternatives one is enough."""
+    for part in re.split(r"\bAND\b", licence.replace("(", "").replace(")", "")):
+        names = [name.strip().removesuffix(" WITH LLVM-exception") for name in part.split(" OR ")]
+        if not ALLOWED.intersection(names):
+            return part.strip()
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
