@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.binary import agent_binary
+from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import AttestationError
 from guestmark.platforms.guest import Guest
-from guestmark.platforms.qemu.platform import QEMU
 from tests.framework.guests import start
 from tests.framework.known import a, known
 
@@ -17,7 +17,7 @@ from tests.framework.known import a, known
 @pytest.mark.long
 def test_a_guest_has_the_qemu_and_the_root_that_were_asked_for(tmp_path: Path) -> None:
     program = tmp_path / "other-qemu"  # a link: a copy does not find its modules
-    program.symlink_to(known(shutil.which(QEMU)))
+    program.symlink_to(known(shutil.which(host_architecture().emulator.name)))
     root = tmp_path / "root"
     for folder in ("bin", "etc", "usr", "proc", "sys", "dev", "tmp"):
         (root / folder).mkdir(parents=True)

@@ -23,6 +23,7 @@ VERBS = {
     "boot": "Measure how guests start and end, phase by phase.",
     "plans": "List the built-in plans, or print one to edit.",
     "doctor": "Find out which platforms can be used here, by booting them.",
+    "prepare": "Make beforehand what machines of other architectures boot.",
     "runs": "List the runs in the ledger.",
     "show": "Show the result of a run.",
     "bisect": "Find the commit that made a command slower.",

@@ -48,7 +48,12 @@ def complete_platform(incomplete: str) -> list[str]:
     """Completions of the platform being typed after `--on`."""
     from guestmark.core.registry import platform_names
 
-    before, comma, _ = incomplete.rpartition(",")
+    before, comma, last = incomplete.rpartition(",")
+    if "@" in last:
+        from guestmark.core.architectures import ARCHITECTURES
+
+        kind = last.partition("@")[0]
+        return [f"{before}{comma}{kind}@{name}" for name in ARCHITECTURES]
     return [f"{before}{comma}{kind}" for kind in platform_names()]
 
 

@@ -19,6 +19,7 @@ from guestmark.page.text import inert
 
 if TYPE_CHECKING:
     from guestmark.experiment.progress import Observer
+    from guestmark.foreign.progress import Progress
     from guestmark.ledger.remarks import Remarks
     from guestmark.ledger.store import Ledger
     from guestmark.page.nodes import Page
@@ -99,7 +100,7 @@ def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
 
     if outputs.said is not None:
         ledger.check_name(outputs.said.name)
-    ready = preflight.examine(plan, _prober(outputs))
+    ready = preflight.examine(plan, _prober(outputs), _progress(outputs))
     notes = [*plan.context.get("notes", ()), *ready.notes]
     plan = replace(ready.plan, context={**plan.context, "notes": notes})
     run_id = ledger.create_run(plan, _environment(plan), plan.policy.seed)
@@ -319,6 +320,13 @@ def _record_left_out(ledger: Ledger, run_id: str, left_out: Iterable[LeftOut], o
         ledger.record_left_out(run_id, entry)
         hint = f"\n  {entry.hint}" if entry.hint else ""
         _say(f"{entry.name} cannot be used here and is left out: {entry.reason}{hint}", outputs, loud=True)
+
+
+def _progress(outputs: Outputs) -> Progress:
+    """How the making of something that takes minutes is told."""
+    from guestmark.foreign import progress
+
+    return progress.Progress() if outputs.quiet else progress.Lines(say)
 
 
 def _prober(outputs: Outputs) -> Callable[[list[Platform]], Mapping[str, Usable | Unusable]]:

@@ -22,6 +22,7 @@ def row_names(
             tuple(texts[position] for _, texts in columns),
             _short(result, workload),
             numbers.get(result.cell.id, 0),
+            result.cell.id,
         )
         for position, result in enumerate(results)
     ]

@@ -271,6 +271,26 @@ def _with_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple
     return [replace(cell, baseline=cell.id in chosen) for cell in cells], notes
 
 
+def held_against(cells: Sequence[Cell], asked: str) -> tuple[Cell, ...]:
+    """The cells of a measured run, compared with another one of them than they were planned to be.
+
+    `asked` is what `--baseline` takes. Groups in which it is not keep their baseline. Raises `UsageError` when it is in
+    none.
+    """
+    measured = [cell for cell in cells if cell.null_of is None]
+    wanted = _typed_baseline(measured, asked)
+    chosen = {cell.id for cell in cells if cell.baseline}
+    for cell in measured:
+        if pattern.matches(wanted, cell) and not any(
+            cell.compares_with(other)
+            for other in measured
+            if other.id in chosen and pattern.matches(wanted, other)
+        ):
+            chosen -= {other.id for other in measured if other.compares_with(cell)}
+            chosen.add(cell.id)
+    return tuple(replace(cell, baseline=cell.id in chosen) for cell in cells)
+
+
 def _typed_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
     """The cell that `--baseline` selects. Raises `UsageError` when it matches none."""
     exact = next((cell for cell in cells if cell.id == " ".join(asked.split())), None)

@@ -7,10 +7,12 @@ from typing import Any
 
 from guestmark.core import factors
 from guestmark.core.errors import UsageError
-from guestmark.core.model import Metric, Plan, Policy, Published
+from guestmark.core.model import Cell, Metric, Plan, Policy, Published
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
 from guestmark.plan.placing import inequality, with_placements
+
+_FEW_BLOCKS = 16  # suffice for two thousand cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,38 @@ def _policy(policy: Policy, given: Overrides) -> Policy:
     return replace(policy, **{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
 
 
+def _too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
+    """A remark where so many cells are compared in so few blocks that hardly a difference can be claimed."""
+    most = policy.blocks or policy.max_blocks
+    if most > _FEW_BLOCKS:
+        return []
+    from guestmark.stats.compare import (
+        MIN_BLOCKS,
+    )  # here, as loading these takes longer than all else of a plan
+    from guestmark.stats.multiple import blocks_to_claim
+
+    sizes = [
+        sum(cell.null_of is None and cell.compares_with(baseline) for cell in cells) - 1
+        for baseline in cells
+        if baseline.baseline
+    ]
+    compared = max(sizes, default=0)
+    if compared < 1 or not MIN_BLOCKS <= most < (needed := blocks_to_claim(compared)):
+        return []
+    return [
+        f"{compared} cells are compared with one: a cell that is the only one to differ is claimed from {needed} "
+        f"blocks on (--blocks {needed})"
+    ]
+
+
 def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
     """The plan with all its cells. `context` is the caller: cwd, env, uid, gid, groups. Raises `UsageError`."""
     matrix = span(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
     cells = tuple(with_placements(matrix.cells))
-    about: dict[str, Any] = {**context, "notes": [*matrix.notes, *inequality(cells)]}
+    about: dict[str, Any] = {
+        **context,
+        "notes": [*matrix.notes, *inequality(cells), *_too_few_blocks(cells, outline.policy)],
+    }
     if outline.scale != 1.0:
         about["scale"] = outline.scale
     if outline.cost:

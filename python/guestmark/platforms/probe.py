@@ -111,7 +111,7 @@ def probe_all(
         results += [platform.probe(deadline_s) for platform in nested]
         found = {platform.name: result for platform, result in zip([*single, *nested], results, strict=True)}
         known = {**known, **found}
-        lasting = {name: finding for name, finding in found.items() if not _was_late(finding)}
+        lasting = {name: finding for name, finding in found.items() if _lasts(name, finding)}
         _remember({**_remembered(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
 
@@ -127,6 +127,14 @@ def probe_nested(
         return None if refresh else _remembered().get(platform.name)
     found = probe_all([platform], deadline_s=left_s, refresh=refresh)[platform.name]
     return None if left_s is not None and _was_late(found) else found
+
+
+def _lasts(name: str, finding: Usable | Unusable) -> bool:
+    """Whether a finding holds until the host restarts or a program changes.
+
+    What another architecture needs may be installed any time, and is not among the programs that are watched.
+    """
+    return isinstance(finding, Usable) or not (_was_late(finding) or "@" in name)
 
 
 def _was_late(finding: Usable | Unusable) -> bool:

@@ -6,6 +6,8 @@ from typing import Any
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 
+_MANY = 3  # cells that can be named in a sentence
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -48,9 +50,13 @@ class Whole:
     environments: Sequence[Mapping[str, Any]]
 
 
-def named(cells: Iterable[str]) -> str:
-    """The cells in a sentence."""
-    return ", ".join(cells)
+def named(cells: Iterable[str], among: Iterable[Cell] = ()) -> str:
+    """The cells in a sentence; as a number where they are all of many there are."""
+    ids = list(cells)
+    everyone = [cell.id for cell in among if cell.null_of is None]
+    if len(everyone) > _MANY and set(everyone) <= set(ids):
+        return f"all {len(everyone)} cells"
+    return ", ".join(ids)
 
 
 def trials_of(count: int, whole: int) -> str:

@@ -39,7 +39,9 @@ class ExecWorkload:
         }
         if cell.platform.is_guest:  # where the agent has the caller's identity already, and may not change it
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
-        self._same_root = cell.shares_root
+        if cell.platform.foreign:  # the caller's directories are not there
+            self._caller["cwd"] = "/"
+        self._cell = cell
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
@@ -56,10 +58,10 @@ class ExecWorkload:
         """
         agent, env, cwd = machine.agent, self._caller["env"], self._caller["cwd"]
         try:
-            found = find_same(agent, self._argv[0], path=env.get("PATH"), cwd=cwd, same_root=self._same_root)
+            found = find_same(agent, self._argv[0], path=env.get("PATH"), cwd=cwd, cell=self._cell)
         except CommandError as error:
             raise _cannot_run(self._argv, error) from error
-        self.facts.add(found.program)
+        found.keep(self.facts)
         self.warnings += [found.warning] if found.warning else []
         self._hook("setup", machine)
 
