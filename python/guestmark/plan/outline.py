@@ -7,6 +7,7 @@ from typing import Any
 
 from guestmark.core import factors
 from guestmark.core.errors import UsageError
+from guestmark.core.gate import GATES, parse_gates
 from guestmark.core.model import Cell, Metric, Plan, Policy, Published
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
@@ -28,6 +29,7 @@ class Outline:
     published: tuple[Published, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
     scale: float = 1.0
+    gates: tuple[str, ...] = ()  # limits that a run must keep, as `--fail-if` has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,9 @@ def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
         about["scale"] = outline.scale
     if outline.cost:
         about["cost"] = dict(outline.cost)
+    if outline.gates:
+        parse_gates(outline.gates, cells, {metric.name for metric in outline.metrics})
+        about[GATES] = list(outline.gates)
     return Plan(
         outline.name,
         cells,

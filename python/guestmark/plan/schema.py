@@ -78,7 +78,9 @@ class Published(Strict):
 class Plan(Strict):
     """A whole plan."""
 
-    schema_: Annotated[Literal["guestmark-plan/1"], Field(alias="schema")] = "guestmark-plan/1"
+    schema_: Annotated[Literal["guestmark-plan/1", "guestmark-plan/2"], Field(alias="schema")] = (
+        "guestmark-plan/1"
+    )
     name: Name
     title: Annotated[str, Field(min_length=1)]
     description: str = ""
@@ -94,3 +96,4 @@ class Plan(Strict):
     repetition: Repetition = Repetition()
     cost: dict[str, Duration] = {}
     published: list[Published] = []
+    fail_if: list[str] = []
