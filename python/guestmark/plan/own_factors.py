@@ -18,7 +18,7 @@ def own_factors(model: schema.Plan) -> frozenset[str]:
     """
     if model.schema_ == "guestmark-plan/1":
         return frozenset()
-    named = {name for table in (model, *model.workloads.values()) for name in table.factors}
+    named = {*model.factors, *(name for workload in model.workloads.values() for name in workload.factors)}
     standing = {name for workload in model.workloads.values() for name in standing_in(workload.params)}
     return frozenset(name for name in named & standing if name not in factors.known())
 
