@@ -125,7 +125,7 @@ def test_two_values_of_a_variable_in_one_command(guestmark: CommandLine) -> None
     # What else runs on this machine may be said to have made the ratio.
     assert (done.status, gate["outcome"]) == (1, "broken") or gate["reason"] == "foreign load", gate
     assert [cell["id"] for cell in document["cells"]] == ["host env:PAUSE=0.001", "host env:PAUSE=0.2"]
-    assert document["cells"][1]["vs_baseline"]["wall_s"]["ratio"] > 10
+    assert document["cells"][1]["vs_baseline"]["wall_s"]["ratio"] > 2
 
 
 def test_nothing_to_compare_is_told(guestmark: CommandLine) -> None:

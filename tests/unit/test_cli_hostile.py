@@ -150,6 +150,10 @@ CALLS: dict[str, Sequence[str]] = {
     "gate": ("gate", "last", "--fail-if", HOSTILE),
     "ab": ("ab", HOSTILE),
     "bisect": ("bisect", HOSTILE),
+    "compare": ("compare", "last", HOSTILE),
+    "history": ("history", "last", "--cell", HOSTILE),
+    "hyperfine's parameters": ("exec", "-L", HOSTILE, HOSTILE, "--", "true"),
+    "hyperfine's commands": ("exec", "--command", f"'{HOSTILE}", "-n", HOSTILE),
     "no verb": (HOSTILE,),
 }  # fmt: skip
 

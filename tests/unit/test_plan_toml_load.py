@@ -347,7 +347,7 @@ time_limit = "soon"
         ("exclude = [{reason = 'just so'}]\n", "exclude[1]: it names no level"),
         ("cost = {tgc = '4s'}\n", "did you mean 'tcg'"),
         ("cost = {tcg = '0s'}\n", "not above 0"),
-        ("schema = 'guestmark-plan/2'\n", "guestmark-plan/1"),
+        ("schema = 'guestmark-plan/3'\n", "guestmark-plan/1"),
         ("repetition = {blocks = 0}\n", "greater than or equal to 1"),
         ("repetition = {blocks = 3, precision = '2%'}\n", "cannot be combined"),
         ("repetition = {warmup = true}\n", "integer"),

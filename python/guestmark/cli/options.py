@@ -243,8 +243,9 @@ Metrics = Annotated[
     typer.Option(
         "--metric",
         metavar="NAME[:UNIT[:higher|lower]]=REGEX",
-        help="Read a number from the output: group `value`, or the only group; the last match counts. The first "
-        "--metric decides when the run is precise enough. May be repeated.",
+        help="Read a number from the output: group `value`, or the only group; the last match counts. Or json:PATH, "
+        "such as json:jobs.0.read.bw, where the output is JSON. The first --metric decides when the run is precise "
+        "enough. May be repeated.",
     ),
 ]
 Input = Annotated[

@@ -1,5 +1,6 @@
-"""Metrics that are read from a program's output: `NAME[:UNIT[:higher|lower]]=REGEX`."""
+"""Metrics that are read from a program's output: `NAME[:UNIT[:higher|lower]]=REGEX`, or `=json:PATH`."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from guestmark.core.units import parse_number
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _FORM = "write NAME[:UNIT[:higher|lower]]=REGEX, e.g. 'speed:events/s:higher=events per second: *([0-9.]+)'"
+
+_JSON = "json:"  # before a path such as jobs.0.read.bw, in place of an expression
 
 WALL = Metric("wall_s", "s")
 GUEST_WALL = Metric("guest_wall_s", "s")
@@ -33,6 +36,8 @@ class MetricSpec:
         Programs print interim figures first and the final one last. Raises `WorkloadError` when nothing matches or
         what matches is not a finite number.
         """
+        if self.pattern.startswith(_JSON):
+            return self._from_json(texts)
         expression = re.compile(self.pattern, re.MULTILINE)
         group: int | str = "value" if "value" in expression.groupindex else min(expression.groups, 1)
         for text in texts:
@@ -45,6 +50,22 @@ class MetricSpec:
             except ValueError as error:
                 raise WorkloadError(f"metric {self.metric.name}: {error}") from error
         raise WorkloadError(f"metric {self.metric.name}: nothing in the output matches {self.pattern!r}")
+
+    def _from_json(self, texts: Iterable[str]) -> float:
+        """The number at a path in the first text that is JSON, or whose last line is."""
+        path = [part for part in self.pattern.removeprefix(_JSON).split(".") if part]
+        for text in texts:
+            for candidate in (text, text.strip().rpartition("\n")[2]):
+                try:
+                    found = json.loads(candidate)
+                    for part in path:
+                        found = found[int(part)] if isinstance(found, list) else found[part]
+                    return parse_number(repr(found) if isinstance(found, float) else str(found))
+                except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+                    continue
+        raise WorkloadError(
+            f"metric {self.metric.name}: no output is JSON with a number at {'.'.join(path)!r}"
+        )
 
     def to_params(self) -> dict[str, Any]:
         """As it is kept in a workload's parameters."""
@@ -78,6 +99,8 @@ def parse_metric(text: str) -> MetricSpec:
     direction = rest[1] if len(rest) == 2 else "lower"
     if direction not in {"higher", "lower"}:
         raise UsageError(f"--metric {text!r}: {direction!r} is neither higher nor lower", hint=_FORM)
+    if pattern.startswith(_JSON):
+        return MetricSpec(Metric(name, unit, Better(direction)), pattern)
     try:
         expression = re.compile(pattern, re.MULTILINE)
     except re.error as error:

@@ -15,6 +15,7 @@ from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan import pattern, schema
 from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
 from guestmark.plan.outline import Outline
+from guestmark.plan.own_factors import own_factors, standing_in
 from guestmark.plan.problems import Problems
 from guestmark.plan.published_units import check_unit
 from guestmark.plan.scale import scale_table
@@ -99,6 +100,7 @@ class _Reader:
         self._scale = scale
         self._scaled_names: set[str] = set()  # the names in `scale` that were found
         self._kinds: dict[str, WorkloadKind] = {}
+        self._own = own_factors(model)
 
     def outline(self) -> Outline:
         """The outline; meaningless when there are problems."""
@@ -132,6 +134,7 @@ class _Reader:
             cost=self._cost(),
             scale=self._scale,
             race=self._race(metrics),
+            gates=tuple(model.fail_if),
         )
 
     def _race(self, metrics: Sequence[Metric]) -> Race | None:
@@ -192,6 +195,7 @@ class _Reader:
             platforms,
             kind,
             spans=given.matrix,
+            own=standing_in(given.params) & self._own,
         )
 
     def _params(
@@ -232,15 +236,15 @@ class _Reader:
         self._scaled_names |= set(marked)
         for name, texts in given.items():
             with self._problems.at(*path, name):
-                factor = factors.get(name)
+                known = name if name in self._own else factors.get(name).name
                 levels = (
                     scale_table({name: texts}, marked, self._scale)[name] if self._scale != 1.0 else texts
                 )
-                canonical = [pattern.canonical(name, level, ())[1] for level in levels]
+                canonical = [pattern.canonical(name, level, (), self._own)[1] for level in levels]
                 for level in canonical:
                     if canonical.count(level) > 1 and self._scale == 1.0:
                         raise UsageError(f"level {level!r} is given twice")
-                found[factor.name] = tuple(dict.fromkeys(canonical))
+                found[known] = tuple(dict.fromkeys(canonical))
         return found
 
     # --- patterns
@@ -250,7 +254,7 @@ class _Reader:
         for name, levels in table.items():
             with self._problems.at(*path, name):
                 conditions += pattern.from_mapping(
-                    {name: self._scale_levels(name, levels)}, self._model.workloads
+                    {name: self._scale_levels(name, levels)}, self._model.workloads, self._own
                 )
         return tuple(conditions)
 

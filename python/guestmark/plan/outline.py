@@ -7,6 +7,7 @@ from typing import Any
 
 from guestmark.core import factors
 from guestmark.core.errors import UsageError
+from guestmark.core.gate import GATES, parse_gates
 from guestmark.core.model import Cell, Metric, Plan, Policy, Published
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
@@ -30,6 +31,7 @@ class Outline:
     cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
     scale: float = 1.0
     race: Race | None = None  # for the best of its cells
+    gates: tuple[str, ...] = ()  # limits that a run must keep, as `--fail-if` has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,9 @@ def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
         about |= outline.race.context
     if outline.cost:
         about["cost"] = dict(outline.cost)
+    if outline.gates:
+        parse_gates(outline.gates, cells, {metric.name for metric in outline.metrics})
+        about[GATES] = list(outline.gates)
     return Plan(
         outline.name,
         cells,

@@ -45,8 +45,15 @@ def matches(pattern: Iterable[Condition], cell: Cell) -> bool:
     return all(condition.holds(cell) for condition in pattern)
 
 
-def canonical(name: str, level: str, workloads: Collection[str]) -> tuple[str, str]:
-    """Name and level in canonical spelling. Raises `UsageError` for unknown names and impossible levels."""
+def canonical(
+    name: str, level: str, workloads: Collection[str], own: Collection[str] = ()
+) -> tuple[str, str]:
+    """Name and level in canonical spelling; `own` are factors that the plan's commands have themselves.
+
+    Raises `UsageError` for unknown names and impossible levels.
+    """
+    if name in own or factors.is_variable(name):
+        return (name if name in own else factors.get(name).name), level
     word = name.strip().replace("-", "_").lower()
     if word == WORKLOAD:
         if level not in workloads:
@@ -63,11 +70,13 @@ def canonical(name: str, level: str, workloads: Collection[str]) -> tuple[str, s
         raise UsageError(f"{word}: {error}", hint=factor.help) from error
 
 
-def from_mapping(mapping: Mapping[str, Sequence[str]], workloads: Collection[str]) -> Pattern:
+def from_mapping(
+    mapping: Mapping[str, Sequence[str]], workloads: Collection[str], own: Collection[str] = ()
+) -> Pattern:
     """The pattern of a plan's table. Raises `UsageError`."""
     conditions = []
     for name, levels in mapping.items():
-        pairs = [canonical(name, level, workloads) for level in levels]
+        pairs = [canonical(name, level, workloads, own) for level in levels]
         conditions.append(Condition(pairs[0][0], tuple(level for _, level in pairs)))
     return tuple(conditions)
 

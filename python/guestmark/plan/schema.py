@@ -92,7 +92,9 @@ class Tune(Strict):
 class Plan(Strict):
     """A whole plan."""
 
-    schema_: Annotated[Literal["guestmark-plan/1"], Field(alias="schema")] = "guestmark-plan/1"
+    schema_: Annotated[Literal["guestmark-plan/1", "guestmark-plan/2"], Field(alias="schema")] = (
+        "guestmark-plan/1"
+    )
     name: Name
     title: Annotated[str, Field(min_length=1)]
     description: str = ""
@@ -109,3 +111,4 @@ class Plan(Strict):
     cost: dict[str, Duration] = {}
     published: list[Published] = []
     tune: Tune | None = None
+    fail_if: list[str] = []

@@ -5,6 +5,8 @@ and metric (failed trials have one row without a metric), as every data tool lik
 each row also holds what its cell's metric came to. Markdown and HTML are the report as people read it.
 """
 
+from __future__ import annotations
+
 import csv
 import io
 import json
@@ -13,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Trial
@@ -25,6 +27,9 @@ from guestmark.report.export_format import Format
 from guestmark.report.sections import validity
 from guestmark.stats.analysis import Analysis, CellResult, analyse
 from guestmark.stats.compare import Estimand, Verdict
+
+if TYPE_CHECKING:
+    import polars
 
 COLUMNS = (
     "run", "workload", "cell", "platform", "baseline", "null_of", "block", "order", "status", "reason",
@@ -219,7 +224,8 @@ def _in_csv(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _parquet(run: StoredRun, analysis: Analysis) -> bytes:
+def frame(run: StoredRun, analysis: Analysis) -> polars.DataFrame:
+    """The long form as a data frame, every column with its type."""
     import polars
 
     kinds: dict[str, Any] = dict.fromkeys(columns(run), polars.String)
@@ -227,6 +233,10 @@ def _parquet(run: StoredRun, analysis: Analysis) -> bytes:
     kinds |= {"baseline": polars.Boolean, "value": polars.Float64, "duration_s": polars.Float64}
     kinds |= dict.fromkeys(RUNS, polars.List(polars.Float64))
     kinds |= dict.fromkeys((name for name in ANSWERS if not name.endswith("verdict")), polars.Float64)
+    return polars.DataFrame(trial_rows(run, analysis), schema=kinds)
+
+
+def _parquet(run: StoredRun, analysis: Analysis) -> bytes:
     out = io.BytesIO()
-    polars.DataFrame(trial_rows(run, analysis), schema=kinds).write_parquet(out)
+    frame(run, analysis).write_parquet(out)
     return out.getvalue()

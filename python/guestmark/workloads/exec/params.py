@@ -8,6 +8,8 @@ from pydantic import Field, field_validator
 from guestmark.core.metric_spec import parse_metrics
 from guestmark.plan.schema import Strict
 
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
+
 
 class ExecParams(Strict):
     """`command` is the argument list; `{name}` in it stands for an entry of `values`, which `scale` may name."""
@@ -18,6 +20,10 @@ class ExecParams(Strict):
     input: str | None = None
     ignore_failure: bool = False
     push: list[str] = Field(default_factory=list)
+    setup: str | None = None
+    prepare: str | None = None
+    conclude: str | None = None
+    cleanup: str | None = None
 
     @field_validator("command")
     @classmethod
@@ -30,14 +36,24 @@ class ExecParams(Strict):
         """As `guestmark exec` gives them to the workload. Raises `UsageError`, `ValueError` for an unused value."""
         from guestmark.workloads.exec.plan import exec_params
 
+        given = {
+            "setup": self.setup,
+            "prepare": self.prepare,
+            "conclude": self.conclude,
+            "cleanup": self.cleanup,
+        }
+        hooks = {name: self._filled(text) for name, text in given.items() if text}
+        texts = [*self.command, *(text for text in given.values() if text)]
         for name in self.values:
-            if not any("{" + name + "}" in word for word in self.command):
+            if not any("{" + name + "}" in text for text in texts):
                 raise ValueError(f"values.{name} is not used: the command holds no {{{name}}}")
         params = exec_params(
             [self._filled(word) for word in self.command],
             parse_metrics(self.metrics),
             stdin_path=self.input,
             ignore_failure=self.ignore_failure,
+            parameters=dict.fromkeys(_PLACEHOLDER.findall(" ".join([*self.command, *hooks.values()]))),
+            hooks=hooks,
         )
         if self.push:
             from guestmark.workloads.exec.push import described

@@ -139,7 +139,8 @@ def filled(cell: Cell) -> list[str]:
 def filled_in(text: str, cell: Cell) -> str:
     """The text with the cell's levels in it."""
     for name in cell.workload.params.get("parameters", ()):
-        text = text.replace("{" + name + "}", cell.factors.get(name, ""))
+        if name in cell.factors:
+            text = text.replace("{" + name + "}", cell.factors[name])
     return text
 
 

@@ -1,0 +1,299 @@
+"""guestmark as a library: what the commands do, as functions, with results to compute with.
+
+    import guestmark
+
+    result = guestmark.exec(["./program"], on=["host", "tcg"])
+    result.ratio("tcg")            # Ratio(value=9.4, low=9.2, high=9.8, verdict='slower', …)
+    result.frame()                 # every trial, as a polars DataFrame
+    result                         # in a notebook: the report
+
+Runs are stored in the same ledger as those of the command line. Errors are `guestmark.core.errors.GuestmarkError`.
+"""
+
+from __future__ import annotations
+
+import html as escaping
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from guestmark.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+    from guestmark.core.model import Plan
+    from guestmark.ledger.model import StoredRun
+    from guestmark.ledger.store import Ledger
+    from guestmark.stats.analysis import Analysis, CellResult
+    from guestmark.stats.gates import Judged
+
+__all__ = ["Ratio", "Result", "exec", "load", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A cell's ratio to the baseline, its 95 % interval (None where there is none), and what that says."""
+
+    cell: str
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    verdict: str
+    reason: str
+    blocks: int
+
+
+class Result:
+    """A run: its cells, their ratios, every trial."""
+
+    def __init__(self, stored: StoredRun, analysis: Analysis, ledger: str | None = None) -> None:
+        self.stored = stored
+        self.analysis = analysis
+        self._ledger = ledger
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.stored.id
+
+    @property
+    def state(self) -> str:
+        """How it ended: `complete`, `interrupted`, …"""
+        return self.stored.state.value
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The ids of its cells, in plan order, without the copies that show the noise."""
+        return tuple(cell.id for cell in self.stored.plan.cells if not cell.added)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of what was measured, the primary one first."""
+        return tuple(
+            dict.fromkeys(metric.name for each in self.analysis.workloads for metric in each.metrics)
+        )
+
+    def ratio(self, cell: str, metric: str | None = None) -> Ratio:
+        """The ratio of a cell to the baseline. Raises `UsageError` for a cell that has none."""
+        found = self._cell(cell)
+        name = metric or self._primary(found)
+        comparison = found.comparison.get(name)
+        if comparison is None or comparison.ratio is None:
+            raise UsageError(
+                f"cell {cell!r} has no ratio of {name}",
+                hint=found.reason or "it may be the baseline, or have no values",
+            )
+        low, high = comparison.ci or (None, None)
+        return Ratio(
+            cell, name, comparison.ratio, low, high, comparison.verdict.value, comparison.reason, comparison.n
+        )
+
+    @property
+    def ratios(self) -> tuple[Ratio, ...]:
+        """Those of the primary metric, of every cell that has one."""
+        return tuple(
+            self.ratio(each.cell.id)
+            for each in self.analysis.cells
+            if not each.cell.added
+            and (one := each.comparison.get(self._primary(each)))
+            and one.ratio is not None
+        )
+
+    def values(self, cell: str, metric: str | None = None) -> dict[int, float]:
+        """The value of each trial by block, failed ones left out."""
+        from guestmark.report.sections.results import by_block
+
+        found = self._cell(cell)
+        return by_block(found.trials, metric or self._primary(found))
+
+    @overload
+    def frame(self, kind: Literal["polars"] = "polars") -> polars.DataFrame: ...
+    @overload
+    def frame(self, kind: Literal["pandas"]) -> pandas.DataFrame: ...
+    def frame(self, kind: str = "polars") -> Any:
+        """Every trial and metric, one row each, as the CSV has them; a polars DataFrame, or one of pandas."""
+        from guestmark.report import formats
+
+        if kind == "polars":
+            return formats.frame(self.stored, self.analysis)
+        if kind != "pandas":
+            raise UsageError(f"{kind!r} is no kind of frame", hint="polars or pandas")
+        try:
+            import pandas
+        except ImportError as error:
+            raise UsageError(
+                "pandas is not installed", hint="pip install pandas, or take .frame()"
+            ) from error
+        return pandas.DataFrame(
+            formats.trial_rows(self.stored, self.analysis), columns=formats.columns(self.stored)
+        )
+
+    def gates(self, *limits: str) -> tuple[Judged, ...]:
+        """What becomes of limits such as `tcg > +5%`; see `guestmark gate`."""
+        from guestmark.core.gate import parse_gates
+        from guestmark.stats.gates import judge
+
+        names = {metric.name for metric in self.stored.plan.metrics}
+        return judge(parse_gates(limits, self.stored.plan.cells, names), self.analysis)
+
+    def compare(self, other: Result) -> Any:
+        """This run (before) and another (after), cell by cell; see `guestmark compare`."""
+        from guestmark.report import compared
+
+        with _opened(self._ledger, writable=False) as ledger:
+            return compared.compare(ledger, self.stored, other.stored)
+
+    def document(self) -> dict[str, Any]:
+        """The result document, as `--json` writes it."""
+        from guestmark.report.document import result_document
+
+        return result_document(self.stored, self.analysis)
+
+    def html(self) -> str:
+        """The report as a page."""
+        from guestmark.report.export_format import Format
+        from guestmark.report.formats import render
+
+        return render(self.stored, Format.HTML, self.analysis).decode()
+
+    def _repr_html_(self) -> str:
+        """The report in a frame of its own, so that its style is its own."""
+        page = escaping.escape(self.html(), quote=True)
+        style = "width: 100%; height: 40em; border: 0"
+        return f'<iframe srcdoc="{page}" style="{style}" title="guestmark {self.id}"></iframe>'
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{each.cell} ×{each.value:.3g} {each.verdict}" for each in self.ratios)
+        return f"<guestmark run {self.id}, {self.state}{f': {said}' if said else ''}>"
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, CellResult]:
+        return {each.cell.id: each for each in self.analysis.cells}
+
+    def _cell(self, cell: str) -> CellResult:
+        from guestmark.core.nearest import unknown
+
+        if cell not in self._by_id:
+            raise unknown("cell", cell, self._by_id)
+        return self._by_id[cell]
+
+    def _primary(self, result: CellResult) -> str:
+        workload = next(each for each in self.analysis.workloads if result in each.cells)
+        return workload.metrics[0].name if workload.metrics else ""
+
+
+def load(run: str = "last", *, ledger: str | os.PathLike[str] | None = None) -> Result:
+    """A run of the ledger, by its id, the beginning or end of it, its name, or `last`."""
+    where = None if ledger is None else os.fspath(ledger)
+    with _opened(where, writable=False) as opened:
+        return _result(opened, run, where)
+
+
+def exec(  # noqa: A001 (as the command is called)
+    command: Sequence[str] | str,
+    *,
+    on: Sequence[str] = ("host",),
+    settings: Mapping[str, Sequence[str] | str] | None = None,
+    parameters: Mapping[str, Sequence[object]] | None = None,
+    metrics: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    name: str = "",
+    **policy: Any,
+) -> Result:
+    """Measures a command on these platforms, as `guestmark exec` does, and returns the result.
+
+    A string is split as a shell would, but no shell runs it. `settings` are factors with their levels; `parameters`
+    stand in the command as `{name}`; `env` is added to this process's environment. `policy` are `baseline`, `blocks`,
+    `precision`, `margin`, `time_limit_s`, `trial_limit_s`, `warmup`, `iterations` and `seed`.
+    """
+    from guestmark.platforms.base import Caller
+    from guestmark.workloads.exec.plan import ExecOptions, build
+
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    caller = asdict(Caller.current())
+    caller["env"] = {**caller["env"], **(env or {})}
+    options = ExecOptions(
+        on=tuple(on),
+        settings=_settings(settings),
+        parameters={name: tuple(map(str, levels)) for name, levels in (parameters or {}).items()},
+        metrics=tuple(metrics),
+        caller=caller,
+        **policy,
+    )
+    return _measured(build(options, words), ledger, labels, name)
+
+
+def run(
+    plan: str | os.PathLike[str],
+    *,
+    on: Sequence[str] | None = None,
+    settings: Mapping[str, Sequence[str] | str] | None = None,
+    scale: float = 1.0,
+    ledger: str | os.PathLike[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    name: str = "",
+    **policy: Any,
+) -> Result:
+    """Runs a plan, a built-in one or a TOML file, as `guestmark run` does; see `exec` for the other arguments.
+
+    `policy` may hold `only`, too.
+    """
+    from guestmark.plan import library
+    from guestmark.plan.load import load as load_plan
+    from guestmark.plan.outline import Overrides, assemble, override
+    from guestmark.platforms.base import Caller
+
+    wanted = Overrides(on=on, settings=_settings(settings), **policy)
+    outline = load_plan(*library.find(os.fspath(plan)), scale=scale)
+    return _measured(assemble(override(outline, wanted), asdict(Caller.current())), ledger, labels, name)
+
+
+def _settings(settings: Mapping[str, Sequence[str] | str] | None) -> list[str]:
+    found = []
+    for factor, levels in (settings or {}).items():
+        every = [levels] if isinstance(levels, str) else list(levels)
+        found.append(f"{factor}=" + ",".join(str(level).replace(",", "\\,") for level in every))
+    return found
+
+
+def _measured(
+    plan: Plan, where: str | os.PathLike[str] | None, labels: Mapping[str, str] | None, name: str
+) -> Result:
+    from guestmark.cli import session
+    from guestmark.experiment import preflight
+    from guestmark.ledger.remarks import Remarks
+    from guestmark.report import past
+
+    path = None if where is None else os.fspath(where)
+    outputs = session.Outputs(quiet=True, said=Remarks(name=name, labels=dict(labels or {})))
+    preflight.check_requests(plan, plan.cells)
+    with _opened(path, writable=True) as ledger:
+        plan, run_id = session.prepared(plan, ledger, outputs)
+        session.measured(plan, ledger, run_id, outputs)
+        result = _result(ledger, run_id, path)
+        past.remember(ledger, result.stored, result.analysis)
+    return result
+
+
+def _result(ledger: Ledger, run: str, where: str | None) -> Result:
+    from guestmark.report import past
+
+    stored = ledger.load_run(run)
+    return Result(stored, past.judged(ledger, stored), where)
+
+
+def _opened(where: str | None, *, writable: bool) -> AbstractContextManager[Ledger]:
+    from guestmark.ledger import open_ledger
+
+    chosen = where or os.environ.get("GUESTMARK_LEDGER") or None
+    return open_ledger(chosen if chosen is None or "://" in chosen else Path(chosen), writable=writable)

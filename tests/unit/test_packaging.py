@@ -1,0 +1,86 @@
+"""What a product to install brings along: manual page, completions, the step of a build server."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from guestmark.cli.app import VERBS
+from tests.framework import CHECKOUT
+from tests.framework.command_line import CommandLine
+from tests.framework.known import known
+
+SPEC = importlib.util.spec_from_file_location("manual", CHECKOUT / "tools" / "manual.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+manual = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(manual)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("usr")
+    assert len(manual.write(folder)) == 4
+    return folder
+
+
+def test_the_manual_page_has_every_command_and_option(made: Path) -> None:
+    text = (made / manual.PAGE).read_text()
+    assert re.findall(r"^\.SS guestmark (\S+)", text, re.M) == list(VERBS)
+    for option in ("\\-\\-fail\\-if", "\\-\\-parameter\\-list", "\\-\\-bundle"):
+        assert option in text
+    # No line of text is taken for a request.
+    requests = {line.split()[0] for line in text.splitlines() if line.startswith((".", "'"))}
+    assert requests == {".TH", ".SH", ".SS", ".PP", ".TP", ".B", ".I"}
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_groff_has_nothing_to_say_against_it(made: Path) -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-ww", "-z", "-K", "utf-8", str(made / manual.PAGE)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_are_for_the_shell_that_reads_them(made: Path, shell: str) -> None:
+    file = made / manual.COMPLETIONS[shell]
+    assert "_GUESTMARK_COMPLETE" in file.read_text()
+    if shutil.which(shell):
+        subprocess.run([known(shutil.which(shell)), "-n", str(file)], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("limits", "undecided", "statuses"),
+    [("x=2 > +900%\n\n", "fail", {0, 1}), ("x=2 > +10%", "pass", {1, 0}), ("nonsense", "pass", {130})],
+)
+def test_the_step_of_a_build_server(
+    guestmark: CommandLine, tmp_path: Path, limits: str, undecided: str, statuses: set[int]
+) -> None:
+    """The real step around the real program. What else runs on this machine may leave a limit undecided."""
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m guestmark "$@"\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        [str(CHECKOUT / "tools/action/gate.sh")],
+        env={
+            **guestmark.environment,
+            "GUESTMARK": str(program),
+            "COMMAND": "sleep 0.0{x}",
+            "LIMITS": limits,
+            "PLATFORMS": "host",
+            "OPTIONS": "-q -L x 1,2 -r 6 -w 0 --iterations 1",
+            "UNDECIDED": undecided,
+            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        },
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode in statuses, done.stderr
+    measured = done.returncode != 130
+    assert (tmp_path / "guestmark-gates.xml").exists() == measured
+    assert (tmp_path / "summary.md").exists() == measured

@@ -1,0 +1,95 @@
+"""The manual page and the completions of shells, made from the same objects as `--help`.
+
+`python tools/manual.py DIR` writes below DIR, laid out as below /usr: share/man/man1/guestmark.1 and the completions of
+bash, zsh and fish. Wheels carry them (tools/package).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+NAME = "guestmark"
+COMPLETIONS = {
+    "bash": "share/bash-completion/completions/guestmark",
+    "zsh": "share/zsh/site-functions/_guestmark",
+    "fish": "share/fish/vendor_completions.d/guestmark.fish",
+}
+PAGE = "share/man/man1/guestmark.1"
+FILES = (
+    ("~/.local/share/guestmark/ledger.sqlite", "The ledger: every run, with every trial."),
+    ("~/.cache/guestmark", "Kernels and disk templates made ready; may be deleted."),
+)
+VARIABLES = (
+    ("GUESTMARK_LEDGER", "The ledger to use when --ledger is not given."),
+    ("NO_COLOR", "No colours on the terminal."),
+    ("GITHUB_STEP_SUMMARY", "A file to which a table of gates is appended."),
+)
+
+
+def page() -> str:
+    """The manual page, in the macros of man(7)."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    import typer
+
+    from guestmark import __version__
+    from guestmark.cli.app import VERBS, app
+
+    group: Any = typer.main.get_command(app)
+    parent = typer.Context(group, info_name=NAME)
+    yield f'.TH GUESTMARK 1 "" "guestmark {__version__}" "User Commands"'
+    yield from (".SH NAME", f"{NAME} \\- {roff(group.help.strip().rstrip('.'))}")
+    yield from (".SH SYNOPSIS", f".B {NAME}", ".I COMMAND", "[ARGUMENTS]")
+    yield ".SH COMMANDS"
+    for verb in VERBS:
+        yield from _verb(verb, group.get_command(parent, verb), parent)
+    for title, rows in (("ENVIRONMENT", VARIABLES), ("FILES", FILES)):
+        yield f".SH {title}"
+        for name, text in rows:
+            yield from (".TP", f".B {roff(name)}", roff(text))
+
+
+def _verb(verb: str, command: Any, parent: Any) -> Iterator[str]:
+    context = command.make_context(
+        verb, [], parent=parent, resilient_parsing=True, help_option_names=["-h", "--help"]
+    )
+    yield f".SS {roff(command.get_usage(context).removeprefix('Usage: '))}"
+    for paragraph in (command.help or "").strip().split("\n\n"):
+        yield from (".PP", roff(" ".join(paragraph.split())))
+    for parameter in command.get_params(context):
+        if record := parameter.get_help_record(context):
+            declaration, text = record
+            yield from (".TP", f".B {roff(declaration)}", roff(" ".join(text.split())))
+
+
+def roff(text: str) -> str:
+    """Text that groff prints as it is: no line begins with a request, and hyphens of options stay hyphens."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "")
+    return re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
+
+
+def completion(shell: str) -> str:
+    """The script that makes a shell complete; it asks the program itself, so it never goes stale."""
+    from typer._completion_shared import get_completion_script
+
+    return get_completion_script(prog_name=NAME, complete_var=f"_{NAME.upper()}_COMPLETE", shell=shell) + "\n"
+
+
+def write(folder: Path) -> list[Path]:
+    """Writes everything below `folder`; the files that were written."""
+    texts = {PAGE: page(), **{path: completion(shell) for shell, path in COMPLETIONS.items()}}
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return [folder / path for path in texts]
+
+
+if __name__ == "__main__":
+    for file in write(Path(sys.argv[1])):
+        print(file)
