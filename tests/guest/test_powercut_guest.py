@@ -58,6 +58,9 @@ def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
     [
         ("tcg", {}, Durability.PROVEN),
         ("tcg", {"cache": "none", "aio": "native"}, Durability.PROVEN),
+        ("tcg", {"iothread": "on", "detect_zeroes": "on", "discard": "unmap"}, Durability.PROVEN),
+        ("tcg", {"bus": "virtio-scsi", "iothread": "on"}, Durability.PROVEN),
+        ("tcg", {"qemu_args": "-device virtio-rng-pci"}, Durability.PROVEN),
         ("tcg", {"cache": "writethrough"}, Durability.PROVEN),
         ("tcg", {"cache": "unsafe"}, Durability.LOST),
         ("tcg", {"mount": "barrier=0"}, Durability.LOST),

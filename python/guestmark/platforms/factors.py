@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 
 from guestmark.core import placement
 from guestmark.core.factor import Factor
@@ -48,6 +49,16 @@ def _kernel_args(text: str) -> str:
     return " ".join(text.split())
 
 
+def _qemu_args(text: str) -> str:
+    try:
+        words = shlex.split(_kernel_args(text))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    if not words or not words[0].startswith("-"):
+        raise ValueError(f"{text!r} does not begin with an option of QEMU, such as -device")
+    return shlex.join(words)
+
+
 def _outer(text: str) -> str:
     if text.strip() not in ("block", "trial"):
         raise ValueError(f"{text!r} is neither block nor trial")
@@ -69,6 +80,12 @@ KERNEL_ARGS = Factor(
     r"extra arguments for the guest's kernel, e.g. mitigations=off (write a comma inside as \,)",
     _kernel_args,
     ("mitigations=off",),
+)
+QEMU_ARGS = Factor(
+    "qemu_args",
+    r"anything else for QEMU's command line, recorded as given; what it does is not attested (write a comma as \,)",
+    _qemu_args,
+    (r"-device virtio-rng-pci",),
 )
 PLACEMENT = Factor(
     placement.NAME,

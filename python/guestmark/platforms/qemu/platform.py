@@ -4,6 +4,7 @@ import contextlib
 import functools
 import mmap
 import platform
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -100,6 +101,7 @@ class QemuPlatform:
                 *_channel(line, bus, max(_PORTS, extras.ports)),
                 *_monitor(monitor_line),
                 *drives.qemu_arguments(made, factors["machine"]),
+                *shlex.split(factors.get("qemu_args", "")),
                 *extras.arguments,
                 *_kernel(kernel, initramfs, self._kernel_args(share, factors, watch)),
             ]  # fmt: skip
