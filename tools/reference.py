@@ -48,7 +48,8 @@ def platforms() -> str:
     for kind in registry.platform_kinds().values():
         if kind.supported:
             inside = "can hold guests" if kind.holds_guests else ""
-            rows.append([f"`{kind.name}`", _escape(kind.help), inside, _programs(kind.programs)])
+            name = f"{kind.name}@ARCH" if kind.needs_arch else kind.name
+            rows.append([f"`{name}`", _escape(kind.help), inside, _programs(kind.programs)])
     return _table(["platform", "what it is", "nesting", "programs it may run (Debian's package)"], rows)
 
 

@@ -17,6 +17,7 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.model import RunOverview
 from tests.framework import PACKAGES
 from tests.framework.caches import TriedPlatforms, private_cache
+from tests.framework.preloaded import PreloadedCall, same_interpreter
 from tests.framework.processes import others, wait_until
 
 _HYPERVISORS = (b"qemu-system-x86_64", b"linux.uml")
@@ -71,9 +72,15 @@ class CommandLine:
         **more: Any,
     ) -> subprocess.Popen[bytes]:
         """Starts a call without waiting for it; `env` goes on top of the environment, `more` to `Popen`."""
-        return subprocess.Popen(
+        environment = {**self.environment, **(env or {})}
+        start = (
+            PreloadedCall
+            if same_interpreter(environment) and more.keys() <= {"start_new_session"}
+            else subprocess.Popen
+        )
+        return start(
             [sys.executable, "-m", "guestmark", *map(str, arguments)],
-            env={**self.environment, **(env or {})},
+            env=environment,
             cwd=cwd or self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -135,7 +135,18 @@ CALLS: dict[str, Sequence[str]] = {
     "tour": ("tour", "--on", HOSTILE),
     "shell": ("shell", HOSTILE),
     "clean": ("clean", HOSTILE),
+    "prepare": ("prepare", HOSTILE),
+    "prepare --load": ("prepare", "--load", HOSTILE),
     "doctor": ("doctor", HOSTILE),
+    "edit": ("edit", "last", "--note", HOSTILE),
+    "edit of no run": ("edit", HOSTILE, "--tag", "x"),
+    "edit with a bad label": ("edit", "last", "--label", HOSTILE),
+    "rm": ("rm", HOSTILE),
+    "import": ("import", HOSTILE),
+    "vacuum": ("vacuum", HOSTILE),
+    "gate": ("gate", "last", "--fail-if", HOSTILE),
+    "ab": ("ab", HOSTILE),
+    "bisect": ("bisect", HOSTILE),
     "no verb": (HOSTILE,),
 }  # fmt: skip
 

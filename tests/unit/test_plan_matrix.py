@@ -13,7 +13,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.factor import Factor
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.plan.matrix import Null, expand
+from guestmark.plan.matrix import Null, expand, held_against
 
 WORKLOAD = WorkloadSpec("exec", {"argv": ["true"]}, "true")
 
@@ -160,3 +160,25 @@ def test_ids_are_unique_and_there_is_one_baseline(names: list[str], null: Null, 
         if cell.null_of
     )
     assert {str(cell.platform) for cell in found} == set(names)
+
+
+def test_a_measured_run_can_be_held_against_another_cell() -> None:
+    measured = cells("host,tcg,uml", ["memory=1G,2G"])
+    assert [cell.id for cell in measured if cell.baseline] == ["host"]
+    held = held_against(measured, "tcg memory=2G")
+    assert [cell.id for cell in held if cell.baseline] == ["tcg memory=2G"]
+    assert [replace(cell, baseline=False) for cell in held] == [
+        replace(cell, baseline=False) for cell in measured
+    ]
+    # Of several that are meant, the first.
+    assert [cell.id for cell in held_against(measured, "uml") if cell.baseline] == ["uml memory=1G"]
+    with pytest.raises(UsageError, match="baseline"):
+        held_against(measured, "tcg memory=4G")
+
+
+def test_where_a_baseline_is_missing_the_old_one_stands() -> None:
+    def group(name: str, on: str) -> list[Cell]:
+        return [replace(cell, group=name, id=f"{name} {cell.id}") for cell in cells(on, null=Null.NONE)]
+
+    held = held_against([*group("write", "host,tcg"), *group("read", "host,uml")], "tcg")
+    assert [cell.id for cell in held if cell.baseline] == ["write tcg", "read host"]

@@ -11,10 +11,10 @@ from guestmark.plan.matrix import Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
 
 
-def plan(on: str, *settings: str, null: Null = Null.NONE) -> Plan:
+def plan(on: str, *settings: str, null: Null = Null.NONE, blocks: int | None = None) -> Plan:
     entry = MatrixEntry(WorkloadSpec("exec", {"argv": ["true"]}, "true"))
     outline = Outline("exec", Shape((entry,), parse_platforms([on]), null=null), Policy(), ())
-    return assemble(override(outline, Overrides(settings=settings)), {})
+    return assemble(override(outline, Overrides(settings=settings, blocks=blocks)), {})
 
 
 def processors(on: str, *settings: str) -> dict[str, int]:
@@ -53,6 +53,27 @@ def test_unequal_machines_are_remarked_on() -> None:
     assert plan("host,tcg,uml", "smp=2").context["notes"][-1] == (
         "the machines that are compared have different numbers of processors: 1 in uml; 2 in host, tcg smp=2"
     )
+
+
+def test_of_many_cells_those_that_differ_are_named() -> None:
+    remark = plan("host,tcg,uml", "smp=1,2", "memory=1G,2G,3G").context["notes"][-1]
+    assert remark.endswith("; 2 in tcg smp=2 memory=1G, tcg smp=2 memory=2G, tcg smp=2 memory=3G"), remark
+    assert "1 in all others" in remark
+
+
+@pytest.mark.parametrize(
+    ("memory", "blocks", "needed"), [(1, 6, None), (1, 5, None), (3, 6, 7), (3, 7, None), (3, 3, None)]
+)
+def test_too_few_blocks_for_so_many_cells_are_told_beforehand(
+    memory: int, blocks: int, needed: int | None
+) -> None:
+    sizes = ",".join(f"{size}G" for size in range(1, memory + 1))
+    remarks = [
+        f"{memory} cells are compared with one: a cell that is the only one to differ is claimed from {needed} "
+        f"blocks on (--blocks {needed})"
+    ]
+    notes = plan("host,tcg", f"memory={sizes}", blocks=blocks).context["notes"]
+    assert [note for note in notes if "blocks" in note] == (remarks if needed else [])
 
 
 def test_cells_that_were_stored_before_have_no_place() -> None:

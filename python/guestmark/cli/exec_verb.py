@@ -24,25 +24,9 @@ def command(
             "Where to run it: host, kvm, tcg, uml; naming one twice makes a null comparison. Default: host."
         ),
     ] = None,
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            metavar="NAME[:UNIT[:higher|lower]]=REGEX",
-            help="Read a number from the output: group `value`, or the only group; the last match counts. The first "
-            "--metric decides when the run is precise enough. May be repeated.",
-        ),
-    ] = None,
-    stdin: Annotated[
-        str | None,
-        typer.Option("--input", metavar="FILE", help="Use this file as the command's standard input."),
-    ] = None,
-    ignore_failure: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-failure", "-i", help="Measure the command even when its exit status is not 0."
-        ),
-    ] = False,
+    metrics: options.Metrics = None,
+    stdin: options.Input = None,
+    ignore_failure: options.IgnoreFailure = False,
     given: Measuring,
 ) -> None:
     """Measure any command on the host and in guests.

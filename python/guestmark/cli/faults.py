@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any
 
+from guestmark.cli import gates
 from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
 from guestmark.core.home import home
@@ -27,6 +28,11 @@ def show(error: GuestmarkError) -> None:
 
 def status_after(error: BaseException) -> int:
     """Reports whatever ended the program and returns the exit status."""
+    status = _status_after(error)
+    return gates.failed(status) if gates.asked() else status
+
+
+def _status_after(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return _status_of(error)
     if isinstance(error, GuestmarkError):

@@ -48,7 +48,12 @@ def complete_platform(incomplete: str) -> list[str]:
     """Completions of the platform being typed after `--on`."""
     from guestmark.core.registry import platform_names
 
-    before, comma, _ = incomplete.rpartition(",")
+    before, comma, last = incomplete.rpartition(",")
+    if "@" in last:
+        from guestmark.core.architectures import ARCHITECTURES
+
+        kind = last.partition("@")[0]
+        return [f"{before}{comma}{kind}@{name}" for name in ARCHITECTURES]
     return [f"{before}{comma}{kind}" for kind in platform_names()]
 
 
@@ -189,6 +194,39 @@ Warmup = Annotated[
 Iterations = Annotated[
     int | None,
     typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 20, by duration)."),
+]
+# What is said of a command of the user's own.
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME[:UNIT[:higher|lower]]=REGEX",
+        help="Read a number from the output: group `value`, or the only group; the last match counts. The first "
+        "--metric decides when the run is precise enough. May be repeated.",
+    ),
+]
+Input = Annotated[
+    str | None,
+    typer.Option("--input", metavar="FILE", help="Use this file as the command's standard input."),
+]
+IgnoreFailure = Annotated[
+    bool,
+    typer.Option("--ignore-failure", "-i", help="Measure the command even when its exit status is not 0."),
+]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if",
+        metavar="LIMIT",
+        help="Exit with 1 when this is shown of the ratio to the baseline, with 125 when it cannot be told: "
+        "'tcg wall_s > +5%', 'kernel=new > +2%'. Repeatable.",
+    ),
+]
+Junit = Annotated[
+    str | None,
+    typer.Option(
+        "--junit", metavar="FILE", help="Write what became of each --fail-if to FILE as JUnit's XML."
+    ),
 ]
 Keep = Annotated[
     bool,

@@ -71,7 +71,7 @@ def command(
     preflight.check_kernels([cell])
     for entry in preflight.larger_than_host([cell]):
         raise PlatformUnusableError(f"{cell.id}: {entry.reason}", hint=entry.hint)
-    if cell.platform.shares_root:
+    if cell.shares_root:
         check_command(words, env=caller.env, cwd=caller.cwd, typed=True)
     identity: dict[str, Any] = (
         {} if not cell.platform.is_guest else {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}

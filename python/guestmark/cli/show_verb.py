@@ -33,6 +33,7 @@ def command(
         typer.Option("--details", help="Show total, slow runs and first run of every cell, too."),
     ] = False,
     published: options.Published = False,
+    baseline: options.Baseline = None,
     json: options.Json = None,
     csv: options.Csv = None,
     markdown: options.Markdown = None,
@@ -41,10 +42,12 @@ def command(
 ) -> None:
     """Show the result of a run."""
     import gc
+    from dataclasses import replace
 
     gc.disable()  # it reads, prints and ends: looking for garbage while modules are loaded takes a tenth of the time
     from guestmark.cli.session import Outputs, show
     from guestmark.ledger import open_ledger
+    from guestmark.plan.matrix import held_against
     from guestmark.report import past
 
     outputs = Outputs(
@@ -59,6 +62,10 @@ def command(
     outputs.check()
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
+        if baseline is not None:
+            stored = replace(
+                stored, plan=replace(stored.plan, cells=held_against(stored.plan.cells, baseline))
+            )
         analysis = None if console_of is not None else past.judged(opened, stored)
     if console_of is not None or analysis is None:
         _console(stored, console_of or "")

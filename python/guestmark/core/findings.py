@@ -36,6 +36,17 @@ class Program(Fact, kw_only=True):
     xxh3: str | None = msgspec.field(name="binary_xxh3", default=None)  # of a large file, compared instead
 
 
+class Build(Fact, kw_only=True):
+    """A program whose build is another than this host's: for another architecture, at best from the same source."""
+
+    said: str = msgspec.field(name="build")  # `another build: sysbench 1.0.20+ds-5, arm64`
+    architecture: str = msgspec.field(name="build_architecture")
+    package: str | None = msgspec.field(name="build_package", default=None)
+    version: str | None = msgspec.field(name="build_version", default=None)
+    host_version: str | None = msgspec.field(name="build_host_version", default=None)
+    same_source: bool | None = msgspec.field(name="build_same_source", default=None)
+
+
 class Mount(Fact, kw_only=True):
     """How a disk was mounted in the end; of the disk under test it is kept as `TARGET`."""
 

@@ -41,6 +41,7 @@ class PlatformKind:
     guest: bool = True  # whether it boots a kernel of its own; otherwise workloads run on this host's kernel
     remote: bool = False  # another machine: it does not share this host's files
     takes_arch: bool = False  # whether its name may be followed by @ARCH
+    needs_arch: bool = False  # whether it must be
     takes_destination: bool = False  # whether its name is followed by :DEST
     boots_firmware: bool = False  # whether it has firmware, and network cards that boot
     factors: tuple[Factor, ...] = ()  # those its machines accept
@@ -76,8 +77,8 @@ def platform_kinds() -> Mapping[str, PlatformKind]:
 
 
 def platform_names() -> tuple[str, ...]:
-    """The names of single layers that can be measured, as offered by errors, help and completion."""
-    return tuple(name for name, kind in platform_kinds().items() if kind.supported)
+    """The names of single layers that can be measured as they are, as offered by errors, help and completion."""
+    return tuple(name for name, kind in platform_kinds().items() if kind.supported and not kind.needs_arch)
 
 
 def of_machines(factor: str) -> bool:

@@ -6,11 +6,11 @@ import functools
 import os
 import secrets
 import socket
+import sqlite3
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,12 +20,15 @@ from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.model import Cell, LeftOut, Plan, RunState, Trial, TrialStatus
-from guestmark.ledger import checksums, codec, comparisons, schema
+from guestmark.core.model import LeftOut, Plan, RunState, Trial
+from guestmark.ledger import checksums, codec, comparisons, remarks, schema
 from guestmark.ledger import claim as claims
 from guestmark.ledger.connect import WRITING, Store
 from guestmark.ledger.faults import explained
 from guestmark.ledger.model import Check, Compared, RunOverview, StoredRun
+from guestmark.ledger.naming import missing, resolve
+from guestmark.ledger.overviews import overviews
+from guestmark.ledger.remarks import NOTHING, Remarks
 from guestmark.ledger.upgrade import has_checks
 from guestmark.ledger.variables import recorded
 
@@ -55,6 +58,12 @@ class Ledger:
     def close(self) -> None:
         """Releases the database; may be called again."""
         self._engine.dispose()
+
+    @contextmanager
+    def writing(self, doing: str) -> Iterator[Connection]:
+        """A transaction for the modules of this package; `doing` is what errors say failed."""
+        with self._writing(doing) as connection:
+            yield connection
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[Connection]:
@@ -159,6 +168,13 @@ class Ledger:
             if connection.execute(statement).rowcount == 0:
                 raise self._missing(connection, run_id)
 
+    def annotate(self, wanted: str, said: Remarks) -> str:
+        """Adds a name, notes, labels and tags to a run, and returns its id; see `remarks.add`."""
+        with self._writing(f"remarking run {wanted}") as connection:
+            run_id = self._resolve(connection, wanted)
+            remarks.add(connection, run_id, said)
+        return run_id
+
     def remember(self, run_id: str, found: Sequence[Compared]) -> None:
         """Stores the ratios that a run found, in place of those it had found before."""
         with self._writing(f"storing what run {run_id} found") as connection:
@@ -173,6 +189,20 @@ class Ledger:
         """
         with self._reading("looking for a run") as connection:
             return self._resolve(connection, wanted)
+
+    def resolve_removed(self, connection: Connection, wanted: str) -> str:
+        """The full id of a run that was removed; see `resolve`."""
+        return self._resolve(connection, wanted, removed=True)
+
+    def compact(self) -> None:
+        """Gives the room of deleted rows back to the disk; servers do that by themselves."""
+        if self._store.file is not None:
+            with (
+                explained(self.where, "compacting it"),
+                closing(sqlite3.connect(self._store.file, isolation_level=None)) as connection,
+            ):
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def load_run(self, wanted: str) -> StoredRun:
         """The whole run that `wanted` refers to (see `resolve`)."""
@@ -211,33 +241,27 @@ class Ledger:
                 unusable=tuple(_left_out(row, plan) for row in unusable),
             )
 
-    def runs(self) -> list[RunOverview]:
-        """All runs, oldest first, including those whose plan is damaged."""
-        trials = schema.trials
-        counts = (
-            select(
-                trials.c.run_id,
-                func.count().label("trials"),
-                func.count(trials.c.block.distinct()).label("blocks"),
-                func.count().filter(trials.c.status != TrialStatus.OK.value).label("failed"),
-            )
-            .group_by(trials.c.run_id)
-            .subquery()
-        )
-        statement = (
-            select(schema.runs, counts.c.trials, counts.c.blocks, counts.c.failed)
-            .outerjoin(counts, counts.c.run_id == schema.runs.c.id)
-            .order_by(schema.runs.c.created_at, schema.runs.c.id)
-        )
+    def check_name(self, name: str) -> None:
+        """Raises `LedgerError` when a run has that name."""
+        with self._reading("looking for a run's name") as connection:
+            remarks.check_free(connection, name)
+
+    def remarks(self, run_id: str) -> Remarks:
+        """What people have said of a run."""
+        with self._reading(f"reading what is said of run {run_id}") as connection:
+            return remarks.of_runs(connection).get(run_id, NOTHING)
+
+    def runs(self, *, removed: bool = False) -> list[RunOverview]:
+        """All runs, oldest first, including those whose plan is damaged; or those that were removed."""
         with self._reading("listing the runs") as connection:
-            rows = connection.execute(statement).all()
-            damaged = checksums.damaged_plans(connection) if self._is_checked else set()
-        return [self._overview(row, damaged=row.id in damaged) for row in rows]
+            return overviews(connection, self._state, removed=removed, checked=self._is_checked)
 
     def earlier(self, host: str, what: Collection[str], before: float) -> list[Compared]:
         """What runs of that host, begun before then, found of these questions; oldest first."""
         with self._reading("looking for earlier runs") as connection:
-            return comparisons.earlier(connection, host, what, before)
+            gone = remarks.removed(connection)
+            found = comparisons.earlier(connection, host, what, before)
+        return [row for row in found if row.run_id not in gone]
 
     def environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """The environment that each of these runs was last started or resumed in, in this order."""
@@ -279,53 +303,16 @@ class Ledger:
                     problems.append(f"run {run_id} cannot be read: {error.orig}")
         return Check(len(runs), missing, tuple(problems), checked=True)
 
-    def _overview(self, row: Row[Any], *, damaged: bool) -> RunOverview:
-        cells: tuple[Cell, ...] = ()
-        label = "(the plan is damaged)"
-        if not damaged:
-            with suppress(LedgerError):
-                cells = codec.load(row.plan, Plan, f"the plan of run {row.id}").cells
-                label = (cells[0].workload.label or cells[0].workload.name) if cells else ""
-        return RunOverview(
-            id=row.id,
-            name=row.name,
-            created_at=row.created_at,
-            state=self._state(row.id, row.state),
-            cells=len(cells),
-            blocks=row.blocks or 0,
-            trials=row.trials or 0,
-            failed=row.failed or 0,
-            label=label,
-        )
-
     def _state(self, run_id: str, stored: str) -> RunState:
         state = RunState(stored)
         return RunState.KILLED if state is RunState.RUNNING and not self.is_claimed(run_id) else state
 
-    def _resolve(self, connection: Connection, wanted: str) -> str:
-        ids = list(connection.execute(select(schema.runs.c.id).order_by(schema.runs.c.created_at)).scalars())
-        if wanted == "last" and ids:
-            return str(ids[-1])
-        if wanted in ids:
-            return wanted
-        found = [
-            run_id for run_id in ids if wanted and (run_id.startswith(wanted) or run_id.endswith(wanted))
-        ]
-        if len(found) > 1:
-            raise LedgerError(
-                f"{wanted!r} may be any of {len(found)} runs: {', '.join(found[-5:])}",
-                hint="give more of the id",
-            )
-        if not found:
-            raise self._missing(connection, wanted, ids)
-        return str(found[0])
+    def _resolve(self, connection: Connection, wanted: str, *, removed: bool = False) -> str:
+        return resolve(connection, wanted, self.where, removed=removed)
 
-    def _missing(self, connection: Connection, wanted: str, ids: list[str] | None = None) -> LedgerError:
-        if ids is None:
-            ids = list(connection.execute(select(schema.runs.c.id)).scalars())
-        near = get_close_matches(wanted, ids, n=3, cutoff=0.5) or ids[-3:]
-        hint = f"nearest: {', '.join(near)}; `guestmark runs` lists all" if near else "it holds no runs yet"
-        return LedgerError(f"there is no run {wanted!r} in the ledger {self.where}", hint=hint)
+    def _missing(self, connection: Connection, wanted: str) -> LedgerError:
+        ids = list(connection.execute(select(schema.runs.c.id)).scalars())
+        return missing(wanted, ids, self.where)
 
     # --- claims ---------------------------------------------------------------------------------------------
 

@@ -44,12 +44,13 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class RowName:
     """How a row is called: its `parts`, one for each of the table's `names`; where they leave no room for figures, its
-    `number` among the rows of the whole section and a `short` name.
+    `number` among the rows of the whole section and a `short` name, or its cell's `id`.
     """
 
     parts: tuple[str, ...]
     short: str = ""
     number: int = 0
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ from typing import Any
 
 from guestmark.core import factors
 from guestmark.core.errors import UsageError
-from guestmark.core.model import Metric, Plan, Policy, Published
+from guestmark.core.model import Cell, Metric, Plan, Policy, Published
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
 from guestmark.plan.placing import inequality, with_placements
 from guestmark.plan.tuning import Race
+
+_FEW_BLOCKS = 16  # suffice for two thousand cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class Overrides:
     on: Sequence[str] | None = None
     baseline: str | None = None
     settings: Sequence[str] = ()
+    parameters: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # that stand in the command as {name}
     null: Null | None = None
     blocks: int | None = None
     precision: float | None = None
@@ -56,7 +61,7 @@ def override(outline: Outline, given: Overrides) -> Outline:
     if given.blocks is not None and given.time_limit_s is not None:
         raise UsageError("--blocks and --time-limit cannot be combined", hint="give only one of them")
     shape = outline.shape
-    settings = factors.parse_settings(given.settings)
+    settings = {**factors.parse_settings(given.settings), **given.parameters}
     shape = replace(
         shape,
         platforms=shape.platforms if given.on is None else parse_platforms(given.on),
@@ -64,13 +69,15 @@ def override(outline: Outline, given: Overrides) -> Outline:
         null=shape.null if given.null is None else given.null,
         only=shape.only if given.only is None else given.only,
         asked=shape.asked | settings.keys(),
-        entries=_set_entries(shape.entries, settings),
+        entries=_set_entries(shape.entries, settings, frozenset(given.parameters)),
         include=tuple(_set_row(row, settings) for row in shape.include),
     )
     return replace(outline, shape=shape, policy=_policy(outline.policy, given))
 
 
-def _set_entries(entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, ...]]) -> tuple[Entry, ...]:
+def _set_entries(
+    entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, ...]], own: frozenset[str]
+) -> tuple[Entry, ...]:
     """Levels given with `--set` replace the plan's; a factor that no workload has yet is given to all of them."""
     result = []
     for entry in entries:
@@ -79,7 +86,7 @@ def _set_entries(entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, .
             for name, levels in settings.items()
             if name in entry.levels or not any(name in other.levels for other in entries)
         }
-        result.append(replace(entry, levels={**entry.levels, **mine}))
+        result.append(replace(entry, levels={**entry.levels, **mine}, own=entry.own | own))
     return tuple(result)
 
 
@@ -103,11 +110,38 @@ def _policy(policy: Policy, given: Overrides) -> Policy:
     return replace(policy, **{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
 
 
+def _too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
+    """A remark where so many cells are compared in so few blocks that hardly a difference can be claimed."""
+    most = policy.blocks or policy.max_blocks
+    if most > _FEW_BLOCKS:
+        return []
+    from guestmark.stats.compare import (
+        MIN_BLOCKS,
+    )  # here, as loading these takes longer than all else of a plan
+    from guestmark.stats.multiple import blocks_to_claim
+
+    sizes = [
+        sum(cell.null_of is None and cell.compares_with(baseline) for cell in cells) - 1
+        for baseline in cells
+        if baseline.baseline
+    ]
+    compared = max(sizes, default=0)
+    if compared < 1 or not MIN_BLOCKS <= most < (needed := blocks_to_claim(compared)):
+        return []
+    return [
+        f"{compared} cells are compared with one: a cell that is the only one to differ is claimed from {needed} "
+        f"blocks on (--blocks {needed})"
+    ]
+
+
 def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
     """The plan with all its cells. `context` is the caller: cwd, env, uid, gid, groups. Raises `UsageError`."""
     matrix = span(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
     cells = tuple(with_placements(matrix.cells))
-    about: dict[str, Any] = {**context, "notes": [*matrix.notes, *inequality(cells)]}
+    about: dict[str, Any] = {
+        **context,
+        "notes": [*matrix.notes, *inequality(cells), *_too_few_blocks(cells, outline.policy)],
+    }
     if outline.scale != 1.0:
         about["scale"] = outline.scale
     if outline.race is not None:

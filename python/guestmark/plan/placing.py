@@ -11,6 +11,7 @@ from guestmark.core.model import Cell
 from guestmark.core.placement import NAME, PINNED
 
 _SMP = "smp"
+_MANY = 3  # cells that can be named in a sentence
 
 
 def with_placements(cells: Sequence[Cell]) -> list[Cell]:
@@ -57,9 +58,13 @@ def inequality(cells: Sequence[Cell]) -> list[str]:
             if number := _has(cell):
                 by_number.setdefault(number, []).append(cell.id)
         if len(by_number) > 1:
-            said = "; ".join(f"{number} in {', '.join(ids)}" for number, ids in sorted(by_number.items()))
+            said = "; ".join(f"{number} in {_who(ids, group)}" for number, ids in sorted(by_number.items()))
             remarks.append(f"the machines that are compared have different numbers of processors: {said}")
     return remarks
+
+
+def _who(ids: Sequence[str], group: Sequence[Cell]) -> str:
+    return "all others" if len(ids) > _MANY and 2 * len(ids) > len(group) else ", ".join(ids)
 
 
 def _has(cell: Cell) -> int:

@@ -199,7 +199,7 @@ def _workload(
     floors: dict[str, float] = {}
     taken_back: dict[str, str] = {}
     tables: dict[str, Table | None] = {}
-    earlier: Sequence[Null] = ()
+    earlier: Mapping[str, Sequence[Null]] = {}  # of the primary metric alone
     for metric in metrics:
         values = {cell.id: _values(metric.name, by_cell[cell.id], row) for cell in cells}
         for name, array in values.items():
@@ -208,8 +208,9 @@ def _workload(
                 summaries[name][metric.name] = summary
         nulls = [cell for cell in cells if cell.null_of in values]
         pairs = [(values[cell.id], values[cell.null_of]) for cell in nulls if cell.null_of is not None]
-        known = history.nulls_for(cells, summaries, metric) if metric == measured[0] else []
-        earlier = known or earlier
+        if metric == measured[0]:
+            earlier = {metric.name: history.nulls_for(cells, summaries, metric)}
+        known = earlier.get(metric.name, ())
         floor = noise_floor(pairs, len(blocks), known)
         if floor is not None:
             floors[metric.name] = floor
@@ -225,7 +226,11 @@ def _workload(
         if suspicious:
             taken_back[metric.name] = "a null comparison differs"
     doubts = _doubts(plan, cells, by_cell, row, measured, of_the_run)
-    asked = estimands.answers(plan, cells, by_cell, row, measured[0], history=earlier) if measured else {}
+    asked = (
+        estimands.answers(plan, cells, by_cell, row, measured[0], history=earlier.get(measured[0].name, ()))
+        if measured
+        else {}
+    )
     answers: dict[str, Answers] = {}
     for name, answer in asked.items():
         allowed = allowing_for(answer, doubts.shifts.get(name, 0.0), plan.policy.margin, "carry-over")

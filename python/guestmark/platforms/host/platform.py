@@ -102,7 +102,7 @@ class HostPlatform:
                     process, transport = start_host_agent(within, hold=(keeper().lifeline,))
             except OSError as error:
                 raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
-            stack.callback(_stop, process)
+            stack.callback(stop, process)
             agent = Agent(transport)
             stack.callback(agent.close)
             agent.hello(timeout_s=READY_DEADLINE_S)
@@ -133,7 +133,7 @@ def _check_factors(cell: Cell, disks: Sequence[DiskSpec]) -> None:
         )
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
     """The end of its channel ends the agent and what it runs; if not, a signal does."""
     try:
         process.wait(_STOP_DEADLINE_S)

@@ -21,10 +21,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
-from guestmark.platforms.confinement import HYPERVISOR, Confinement
 from guestmark.platforms.nested.images import images_in
 from guestmark.platforms.place import Beside, Line, Process, SerialLine
 from guestmark.platforms.process import Console, SupervisedProcess

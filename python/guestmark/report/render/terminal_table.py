@@ -120,7 +120,11 @@ def key_lines(key: Table, width: int) -> list[Text]:
     if block.width <= width:
         return block.lines()
     return [
-        Text(f"{number}  {called(key, row.name)}", style="bold" if row.strong else "", overflow="fold")
+        Text(
+            f"{number}  {inert(row.name.id) or called(key, row.name)}",
+            style="bold" if row.strong else "",
+            overflow="fold",
+        )
         for number, row in zip(numbers[0][1:], key.rows, strict=True)
     ]
 
@@ -130,7 +134,9 @@ def lines(table: Table, width: int, *, numbered: bool = False) -> list[list[Text
     names = _names(table, numbered=numbered)
     if table.divisible:
         widest = max((taken([_column(table, position)]) for position in range(len(table.columns))), default=0)
-        return _divided(table, fitted(names, max(width // 2, min(width - widest, _SHORT))), width)
+        return _divided(
+            table, fitted(names, max(width // 2, min(width - widest, _SHORT))), width, numbered=numbered
+        )
     noted = width >= NOTED
     if noted and _figures_width(table, noted=True) + taken(names) > width + _GAP:
         noted = False
@@ -138,9 +144,11 @@ def lines(table: Table, width: int, *, numbered: bool = False) -> list[list[Text
     names = fitted(names, max(width - used - SHORTEST_BAR, width - used) if numbered else width - used)
     bar = 0 if numbered else min(LONGEST_BAR, width - used - taken(names))
     block = _block(table, names, range(len(table.columns)), bar=bar, noted=noted)
-    if block.width > width:
-        return [_stacked(table, width)]
+    if block.width > width and not numbered:
+        return [_stacked(table)]
     drawn = [block.lines()]
+    if block.width > width:  # the numbers alone say which row it is
+        drawn = _divided(table, names[:1], width, numbered=True)
     if numbered and (plot := _plot(table, width)):
         drawn.append(plot)
     return drawn
@@ -233,8 +241,8 @@ def _figures_width(table: Table, *, noted: bool) -> int:
 # --- divided, stacked, with bars below ----------------------------------------------------------------------
 
 
-def _divided(table: Table, names: Sequence[Sequence[str]], width: int) -> list[list[Text]]:
-    pending = list(range(len(table.columns)))
+def _divided(table: Table, names: Sequence[Sequence[str]], width: int, *, numbered: bool) -> list[list[Text]]:
+    pending = [position for position, column in enumerate(table.columns) if not column.bar]
     drawn = []
     while pending:
         room = width - taken(names)
@@ -244,16 +252,18 @@ def _divided(table: Table, names: Sequence[Sequence[str]], width: int) -> list[l
             room -= taken([_column(table, chosen[-1])])
         block = _block(table, names, chosen)
         if block.width > width:
-            return [_stacked(table, width)]
+            return [_stacked(table, numbered=numbered)]
         drawn.append(block.lines())
     return drawn
 
 
-def _stacked(table: Table, width: int) -> list[Text]:
+def _stacked(table: Table, *, numbered: bool = False) -> list[Text]:
     """Each row as a list: its name, then a line for each heading and value; long lines are folded."""
     drawn = []
     for row in table.rows:
-        drawn.append(Text(called(table, row.name), style="bold", overflow="fold"))
+        short = f"{row.name.number}  {inert(row.name.short)}"
+        name = short if numbered and row.name.number else called(table, row.name)
+        drawn.append(Text(name, style="bold", overflow="fold"))
         for column, cell in zip(table.columns, row.cells, strict=True):
             if column.bar or not cell.text:
                 continue

@@ -20,7 +20,7 @@ def page(
     Terminals leave out the published figures, the environment, what to do about notes, and how the runs differ where
     that says no more than the typical run does, unless they are asked for.
     """
-    from guestmark.report.sections import more_time, tuning, validity
+    from guestmark.report.sections import gates, more_time, tuning, validity
     from guestmark.report.sections import published as publications
     from guestmark.report.sections.by_workload import compared
     from guestmark.report.sections.conclusion import conclusion
@@ -41,7 +41,8 @@ def page(
         sections.append(Section(Part.WORKLOAD, run.plan.title or run.plan.name, tuple(raced)))
     if published and (nodes := publications.not_measured(analysis)):
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
-    if said := [*conclusion(analysis), *more_time.nodes(analysis, run)]:
+    kept = gates.nodes(gates.judged(analysis), analysis, run)
+    if said := [*conclusion(analysis), *kept, *more_time.nodes(analysis, run)]:
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
     if limits := validity.lines(analysis, whole=environment):
         sections.append(Section(Part.VALIDITY, "What limits these figures", tuple(limits), titled=False))

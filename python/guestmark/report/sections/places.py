@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from guestmark.core.facts import Facts
-from guestmark.core.findings import Flushes, Storage
+from guestmark.core.findings import Build, Flushes, Program, Storage
 from guestmark.core.machine_facts import (
     GuestMachine,
     HostMachine,
@@ -47,6 +47,17 @@ def processors(result: CellResult) -> int | None:
         if trial.status is TrialStatus.OK and (number := _processors(trial.facts))
     }
     return found.pop() if len(found) == 1 else None
+
+
+def build(result: CellResult) -> str:
+    """Which binaries were run: `arm64, another build`, or the host's; empty where no program was."""
+    said = {
+        f"{found.architecture}, {found.said.partition(':')[0]}" if found else "the host's"
+        for trial in result.trials
+        if trial.facts.of(Program)
+        for found in [trial.facts.of(Build)]
+    }
+    return " or ".join(sorted(said))
 
 
 def guest_of(facts: Facts) -> Inside | None:

@@ -66,6 +66,7 @@ def _beside(shown: Sequence[CellResult]) -> dict[str, list[str]]:
     columns = {
         "processors": [str(places.processors(result) or "") for result in shown],
         "where": [places.storage(result) for result in shown],
+        "binary": [places.build(result) for result in shown],
     }
     return {heading: said for heading, said in columns.items() if len(set(filter(None, said))) > 1}
 

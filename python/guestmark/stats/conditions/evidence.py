@@ -6,18 +6,22 @@ from typing import Any
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 
+_MANY = 3  # cells that can be named in a sentence
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
     """Cells that are held against one baseline, with their trials by id.
 
-    `logs` are the log ratios of the primary metric to the baseline, of cells that have one.
+    `logs` are the log ratios of the primary metric to the baseline, of cells that have one. What is `counted` (bytes,
+    instructions) is the same however long it takes.
     """
 
     plan: Plan
     cells: Sequence[Cell]
     trials: Mapping[str, Sequence[Trial]]
     logs: Mapping[str, float] = field(default_factory=dict)
+    counted: bool = False
 
     @property
     def baseline(self) -> Cell | None:
@@ -46,9 +50,13 @@ class Whole:
     environments: Sequence[Mapping[str, Any]]
 
 
-def named(cells: Iterable[str]) -> str:
-    """The cells in a sentence."""
-    return ", ".join(cells)
+def named(cells: Iterable[str], among: Iterable[Cell] = ()) -> str:
+    """The cells in a sentence; as a number where they are all of many there are."""
+    ids = list(cells)
+    everyone = [cell.id for cell in among if cell.null_of is None]
+    if len(everyone) > _MANY and set(everyone) <= set(ids):
+        return f"all {len(everyone)} cells"
+    return ", ".join(ids)
 
 
 def trials_of(count: int, whole: int) -> str:

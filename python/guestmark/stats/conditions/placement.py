@@ -102,7 +102,8 @@ def _free(compared: Compared) -> Iterator[Finding]:
         yield Finding(
             "placement free",
             Severity.WARNING,
-            f"{named(free)} ran wherever the scheduler liked, as was asked for: where that is can decide a ratio",
+            f"{named(free, compared.cells)} ran wherever the scheduler liked, as was asked for: where that is can "
+            "decide a ratio",
             advice="leave the factor placement out (pinned) unless that is what you want to know",
         )
     elif not any(NAME in cell.factors for cell in compared.cells) and any(

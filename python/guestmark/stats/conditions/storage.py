@@ -21,19 +21,20 @@ def storage(compared: Compared) -> Iterator[Finding]:
     expected = [cell for cell in found if cell not in surprising and cell.null_of is None]
     if surprising:
         ids = [cell.id for cell in surprising]
+        disks = f"the disks of {named(ids, compared.cells)}"
         yield Finding(
             "storage in memory",
             Severity.SEVERE,
-            f"the disks of {named(ids)} are in memory, as no directory on a disk was found: the figure is not a disk's",
+            f"{disks} are in memory, as no directory on a disk was found: the figure is not a disk's",
             cells=compared.spoilt_by(ids),
             advice="name a directory on a disk: --set location=DIRECTORY, or TMPDIR=DIRECTORY",
         )
     if expected:
-        ids = [cell.id for cell in expected]
+        disks = f"the disks of {named((cell.id for cell in expected), compared.cells)}"
         yield Finding(
             "storage in memory",
             Severity.WARNING,
-            f"the disks of {named(ids)} are in memory: the figure is not a disk's, and a flush keeps nothing",
+            f"{disks} are in memory: the figure is not a disk's, and a flush keeps nothing",
             advice="for a disk's figure name a directory on one: --set location=DIRECTORY",
         )
 

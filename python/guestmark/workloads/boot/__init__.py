@@ -22,6 +22,7 @@ WORKLOADS = (
         run="guestmark.workloads.boot.workload:BootWorkload",
         metrics=lambda _params: ALL,
         label=_label,
+        packages="guestmark.workloads.boot.packages:of_command",
         sections=("guestmark.workloads.boot.sections:sections",),
     ),
 )

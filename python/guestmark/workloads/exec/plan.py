@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ class ExecOptions(Overrides):
     metrics: Sequence[str] = ()
     stdin_path: str | None = None
     ignore_failure: bool = False
+    commands: Sequence[Sequence[str]] = ()  # further ones, to be compared with the first
+    names: Sequence[str] = ()  # what tables call the commands
     caller: Mapping[str, Any] = field(default_factory=dict)  # cwd, env, uid, gid, groups
 
 
@@ -36,7 +38,13 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     if options.blocks is None and options.time_limit_s == 0:
         raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
     specs = parse_metrics(options.metrics)
-    params = exec_params(argv, specs, stdin_path=options.stdin_path, ignore_failure=options.ignore_failure)
+    params = exec_params(
+        argv,
+        specs,
+        stdin_path=options.stdin_path,
+        ignore_failure=options.ignore_failure,
+        parameters=options.parameters,
+    )
     shape = Shape((Entry(WorkloadSpec("exec", params, shlex.join(argv))),), parse_platforms(options.on))
     metrics = (*(spec.metric for spec in specs), *DEFAULT_METRICS)
     outline = Outline("exec", shape, Policy(), metrics)
@@ -49,6 +57,7 @@ def exec_params(
     *,
     stdin_path: str | None = None,
     ignore_failure: bool = False,
+    parameters: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The parameters of the workload `exec`. Raises `UsageError` when the input cannot be read."""
     params: dict[str, Any] = {"argv": list(argv)}
@@ -56,6 +65,8 @@ def exec_params(
         params["metrics"] = [spec.to_params() for spec in specs]
     if stdin_path is not None:
         params["stdin"] = _describe_stdin(stdin_path)
+    if named := [name for name in parameters if any("{" + name + "}" in word for word in argv)]:
+        params["parameters"] = named
     if ignore_failure:
         params["ignore_failure"] = True
     return params

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec
 from guestmark.core.errors import WorkloadError
+from guestmark.core.factors import VARIABLE, is_variable
 from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.workloads.common.lookup import check_command
@@ -26,24 +27,26 @@ class ExecWorkload:
         params, context = cell.workload.params, plan.context
         self.facts = Findings()
         self.warnings: list[str] = []
-        self._argv: list[str] = list(params["argv"])
+        self._argv: list[str] = filled(cell)
         self._metrics = [metric_spec.MetricSpec.from_params(spec) for spec in params.get("metrics", ())]
         self._ignore_failure = bool(params.get("ignore_failure"))
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
         self._limit_s = plan.policy.trial_limit_s
         self._caller: dict[str, Any] = {
-            "env": dict(context["env"]),
+            "env": {**context["env"], **_variables(cell)},
             "cwd": context["cwd"],
         }
         if cell.platform.is_guest:  # where the agent has the caller's identity already, and may not change it
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
-        self._same_root = cell.platform.shares_root
+        if cell.platform.foreign:  # the caller's directories are not there
+            self._caller["cwd"] = "/"
+        self._cell = cell
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` when a command is not there. A machine with other files than the host's finds its own."""
         typed = plan.name == "exec"
-        commands = {tuple(cell.workload.params["argv"]) for cell in cells if cell.platform.shares_root}
+        commands = {tuple(filled(cell)) for cell in cells if cell.shares_root}
         for argv in sorted(commands):
             check_command(argv, env=plan.context["env"], cwd=plan.context["cwd"], typed=typed)
 
@@ -54,10 +57,10 @@ class ExecWorkload:
         """
         agent, env, cwd = machine.agent, self._caller["env"], self._caller["cwd"]
         try:
-            found = find_same(agent, self._argv[0], path=env.get("PATH"), cwd=cwd, same_root=self._same_root)
+            found = find_same(agent, self._argv[0], path=env.get("PATH"), cwd=cwd, cell=self._cell)
         except CommandError as error:
             raise _cannot_run(self._argv, error) from error
-        self.facts.add(found.program)
+        found.keep(self.facts)
         self.warnings += [found.warning] if found.warning else []
 
     def run(self, machine: Machine) -> list[Measurement]:
@@ -95,6 +98,20 @@ class ExecWorkload:
             return spec.extract(stdout, stderr)
         except WorkloadError as error:
             raise WorkloadError(error.message + quote(stdout or stderr), hint=error.hint) from error
+
+
+def filled(cell: Cell) -> list[str]:
+    """The cell's command: its levels in place of `{name}` for the parameters that the command has."""
+    names = cell.workload.params.get("parameters", ())
+    argv = list(cell.workload.params["argv"])
+    for name in names:
+        argv = [word.replace("{" + name + "}", cell.factors.get(name, "")) for word in argv]
+    return argv
+
+
+def _variables(cell: Cell) -> dict[str, str]:
+    """The environment variables that are factors."""
+    return {name.removeprefix(VARIABLE): level for name, level in cell.factors.items() if is_variable(name)}
 
 
 def _load_stdin(described: Mapping[str, Any]) -> bytes:

@@ -21,6 +21,7 @@ WORKLOADS = (
         run="guestmark.workloads.syscalls.workload:SyscallsWorkload",
         metrics=lambda params: metrics.of_calls(params["calls"]),
         label=_label,
+        needs_root=False,
         sections=("guestmark.workloads.syscalls.sections:sections",),
         takes=takes_only("memory", "smp", "cpu", "machine", "kernel", "kernel_args", "placement"),
     ),
