@@ -171,7 +171,7 @@ def test_a_bad_plan_starts_nothing(
     ("options", "telling"),
     [
         (["--on", "hots"], "did you mean 'host'"),
-        (["--on", "ssh:nowhere.invalid"], "ssh"),
+        (["--on", "ssh:"], "e.g. ssh:user@example.org"),
         (["--set", "smp=2"], "smp cannot be set on host"),
         (["--set", "spm=2"], "did you mean 'smp'"),
         (["--scale", "0"], "--scale"),

@@ -14,7 +14,7 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageEr
 from guestmark.core.findings import Build, Program
 from guestmark.core.model import Better, Cell, Metric, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.experiment import preflight
+from guestmark.experiment.foreign_cells import misplaced_cells
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
 from guestmark.foreign.progress import Progress
 from guestmark.page.text import text_of
@@ -89,6 +89,12 @@ def test_user_needs_an_architecture_with_programs_that_is_not_the_hosts() -> Non
     for name in (host_architecture().name, "sparc64"):
         with pytest.raises(PlatformUnusableError):
             registry.get(f"user@{name}")
+
+
+def test_guests_of_another_architecture_hold_no_others_and_say_why() -> None:
+    for inner in ("kvm", "tcg", "kvm@arm64"):
+        with pytest.raises(PlatformUnusableError, match="neither this host's files"):
+            registry.get(f"tcg@arm64/{inner}")
 
 
 def test_every_row_is_complete() -> None:
@@ -240,9 +246,18 @@ def _masked(head: bytes, mask: bytes) -> bytes:
 def test_programs_are_not_asked_for_where_there_are_none() -> None:
     command = cell("tcg@sparc64", spec("exec", command=["true"]))
     write = cell("tcg@sparc64", spec("filewrite", amount="1M"))
-    (left_out,) = preflight.rootless_cells([command, write])
+    (left_out,) = misplaced_cells([command, write])
     assert left_out.covers(command)
     assert "filewrite" in left_out.hint
+    (own,) = misplaced_cells(
+        [
+            cell("user@arm64", spec("filewrite", amount="1M")),
+            cell("user@arm64", spec("exec", command=["true"])),
+        ]
+    )
+    assert "not emulated" in own.reason
+    (two,) = misplaced_cells([cell("tcg@sparc64", spec("filewrite", amount="1M"), smp="2")])
+    assert "one processor" in two.reason
 
 
 def test_a_program_of_another_architecture_is_another_build() -> None:

@@ -11,6 +11,7 @@ mod bulk;
 mod calls;
 mod confine;
 mod connect;
+mod cpuid;
 mod exec;
 mod failure;
 mod frame;
@@ -38,6 +39,7 @@ const USAGE: &str = "usage: guestmark-agent serve
        guestmark-agent syscalls --operations N --time NS [NAME]...
        guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES PATH
        guestmark-agent tsc
+       guestmark-agent hypervisor
        guestmark-agent --version";
 
 fn main() -> ExitCode {
@@ -61,6 +63,12 @@ fn main() -> ExitCode {
         Some("tsc") => {
             if let Some(kilohertz) = tsc::kilohertz() {
                 println!("{kilohertz}");
+            }
+            return ExitCode::SUCCESS;
+        }
+        Some("hypervisor") => {
+            if let Some(name) = cpuid::hypervisor() {
+                println!("{name}");
             }
             return ExitCode::SUCCESS;
         }

@@ -211,15 +211,11 @@ class BulkCalls(Conversation):
 
     def _on_host_clock(self, call: Callable[[], Transferred]) -> tuple[Transferred, clocks.HostWall]:
         """Makes a call between pings, as `exec` does."""
-        assert self._hello is not None
-        same_clock = self._hello.boot_id == clocks.host_boot_id()
-        before = None if same_clock else self.ping()
+        before = self._clock_before()
         sent_ns = time.monotonic_ns()
         done = call()
         received_ns = time.monotonic_ns()
-        after = None if same_clock else self.ping()
-        span = (done.started_ns, done.ended_ns)
-        return done, clocks.on_host_clock(span, (before, after), (sent_ns, received_ns))
+        return done, self._wall((done.started_ns, done.ended_ns), before, (sent_ns, received_ns))
 
 
 def _how(direct: bool, block_size: int | None, in_flight: int) -> dict[str, Any]:

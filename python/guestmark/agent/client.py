@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from guestmark.agent import clocks, messages, terminal
+from guestmark.agent import messages, terminal
 from guestmark.agent.background import Background
 from guestmark.agent.bulk import BulkCalls
 from guestmark.agent.conversation import Guard
@@ -64,9 +64,7 @@ class Agent(BulkCalls):
             "time_limit_ns": max(1, math.ceil(timeout_s * 1e9)),
             "output_limit": output_limit,
         }
-        assert self._hello is not None
-        same_clock = self._hello.boot_id == clocks.host_boot_id()
-        before = None if same_clock else self.ping()
+        before = self._clock_before()
         output = {1: bytearray(), 2: bytearray()}
 
         def keep(stream: int, data: bytes) -> None:
@@ -86,10 +84,7 @@ class Agent(BulkCalls):
             on_data=keep,
         )
         received_ns = time.monotonic_ns()
-        after = None if same_clock else self.ping()
-        wall = clocks.on_host_clock(
-            (exited.started_ns, exited.ended_ns), (before, after), (sent_ns, received_ns)
-        )
+        wall = self._wall((exited.started_ns, exited.ended_ns), before, (sent_ns, received_ns))
         return ExecResult(
             argv=tuple(os.fsdecode(argument) for argument in argv),
             status=exited.status,

@@ -6,6 +6,8 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+_OWN_TOLERANCE = 500e-6  # more than a clock that is disciplined at all runs too fast
+
 
 @functools.cache
 def host_boot_id() -> str:
@@ -73,6 +75,22 @@ def on_host_clock(
     start = min(max(start, sent_ns), received_ns)
     end = max(min(end, received_ns), start)
     return HostWall((end - start) / 1e9, (slack_before + slack_after) / 1e9, warning)
+
+
+def on_own_clock(span_ns: tuple[int, int], bracket_ns: tuple[int, int]) -> HostWall:
+    """Duration of `span_ns` on the clock of a machine whose clock is as good as the host's, and far away.
+
+    The host's `bracket_ns` holds all of it and the way there and back; a longer one is a clock that cannot be trusted.
+    """
+    (started_ns, ended_ns), (sent_ns, received_ns) = span_ns, bracket_ns
+    duration_ns, bracket = max(0, ended_ns - started_ns), received_ns - sent_ns
+    warning = ""
+    if duration_ns > bracket * (1 + _OWN_TOLERANCE):
+        warning = (
+            f"the machine's clock says it ran {duration_ns / 1e9:.6f} s, which does not fit into the "
+            f"{bracket / 1e9:.6f} s on this host's clock"
+        )
+    return HostWall(duration_ns / 1e9, 0.0, warning)
 
 
 def _rate(before: Ping | None, after: Ping | None) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from guestmark.agent import messages
+from guestmark.agent import clocks, messages
 from guestmark.agent.background import Background
 from guestmark.agent.clocks import Ping
 from guestmark.agent.frames import Link, LinkError, Transport
@@ -23,9 +23,14 @@ _PINGS = 6
 
 
 class Conversation:
-    """The part of `Agent` that every call uses."""
+    """The part of `Agent` that every call uses.
 
-    def __init__(self, transport: Transport) -> None:
+    With `own_clock` durations are the machine's: its clock is as good as this host's, and the way there is too long to
+    read it from here.
+    """
+
+    def __init__(self, transport: Transport, *, own_clock: bool = False) -> None:
+        self._own_clock = own_clock
         self._link = Link(transport)
         self._closed = ""
         self._next_id = 1
@@ -73,6 +78,20 @@ class Conversation:
         """The fastest of `count` readings of the machine's clock, each taken between two of ours."""
         self._greeted(timeout_s)
         return min((self._ping(timeout_s) for _ in range(count)), key=lambda ping: ping.round_trip_ns)
+
+    def _clock_before(self) -> Ping | None:
+        """A reading to relate the machine's clock by; None where durations need not be related."""
+        assert self._hello is not None
+        return None if self._own_clock or self._hello.boot_id == clocks.host_boot_id() else self.ping()
+
+    def _wall(
+        self, span_ns: tuple[int, int], before: Ping | None, bracket_ns: tuple[int, int]
+    ) -> clocks.HostWall:
+        """The duration of a call that has ended, after `_clock_before`."""
+        assert self._hello is not None
+        if self._own_clock and self._hello.boot_id != clocks.host_boot_id():
+            return clocks.on_own_clock(span_ns, bracket_ns)
+        return clocks.on_host_clock(span_ns, (before, self._clock_before()), bracket_ns)
 
     def _greeted(self, timeout_s: float) -> None:
         if self._hello is None:

@@ -30,6 +30,8 @@ VERBS = {
     "show": "Show the result of a run.",
     "bisect": "Find the commit that made a command slower.",
     "gate": "Say whether a run keeps its limits: an exit status for build servers and git bisect.",
+    "compare": "Hold runs against each other: what differs around them, and in their ratios.",
+    "history": "Follow ratios over runs, and find where they changed.",
     "resume": "Continue a run where it stopped.",
     "export": "Write a run as JSON, CSV, Parquet, Markdown or HTML, or runs as a bundle to share.",
     "import": "Take over runs from bundles and other ledgers.",
@@ -68,6 +70,10 @@ class LazyGroup(TyperGroup):
             from guestmark.core.nearest import unknown
 
             raise unknown("verb", args[0], VERBS)
+        if args[:1] == ["exec"]:
+            from guestmark.cli.hyperfine import joined
+
+            args = joined(args)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -35,9 +35,9 @@ class Measuring:
     label: remarking.Labels = None
     tag: remarking.Tags = None
     keep: options.Keep = False
-    prove: options.Prove = False
     fail_if: options.FailIf = None
     junit: options.Junit = None
+    prove: options.Prove = False
     json: options.Json = None
     csv: options.Csv = None
     markdown: options.Markdown = None
@@ -75,10 +75,10 @@ class Measuring:
             html=self.html,
             published=published,
             keep=self.keep,
-            prove=self.prove,
             gates=tuple(self.fail_if or ()),
             junit=self.junit,
             said=remarking.remarks(self.name, self.note, self.label, self.tag),
+            prove=self.prove,
         )
 
 

@@ -46,7 +46,7 @@ def with_kernel(settings: list[str] | None, kernel: str | None) -> list[str]:
 
 def complete_platform(incomplete: str) -> list[str]:
     """Completions of the platform being typed after `--on`."""
-    from guestmark.core.registry import platform_names
+    from guestmark.core.registry import platform_kinds, platform_names
 
     before, comma, last = incomplete.rpartition(",")
     if "@" in last:
@@ -54,7 +54,8 @@ def complete_platform(incomplete: str) -> list[str]:
 
         kind = last.partition("@")[0]
         return [f"{before}{comma}{kind}@{name}" for name in ARCHITECTURES]
-    return [f"{before}{comma}{kind}" for kind in platform_names()]
+    destined = (f"{name}:" for name, kind in platform_kinds().items() if kind.takes_destination)
+    return [f"{before}{comma}{name}" for name in (*platform_names(), *destined)]
 
 
 def on(text: str, metavar: str = "PLATFORM,...") -> Any:
@@ -132,17 +133,26 @@ Run = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Json = Annotated[
     str | None,
-    typer.Option("--json", metavar="FILE", help="Write the result document to FILE (- for standard output)."),
+    typer.Option(
+        "--json",
+        "--export-json",
+        metavar="FILE",
+        help="Write the result document to FILE (- for standard output).",
+    ),
 ]
 Html = Annotated[
     str | None,
     typer.Option("--html", metavar="FILE", help="Write a page with charts to FILE, for a browser."),
 ]
 Csv = Annotated[
-    str | None, typer.Option("--csv", metavar="FILE", help="Write one line per measurement to FILE.")
+    str | None,
+    typer.Option("--csv", "--export-csv", metavar="FILE", help="Write one line per measurement to FILE."),
 ]
 Markdown = Annotated[
-    str | None, typer.Option("--markdown", metavar="FILE", help="Write the tables to FILE as Markdown.")
+    str | None,
+    typer.Option(
+        "--markdown", "--export-markdown", metavar="FILE", help="Write the tables to FILE as Markdown."
+    ),
 ]
 
 # What every verb that measures can be told.
@@ -170,7 +180,9 @@ Kernel = Annotated[
 NullCopies = Annotated[
     Null | None, typer.Option("--null", help="Which cells are measured twice, to find the noise floor.")
 ]
-Blocks = Annotated[int | None, typer.Option(min=1, help="Run exactly this many blocks.")]
+Blocks = Annotated[
+    int | None, typer.Option("--blocks", "-r", "--runs", min=1, help="Run exactly this many blocks.")
+]
 Precision = Annotated[
     str | None,
     typer.Option(
@@ -189,13 +201,43 @@ Margin = Annotated[
     str | None, typer.Option(metavar="PERCENT", help="Differences below this do not matter (default 3%).")
 ]
 Warmup = Annotated[
-    int | None, typer.Option(min=0, help="Unmeasured runs on each fresh machine first (default 1).")
+    int | None,
+    typer.Option("--warmup", "-w", min=0, help="Unmeasured runs on each fresh machine first (default 1)."),
 ]
 Iterations = Annotated[
     int | None,
     typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 20, by duration)."),
 ]
 # What is said of a command of the user's own.
+Setup = Annotated[
+    str | None,
+    typer.Option(
+        "--setup", "-s", metavar="COMMAND", help="Runs once on each fresh machine, first; not measured."
+    ),
+]
+Prepare = Annotated[
+    str | None,
+    typer.Option(
+        "--prepare", "-p", metavar="COMMAND", help="Runs before every run of the command; not measured."
+    ),
+]
+Conclude = Annotated[
+    str | None,
+    typer.Option(
+        "--conclude", "-C", metavar="COMMAND", help="Runs after every run of the command; not measured."
+    ),
+]
+Cleanup = Annotated[
+    str | None,
+    typer.Option("--cleanup", "-c", metavar="COMMAND", help="Runs once on each machine, last; not measured."),
+]
+
+
+def hooks(**commands: str | None) -> dict[str, str]:
+    """Those that were given."""
+    return {name: text for name, text in commands.items() if text}
+
+
 Metrics = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,7 +12,6 @@ from guestmark.cli.say import say, tell
 
 if TYPE_CHECKING:
     from guestmark.core.architectures import Architecture
-    from guestmark.foreign.progress import Lines
 
 
 def command(
@@ -46,6 +45,7 @@ def command(
     """
     from guestmark.core.errors import UsageError
     from guestmark.core.platform_spec import parse_platforms
+    from guestmark.experiment.foreign_cells import make_parts
     from guestmark.foreign import carried
     from guestmark.foreign.progress import Lines
 
@@ -66,19 +66,10 @@ def command(
         wanted[spec.foreign] = None
     progress = Lines(say)
     for spec in specs:
-        _make(str(spec), packages or [], progress)
+        make_parts(spec, packages or [], progress)
     if save is not None:
         carried.save(list(wanted), Path(save), progress)
         say(f"saved; on the other machine: guestmark prepare --load {save}")
     for architecture in wanted:
         for part in carried.parts_of(architecture):
             tell(str(part))
-
-
-def _make(name: str, packages: list[str], progress: Lines) -> None:
-    from typing import cast
-
-    from guestmark.experiment.preflight import NeedsParts
-    from guestmark.platforms import registry
-
-    cast("NeedsParts", registry.get(name)).make_parts(packages, progress)

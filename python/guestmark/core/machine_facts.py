@@ -61,6 +61,39 @@ class EmulatedPrograms(HostMachine, kw_only=True):
     emulated: str  # every program, or only the first
 
 
+class Connection(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The way to another machine, and how its clock and this host's have run since the trial began."""
+
+    round_trip_ns: int  # the fastest of some pings before the trial
+    last_round_trip_ns: int = 0  # and after it
+    clock_drift: float | None = None  # by how much its clock is faster, as a fraction
+    clock_drift_error: float | None = None  # what the round trips leave uncertain
+
+
+class RemoteMachine(MachineFacts, kw_only=True, omit_defaults=True):
+    """Another machine, as the agent on it sees it."""
+
+    dest: str
+    machine: str  # tells it from others without naming it
+    kernel: str
+    arch: str
+    boot_id: str
+    processors: int
+    cpu: str
+    memory_bytes: int
+    clocksource: str
+    hypervisor: str = ""  # none, kvm, vmware, …; empty where neither processor nor firmware say anything
+    hypervisor_leaf: str = ""  # CPUID's twelve characters
+    vendor: str = ""  # by DMI
+    product: str = ""
+    microcode: str = ""
+    governor: str = ""
+    mitigations: dict[str, str] = msgspec.field(default_factory=dict)
+    fresh: str = ""  # what was done before the trial so that it is fresh; empty: nothing
+    is_this_host: bool = False
+    connection: Connection
+
+
 class Vmm(msgspec.Struct, kw_only=True):
     """What a hypervisor says it is running."""
 

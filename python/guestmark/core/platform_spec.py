@@ -86,6 +86,19 @@ class PlatformSpec:
         return self.inner.described.guest
 
     @property
+    def is_this_host(self) -> bool:
+        """Whether the workload runs on this very host's kernel.
+
+        Its loop devices, users, processors, memory and directories are then those of this process.
+        """
+        return not self.is_guest and not self.is_elsewhere
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether all of it happens on another machine: its hypervisors too take nothing of this host."""
+        return self.outer.described.remote
+
+    @property
     def shares_root(self) -> bool:
         """Whether its machines have this host's own files."""
         return not any(layer.foreign or layer.described.remote for layer in self.layers)

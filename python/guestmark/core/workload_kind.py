@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 _PACKAGE = "guestmark.workloads"
 
 
+def runs_programs(_params: Mapping[str, Any]) -> bool:
+    """Of workloads that run programs of the machine, which therefore needs a root."""
+    return True
+
+
+def agent_is_enough(_params: Mapping[str, Any]) -> bool:
+    """Of workloads that guestmark's agent does alone."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadKind:
     """One kind of workload. What is costly to import is named as `module:attribute`.
@@ -55,7 +65,7 @@ class WorkloadKind:
     )
     programs: tuple[Program, ...] = ()  # those it runs, on the host or in guests
     packages: str = ""  # `module:function`: given the parameters, further packages with what it runs
-    needs_root: bool = True  # whether it runs programs of the machine; otherwise its agent is enough
+    needs_root: Callable[[Mapping[str, Any]], bool] = runs_programs  # with these parameters
     peer: bool = False  # whether another program starts the machine; ours is then only the host's agent
     sections: tuple[str, ...] = ()
     compared: bool = True  # False: its values are findings, not times that cells are compared by
@@ -94,7 +104,7 @@ class WorkloadKind:
 def packages_of(cell: Cell) -> tuple[str, ...]:
     """The packages that have to be in the root of a cell's machine, where that is made of packages."""
     kind = workload_kinds().get(cell.workload.name)
-    if kind is None or not kind.needs_root:
+    if kind is None or not kind.needs_root(cell.workload.params):
         return ()
     more = load(kind.packages)(cell.workload.params) if kind.packages else ()
     return tuple(sorted({*more, *(program.package for program in kind.programs)}))

@@ -35,7 +35,7 @@ def check(cells: Sequence[Cell]) -> None:
         )
     for cell, specs in by_cell:
         for spec in specs:
-            if not cell.platform.is_guest and not spec.loop:
+            if cell.platform.is_this_host and not spec.loop:
                 continue
             programs.find("qemu-img")
             if spec.filesystem != NO_FILESYSTEM:
@@ -68,13 +68,15 @@ def impossible(cell: Cell) -> str:
     Mistakes in what the cell asks for are reported by `check`.
     """
     with contextlib.suppress(UsageError):
+        if cell.platform.is_elsewhere and disks_of(cell):
+            return "it needs a disk, and disks of other machines are not supported"
         for spec in disks_of(cell):
             if spec.loop and (reason := loop.why_not()):
                 return reason
             try:
                 if spec.bus == "vhost-user":
                     programs.find("qemu-storage-daemon")
-                if spec.filesystem != NO_FILESYSTEM and (cell.platform.is_guest or spec.loop):
+                if spec.filesystem != NO_FILESYSTEM and (not cell.platform.is_this_host or spec.loop):
                     programs.find(programs.MAKERS[spec.filesystem])
             except PlatformUnusableError as error:
                 return f"its {spec.name} disk cannot be made: {error.message} ({error.hint})"

@@ -139,7 +139,7 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if logged and not {"size"} & (given.keys() | cell.factors.keys()):
         values["size"] = _SMALL.get(values["filesystem"], "64M")
     platform = cell.platform.inner.described
-    loop = not platform.guest and need.get("host") == "loop"
+    loop = cell.platform.is_this_host and need.get("host") == "loop"
     if loop:
         values |= {"bus": "loop", "format": "raw", "aio": "threads"}
     if platform.disk:

@@ -21,8 +21,8 @@ from guestmark.platforms.confinement import memory_directory
 
 # Beside those of machines, which are called after their platforms. What a user calls `guestmark-results` is not ours.
 _NAMES = (
-    "capture", "cut", "direct",
-    "disks", "guestfish", "memory", "modules", "netboot", "proto", "trial", "tree", "virtiofsd",
+    "capture", "cut", "direct", "disks", "guestfish", "memory", "modules", "netboot", "proto", "trial", "tree", "user",
+    "virtiofsd",
 )  # fmt: skip
 _UNIQUE = r"[0-9a-z_]{8}(?:[0-9a-z_]{4})?(?:\.txt)?"
 # In the cache: parts of what was being made. Whoever makes one touches it again and again.
@@ -30,6 +30,8 @@ _PARTS = (
     "kernels/guestmark-*",
     "kernels/vmlinux-*.*",
     "databases/*.part",
+    "foreign/*/guestmark-foreign-*",
+    "foreign/guestmark-foreign-*",
     "libguestfs/modules-*",
     "probes.*-*",
 )
@@ -94,7 +96,7 @@ def _parents(more: Iterable[Path]) -> Iterator[Path]:
 
 def _named(parent: Path) -> Iterator[Path]:
     names = sorted({*_NAMES, *(name.replace("/", "-") for name in platform_names())})
-    ours = re.compile(rf"guestmark-(?:(?:{'|'.join(map(re.escape, names))})-)?{_UNIQUE}")
+    ours = re.compile(rf"guestmark-(?:(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-)?{_UNIQUE}")
     with contextlib.suppress(OSError):
         yield from (entry for entry in parent.iterdir() if ours.fullmatch(entry.name))
 

@@ -4,16 +4,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from guestmark.appliance.bzimage import NotABzImageError, release_of
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut, Plan, runnable
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
-from guestmark.core.workload_kind import packages_of, workload_kind, workload_kinds
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import located
+from guestmark.experiment.foreign_cells import misplaced_cells, unmade_parts
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
@@ -41,7 +41,7 @@ class Readiness:
 
 
 def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
-    """Examines a new plan. `probe` is given all guests' platforms at once and answers by name.
+    """Examines a new plan. `probe` is given the platforms of all guests and other machines at once; it answers by name.
 
     What machines of other architectures boot is made first, with `progress`.
 
@@ -51,7 +51,7 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     """
     plan = with_locations(plan)
     left_out = larger_than_host(plan.cells)
-    left_out += rootless_cells(plan.cells)
+    left_out += misplaced_cells(plan.cells)
     left_out += unmade_parts(runnable(plan.cells, left_out), progress)
     left_out += unusable_platforms(runnable(plan.cells, left_out), probe)
     left_out += impossible_cells(runnable(plan.cells, left_out))
@@ -124,7 +124,8 @@ def larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     found = []
     for cell in cells:
         memory = cell.factors.get("memory")
-        if memory is None or cell.platform.nested or not cell.platform.is_guest or cell.null_of is not None:
+        here = cell.platform.is_guest and not cell.platform.nested and not cell.platform.is_elsewhere
+        if memory is None or not here or cell.null_of is not None:
             continue
         if parse_size(memory) + HYPERVISOR_BYTES > total:
             reason = (
@@ -148,12 +149,12 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
     for spec, mine in _by_platform(cells).items():
         try:
             platform = registry.get(spec)
-            if spec.nested and (short := _shortage(mine)) is not None:
+            if spec.nested and not spec.is_elsewhere and (short := _shortage(mine)) is not None:
                 raise short
         except PlatformUnusableError as error:
             found[str(spec)] = Unusable(error.message, error.hint)
             continue
-        if not spec.is_guest:
+        if spec.is_this_host:
             found[str(spec)] = platform.probe()
             continue
         for files, theirs in _by_files(mine).items():
@@ -199,50 +200,6 @@ def _shortage(cells: Sequence[Cell]) -> PlatformUnusableError | None:
     from guestmark.platforms.nested.outer import shortage
 
     return shortage(cells)
-
-
-def unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[LeftOut, ...]:
-    """Makes what machines of other architectures boot; the cells for which that is not possible.
-
-    Raises `UsageError` for a platform this version cannot make.
-    """
-    groups: dict[tuple[str, tuple[str, ...]], list[Cell]] = {}
-    for cell in cells:
-        if cell.platform.foreign:
-            groups.setdefault((str(cell.platform), packages_of(cell)), []).append(cell)
-    found = []
-    for (name, packages), theirs in groups.items():
-        try:
-            platform = cast("NeedsParts", registry.get(name))
-            platform.make_parts(packages, progress)
-        except UsageError:
-            raise
-        except GuestmarkError as error:
-            found += [LeftOut(name, error.message, error.hint, cell=cell.id) for cell in theirs]
-    return tuple(found)
-
-
-class NeedsParts(Protocol):
-    """A platform of another architecture."""
-
-    def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
-        """Makes what its machines boot. Raises `GuestmarkError`."""
-
-
-def rootless_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """The cells that need programs, on machines of architectures of which there are no packages."""
-    able = ", ".join(sorted(name for name, kind in workload_kinds().items() if not kind.needs_root))
-    return tuple(
-        LeftOut(
-            str(cell.platform),
-            f"no release of Debian has packages of {row.name}, so there are no programs to run",
-            f"its agent alone can do: {able}",
-            cell=cell.id,
-        )
-        for cell in cells
-        if (row := cell.platform.foreign) and not row.root
-        if cell.null_of is None and workload_kind(cell.workload.name).needs_root
-    )
 
 
 def impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:

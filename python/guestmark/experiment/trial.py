@@ -17,12 +17,13 @@ from guestmark.core.findings import Counted, Findings
 from guestmark.core.machine_facts import placement_of
 from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
 from guestmark.experiment.counting import Counting
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
 from guestmark.platforms import confinement
-from guestmark.platforms.base import Nests, innermost
+from guestmark.platforms.base import Remarks, innermost
 from guestmark.platforms.place import HERE
 from guestmark.workloads import base as workloads
 
@@ -121,7 +122,7 @@ def _measure(
     # `armed` is left before the machine is, because stopping a machine must not be interrupted.
     with interruption.armed():
         started = workloads.started_for(slot.cell)
-        observer.phase("booting" if started.platform.is_guest else "starting")
+        observer.phase(_starting(started.platform))
         workload = workloads.create(plan, slot.cell)
         machine = stack.enter_context(workloads.start_machine(workload, platform, slot.cell))
         recorder = NoiseRecorder(machine)
@@ -145,7 +146,7 @@ def _measure(
                     _iterate(
                         plan, slot, workload, machine, record=record, observer=observer, counting=counting
                     )
-                    if not started.platform.is_guest:
+                    if started.platform.is_this_host:
                         recorder.reported(_processor_s(record))
                 if counted := counting.each():
                     record.findings.add(Counted(each=counted))
@@ -156,8 +157,13 @@ def _measure(
         finally:
             record.noise = recorder.result()
             record.console = machine.console()
-            if isinstance(machine, Nests):
+            if isinstance(machine, Remarks):
                 record.warnings += machine.remarks()
+
+
+def _starting(platform: PlatformSpec) -> str:
+    """What is done first, for the user who waits."""
+    return "booting" if platform.is_guest else "connecting" if platform.is_elsewhere else "starting"
 
 
 def _processor_s(record: _Record) -> float:

@@ -256,11 +256,13 @@ class Ledger:
         with self._reading("listing the runs") as connection:
             return overviews(connection, self._state, removed=removed, checked=self._is_checked)
 
-    def earlier(self, host: str, what: Collection[str], before: float) -> list[Compared]:
-        """What runs of that host, begun before then, found of these questions; oldest first."""
+    def earlier(
+        self, host: str, what: Collection[str], before: float, most: int = comparisons.MOST
+    ) -> list[Compared]:
+        """What runs of that host, begun before then, found of each of these questions: the newest, oldest first."""
         with self._reading("looking for earlier runs") as connection:
             gone = remarks.removed(connection)
-            found = comparisons.earlier(connection, host, what, before)
+            found = comparisons.earlier(connection, host, what, before, most)
         return [row for row in found if row.run_id not in gone]
 
     def environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:

@@ -73,4 +73,4 @@ def _has(cell: Cell) -> int:
         return cell.platform.processors(cell.factors)
     if cell.factors.get(NAME) == PINNED and cell.processors:
         return cell.processors
-    return cell.platform.processors(cell.factors) if not cell.platform.inner.described.remote else 0
+    return cell.platform.processors(cell.factors) if cell.platform.is_this_host else 0

@@ -121,8 +121,25 @@ class Nests(Protocol):
 
     inner: Machine  # the same machine as seen from the outer guest, with process ids and paths there
 
+
+@runtime_checkable
+class Remarks(Protocol):
+    """What a machine has that can say something of itself at the end of a trial."""
+
     def remarks(self) -> list[str]:
-        """Remarks about the layers, such as clocks that disagree."""
+        """Remarks such as clocks that disagree; what was attested may be completed."""
+
+
+@runtime_checkable
+class LoggedIn(Protocol):
+    """What a machine has in addition on which commands are those of another user, in other surroundings than here."""
+
+    @property
+    def scratch(self) -> str:
+        """A private directory there, removed with the machine."""
+
+    def caller(self) -> Caller:
+        """That user, with their environment and home there."""
 
 
 def innermost(machine: Machine) -> Machine:

@@ -111,7 +111,9 @@ def probe_all(
         results += [platform.probe(deadline_s) for platform in nested]
         found = {platform.name: result for platform, result in zip([*single, *nested], results, strict=True)}
         known = {**known, **found}
-        lasting = {name: finding for name, finding in found.items() if _lasts(name, finding)}
+        lasting = {
+            name: finding for name, finding in found.items() if _lasts(name, finding) and not _elsewhere(name)
+        }
         _remember({**_remembered(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
 
@@ -135,6 +137,11 @@ def _lasts(name: str, finding: Usable | Unusable) -> bool:
     What another architecture needs may be installed any time, and is not among the programs that are watched.
     """
     return isinstance(finding, Usable) or not (_was_late(finding) or "@" in name)
+
+
+def _elsewhere(name: str) -> bool:
+    """Whether what was found is about another machine, which may be another one by now."""
+    return parse_platform(name.split(" ", maxsplit=1)[0]).is_elsewhere
 
 
 def _was_late(finding: Usable | Unusable) -> bool:

@@ -39,5 +39,10 @@ def _made(spec: PlatformSpec) -> Platform:
                 hint=f"known: {', '.join(sorted(registry.platform_names()))}",
             )
     kind = spec.outer.described
+    if spec.nested and not kind.inside:
+        raise UsageError(
+            f"platform {str(spec)!r}: guests on {kind.help.partition(',')[0]} are not supported by this version",
+            hint=f"measure the machine itself: {spec.outer}",
+        )
     made: Platform = registry.load(kind.inside)(spec) if spec.nested else registry.load(kind.load)(spec.inner)
     return made

@@ -1,12 +1,12 @@
-"""Another machine over ssh: its name is part of the grammar; measuring there is not supported yet."""
+"""Another machine, over the system's ssh."""
 
 from guestmark.core.platform_kind import PlatformKind
 
 PLATFORMS = (
     PlatformKind(
         "ssh",
-        "another machine",
-        load="",
+        "another machine, whatever it runs on",
+        "guestmark.platforms.ssh.platform:SshPlatform",
         holds_guests=True,
         guest=False,
         remote=True,

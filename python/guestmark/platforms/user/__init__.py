@@ -12,6 +12,7 @@ PLATFORMS = (
         guest=False,
         takes_arch=True,
         needs_arch=True,
+        only_programs=True,
         factors=(factors.PLACEMENT,),
         processors=usable,
         start_limit_s=10.0,

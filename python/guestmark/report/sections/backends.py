@@ -84,6 +84,8 @@ def _where_starting_goes(workload: WorkloadResult) -> list[Inline]:
         ready = result.summary.get(boot_metrics.READY.name)
         if ready is None or not ready.mean > 0 or boot_metrics.KERNEL.name not in result.summary:
             continue
+        if result.cell.platform.foreign and not any(part.name in result.summary for part in _BEFORE_KERNEL):
+            continue  # its firmware does not say when it is done
         before, inside, kernel = (
             sum(result.summary[metric.name].mean for metric in metrics if metric.name in result.summary)
             for metrics in (_BEFORE_KERNEL, _APPLIANCE, _KERNEL)

@@ -15,7 +15,7 @@ from guestmark.core.findings import programs
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Definitions
-from guestmark.report.sections import places
+from guestmark.report.sections import elsewhere, places
 
 _HERE = "this host"
 _SHORT = 16  # digits of a digest that are shown
@@ -89,6 +89,7 @@ def rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
     """Names and values for a table; `whole` gives every flag and digest in full."""
     said = [*_host_rows(run.environment)]
     said.append(("placement", places.placement(run.trials)))
+    said += elsewhere.machines(run).items()
     for binary in binaries(run):
         said.append(("program", _proof(binary, whole=whole)))
     for machine in machines(run):

@@ -2,13 +2,14 @@
 
 from collections import Counter
 
+from guestmark.core.findings import Build
 from guestmark.core.model import RunState, Trial
 from guestmark.core.units import format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.text import Span, Tone, line, spans
-from guestmark.report.sections import places
+from guestmark.report.sections import elsewhere, places
 from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
@@ -51,6 +52,7 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
         nodes.append(_small(f"Placement {where}"))
     if here := summary(run):
         nodes.append(_small(f"Measured on {here}"))
+    nodes += [_small(f"{name}: {said}") for name, said in elsewhere.machines(run).items()]
     if run.id:
         going_on = run.state not in {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
         nodes.append(_small(f"Run {run.id}, {run.state.value}"))
@@ -124,7 +126,8 @@ def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
     said = [
         f"{binary.path} is NOT the same on all sides: guestmark show {run.id} --environment has the digests"
         for binary in binaries(run)
-        if not binary.same
+        # Those of other architectures are known to differ, and told of by name.
+        if not binary.same and not any(trial.facts.of(Build) for trial in run.trials)
     ]
     counts = Counter(
         warning

@@ -10,11 +10,13 @@ from guestmark.core.machine_facts import (
     Inside,
     NestedMachine,
     Placed,
+    RemoteMachine,
     attested_placement,
 )
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot.facts import Netboot
+from guestmark.workloads.syscalls.facts import Syscalls
 
 
 def placement(trials: Iterable[Trial]) -> str:
@@ -54,8 +56,8 @@ def build(result: CellResult) -> str:
     said = {
         f"{found.architecture}, {found.said.partition(':')[0]}" if found else "the host's"
         for trial in result.trials
-        if trial.facts.of(Program)
         for found in [trial.facts.of(Build)]
+        if found or trial.facts.of(Program) or trial.facts.of(Syscalls)
     }
     return " or ".join(sorted(said))
 
@@ -92,5 +94,5 @@ def _stored(trial: Trial, result: CellResult) -> list[str]:
 
 
 def _processors(facts: Facts) -> int | None:
-    guest, host = guest_of(facts), facts.of(HostMachine)
+    guest, host = guest_of(facts), facts.of(HostMachine) or facts.of(RemoteMachine)
     return guest.processors if guest is not None else host.processors if host is not None else None

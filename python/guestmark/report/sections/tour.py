@@ -140,7 +140,7 @@ def _cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
 
 def _cost(result: CellResult, workload: WorkloadResult) -> Cost | None:
     """Against the host; None for the host and for what it cannot do."""
-    against_host = workload.baseline is not None and not workload.baseline.cell.platform.is_guest
+    against_host = workload.baseline is not None and workload.baseline.cell.platform.is_this_host
     metric = workload.metrics[0] if workload.metrics else None
     if metric is None or not against_host or metric.name not in result.comparison:
         return None

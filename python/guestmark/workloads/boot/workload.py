@@ -60,7 +60,8 @@ class BootWorkload:
         """Raises `UsageError` for what cannot be booted, before anything is started."""
         for cell in cells:
             if not cell.platform.is_guest:
-                raise UsageError("the host is not booted", hint="measure guests: --on tcg,uml,kvm,tcg/kvm")
+                what = "the host" if cell.platform.is_this_host else str(cell.platform)
+                raise UsageError(f"{what} is not booted", hint="measure guests: --on tcg,uml,kvm,tcg/kvm")
         remarks = []
         if (plan.policy.iterations or 1) > 1 or plan.policy.warmup > 1:
             remarks.append("a machine starts once: each trial of boot is one iteration without warm-up")

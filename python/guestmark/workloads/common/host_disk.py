@@ -12,6 +12,6 @@ ON_LOOP = frozenset({"filesystem", "mkfs", "mount", "size", "preallocation", "ca
 
 def decides(params: Mapping[str, Any], factor: str, platform: PlatformSpec) -> bool | None:
     """Whether a disk factor means anything on the host, as `WorkloadKind.decides`; None for everything else."""
-    if factor in DEFAULTS and not platform.is_guest and params["disks"][0]["host"] == "loop":
+    if factor in DEFAULTS and platform.is_this_host and params["disks"][0]["host"] == "loop":
         return factor in ON_LOOP
     return None

@@ -42,17 +42,31 @@ class Found:
             findings.add(self.build, name)
 
 
-def find_same(agent: Agent, name: str, *, path: str | None, cwd: str, cell: Cell) -> Found:
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a command is called somewhere, and where it is looked for."""
+
+    name: str
+    path: str | None
+    cwd: str
+
+
+def find_same(
+    agent: Agent, name: str, *, path: str | None, cwd: str, cell: Cell, here: Lookup | None = None
+) -> Found:
     """Finds a command on the machine and compares its SHA-256 with the host's.
 
     For a large program that takes an emulated machine seconds. There a machine tells SHA-256 and XXH3 (128 bits) once,
     and the later ones are compared by XXH3; `xxh3` of the program says so.
 
+    `here` is what it is called on this host, where that differs.
+
     Raises `CommandError` when it is not there, `AttestationError` when it is another file than on the host although the
     machine has the host's files.
     """
     found = agent.which(name, path=path, cwd=cwd)
-    host = _on_host(name, os.defpath if path is None else path, cwd)
+    here = here or Lookup(name, path, cwd)
+    host = _on_host(here.name, os.defpath if here.path is None else here.path, here.cwd)
     digest, xxh3 = _digest_there(agent, found, host)
     program = Program(
         path=found, sha256=digest, host_path=host.path, host_sha256=host.sha256, xxh3=xxh3 or None

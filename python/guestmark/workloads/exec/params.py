@@ -17,6 +17,7 @@ class ExecParams(Strict):
     metrics: list[str] = Field(default_factory=list)
     input: str | None = None
     ignore_failure: bool = False
+    push: list[str] = Field(default_factory=list)
 
     @field_validator("command")
     @classmethod
@@ -32,12 +33,17 @@ class ExecParams(Strict):
         for name in self.values:
             if not any("{" + name + "}" in word for word in self.command):
                 raise ValueError(f"values.{name} is not used: the command holds no {{{name}}}")
-        return exec_params(
+        params = exec_params(
             [self._filled(word) for word in self.command],
             parse_metrics(self.metrics),
             stdin_path=self.input,
             ignore_failure=self.ignore_failure,
         )
+        if self.push:
+            from guestmark.workloads.exec.push import described
+
+            params["push"] = described(self.push)
+        return params
 
     def _filled(self, word: str) -> str:
         def value(match: re.Match[str]) -> str:

@@ -12,9 +12,11 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.factors import VARIABLE, is_variable
 from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.platforms.base import LoggedIn
 from guestmark.workloads.common.lookup import check_command
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
+from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, find_same, judge, quote
 from guestmark.workloads.exec.plan import read_stdin
+from guestmark.workloads.exec.push import pushed
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
@@ -28,7 +30,9 @@ class ExecWorkload:
         self.facts = Findings()
         self.warnings: list[str] = []
         self._argv: list[str] = filled(cell)
+        self._hooks = {name: filled_in(text, cell) for name, text in params.get("hooks", {}).items()}
         self._metrics = [metric_spec.MetricSpec.from_params(spec) for spec in params.get("metrics", ())]
+        self._push: Sequence[Mapping[str, Any]] = params.get("push", ())
         self._ignore_failure = bool(params.get("ignore_failure"))
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
         self._limit_s = plan.policy.trial_limit_s
@@ -36,7 +40,7 @@ class ExecWorkload:
             "env": {**context["env"], **_variables(cell)},
             "cwd": context["cwd"],
         }
-        if cell.platform.is_guest:  # where the agent has the caller's identity already, and may not change it
+        if cell.platform.is_guest:  # elsewhere the agent has the right identity already
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
         if cell.platform.foreign:  # the caller's directories are not there
             self._caller["cwd"] = "/"
@@ -55,16 +59,41 @@ class ExecWorkload:
 
         Raises `WorkloadError` when it is not there, `AttestationError` when it is another file than on the host.
         """
-        agent, env, cwd = machine.agent, self._caller["env"], self._caller["cwd"]
+        here = Lookup(self._argv[0], self._caller["env"].get("PATH"), self._caller["cwd"])
+        there = isinstance(machine, LoggedIn)
+        if isinstance(machine, LoggedIn):
+            self._argv, self._caller = pushed(machine, self._argv, self._push, self._caller["cwd"])
+        path, cwd = self._caller["env"].get("PATH"), self._caller["cwd"]
         try:
-            found = find_same(agent, self._argv[0], path=env.get("PATH"), cwd=cwd, cell=self._cell)
+            found = find_same(machine.agent, self._argv[0], path=path, cwd=cwd, cell=self._cell, here=here)
         except CommandError as error:
-            raise _cannot_run(self._argv, error) from error
+            raise _cannot_run(self._argv, error, there=there) from error
         found.keep(self.facts)
         self.warnings += [found.warning] if found.warning else []
+        self._hook("setup", machine)
+
+    def _hook(self, name: str, machine: Machine) -> None:
+        """Runs one of the user's commands around the measured one, in a shell. Raises `WorkloadError` when it fails."""
+        if name not in self._hooks:
+            return
+        result = machine.agent.exec(
+            ["/bin/sh", "-c", self._hooks[name]],
+            env=self._caller["env"],
+            cwd=self._caller["cwd"],
+            uid=self._caller.get("uid"),
+            gid=self._caller.get("gid"),
+            groups=self._caller.get("groups"),
+            timeout_s=self._limit_s,
+            output_limit=OUTPUT_LIMIT,
+        )
+        try:
+            judge(result, self.warnings, self._limit_s, ignore_failure=False)
+        except WorkloadError as error:
+            raise WorkloadError(f"--{name}: {error.message}", hint=error.hint) from error
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the command once. Raises `WorkloadError` with a one-line reason when it fails."""
+        self._hook("prepare", machine)
         result = machine.agent.exec(
             self._argv,
             env=self._caller["env"],
@@ -77,6 +106,7 @@ class ExecWorkload:
             output_limit=OUTPUT_LIMIT,
         )
         judge(result, self.warnings, self._limit_s, ignore_failure=self._ignore_failure)
+        self._hook("conclude", machine)
         values: list[tuple[Metric, float]] = []
         if self._metrics:
             stdout, stderr = (text.decode(errors="replace") for text in (result.stdout, result.stderr))
@@ -91,7 +121,8 @@ class ExecWorkload:
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
     def cleanup(self, machine: Machine) -> None:
-        """Nothing: what the command wrote belongs to the user on the host, and is thrown away with a guest."""
+        """The user's own; what the command wrote is the user's on the host, and is thrown away with a guest."""
+        self._hook("cleanup", machine)
 
     def _extract(self, spec: metric_spec.MetricSpec, stdout: str, stderr: str) -> float:
         try:
@@ -102,11 +133,14 @@ class ExecWorkload:
 
 def filled(cell: Cell) -> list[str]:
     """The cell's command: its levels in place of `{name}` for the parameters that the command has."""
-    names = cell.workload.params.get("parameters", ())
-    argv = list(cell.workload.params["argv"])
-    for name in names:
-        argv = [word.replace("{" + name + "}", cell.factors.get(name, "")) for word in argv]
-    return argv
+    return [filled_in(word, cell) for word in cell.workload.params["argv"]]
+
+
+def filled_in(text: str, cell: Cell) -> str:
+    """The text with the cell's levels in it."""
+    for name in cell.workload.params.get("parameters", ()):
+        text = text.replace("{" + name + "}", cell.factors.get(name, ""))
+    return text
 
 
 def _variables(cell: Cell) -> dict[str, str]:
@@ -121,8 +155,12 @@ def _load_stdin(described: Mapping[str, Any]) -> bytes:
     return data
 
 
-def _cannot_run(argv: list[str], error: CommandError) -> WorkloadError:
+def _cannot_run(argv: list[str], error: CommandError, *, there: bool = False) -> WorkloadError:
     name = argv[0]
+    if error.kind == "not_found" and there:
+        return WorkloadError(
+            f"command not found there: {name!r}", hint="install it there, or bring it: --push FILE"
+        )
     if error.kind == "not_found" and len(argv) == 1 and any(character.isspace() for character in name):
         return WorkloadError(
             f"command not found: {name!r}", hint=f"write the words apart, or sh -c {name!r} for a shell"

@@ -15,7 +15,7 @@ _UNMOUNTED = frozenset({"format", "bus", "aio", "cluster_size"})  # of a loop de
 
 
 def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bool | None:
-    if name in DISK_FACTORS and not platform.is_guest and params["disks"][0]["host"] == "loop":
+    if name in DISK_FACTORS and platform.is_this_host and params["disks"][0]["host"] == "loop":
         return name not in _UNMOUNTED
     return None
 

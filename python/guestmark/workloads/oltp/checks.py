@@ -32,7 +32,7 @@ def check(cells: Iterable[Cell], account: Account) -> list[str]:
     for cell in cells:
         database = KINDS[cell.workload.params["server"]]()
         (disk,) = disks_of(cell)
-        on_host = not cell.platform.is_guest
+        on_host = cell.platform.is_this_host
         if disk.filesystem == NO_FILESYSTEM and not on_host:
             raise UsageError(
                 f"{cell.id}: a database needs a filesystem on its disk", hint="use --set filesystem=ext4"

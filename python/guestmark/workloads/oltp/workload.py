@@ -52,7 +52,7 @@ class OltpWorkload:
         self._params = cell.workload.params
         self._threads = int(cell.factors.get("threads", self._params["threads"]))
         self._limit_s = plan.policy.trial_limit_s
-        self._on_host = not cell.platform.is_guest
+        self._on_host = cell.platform.is_this_host
         self._account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
         self._kind: Database = KINDS[self._params["server"]]()
         self._settings = self._kind.settings(self._params, self._threads)

@@ -47,7 +47,7 @@ def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) 
     """A guest's O_DIRECT that ends in the host's page cache."""
     if "direct" not in options["file_extra_flags"] or disk.cache in ("none", "directsync"):
         return ""
-    if not cell.platform.is_guest and not disk.loop:
+    if cell.platform.is_this_host and not disk.loop:
         return ""
     way = "UML has no other way" if disk.bus in {"ubd", "vhost-user"} else "cache=none goes past it"
     return f"O_DIRECT ends in the host's page cache, as the image is read and written through it ({way})"
@@ -55,11 +55,11 @@ def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) 
 
 def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
     size = parse_size(options["file_total_size"])
-    if disk.filesystem == NO_FILESYSTEM and cell.platform.is_guest:
+    if disk.filesystem == NO_FILESYSTEM and not cell.platform.is_this_host:
         raise UsageError(
             f"{cell.id}: fileio makes files, so its disk needs a filesystem", hint="e.g. filesystem=ext4"
         )
-    on_directory = not cell.platform.is_guest and not disk.loop
+    on_directory = cell.platform.is_this_host and not disk.loop
     room = free_bytes(disk.location) if on_directory else disk.size
     if size < room:
         return

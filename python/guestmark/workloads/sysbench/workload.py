@@ -60,7 +60,7 @@ class SysbenchWorkload:
         self._env = {"PATH": plan.context.get("env", {}).get("PATH") or os.defpath, "LC_ALL": "C"}
         self._cwd = "/"
         self._cell = cell
-        self._in_guest = cell.platform.is_guest
+        self._on_host = cell.platform.is_this_host
         self._mounted = self._remounted = self._made = False
 
     @classmethod
@@ -113,7 +113,7 @@ class SysbenchWorkload:
 
     def cleanup(self, machine: Machine) -> None:
         """Removes the files on the host; a guest's disk is removed with the guest."""
-        if not self._mounted or self._in_guest:
+        if not self._mounted or not self._on_host:
             return
         self._mounted = False
         try:

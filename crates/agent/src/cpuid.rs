@@ -1,0 +1,28 @@
+//! Which hypervisor this machine runs under, as its processor says.
+
+/// The twelve characters of CPUID leaf 0x40000000, such as `KVMKVMKVM` or `VMwareVMware`, without padding; `None` where
+/// the processor does not say that there is a hypervisor.
+#[cfg(target_arch = "x86_64")]
+#[allow(unused_unsafe)] // CPUID is a safe function since Rust 1.92
+pub fn hypervisor() -> Option<String> {
+    use std::arch::x86_64::__cpuid;
+
+    const PRESENT: u32 = 1 << 31;
+    // SAFETY: every x86_64 processor has CPUID.
+    let (features, leaf) = unsafe { (__cpuid(1), __cpuid(0x4000_0000)) };
+    if features.ecx & PRESENT == 0 {
+        return None;
+    }
+    let name: Vec<u8> = [leaf.ebx, leaf.ecx, leaf.edx]
+        .iter()
+        .flat_map(|register| register.to_le_bytes())
+        .filter(|byte| (b' '..=b'~').contains(byte))
+        .collect();
+    Some(String::from_utf8_lossy(&name).trim().to_owned())
+}
+
+/// `None`: only x86 processors have such a leaf.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn hypervisor() -> Option<String> {
+    None
+}

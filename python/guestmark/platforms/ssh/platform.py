@@ -1,0 +1,182 @@
+"""`ssh:DEST`: a machine that answers ssh, whatever it runs on; an agent is brought there for every trial."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from guestmark.agent.client import Agent
+from guestmark.agent.results import CallError
+from guestmark.core.errors import AgentError, GuestmarkError, MachineError, PlatformUnusableError, UsageError
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_kind import of_machines
+from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.disks.spec import disks_of
+from guestmark.platforms.base import Caller, Unusable, Usable
+from guestmark.platforms.place import HERE, Place
+from guestmark.platforms.ssh.attest import attest
+from guestmark.platforms.ssh.session import Session, program, session
+
+if TYPE_CHECKING:
+    from guestmark.agent.clocks import Ping
+    from guestmark.core.machine_facts import RemoteMachine
+    from guestmark.disks.attached import AttachedDisk
+
+READY_DEADLINE_S = 60.0
+_DRIFT = 500e-6  # faster or slower than NTP would ever let a clock run
+_ENV_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Remote:
+    """Another machine; only an agent is started and stopped there."""
+
+    agent: Agent
+    session: Session
+    first: Ping
+    phases: dict[str, float] = field(default_factory=dict)
+    vmm_pid: int | None = None
+    disks: tuple[AttachedDisk, ...] = ()
+    query: None = None
+    place: Place = HERE
+    _found: RemoteMachine | None = None
+    _caller: Caller | None = None
+
+    @property
+    def command_line(self) -> tuple[str, ...]:
+        """That of ssh, without the script that the shell there gets."""
+        return (*self.session.command[:-1], "guestmark-agent", "serve")
+
+    @property
+    def scratch(self) -> str:
+        """A private directory there, which is removed at the end."""
+        return self.session.directory
+
+    def attest(self) -> RemoteMachine:
+        """What the machine says it is. Raises `AttestationError` when it is another than it said at first."""
+        greeting = self.session.greeting
+        assert greeting is not None
+        self._found = attest(self.agent, self.session.dest, greeting.arch, self.first)
+        return self._found
+
+    def caller(self) -> Caller:
+        """The user that ssh logs in as, with the environment that a command of theirs has there."""
+        if self._caller is None:
+            hello = self.agent.hello()
+            done = self.agent.exec(["env", "-0"], timeout_s=20.0, output_limit=_ENV_BYTES)
+            words = (word.partition("=") for word in done.stdout.decode(errors="replace").split("\0") if word)
+            env = {name: value for name, _, value in words if not name.startswith("SSH_")}
+            self._caller = Caller(env.get("HOME", self.scratch), env, hello.uid, hello.uid, ())
+        return self._caller
+
+    def console(self) -> str:
+        """What ssh said."""
+        return self.session.said()
+
+    def vmm_stats(self) -> Mapping[str, float]:
+        """Nothing: whatever runs the machine is out of sight."""
+        return {}
+
+    def counters(self) -> Mapping[str, float]:
+        """Nothing: whatever runs the machine is out of sight."""
+        return {}
+
+    def remarks(self) -> list[str]:
+        """Remarks about the machine, and about its clock if that ran at another rate than this host's.
+
+        What was attested is completed by the drift.
+        """
+        found = self._found
+        if found is None:
+            return []
+        said = []
+        if found.is_this_host:
+            said.append(f"{self.session.dest} is this very host, under another name")
+        try:
+            last = self.agent.ping()
+        except GuestmarkError:
+            return said
+        here, there = last.host_ns - self.first.host_ns, last.guest_ns - self.first.guest_ns
+        if here <= 0:
+            return said
+        drift, error = there / here - 1, (last.round_trip_ns + self.first.round_trip_ns) / 2 / here
+        connection = found.connection
+        connection.last_round_trip_ns = last.round_trip_ns
+        connection.clock_drift, connection.clock_drift_error = drift, error
+        if abs(drift) > _DRIFT + error:
+            said.append(
+                f"the clocks disagree: {here / 1e9:.6g} s on this host's, {there / 1e9:.6g} s on that of "
+                f"{self.session.dest} ({drift:+.2%})"
+            )
+        return said
+
+
+class SshPlatform:
+    """Another machine: it is not booted; every trial gets an agent, and a process tree, of its own."""
+
+    def __init__(self, layer: Layer) -> None:
+        assert layer.dest is not None
+        self.name = str(layer)
+        self._dest = layer.dest
+        self._spec = PlatformSpec((layer,))
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Remote]:
+        """Brings an agent to the machine; leaving the context ends it with all that it runs, and removes it.
+
+        Raises `UsageError` for what the machine cannot be given, `MachineError` for whatever ssh or the machine refuse.
+        """
+        _check(cell)
+        begin = time.monotonic()
+        deadline = begin + (deadline_s or READY_DEADLINE_S)
+        with session(self._dest) as opened:
+            transport = opened.open(deadline)
+            agent = Agent(transport, own_clock=True)
+            with _explained(opened):
+                try:
+                    agent.hello(timeout_s=max(1.0, deadline - time.monotonic()))
+                    ready = time.monotonic() - begin
+                    yield Remote(agent, opened, agent.ping(), {"ready": ready})
+                finally:
+                    agent.close()
+
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
+    ) -> Usable | Unusable:
+        """Brings an agent there and lets it say what the machine is."""
+        if shutil.which(program()[0]) is None:
+            return Unusable(f"{program()[0]} is not installed", "install the package openssh-client")
+        try:
+            with self.start(Cell("probe", WorkloadSpec("probe"), self._spec), deadline_s) as remote:
+                remote.attest()
+                return Usable(remote.phases["ready"])
+        except GuestmarkError as error:
+            return Unusable(error.message, error.hint)
+
+
+@contextlib.contextmanager
+def _explained(opened: Session) -> Iterator[None]:
+    """Says of an agent that fell silent what became of the connection."""
+    try:
+        yield
+    except CallError:
+        raise
+    except AgentError as error:
+        raise MachineError(f"{opened.explained()} ({error.message})", console=opened.said()) from error
+
+
+def _check(cell: Cell) -> None:
+    if disks_of(cell):
+        raise PlatformUnusableError(
+            f"{cell.platform}: disks of another machine are not supported",
+            hint="measure what needs no disk there",
+        )
+    given = [name for name in cell.factors if of_machines(name) and not cell.platform.takes(name)]
+    if given:
+        raise UsageError(
+            f"{cell.platform} cannot be given {', '.join(sorted(given))}", hint="factors are for guests"
+        )

@@ -1,0 +1,70 @@
+"""What ssh says when there is no session, in one line with something to do about it."""
+
+from __future__ import annotations
+
+from guestmark.core.errors import MachineError
+from guestmark.page.text import inert
+
+_LIMIT = 300
+# Part of what ssh says; what it means, as the rest of a sentence about the machine; what to do. The first that fits.
+_KNOWN: tuple[tuple[str, str, str], ...] = (
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "has another host key than the one that is known",
+        "if you know why, remove the old one: ssh-keygen -R {dest}; then log in once by hand",
+    ),
+    (
+        "Host key verification failed",
+        "has a host key that is not known here",
+        "log in once by hand and compare it: ssh {dest}",
+    ),
+    (
+        "Permission denied",
+        "does not let us in without a password",
+        "give it your key: ssh-copy-id {dest}; or share a connection: ControlMaster in ssh_config",
+    ),
+    (
+        "Too many authentication failures",
+        "does not let us in",
+        "say in ssh_config which key it wants: IdentityFile and IdentitiesOnly",
+    ),
+    (
+        "Could not resolve hostname",
+        "is not known by that name",
+        "check the name, or give it a HostName in ssh_config",
+    ),
+    ("Connection refused", "refuses connections", "check that sshd runs there, and the port"),
+    ("No route to host", "cannot be reached: no route to host", "check that it is switched on: ping it"),
+    ("Network is unreachable", "cannot be reached: no network leads there", "check this machine's network"),
+    ("timed out", "does not answer", "check that it is switched on, and firewalls between here and there"),
+    ("Bad configuration option", "cannot be reached: ssh's configuration is wrong", "try it: ssh {dest}"),
+    ("bad permissions", "cannot be reached: ssh refuses a key file that others can read", "chmod 600 it"),
+    ("not found", "has no POSIX shell at /bin/sh", "only Linux machines can be measured"),
+    ("This account is currently not available", "does not let this user run anything", "choose another user"),
+)
+
+
+def refusal(dest: str, said: str, status: int | None, printed: str = "") -> MachineError:
+    """The error for a session that did not come about: `said` by ssh itself, `printed` by the other side."""
+    text = f"{said}\n{printed}"
+    last = _last_line(said) or _last_line(printed)
+    for part, meaning, hint in _KNOWN:
+        if part in text:
+            why = f": {last}" if meaning == "is not known by that name" else ""
+            return MachineError(f"{dest} {meaning}{why}", hint=hint.format(dest=dest), console=said)
+    if last:
+        return MachineError(f"no session on {dest}: {last}", hint=f"try it by hand: ssh {dest}", console=said)
+    how = "nothing was said" if status is None else f"ssh ended with status {status}"
+    return MachineError(f"no session on {dest}: {how}", hint=f"try it by hand: ssh {dest}", console=said)
+
+
+def lost(dest: str, said: str) -> str:
+    """What became of a session that had begun."""
+    last = _last_line(said)
+    return f"the connection to {dest} was lost{f': {last}' if last else ''}"
+
+
+def _last_line(text: str) -> str:
+    """What was said last, without anything that a terminal would act on."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return inert(lines[-1])[:_LIMIT] if lines else ""

@@ -1,0 +1,278 @@
+"""One session of the system's ssh with an agent at its other end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.agent.binary import agent_binary_for, supervised
+from guestmark.agent.frames import Transport
+from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
+from guestmark.page.text import inert
+from guestmark.platforms.ssh.refusals import lost, refusal
+from guestmark.platforms.ssh.script import DIRECTORY, GREETING, READY, REFUSED, remote_command
+
+_SSH = "ssh"
+_VARIABLE = "GUESTMARK_SSH"
+_CHATTER = 256 << 10  # bytes that the login there may print before the greeting
+_STOP_S = 5.0
+_PIECE = 64 << 10
+# Everything else is as the user's ssh_config has it. Nobody is asked anything; a machine that falls silent is given up
+# after 15 s; an existing shared connection is used, but none is begun that would have to outlive us.
+_OPTIONS = (
+    "-T", "-a", "-x", "-e", "none",
+    "-o", "BatchMode=yes",
+    "-o", "ConnectTimeout=10",
+    "-o", "ServerAliveInterval=5",
+    "-o", "ServerAliveCountMax=3",
+    "-o", "ControlMaster=no",
+    "-o", "ClearAllForwardings=yes",
+    "-o", "PermitLocalCommand=no",
+    "-o", "RemoteCommand=none",
+    "-o", "StdinNull=no",
+    "-o", "ForkAfterAuthentication=no",
+    "-o", "SessionType=default",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What the machine said of itself before it was given an agent."""
+
+    system: str
+    arch: str
+    boot_id: str
+
+
+class Session:
+    """An ssh process whose streams are an agent's channel, and the private directory that the agent has there.
+
+    It runs under a supervisor, which ends it when this process dies; then the agent there sees the end of its input,
+    kills what it started and ends, and its directory is removed.
+    """
+
+    def __init__(self, dest: str) -> None:
+        self.dest = dest
+        self.command: tuple[str, ...] = (*program(), *_OPTIONS, "--", dest, remote_command())
+        self.directory = ""
+        self.greeting: Greeting | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+        self._said = bytearray()
+        self._before = bytearray()
+        self._ended = False
+
+    def open(self, deadline: float) -> Transport:
+        """Connects, brings the agent, and returns its channel; `deadline` is `time.monotonic`'s.
+
+        Raises `MachineError` with one line for whatever ssh or the machine refuses, `PlatformUnusableError` for
+        a machine that no agent is there for.
+        """
+        lifeline, self._lifeline = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                supervised(self.command, lifeline_fd=lifeline),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=(lifeline,),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise MachineError(f"ssh cannot be started: {error.strerror}") from error
+        finally:
+            os.close(lifeline)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+        self.greeting = self._greeting(deadline)
+        agent = self._agent_for(self.greeting)
+        self._send(f"{DIRECTORY}{secrets.token_hex(8)} {agent.stat().st_size}\n".encode(), deadline)
+        word, _, rest = self._line(deadline).partition(" ")
+        if word == REFUSED:
+            raise MachineError(
+                f"{self.dest} has no place for the agent: {rest}",
+                hint="give it one there: TMPDIR in its environment, a directory with room where programs may run",
+            )
+        if word != READY:
+            raise refusal(self.dest, self.said(), self._status())
+        self.directory = rest
+        self._send(agent.read_bytes(), deadline)
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        return Transport(stdout.fileno(), stdin.fileno(), self.close)
+
+    def said(self) -> str:
+        """What ssh and the machine's own programs printed on the error stream so far."""
+        self._hear(0)
+        return inert(self._said.decode(errors="replace"), lines=True)
+
+    def explained(self) -> str:
+        """What became of a session that had begun."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._process is not None:
+                self._process.wait(1.0)
+        return lost(self.dest, self.said())
+
+    def close(self) -> None:
+        """Ends the session: the agent has gone when this returns, unless the machine does not answer."""
+        process = self._process
+        if process is None or self._ended:
+            return
+        self._ended = True
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            self._drain(process, time.monotonic() + _STOP_S)
+        finally:
+            self._cut()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+    def _drain(self, process: subprocess.Popen[bytes], deadline: float) -> None:
+        """Waits for ssh's end, which comes when the agent has ended and its directory is removed."""
+        assert process.stdout is not None
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                os.read(process.stdout.fileno(), _PIECE)
+            self._hear(0)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.005)
+                return
+
+    def _cut(self) -> None:
+        """The supervisor ends ssh at once."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def _agent_for(self, greeting: Greeting) -> Path:
+        if greeting.system != "Linux":
+            raise PlatformUnusableError(
+                f"{self.dest} runs {greeting.system or 'no Linux'}",
+                hint="only Linux machines can be measured",
+            )
+        return agent_binary_for(greeting.arch)
+
+    def _greeting(self, deadline: float) -> Greeting:
+        while True:
+            words = self._line(deadline).split(" ")
+            if words[0] == GREETING:
+                system, arch, boot_id = (*words[1:], "", "", "")[:3]
+                return Greeting(system, arch, boot_id)
+            if len(self._before) > _CHATTER:
+                raise MachineError(
+                    f"{self.dest} prints something endless when one logs in",
+                    hint=f"look at its shell's start-up files: ssh {self.dest} true",
+                )
+
+    def _line(self, deadline: float) -> str:
+        """One line of what the other side prints. Read byte by byte: what follows may be the agent's."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        source = self._process.stdout.fileno()
+        line = bytearray()
+        while len(line) < _CHATTER:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise MachineError(
+                    f"{self.dest} did not answer in time",
+                    hint=f"try it by hand: ssh {self.dest}",
+                    console=self.said(),
+                )
+            ready, _, _ = select.select([source], [], [], min(left, 0.2))
+            self._hear(0)
+            if not ready:
+                continue
+            byte = os.read(source, 1)
+            if not byte:
+                raise refusal(
+                    self.dest,
+                    self.said(),
+                    self._status(),
+                    inert(self._before.decode(errors="replace"), lines=True),
+                )
+            self._before += byte
+            if byte == b"\n":
+                return line.decode(errors="replace").strip()
+            line += byte
+        return line.decode(errors="replace")
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        target, view = self._process.stdin.fileno(), memoryview(data)
+        while view:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise MachineError(f"{self.dest} took the agent too slowly", console=self.said())
+            _, ready, _ = select.select([], [target], [], min(left, 0.2))
+            self._hear(0)
+            if ready:
+                try:
+                    view = view[os.write(target, view[:_PIECE]) :]
+                except BrokenPipeError as error:
+                    raise refusal(self.dest, self.said(), self._status()) from error
+
+    def _hear(self, timeout_s: float) -> None:
+        """Takes what there is of the error stream; its beginning and its end are kept."""
+        if self._process is None or self._process.stderr is None or self._process.stderr.closed:
+            return
+        source = self._process.stderr.fileno()
+        while select.select([source], [], [], timeout_s)[0]:
+            data = b""
+            with contextlib.suppress(BlockingIOError):
+                data = os.read(source, _PIECE)
+            if not data:
+                return
+            self._said += data
+            if len(self._said) > _CHATTER:
+                del self._said[_CHATTER // 2 : -_CHATTER // 4]
+            timeout_s = 0
+
+    def _status(self) -> int | None:
+        assert self._process is not None
+        try:
+            return self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def program() -> list[str]:
+    """The ssh to use, with options of the user's own: `GUESTMARK_SSH`, words as for a shell; else `ssh`.
+
+    Raises `UsageError` when that is no command line.
+    """
+    try:
+        words = shlex.split(os.environ.get(_VARIABLE, ""))
+    except ValueError as error:
+        raise UsageError(f"{_VARIABLE}: {error}", hint="e.g. GUESTMARK_SSH='ssh -F FILE'") from error
+    return words or [_SSH]
+
+
+@contextlib.contextmanager
+def session(dest: str) -> Iterator[Session]:
+    """A session that is over when the context is left, however it is left."""
+    made = Session(dest)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def options() -> Sequence[str]:
+    """What every ssh of ours is told; for documentation and tests."""
+    return _OPTIONS

@@ -1,0 +1,64 @@
+"""Other machines of a run, as their own agents saw them: what they are, and how far away their clocks are."""
+
+from __future__ import annotations
+
+from guestmark.core.machine_facts import RemoteMachine
+from guestmark.ledger.model import StoredRun
+
+_SOFT = 500e-6
+
+
+def machines(run: StoredRun) -> dict[str, str]:
+    """What is known of each, by platform; of one that changed during the run, everything it was."""
+    platform_of = {cell.id: str(cell.platform) for cell in run.plan.cells}
+    found: dict[str, dict[str, None]] = {}
+    round_trips: dict[str, list[int]] = {}
+    drifts: dict[str, list[tuple[float, float]]] = {}
+    for trial in run.trials:
+        machine = trial.facts.of(RemoteMachine)
+        if machine is None:
+            continue
+        platform = platform_of.get(trial.cell_id, trial.cell_id)
+        found.setdefault(platform, {})[_described(machine)] = None
+        connection = machine.connection
+        round_trips.setdefault(platform, []).append(connection.round_trip_ns)
+        if connection.clock_drift is not None and connection.clock_drift_error is not None:
+            drifts.setdefault(platform, []).append((connection.clock_drift, connection.clock_drift_error))
+    return {
+        platform: "; then ".join(said) + _way(round_trips[platform], drifts.get(platform, []))
+        for platform, said in found.items()
+    }
+
+
+def _described(machine: RemoteMachine) -> str:
+    parts = [
+        machine.cpu,
+        f"{machine.processors} processor{'' if machine.processors == 1 else 's'}",
+        f"{machine.memory_bytes / 1e9:.1f} GB",
+        f"kernel {machine.kernel}",
+        f"governor {machine.governor}" if machine.governor else "",
+        _under(machine),
+        f"fresh by {machine.fresh}"
+        if machine.fresh
+        else "nothing was done before its trials to make it fresh",
+        "this very host" if machine.is_this_host else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _under(machine: RemoteMachine) -> str:
+    model = " ".join(part for part in (machine.vendor, machine.product) if part)
+    if machine.hypervisor in ("", "none"):
+        return f"no hypervisor seen{f' ({model})' if model else ''}"
+    return f"under {machine.hypervisor}{f' ({model})' if model else ''}"
+
+
+def _way(round_trips: list[int], drifts: list[tuple[float, float]]) -> str:
+    """The typical round trip, and the clock's rate where the trials were long enough to tell it."""
+    middle = sorted(round_trips)[len(round_trips) // 2]
+    said = f"; {middle / 1e6:.3g} ms to it and back"
+    known = [drift for drift in drifts if drift[1] < _SOFT]
+    if known:
+        drift, error = min(known, key=lambda each: each[1])
+        said += f", its clock {drift * 1e6:+.0f} ± {error * 1e6:.0f} ppm"
+    return said

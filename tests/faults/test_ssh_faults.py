@@ -1,0 +1,272 @@
+"""ssh that refuses, machines that cannot take the agent, and connections that break: one line each, nothing left."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guestmark.core.errors import GuestmarkError, MachineError
+from guestmark.core.platform_spec import Layer
+from guestmark.platforms.base import Unusable
+from guestmark.platforms.ssh.platform import SshPlatform
+from guestmark.platforms.ssh.session import Session
+from tests.framework.cells import cell
+from tests.framework.command_line import CommandLine
+from tests.framework.guests import start
+from tests.framework.processes import wait_until
+from tests.framework.sshd import Sshd, key, sshd
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
+    directory = tmp_path / "sshd"
+    (directory / "scratch").mkdir(parents=True)
+    with sshd(directory, {"TMPDIR": str(directory / "scratch")}) as running:
+        monkeypatch.setenv("GUESTMARK_SSH", running.client)
+        yield running
+
+
+def refused(dest: str = "lab1") -> Unusable:
+    found = SshPlatform(Layer("ssh", dest=dest)).probe()
+    assert isinstance(found, Unusable)
+    assert "\n" not in found.reason
+    return found
+
+
+def test_wrong_key(server: Sshd) -> None:
+    (server.directory / "authorized").write_text(
+        (key(server.directory / "other").with_suffix(".pub")).read_text()
+    )
+    found = refused()
+    assert found.reason == "lab1 does not let us in without a password"
+    assert "ssh-copy-id lab1" in found.hint
+
+
+def test_changed_host_key(server: Sshd) -> None:
+    other = key(server.directory / "other").with_suffix(".pub").read_text()
+    (server.directory / "known").write_text(f"[127.0.0.1]:{server.port} {other}")
+    found = refused()
+    assert found.reason == "lab1 has another host key than the one that is known"
+    assert "ssh-keygen -R lab1" in found.hint
+
+
+def test_unknown_host_key(server: Sshd) -> None:
+    (server.directory / "known").write_text("")
+    assert refused().reason == "lab1 has a host key that is not known here"
+
+
+def test_nobody_listens(server: Sshd) -> None:
+    server.stop()
+    assert refused().reason == "lab1 refuses connections"
+
+
+def test_no_such_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("")
+    monkeypatch.setenv("GUESTMARK_SSH", f"ssh -F {tmp_path}/config")
+    assert refused("nowhere.invalid").reason.startswith("nowhere.invalid is not known by that name: ")
+
+
+def test_no_route(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host lab1\n HostName 255.255.255.255\n")  # broadcast: refused at once
+    monkeypatch.setenv("GUESTMARK_SSH", f"ssh -F {tmp_path}/config")
+    assert "lab1" in refused().reason
+
+
+def test_an_ssh_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GUESTMARK_SSH", "no-such-ssh -v")
+    assert refused().reason == "no-such-ssh is not installed"
+
+
+def test_the_other_machines_go_on(server: Sshd, guestmark: CommandLine) -> None:
+    with (server.directory / "ssh_config").open("r+") as config:
+        rest = config.read()
+        config.seek(0)
+        config.write(f"Host broken\n Port 1\n{rest}")
+    done = guestmark("exec", "--on", "ssh:broken,ssh:lab1", "--blocks", 1, "--warmup", 0, "--", "true")
+    assert done.status == 1
+    assert "ssh:broken cannot be used here and is left out: broken refuses connections" in done.stderr
+    assert "ssh:lab1" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def local(tmp_path: Path, before: str) -> str:
+    """An `ssh` that stays here: it runs the command for the other side in namespaces of its own, after `before`."""
+    script = tmp_path / "local-ssh"
+    inner = f'{before}\nexec /bin/sh -c "$last"\n'
+    script.write_text(
+        f"#!/bin/sh\nfor last; do :; done\nexport last\nexec unshare --mount /bin/sh -c {shlex.quote(inner)}\n"
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+EVERYWHERE = "/tmp /var/tmp /dev/shm ${HOME:-/root}"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
+def test_no_directory_where_programs_may_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = f"unset XDG_RUNTIME_DIR TMPDIR; for d in {EVERYWHERE}; do mount -t tmpfs -o noexec none $d; done"
+    monkeypatch.setenv("GUESTMARK_SSH", local(tmp_path, mounts))
+    reason = refused().reason
+    assert reason.startswith("lab1 has no place for the agent: no program may be run in /tmp; ")
+    assert reason.endswith("no program may be run in /dev/shm")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
+def test_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = (
+        f"unset XDG_RUNTIME_DIR TMPDIR; for d in {EVERYWHERE}; do mount -t tmpfs -o size=64k none $d; done"
+    )
+    monkeypatch.setenv("GUESTMARK_SSH", local(tmp_path, mounts))
+    assert "/var/tmp has no room for " in refused().reason
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
+def test_the_first_directory_with_room_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = "mount -t tmpfs -o noexec none /tmp; mount -t tmpfs -o size=64k none /var/tmp"
+    setting = f"unset XDG_RUNTIME_DIR TMPDIR; {mounts}; HOME=/dev/shm"
+    monkeypatch.setenv("GUESTMARK_SSH", local(tmp_path, setting))
+    with start("ssh:lab1") as machine:
+        scratch: str = machine.scratch  # type: ignore[attr-defined]
+        assert scratch.startswith("/dev/shm/guestmark-agent-")
+    assert not Path(scratch).exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the namespace needs root")
+@pytest.mark.parametrize(
+    ("uname", "reason"),
+    [
+        ('[ "$1" = -m ] && echo riscv64 || echo Linux', "there is no agent for riscv64"),
+        ("echo Darwin", "lab1 runs Darwin"),
+    ],
+)
+def test_machines_without_an_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uname: str, reason: str
+) -> None:
+    program = tmp_path / "uname"
+    program.write_text(f"#!/bin/sh\n{uname}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("GUESTMARK_SSH", local(tmp_path, f"PATH={tmp_path}:$PATH"))
+    assert refused().reason == reason
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the namespace needs root")
+def test_a_login_that_prints_something_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "GUESTMARK_SSH", local(tmp_path, "echo Welcome; printf '\\033]0;title\\007 no newline: '; echo")
+    )
+    with start("ssh:lab1") as machine:
+        assert machine.agent.hello().arch == os.uname().machine
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.getuid() != 0, reason="the namespace needs root")
+def test_garbage_instead_of_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lies = "echo guestmark-ssh-1 Linux x86_64 no-boot; read -r size; echo guestmark-ready /tmp; exec cat /dev/zero"
+    monkeypatch.setenv("GUESTMARK_SSH", local(tmp_path, lies))
+    with pytest.raises(MachineError), SshPlatform(Layer("ssh", dest="lab1")).start(cell("ssh:lab1"), 1.5):
+        raise AssertionError("a machine that lies was believed")
+
+
+@pytest.mark.long
+def test_an_endless_greeting_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "ssh"
+    script.write_text("#!/bin/sh\nexec yes\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("GUESTMARK_SSH", str(script))
+    assert refused().reason == "lab1 prints something endless when one logs in"
+
+
+def sessions(server: Sshd) -> list[int]:
+    """The processes of this server that hold a connection."""
+    listed = subprocess.run(
+        ["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=False
+    ).stdout.split()
+    return [int(pid) for pid in listed]
+
+
+def left(server: Sshd) -> list[Path]:
+    return list((server.directory / "scratch").iterdir())
+
+
+def test_a_connection_that_breaks_fails_the_trial_in_one_line(server: Sshd) -> None:
+    agents = []
+
+    def cut() -> None:
+        with start("ssh:lab1") as machine:
+            agents.append(machine.agent.hello().pid)
+            for pid in sessions(server):
+                os.kill(pid, signal.SIGKILL)
+            machine.agent.exec(["true"], timeout_s=10)
+
+    with pytest.raises(MachineError, match="the connection to lab1 was lost") as caught:
+        cut()
+    assert "\n" not in caught.value.message
+    assert wait_until(lambda: not Path(f"/proc/{agents[0]}").exists(), 5)
+    assert wait_until(lambda: not left(server), 5)
+
+
+@pytest.mark.parametrize("victim", ["ssh", "guestmark"])
+def test_sigkill_leaves_nothing_there(server: Sshd, guestmark: CommandLine, victim: str) -> None:
+    guestmark.environment["GUESTMARK_SSH"] = server.client
+    mark = f"300.{os.getpid()}{victim == 'ssh':d}7"
+    once = ("--warmup", 0, "--null", "none", "--blocks", 1)
+    process = guestmark.start("exec", "--on", "ssh:lab1", *once, "--", "sleep", mark)
+
+    def running() -> list[int]:
+        found = subprocess.run(
+            ["pgrep", "-f", "-x", f"sleep {mark}"], capture_output=True, text=True, check=False
+        )
+        return [int(pid) for pid in found.stdout.split()]
+
+    try:
+        assert wait_until(lambda: process.poll() is not None or bool(running()), 30)
+        assert left(server)
+        if victim == "guestmark":
+            process.send_signal(signal.SIGKILL)
+        else:
+            clients = subprocess.run(
+                ["pgrep", "-f", f"^ssh -F {server.config} "], capture_output=True, text=True, check=False
+            ).stdout.split()
+            assert clients
+            for pid in clients:
+                os.kill(int(pid), signal.SIGKILL)
+        assert wait_until(lambda: not running(), 10)
+        assert wait_until(lambda: not left(server), 10)
+        _, stderr = process.communicate(timeout=30)
+        assert b"Traceback" not in stderr
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_ssh_killed_while_the_agent_is_on_its_way(server: Sshd) -> None:
+    """Stopped between its two messages, then killed: the shell there sees the end of its input and cleans up."""
+    command = Session("lab1").command
+    client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert client.stdin is not None
+    assert client.stdout is not None
+    try:
+        assert client.stdout.readline().startswith(b"guestmark-ssh-1 Linux ")
+        client.stdin.write(b"guestmark-agent-half 1000000\n")
+        client.stdin.flush()
+        assert client.stdout.readline().startswith(b"guestmark-ready ")
+        client.stdin.write(bytes(500_000))
+        client.stdin.flush()
+        assert [path.name for path in left(server)] == ["guestmark-agent-half"]
+    finally:
+        client.kill()
+        client.wait()
+    assert wait_until(lambda: not left(server), 5)
+
+
+def test_factors_of_guests_are_refused(server: Sshd) -> None:
+    with pytest.raises(GuestmarkError, match="cannot be given memory"), start("ssh:lab1", memory="1G"):
+        pass
+    assert cell("ssh:lab1").platform.is_elsewhere

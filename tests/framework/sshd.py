@@ -1,0 +1,108 @@
+"""An sshd of the tests' own: its keys, its configuration and its port are in a private directory, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+_READY_S = 10.0
+
+
+@dataclass(slots=True)
+class Sshd:
+    """A running server; machines of any name are this one for whoever uses its `client`."""
+
+    directory: Path
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def config(self) -> Path:
+        """The configuration for ssh."""
+        return self.directory / "ssh_config"
+
+    @property
+    def client(self) -> str:
+        """The command to set as GUESTMARK_SSH."""
+        return shlex.join(["ssh", "-F", str(self.config)])
+
+    def log(self) -> str:
+        """What the server said."""
+        return (self.directory / "log").read_text()
+
+    def stop(self) -> None:
+        """Ends the server that listens; sessions go on."""
+        self.process.terminate()
+        self.process.wait()
+
+
+def key(path: Path) -> Path:
+    """A new key without a passphrase."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    return path
+
+
+@contextlib.contextmanager
+def sshd(directory: Path, environment: Mapping[str, str] | None = None, settings: str = "") -> Iterator[Sshd]:
+    """A server for this user; `environment` is set in its sessions, `settings` are lines of its configuration."""
+    if SSHD is None:
+        pytest.skip("there is no sshd: install the package openssh-server")
+    if os.getuid() == 0:  # where it keeps the unprivileged half of itself
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    directory.chmod(0o700)
+    host, user, port = key(directory / "host"), key(directory / "user"), _free_port()
+    shutil.copy(user.with_suffix(".pub"), directory / "authorized")
+    set_there = " ".join(shlex.quote(f"{name}={value}") for name, value in (environment or {}).items())
+    (directory / "sshd_config").write_text(
+        f"ListenAddress 127.0.0.1:{port}\nHostKey {host}\nPidFile {directory}/pid\n"
+        f"AuthorizedKeysFile {directory}/authorized\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
+        "KbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
+        + (f"SetEnv {set_there}\n" if set_there else "")
+        + settings
+    )
+    name = pwd.getpwuid(os.getuid()).pw_name
+    (directory / "known").write_text(f"[127.0.0.1]:{port} {host.with_suffix('.pub').read_text()}")
+    (directory / "ssh_config").write_text(
+        f"Host *\n HostName 127.0.0.1\n Port {port}\n User {name}\n IdentityFile {user}\n IdentitiesOnly yes\n"
+        f" UserKnownHostsFile {directory}/known\n GlobalKnownHostsFile none\n StrictHostKeyChecking yes\n"
+        " HashKnownHosts no\n"
+    )
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(directory / "sshd_config")], stdin=subprocess.DEVNULL, stderr=log
+        )
+    server = Sshd(directory, port, process)
+    try:
+        _await(server)
+        yield server
+    finally:
+        if process.poll() is None:
+            server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def _await(server: Sshd) -> None:
+    deadline = time.monotonic() + _READY_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", server.port), 1.0):
+            return
+        assert server.process.poll() is None, server.log()
+        time.sleep(0.02)
+    raise AssertionError(f"sshd does not listen: {server.log()}")

@@ -1,0 +1,135 @@
+"""Another machine over ssh, against an sshd of the test's own: what is measured there, and that nothing stays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guestmark.agent.clocks import host_boot_id
+from guestmark.core.machine_facts import RemoteMachine
+from guestmark.platforms import registry
+from guestmark.platforms.base import Usable
+from guestmark.platforms.ssh.platform import Remote
+from tests.framework.command_line import CommandLine
+from tests.framework.guests import start
+from tests.framework.sshd import Sshd, sshd
+
+pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="install the package openssh-client")
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sshd, Path]]:
+    """A server whose sessions have a directory for temporary files, and a home, of their own."""
+    directory = tmp_path_factory.mktemp("sshd")
+    scratch = directory / "scratch"
+    scratch.mkdir()
+    with sshd(directory, {"TMPDIR": str(scratch), "LAB": "one"}) as server:
+        before = os.environ.get("GUESTMARK_SSH")
+        os.environ["GUESTMARK_SSH"] = server.client
+        try:
+            yield server, scratch
+        finally:
+            if before is None:
+                del os.environ["GUESTMARK_SSH"]
+            else:
+                os.environ["GUESTMARK_SSH"] = before
+
+
+@contextlib.contextmanager
+def remote(dest: str = "lab1") -> Iterator[Remote]:
+    with start(f"ssh:{dest}") as machine:
+        assert isinstance(machine, Remote)
+        yield machine
+
+
+def test_what_the_machine_is_is_attested(there: tuple[Sshd, Path]) -> None:
+    with remote() as machine:
+        found = machine.attest()
+        time.sleep(0.2)
+        said = machine.remarks()
+    assert isinstance(found, RemoteMachine)
+    assert (found.dest, found.arch, found.kernel) == ("lab1", os.uname().machine, os.uname().release)
+    assert found.boot_id == host_boot_id()
+    assert found.is_this_host
+    assert said == [
+        "lab1 is this very host, under another name"
+    ]  # and no remark about its clock, which is ours
+    assert found.mitigations.keys() == {
+        file.name for file in Path("/sys/devices/system/cpu/vulnerabilities").iterdir()
+    }
+    assert 0 < found.connection.round_trip_ns < 1e9
+    drift, error = found.connection.clock_drift, found.connection.clock_drift_error
+    assert drift is not None
+    assert error is not None
+    assert abs(drift) <= error  # the same clock, read over the connection
+
+
+def test_agent_and_directory_are_gone_afterwards(there: tuple[Sshd, Path]) -> None:
+    _, scratch = there
+    with remote() as machine:
+        assert [str(path) for path in scratch.iterdir()] == [machine.scratch]
+        assert list(Path(machine.scratch).iterdir()) == []  # its file is gone already
+        assert Path(machine.scratch).stat().st_mode & 0o777 == 0o700
+        pid = machine.agent.hello().pid
+        left = machine.agent.background(["sleep", "300"])
+        assert left.running
+    assert list(scratch.iterdir()) == []
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_commands_run_as_the_user_there(there: tuple[Sshd, Path]) -> None:
+    with remote() as machine:
+        user = machine.caller()
+    assert user.env["LAB"] == "one"
+    assert user.cwd == user.env["HOME"]
+    assert not any(name.startswith("SSH_") for name in user.env)
+
+
+def test_a_probe_finds_out_by_connecting(there: tuple[Sshd, Path]) -> None:
+    assert isinstance(registry.get("ssh:lab1").probe(), Usable)
+
+
+def test_files_are_pushed_and_the_same_program_is_measured(
+    there: tuple[Sshd, Path], guestmark: CommandLine, tmp_path: Path
+) -> None:
+    _, scratch = there
+    program, data = tmp_path / "bench", tmp_path / "data"
+    program.write_text("#!/bin/sh\ncat data 1>&2; pwd\n")
+    program.chmod(0o755)
+    data.write_text("forty-two")
+    guestmark.environment["GUESTMARK_SSH"] = os.environ["GUESTMARK_SSH"]
+    done = guestmark(
+        "exec", "--on", "host,ssh:lab1", "--blocks", 1, "--warmup", 0, "--push", "bench", "--push", "data",
+        "--json", "-", "--", "./bench", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.status == 0, done.stderr
+    assert {entry["path"].rpartition("/")[2] for entry in done.document()["programs"]} == {"bench"}
+    assert "another file" not in done.stderr
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_is_missing_there_is_named(
+    there: tuple[Sshd, Path], guestmark: CommandLine, tmp_path: Path
+) -> None:
+    guestmark.environment["GUESTMARK_SSH"] = os.environ["GUESTMARK_SSH"]
+    program = tmp_path / "only-here"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    guestmark.environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    done = guestmark("exec", "--on", "host,ssh:lab1", "--blocks", 1, "--warmup", 0, "--", "only-here")
+    assert done.status == 1
+    assert "command not found there: 'only-here' (install it there, or bring it: --push FILE)" in " ".join(
+        (done.stdout + done.stderr).split()
+    )
+
+
+def test_a_shell_there_is_the_users_own(there: tuple[Sshd, Path], guestmark: CommandLine) -> None:
+    guestmark.environment["GUESTMARK_SSH"] = os.environ["GUESTMARK_SSH"]
+    done = guestmark("shell", "--on", "ssh:lab1", "--", "sh", "-c", "echo $LAB; exit 7")
+    assert (done.status, done.stdout) == (7, "one\n")
