@@ -1,18 +1,26 @@
 """What a cell's disks are, what can be typed, what mount options mean, what a plan's images take."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from guestmark.agent.client import Agent
 from guestmark.core import factors
 from guestmark.core.errors import UsageError
+from guestmark.core.findings import Durability
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
+from guestmark.disks.attached import AttachedDisk
+from guestmark.disks.image import Image
 from guestmark.disks.options import compare
 from guestmark.disks.spec import DiskSpec, Role, disks_of
-from guestmark.workloads.common.flushes import of_qemu
+from guestmark.platforms.host.platform import Host
+from guestmark.workloads.common.flushes import judge, of_qemu
+from guestmark.workloads.fio.workload import flushes
 
 BOTH = {
     "disks": [
@@ -57,6 +65,7 @@ def test_the_innermost_machine_has_the_disks() -> None:
     [
         ({"preallocation": "metadata"}, "needs format=qcow2"),
         ({"size": "1000001"}, "4096-byte blocks"),
+        ({"bus": "nvme", "iothread": "on"}, "thread of its own"),
     ],
 )
 def test_what_cannot_be_made_is_said(levels: dict[str, str], said: str) -> None:
@@ -86,6 +95,7 @@ def test_an_unknown_key_is_refused() -> None:
         ("mount", "", "defaults"),
         ("mkfs", "-b 1024", "-b 1024"),
         ("location", "/dev/../dev/shm", "/dev/shm"),
+        ("qemu_args", " -device   virtio-rng-pci ", "-device virtio-rng-pci"),
     ],
 )
 def test_levels_have_one_spelling(name: str, typed: str, canonical: str) -> None:
@@ -106,6 +116,8 @@ def test_levels_have_one_spelling(name: str, typed: str, canonical: str) -> None
         ("location", "/nowhere/at/all"),
         ("location", ""),
         ("mkfs", "-O 'unclosed"),
+        ("qemu_args", "-device 'unclosed"),
+        ("qemu_args", "virtio-rng-pci"),
         ("mount", "sync\n"),
     ],
 )
@@ -197,3 +209,28 @@ def test_flushes_are_judged_by_what_was_counted(
     ]
     verdict = of_qemu(blocks, "target", sent, passed_on)
     assert (verdict and verdict.reached) == reached
+
+
+@pytest.mark.parametrize(
+    ("job", "asks"),
+    [
+        ("[w]\nrw=write\nsync=1\n", True),
+        ("[w]\nrw=write\nend_fsync=1\n", True),
+        ("[w]\nrw=write\nfsync_on_close\n", True),
+        ("[w]\nrw=write\nsync=0\n", False),
+        ("[w]\nrw=write\nsync=none\n", False),
+        ("[w]\nioengine=psync\n", False),
+    ],
+)
+def test_a_fio_job_asks_for_flushes_or_does_not(job: str, asks: bool) -> None:
+    assert flushes(job) is asks
+
+
+def test_who_asks_for_no_flush_on_the_host_is_not_called_durable() -> None:
+    spec = DiskSpec(Role.TARGET, 1 << 20, location="/var/tmp")
+    host = Host(Agent.__new__(Agent), ())
+    disk = AttachedDisk(spec, Image(spec, Path("/var/tmp")))
+    assert judge(host, disk, None, None, flushed=False).word is Durability.NOTHING
+    assert judge(host, disk, None, None).word is Durability.REACHED
+    in_memory = replace(disk, spec=replace(spec, location="/dev/shm"))
+    assert judge(host, in_memory, None, None).word is Durability.MEMORY

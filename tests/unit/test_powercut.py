@@ -100,7 +100,7 @@ def test_states_differ_and_are_the_same_each_time(log: WriteLog) -> None:
 def test_dropped_flushes_leave_everything_in_flight(log: WriteLog) -> None:
     without = cuts.without_flushes(log.entries, 0)
     assert cuts.at(without, 6, Survival.NONE).pieces == ()
-    assert not cuts.write_through(log.entries, 0)
+    assert not cuts.write_through(without, 0)
 
 
 def test_a_record_is_acknowledged_once_the_next_is_seen(tmp_path: Path) -> None:
@@ -223,3 +223,10 @@ def test_memory_below_a_good_log_is_called_memory(tmp_path: Path, monkeypatch: p
     request = Written(tmp_path, flushes=True).request(Path("/dev/shm"))
     judged = proof.prove(request)
     assert known(judged).word in {Durability.MEMORY, Durability.LOST}
+
+
+def test_a_log_in_which_most_writes_are_flushed_is_one_of_a_disk_without_a_cache(tmp_path: Path) -> None:
+    requests: list[Request] = [(0, block("a"), 0), (4096, block("b"), 0), (0, b"", FLUSH)] * 5
+    with WriteLog(write_logs.write(tmp_path / "log", requests)) as log:
+        assert cuts.write_through(log.entries, 0)
+        assert not cuts.write_through(cuts.without_flushes(log.entries, 0), 0)

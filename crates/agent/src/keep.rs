@@ -154,15 +154,12 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
             .filter(|_| first == b'\\')
             .and_then(|digits| std::str::from_utf8(digits).ok())
             .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match octal {
-            Some(byte) => {
-                plain.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                plain.push(first);
-                rest = after;
-            }
+        if let Some(byte) = octal {
+            plain.push(byte);
+            rest = &after[3..];
+        } else {
+            plain.push(first);
+            rest = after;
         }
     }
     plain

@@ -90,7 +90,26 @@ MOUNT = Factor(
 BLOCK_SIZE = Factor(
     "block_size", "bytes that the workload moves at a time, e.g. 4K or 1M", _block_size, ("64K", "1M")
 )
+DISCARD = Factor(
+    "discard",
+    "what QEMU does with discards: ignore, or unmap (a hole in the image); QEMU does not say which, so not attested",
+    one_of("ignore", "unmap"),
+    ("ignore", "unmap"),
+)
+DETECT_ZEROES = Factor(
+    "detect_zeroes",
+    "whether QEMU looks for writes of zeroes: off, on, unmap (with discard=unmap)",
+    one_of("off", "on", "unmap"),
+    ("off", "on"),
+)
+IOTHREAD = Factor(
+    "iothread",
+    "whether QEMU's disks have a thread of their own (virtio-blk, virtio-scsi)",
+    one_of("off", "on"),
+    ("off", "on"),
+)
+SWITCHES = (DISCARD, DETECT_ZEROES, IOTHREAD)  # with no level there is QEMU's default
 # What every guest's disk can be given, what only QEMU's can, and what of it is left where the disk is a directory.
 EVERY_GUEST = (PREALLOCATION, LOCATION, SIZE, FILESYSTEM, MKFS, MOUNT)
-QEMU = (FORMAT, CLUSTER_SIZE, CACHE, AIO, BUS)
+QEMU = (FORMAT, CLUSTER_SIZE, CACHE, AIO, BUS, *SWITCHES)
 DIRECTORY = (LOCATION,)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from guestmark.agent.binary import supervised
 from guestmark.agent.keeper import keeper
-from guestmark.core.errors import MachineError
+from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.disks import programs
 
 DAEMON = "qemu-storage-daemon"
@@ -40,7 +40,10 @@ class Logged:
 
 def why_not() -> str:
     """Why no image can be logged on this host, as far as can be seen without trying; empty when nothing is missing."""
-    programs.find(DAEMON)
+    try:
+        programs.find(DAEMON)
+    except PlatformUnusableError as error:
+        return f"{error.message} ({error.hint})"
     if not os.path.exists("/dev/fuse"):
         return "/dev/fuse is not there"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):

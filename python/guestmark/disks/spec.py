@@ -36,6 +36,7 @@ _SMALL = {
     "btrfs": "128M",
     "f2fs": "128M",
 }  # what a log of writes is taken of where nobody says more
+_SWITCHES = ("discard", "detect_zeroes", "iothread")
 _LOOP_CACHES = ("writeback", "none")
 
 
@@ -74,6 +75,11 @@ class DiskSpec:
     loop: bool = False
     tree: str = ""
     logged: bool = False
+    switches: tuple[tuple[str, str], ...] = ()  # of QEMU, by factor; others are at its defaults
+
+    def switch(self, name: str) -> str:
+        """The level of one of them, empty when it is QEMU's default."""
+        return dict(self.switches).get(name, "")
 
     @property
     def name(self) -> str:
@@ -105,7 +111,7 @@ def disks_of(cell: Cell) -> tuple[DiskSpec, ...]:
     """
     needs = cell.workload.params.get("disks")
     if needs is None:
-        needs = [{"role": "target"}] if DEFAULTS.keys() & cell.factors.keys() else []
+        needs = [{"role": "target"}] if {*DEFAULTS, *_SWITCHES} & cell.factors.keys() else []
     disks = tuple(_disk(need, cell) for need in needs)
     if len({disk.role for disk in disks}) != len(disks):
         raise UsageError(f"{cell.id}: two disks have the same role", hint="ask for one target and one source")
@@ -156,6 +162,7 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         loop=loop,
         tree=str(need.get("tree", "")),
         logged=logged,
+        switches=tuple((name, cell.factors[name]) for name in _SWITCHES if name in cell.factors),
     )
     _check(disk, cell)
     return disk
@@ -166,6 +173,11 @@ def _check(disk: DiskSpec, cell: Cell) -> None:
         raise UsageError(
             f"{cell.id}: preallocation=metadata needs format=qcow2, because a raw image has no metadata",
             hint="use preallocation=off (sparse), falloc or full, or exclude the combination",
+        )
+    if disk.switch("iothread") == "on" and not disk.bus.startswith("virtio-"):
+        raise UsageError(
+            f"{cell.id}: a disk on {disk.bus} cannot have a thread of its own",
+            hint="use bus=virtio-blk or virtio-scsi, or exclude the combination",
         )
     if disk.loop and (disk.cache not in _LOOP_CACHES or disk.filesystem == NO_FILESYSTEM):
         raise UsageError(

@@ -26,7 +26,8 @@ _PROOFS = "proofs"  # in a plan's context: by cell
 # Of a cell's factors those that say how its disk is kept, and what machine it is a disk of.
 _KEPT = frozenset({
     "bus", "uml_disk", "cache", "aio", "format", "cluster_size", "preallocation", "filesystem", "mount", "mkfs",
-    "location", "machine", "kernel", "kernel_args", "memory", "cpu", "outer_cpu",
+    "location", "discard", "detect_zeroes", "iothread", "qemu_args", "machine", "kernel", "kernel_args", "memory",
+    "cpu", "outer_cpu",
 })  # fmt: skip
 
 
@@ -46,13 +47,13 @@ def kind_of(cell: Cell) -> Kind | None:
         return None
     if disk is None or disk.filesystem == NO_FILESYSTEM or (not cell.platform.is_guest and not disk.loop):
         return None
-    return Kind(cell.platform, _how(disk))
+    return Kind(cell.platform, _how(cell, disk))
 
 
-def _how(disk: DiskSpec) -> tuple[object, ...]:
+def _how(cell: Cell, disk: DiskSpec) -> tuple[object, ...]:
     return (
         disk.bus, disk.cache, disk.aio, disk.format, disk.cluster_size, disk.filesystem, disk.mkfs, disk.mount,
-        disk.location,
+        disk.location, disk.switches, cell.factors.get("qemu_args", ""), cell.factors.get("kernel", ""),
     )  # fmt: skip
 
 

@@ -60,6 +60,12 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
     _same(disk, f"cache ({spec.cache})", _CACHE[spec.cache], drive["cache"], guest)
     if spec.format == "qcow2":
         _same(disk, "cluster size", spec.cluster_size, image["cluster-size"], guest)
+    if (asked := spec.switch("detect_zeroes")) and "detect_zeroes" in drive:
+        _same(disk, "detect_zeroes", asked, drive["detect_zeroes"], guest)
+    if asked := spec.switch("iothread"):
+        assert guest.query is not None
+        threads = "on" if any(thread["id"] == "disks" for thread in guest.query("query-iothreads")) else "off"
+        _same(disk, "iothread", asked, threads, guest)
     # QEMU does not report how it does I/O, but its process shows it. (It also has rings for other purposes.)
     if (spec.aio == "native") != ("native" in engines) or (
         spec.aio == "io_uring" and "io_uring" not in engines

@@ -68,13 +68,26 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
         arguments += [
             "-drive",
             f"if=none,id={spec.name},file={path},format={spec.format},cache={spec.cache},aio={spec.aio}"
-            f"{',readonly=on' if read_only else ''}",
+            f"{',readonly=on' if read_only else ''}{_switches(spec)}",
         ]
-        controller = f"{virtio.device('virtio-scsi')},id=scsi"
-        if spec.bus == "virtio-scsi" and controller not in arguments:
-            arguments += ["-device", controller]
-        arguments += ["-device", f"{_device(spec, index, virtio)},drive={spec.name},serial={spec.name}"]
+        own_thread = ",iothread=disks" if spec.switch("iothread") == "on" else ""
+        if own_thread and "iothread,id=disks" not in arguments:
+            arguments += ["-object", "iothread,id=disks"]
+        if spec.bus == "virtio-scsi":
+            controller = f"{virtio.device('virtio-scsi')},id=scsi{own_thread}"
+            arguments += ["-device", controller] if controller not in arguments else []
+            own_thread = ""
+        arguments += [
+            "-device",
+            f"{_device(spec, index, virtio)},drive={spec.name},serial={spec.name}{own_thread}",
+        ]
     return arguments
+
+
+def _switches(spec: DiskSpec) -> str:
+    """Of a drive, those that are not left at QEMU's defaults."""
+    names = {"discard": "discard", "detect_zeroes": "detect-zeroes"}
+    return "".join(f",{option}={level}" for name, option in names.items() if (level := spec.switch(name)))
 
 
 def written(made: Sequence[Image]) -> list[Path]:

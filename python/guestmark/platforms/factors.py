@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 
 from guestmark.core import placement
 from guestmark.core.factor import Factor
@@ -47,6 +48,16 @@ def _kernel_args(text: str) -> str:
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
         raise ValueError(f"{text!r} contains control characters")
     return " ".join(text.split())
+
+
+def _qemu_args(text: str) -> str:
+    try:
+        words = shlex.split(_kernel_args(text))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    if not words or not words[0].startswith("-"):
+        raise ValueError(f"{text!r} does not begin with an option of QEMU, such as -device")
+    return shlex.join(words)
 
 
 def _outer(text: str) -> str:
@@ -127,6 +138,12 @@ KERNEL_ARGS = Factor(
     r"extra arguments for the guest's kernel, e.g. mitigations=off (write a comma inside as \,)",
     _kernel_args,
     ("mitigations=off",),
+)
+QEMU_ARGS = Factor(
+    "qemu_args",
+    r"anything else for QEMU's command line, recorded as given; what it does is not attested (write a comma as \,)",
+    _qemu_args,
+    (r"-device virtio-rng-pci",),
 )
 PLACEMENT = Factor(
     placement.NAME,

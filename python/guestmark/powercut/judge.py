@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from guestmark.agent.keeper import keeper
+from guestmark.core.errors import MachineError
 from guestmark.powercut import recovery
 from guestmark.powercut.cuts import Cut
 from guestmark.powercut.replay import Replay
@@ -79,6 +80,11 @@ def judge(evidence: Evidence, entries: Sequence[Entry], cuts: Sequence[Cut], par
             for part in parts:
                 for crash in part.result():
                     total.add(crash)
+    except OSError as error:
+        raise MachineError(
+            f"no crash states can be made in {parent}: {error.strerror or error}",
+            hint="they take little, but for the data that is written: free some room there",
+        ) from error
     finally:
         keeper().remove(directory)
     return total

@@ -173,7 +173,11 @@ def recovery(filesystem: str, form: str, directory: Path) -> Iterator[Recovery]:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S, check=False,
-        env={**os.environ, "LC_ALL": "C"},
-    )  # fmt: skip
+    try:
+        return subprocess.run(
+            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S, check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        program = os.path.basename(command[0])
+        raise MachineError(f"{program} did not end within {_DEADLINE_S:g} s on a crash state") from None

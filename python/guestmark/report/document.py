@@ -10,7 +10,7 @@ from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page
 from guestmark.report.render import plain
-from guestmark.report.sections import environment, gates, history, page, validity
+from guestmark.report.sections import environment, gates, history, page, tuning, validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 from guestmark.stats.stopping import more_time
@@ -75,6 +75,7 @@ def result_document(
         "validity": validity.document(found),
         "since_earlier_runs": dict(found.history.changed),
         "unusable": to_plain(run.unusable),
+        "tune": tuning.document(run),
         **environment.document(run),
         "report": plain.document(made or page(run, found)),
     }

@@ -33,6 +33,7 @@ def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
             factors.SMP,
             factors.CPU,
             factors.MACHINE,
+            factors.QEMU_ARGS,
             *factors.OF_QEMU,
             *disks.EVERY_GUEST,
             *disks.QEMU,

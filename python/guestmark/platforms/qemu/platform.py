@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import mmap
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,6 +109,7 @@ class QemuPlatform:
                 *_channel(line, virtio, max(_PORTS, extras.ports)),
                 *_monitor(monitor_line),
                 *drives.qemu_arguments(made, factors["machine"], virtio),
+                *shlex.split(factors.get("qemu_args", "")),
                 *extras.arguments,
                 *_kernel(boot.kernel, initramfs, self._kernel_args(boot.share, factors, watch)),
             ]  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from guestmark.core.findings import Durability, Proof
-from guestmark.core.model import Better, Cell, Trial
+from guestmark.core.model import Better, Cell, Metric, Trial
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Node, Note
@@ -26,16 +27,42 @@ def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     settings = Settings.of(run.plan.context)
     if settings is None:
         return []
-    barred: Mapping[str, str] = run.plan.context.get(trials.BARRED, {})
-    cells = [cell for cell in run.plan.cells if not any(entry.covers(cell) for entry in run.unusable)]
-    race = trials.state(settings, cells, barred, run.trials)
+    cells, race = _race(settings, run)
     means = _means(run.trials, settings.objective)
+    metric = next(metric for metric in run.plan.metrics if metric.name == settings.objective)
     found: list[Node] = [Note(line(sentence)) for sentence in sentences(settings, race, cells, run.trials)]
-    found += _best(settings, race, means, run.trials)
+    found += _best(settings, race, metric, run.trials)
     found += _effects(settings, race, cells, means)
-    found += _prices(settings, run.trials, means, race)
+    found += _prices(settings, run.trials, metric, race)
     found += _dropped(race)
     return found
+
+
+def document(run: StoredRun) -> dict[str, Any] | None:
+    """The race for result documents: what is best, and who was dropped when and why; None for other runs."""
+    settings = Settings.of(run.plan.context)
+    if settings is None:
+        return None
+    _, race = _race(settings, run)
+    return {
+        "objective": settings.objective,
+        "margin": settings.margin,
+        "stage": race.stage.value,
+        "best": list(race.finalists),
+        "not_worse_for_sure": list(race.alive),
+        "leader": race.leader,
+        "distances": {
+            name: {"times_worse": interval.ratio, "interval": [interval.low, interval.high]}
+            for name, interval in race.distances.items()
+        },
+        "dropped": [{"cell": entry.id, "blocks": entry.blocks, "why": entry.why} for entry in race.dropped],
+    }
+
+
+def _race(settings: Settings, run: StoredRun) -> tuple[list[Cell], Race]:
+    barred: Mapping[str, str] = run.plan.context.get(trials.BARRED, {})
+    cells = [cell for cell in run.plan.cells if not any(entry.covers(cell) for entry in run.unusable)]
+    return cells, trials.state(settings, cells, barred, run.trials)
 
 
 def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: Sequence[Trial]) -> list[str]:
@@ -46,8 +73,8 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
         *map(str, settings.limits),
     ]
     among = f" of those that keep to {', '.join(asked)}" if asked else ""
-    full = len(cells) * settings.max_blocks
-    took = f"{len(measured)} trials; every cell in {settings.max_blocks} blocks would be {full}"
+    full = len(cells) * settings.max_blocks + settings.confirm * settings.finalists
+    took = f"{len(measured)} trials; with every cell in {settings.max_blocks} blocks it would be {full}"
     if race.stage is not Stage.DONE:
         return [
             f"The race is not over: {len(race.alive)} of {len(cells)} cells may still be the best{among} ({took})."
@@ -57,28 +84,35 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
     best = race.finalists or tuple(race.alive)
     others = [name for name in race.alive if name not in best]
     goal = f"{'lowest' if settings.better is Better.LOWER else 'highest'} {settings.objective}"
-    within = f"within {settings.margin:.0%}" if len(best) > 1 else "alone"
-    said = [f"Best{among}, {within}: {'; '.join(best)} ({goal}, {len(cells)} cells, {took})."]
+    beside = [name for name in best if name != race.leader]
+    said = [f"Best{among}: {race.leader or best[0]} ({goal}, {len(cells)} cells, {took})."]
+    if beside:
+        said.append(f"Not known to be worse than that by over {settings.margin:.0%}: {'; '.join(beside)}.")
     if others:
-        said.append(f"Not worse for sure, but not confirmed: {'; '.join(others)}.")
+        said.append(f"Not dropped, but not among the finalists: {'; '.join(others)}.")
     return said
 
 
-def _best(
-    settings: Settings, race: Race, means: Mapping[str, float], measured: Sequence[Trial]
-) -> list[Node]:
+def _best(settings: Settings, race: Race, metric: Metric, measured: Sequence[Trial]) -> list[Node]:
+    # Fresh blocks first: what led to a cell's choice flatters it.
+    fresh = [trial for trial in measured if race.finalists and trial.block >= race.confirmed_from]
+    means = {**_means(measured, settings.objective), **_means(fresh, settings.objective)}
     shown = [name for name in (*race.finalists, *race.alive) if name in means]
     shown = list(dict.fromkeys(shown))[:12]
     if not shown:
         return []
     durable = {name: _durability(name, measured) for name in shown}
-    columns = [Column(settings.objective, (Align.POINT,)), Column("vs best", (Align.POINT, Align.LEFT))]
+    unit = figures.table_unit(metric.unit, [means[name] for name in shown])
+    columns = [
+        Column(figures.heading(metric, unit), (Align.POINT,)),
+        Column("vs best", (Align.POINT, Align.LEFT)),
+    ]
     columns += [Column("durability")] if any(durable.values()) else []
     rows = []
     for name in shown:
         interval = race.distances.get(name)
         ratio = _against_best(interval, settings.better) if interval else ""
-        cells = [figure(_number(means[name])), figure("best" if name == race.leader else ratio)]
+        cells = [figure(f"{means[name] / unit.size:.4g}"), figure("best" if name == race.leader else ratio)]
         cells += [words(durable[name])] if any(durable.values()) else []
         rows.append(Row(RowName((name,)), tuple(cells), strong=name == race.leader))
     title = (
@@ -132,10 +166,10 @@ def _effects(settings: Settings, race: Race, cells: Sequence[Cell], means: Mappi
     return [*found, *([Note(line(f"Beyond main effects: {'; '.join(said)}."))] if said else [])]
 
 
-def _prices(
-    settings: Settings, measured: Sequence[Trial], means: Mapping[str, float], race: Race
-) -> list[Node]:
+def _prices(settings: Settings, measured: Sequence[Trial], metric: Metric, race: Race) -> list[Node]:
     """The cells that nobody beats in both speed and price."""
+    means = _means(measured, settings.objective)
+    unit = figures.table_unit(metric.unit, list(means.values()))
     out = {entry.id for entry in race.dropped if entry.blocks == 0}
     found: list[Node] = []
     for price in _PRICES:
@@ -145,11 +179,13 @@ def _prices(
         if len(front) < 2:
             continue
         rows = tuple(
-            Row(RowName((name,)), (figure(_number(both[name][0])), figure(_number(both[name][1]))))
+            Row(
+                RowName((name,)), (figure(f"{both[name][0] / unit.size:.4g}"), figure(f"{both[name][1]:.4g}"))
+            )
             for name in front
         )
         title = f"Nothing is better in both {settings.objective} and {price}"
-        columns = (Column(settings.objective, (Align.POINT,)), Column(price, (Align.POINT,)))
+        columns = (Column(figures.heading(metric, unit), (Align.POINT,)), Column(price, (Align.POINT,)))
         found.append(Table(title, ("cell",), columns, rows, heading=title))
         break
     return found
@@ -172,8 +208,3 @@ def _means(measured: Sequence[Trial], metric: str) -> dict[str, float]:
         if value is not None:
             values.setdefault(trial.cell_id, []).append(value)
     return {name: fmean(some) for name, some in values.items()}
-
-
-def _number(value: float) -> str:
-    """Four digits, sizes with thousands."""
-    return f"{value / 1e6:.4g} M" if abs(value) >= 1e6 else f"{value:.4g}"

@@ -84,18 +84,19 @@ class Below:
 
     machine: Machine
     counters: Counters
-    flushed: bool = True  # whether the workload asks for a flush
 
     @classmethod
-    def before(cls, machine: Machine, *, flushed: bool = True) -> Below:
+    def before(cls, machine: Machine) -> Below:
         """Reads the counters, outside the timing."""
         from guestmark.platforms.base import innermost
 
         machine = innermost(machine)
-        return cls(machine, _read(machine), flushed)
+        return cls(machine, _read(machine))
 
-    def after(self) -> Changes:
-        """What has changed since, with the image flushed already."""
+    def after(self, *, flushed: bool = True) -> Changes:
+        """What has changed since, with the image flushed already; `flushed`: whether the workload asked for a flush,
+        by its own account, which is all there is on the host itself.
+        """
         now = _read(self.machine)
         changed = {
             name: None if getattr(now, name) is None or start is None else getattr(now, name) - start
@@ -106,7 +107,7 @@ class Below:
         if target is None:
             return Changes(counters)
         verdict = flushes.judge(
-            self.machine, target, counters.guest_flushes, counters.host_flushes, flushed=self.flushed
+            self.machine, target, counters.guest_flushes, counters.host_flushes, flushed=flushed
         )
         mounts = None if self.machine.place is HERE else self.machine.place.read("/proc/self/mounts")
         kept = not in_memory(target.spec.location, mounts)

@@ -40,7 +40,7 @@ class FilereadWorkload(FillWorkload):
                 length=self.amount,
                 timeout_s=self.limit_s,
             )
-            changes = below.after()
+            changes = below.after(flushed=False)
             timed = Timed.of(moved)
             self._note_clocks(timed)
             expected = self.expected(machine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
 
 FIO = "fio"
 _JOB = "guestmark.fio"
+_FLUSHES = re.compile(
+    r"^\s*(?:sync|end_fsync|fsync_on_close)\s*(?:=\s*(?!0\b|none\b|false\b)\S|$)", re.MULTILINE
+)
 _NO_SPACE = "No space left on device"
+
+
+def flushes(job: str) -> bool:
+    """Whether a job file asks for flushes that fio's report does not count: O_SYNC, or one at a file's end."""
+    return bool(_FLUSHES.search(job))
 
 
 class FioWorkload:
@@ -73,9 +82,9 @@ class FioWorkload:
         sync_everything(machine.agent)
         below = Below.before(machine)
         result = self._do(machine)
-        changes = below.after()
-        changes.note(self.facts)
         report = fio_report.parse(result.stdout.decode(errors="replace"))
+        changes = below.after(flushed=bool(report.sync_latency_avg_s) or flushes(self._job))
+        changes.note(self.facts)
         self.facts.add(Fio(version=report.version))
         self.warnings += [f"fio: {note}" for note in report.notes]
         values: list[tuple[Metric, float | None]] = [

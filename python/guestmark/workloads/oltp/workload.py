@@ -127,8 +127,8 @@ class OltpWorkload:
             flushes = server.flushes()
             below = Below.before(machine)
             report, result = self._measure(server)
-            changes = below.after()
             flushes = server.flushes() - flushes
+            changes = below.after(flushed=flushes > 0)
         changes.note(self.facts)
         return measured([*_of_sysbench(report, result), *_for_each(report, flushes, changes, self._on_host)])
 

@@ -107,7 +107,11 @@ class PowercutWorkload:
         done = agent.exec(argv, timeout_s=self._limit_s)
         if not done.ok:
             said = done.stderr.decode(errors="replace").strip()
-            raise WorkloadError(f"the records cannot be written: {said or f'status {done.status}'}")
+            late = f"not done within {self._limit_s:g} s: does a flush hang?" if done.timed_out else ""
+            raise WorkloadError(
+                f"the records cannot be written: {said or late or f'status {done.status}'}",
+                hint="see the console; is there room where the image and its log are?",
+            )
         return proof.Part(tag, count, start, writelog.count(log))
 
     def _without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.Part | None:

@@ -102,7 +102,7 @@ class SysbenchWorkload:
         sync_everything(machine.agent)
         below = Below.before(machine)
         report, result = self._measure(machine)
-        changes = below.after()
+        changes = below.after(flushed=report.files is not None and report.files.fsyncs_per_s > 0)
         changes.note(self.facts)
         files = _of_files(report, self._options)
         if not self._made:
