@@ -101,12 +101,18 @@ fn numbers(job: &Job) -> std::ops::Range<u64> {
     job.first..job.first + job.count
 }
 
+/// A file's `fsync` need not make its name durable: where there is no journal, as in ext2, it does not.
+fn sync_directory(job: &Job) -> io::Result<()> {
+    File::open(job.path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
 fn append(job: &Job, flags: i32) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .create(true)
         .append(true)
         .custom_flags(flags)
         .open(&job.path)?;
+    sync_directory(job)?;
     for number in numbers(job) {
         file.write_all(&record(job, number))?;
         if flags == 0 {
@@ -117,7 +123,6 @@ fn append(job: &Job, flags: i32) -> io::Result<()> {
 }
 
 fn replace(job: &Job) -> io::Result<()> {
-    let directory = File::open(job.path.parent().unwrap_or(Path::new("/")))?;
     let fresh = job.path.with_extension("new");
     for number in numbers(job) {
         let mut file = File::create(&fresh)?;
@@ -125,7 +130,7 @@ fn replace(job: &Job) -> io::Result<()> {
         file.sync_all()?;
         drop(file);
         std::fs::rename(&fresh, &job.path)?;
-        directory.sync_all()?;
+        sync_directory(job)?;
     }
     Ok(())
 }
@@ -144,6 +149,7 @@ fn overwrite(job: &Job) -> io::Result<()> {
         }
         file.sync_all()?;
     }
+    sync_directory(job)?;
     for number in numbers(job) {
         file.write_all_at(&record(job, number), at(number))?;
         file.sync_data()?;
