@@ -48,7 +48,8 @@ def platforms() -> str:
     for kind in registry.platform_kinds().values():
         if kind.supported:
             inside = "can hold guests" if kind.inside else ""
-            name = f"{kind.name}:DEST" if kind.takes_destination else kind.name
+            more = ":DEST" if kind.takes_destination else "@ARCH" if kind.needs_arch else ""
+            name = kind.name + more
             rows.append([f"`{name}`", _escape(kind.help), inside, _programs(kind.programs)])
     return _table(["platform", "what it is", "nesting", "programs it may run (Debian's package)"], rows)
 

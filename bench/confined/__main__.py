@@ -12,10 +12,10 @@ from unittest.mock import patch
 
 from bench.sidebyside import measure, ratio, table
 
+from guestmark.agent.confinement import Confinement
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-from guestmark.platforms.confinement import Confinement
 from guestmark.platforms.qemu import platform as qemu
 
 

@@ -7,6 +7,8 @@ random order, on the same accelerator (TCG). Aims: at most 0.35 of libguestfs; a
 * bare: the same kernel file and arguments, an initramfs with nothing but a static program that prints one line;
   hypervisor started → the line read. It can do no work.
 * guestfish: `guestfish -a DISK run`, its appliance built beforehand.
+
+`--arch` measures the same of other architectures instead, those whose parts have been made (`guestmark prepare`).
 """
 
 import argparse
@@ -24,10 +26,12 @@ from bench.sidebyside import measure, ratio, table
 
 from guestmark.appliance.cpio import Archive
 from guestmark.appliance.kernel import find_kernel
+from guestmark.core.architectures import ARCHITECTURES, Architecture, host_architecture
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.platform_spec import PlatformSpec
-from guestmark.platforms.qemu.platform import BOOT_ARGS, QEMU, QemuPlatform
-from guestmark.platforms.qemu.platform import DEFAULTS as QEMU_DEFAULTS
+from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.foreign import parts
+from guestmark.platforms.qemu.accelerators import TCG
+from guestmark.platforms.qemu.platform import QemuPlatform
 from guestmark.platforms.uml.platform import UML, UmlPlatform
 from guestmark.workloads.guestfs import libguestfs
 
@@ -76,17 +80,50 @@ def _guestfish(disk: Path) -> float:
     return time.monotonic() - begin
 
 
-def _bare_initramfs(scratch: Path) -> Path:
+def _bare_initramfs(scratch: Path, compiler: str = "cc") -> Path:
     source, program = scratch / "init.c", scratch / "init"
     source.write_text(_INIT)
-    subprocess.run(["cc", "-static", "-Os", "-w", "-o", str(program), str(source)], check=True)
+    subprocess.run([compiler, "-static", "-Os", "-w", "-o", str(program), str(source)], check=True)
     archive = Archive()
     archive.directory("dev")
     archive.character_device("dev/console", 5, 1)
     archive.file("init", program.read_bytes(), 0o755)
-    target = scratch / "bare.cpio"
+    target = scratch / f"bare-{compiler}.cpio"
     target.write_bytes(archive.content())
     return target
+
+
+def _bare(row: Architecture, initramfs: Path) -> list[str]:
+    """QEMU with nothing but a processor, a console, a kernel and the bare initramfs."""
+    return [
+        row.emulator.name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+        "-chardev", "stdio,id=console,signal=off", *row.console_device,
+        "-machine", row.machine, "-accel", "tcg", "-cpu", TCG.cpu(row), "-m", row.memory, "-initrd", str(initramfs),
+    ]  # fmt: skip
+
+
+def _architectures(rounds: int, seed: int) -> None:
+    contenders: dict[str, Callable[[], float]] = {}
+    with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch:
+        for row in ARCHITECTURES.values():
+            made = None if row.is_host else parts.find(row)
+            if made is None or not shutil.which(row.cross.name):
+                continue
+            initramfs = _bare_initramfs(Path(scratch), row.cross.name)
+            append = f"console={row.console} quiet panic=-1 {TCG.boot_args(row)}"
+            contenders[f"tcg@{row.name}"] = partial(_ours, QemuPlatform(Layer("tcg", row.name)))
+            contenders[f"bare {row.name}"] = partial(
+                _until_mark, [*_bare(row, initramfs), "-kernel", str(made.kernel.image), "-append", append]
+            )
+        for name, start in contenders.items():
+            if not name.startswith("bare"):
+                start()  # builds our initramfs
+        values = measure(contenders, rounds, seed)
+    bare = [name for name in contenders if name.startswith("bare")]
+    table(f"start to ready, other architectures, {rounds} rounds", values, bare)
+    for name in bare:
+        ours = f"tcg@{name.removeprefix('bare ')}"
+        print(f"{ours} / {name}   {ratio(values[ours], values[name]):.3f}   (aim ≤ 1.15)")
 
 
 def main() -> None:
@@ -95,21 +132,24 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--arch", action="store_true", help="other architectures instead")
     arguments = parser.parse_args()
+    if arguments.arch:
+        _architectures(arguments.rounds, arguments.seed)
+        return
     kernel = find_kernel()
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch_name:
         scratch = Path(scratch_name)
-        initramfs = str(_bare_initramfs(scratch))
+        initramfs = _bare_initramfs(scratch)
+        row = host_architecture()
         disk = scratch / "disk"
         with disk.open("wb") as stream:
             stream.truncate(64 << 20)
-        qemu = [QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
-                "-machine", QEMU_DEFAULTS["machine"], "-accel", "tcg", "-cpu", "max", "-m", QEMU_DEFAULTS["memory"],
-                "-initrd", initramfs]  # fmt: skip
+        qemu = _bare(row, initramfs)
         contenders: dict[str, Callable[[], float]] = {
-            "tcg": partial(_ours, QemuPlatform("tcg")),
+            "tcg": partial(_ours, QemuPlatform(Layer("tcg"))),
             "bare qemu": partial(_until_mark, [
-                *qemu, "-kernel", str(kernel.elf), "-append", f"console=ttyS0 quiet panic=-1 {BOOT_ARGS['tcg']}"]),
+                *qemu, "-kernel", str(kernel.elf), "-append", f"console=ttyS0 quiet panic=-1 {TCG.boot_args(row)}"]),
             "bare qemu, as installed": partial(_until_mark, [
                 *qemu, "-kernel", str(kernel.image), "-append", "console=ttyS0 quiet panic=-1"]),
             "uml": partial(_ours, UmlPlatform()),

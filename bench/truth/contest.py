@@ -11,13 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from bench.truth import peers
 
-from guestmark.core.model import Better, Cell, WorkloadSpec
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.platforms import registry
-from guestmark.stats import Verdict, compare_trials, half_width
+from guestmark.stats import Verdict, half_width
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 UNITS = 10_000_000  # some 20 ms of a processor of 2026
@@ -104,21 +103,15 @@ def guestmark(scenario: Scenario, platform: str, seed: int) -> dict[str, Any]:
 
 
 def judged(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document's verdict about the typical run, and those about total and slow runs from its raw values."""
+    """The document's verdicts about the typical run, the total and the slow runs; the first that claims anything."""
     cells = {cell["id"].split()[0]: cell for cell in document["cells"]}
-    (cells["copy"],) = document["null_cells"]
-    b = cells["b"]
-    headline = b["vs_baseline"]["wall_s"]
-    raw = {
-        name: np.array([trial["iterations"]["wall_s"] for trial in cell["trials"]])
-        for name, cell in cells.items()
-        if name != "c"
+    headline = cells["b"]["vs_baseline"]["wall_s"]
+    answers = cells["b"]["answers"]["wall_s"]
+    said = {
+        name: (answers[name] or {}).get("verdict", Verdict.INCONCLUSIVE)
+        for name in ("typical", "total", "slow")
     }
-    answers = compare_trials(raw, "a", better=Better.LOWER, margin=0.03, null_pairs=[("copy", "a")])["b"]
-    refused = "wall_s" in document["downgraded"]  # a null copy differed: no verdict of the run stands
-    said = {"typical": headline["verdict"]}
-    for name, answer in (("total", answers.total), ("slow", answers.slow)):
-        said[name] = Verdict.INCONCLUSIVE.value if answer is None or refused else answer.verdict.value
+    said["typical"] = headline["verdict"]
     claims = [verdict for verdict in said.values() if verdict in (Verdict.FASTER, Verdict.SLOWER)]
     low, high = headline["ci"]
     return {
@@ -126,7 +119,9 @@ def judged(document: Mapping[str, Any]) -> dict[str, Any]:
         "half_width": half_width((low, high)) if low else None,
         "claim": claims[0] if claims else "",
         "verdicts": said,
-        "typical_s": statistics.median(float(value) for value in np.median(raw["a"], axis=1)),
+        "typical_s": statistics.median(
+            statistics.median(trial["iterations"]["wall_s"]) for trial in cells["a"]["trials"]
+        ),
         "reason": headline["reason"],
     }
 

@@ -15,3 +15,16 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_p
     Storm(MODES[mode], tmp_path, seed=time.time_ns()).rage(12, time.monotonic() + 25, outcome)
     assert outcome.kills
     assert outcome.problems == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("way", "mode"),
+    [("interrupt", "disk"), ("hangup", "oltp"), ("terminate", "exec"), ("terminal", "exec"), ("stop", "disk"),
+     ("sleep", "exec"), ("helper", "storage"), ("helper", "virtiofs"), ("helper", "oltp")],
+)  # fmt: skip
+def test_other_ends_leave_nothing_and_lose_nothing(way: str, mode: str, tmp_path: Path) -> None:
+    outcome = Outcome()
+    Storm(MODES[mode], tmp_path, time.time_ns(), way).rage(3, time.monotonic() + 30, outcome)
+    assert outcome.kills or outcome.whole
+    assert outcome.problems == []

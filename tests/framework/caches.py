@@ -12,7 +12,7 @@ from pathlib import Path
 from guestmark.appliance.paths import cache_directory
 from tests.framework import IMPORTABLE
 
-_SHARED = ("databases", "disks", "initramfs", "kernels", "libguestfs")
+_SHARED = ("databases", "disks", "foreign", "initramfs", "kernels", "libguestfs")
 _FINDINGS = "probes.json"
 _TRY = """
 import sys

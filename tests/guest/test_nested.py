@@ -166,6 +166,7 @@ def test_three_layers() -> None:
         assert guest.attest().inner.guest.cpu == "UML"
 
 
+@pytest.mark.long
 def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(guestmark: CommandLine) -> None:
     result = guestmark("doctor", "--json", timeout=120)
     assert result.status == 0, result.stderr

@@ -12,7 +12,7 @@ from guestmark.core.errors import MachineError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.platforms.guest import Guest
 from guestmark.platforms.process import SupervisedProcess
-from guestmark.platforms.qemu import platform as qemu
+from guestmark.platforms.qemu import boots
 from guestmark.platforms.qemu.virtiofs import DAEMONS
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
@@ -97,10 +97,10 @@ def test_a_daemon_that_dies_takes_the_guest_along(kernel: Path) -> None:
 
 
 def test_of_two_kernels_the_one_with_9p_is_taken(kernel: Path) -> None:
-    with_9p = find_kernel(rank=qemu.rank)
+    with_9p = find_kernel(rank=boots.rank)
     without = find_kernel(str(kernel))
-    assert qemu.rank(with_9p) == 0
-    assert qemu.rank(without) in {1, None}
+    assert boots.rank(with_9p) == 0
+    assert boots.rank(without) in {1, None}
 
 
 def test_the_old_daemon_is_roots_alone(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_the_old_daemon_is_roots_alone(kernel: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(os, "access", lambda *_: True)
     found: Kernel = find_kernel(str(kernel))
-    assert qemu.rank(found) is None
+    assert boots.rank(found) is None
 
 
 def test_probes_boot_the_kernel_that_cells_ask_for(

@@ -161,6 +161,7 @@ def test_guestfish_is_a_peer(method: str) -> None:
     assert any("accel=tcg" in word for word in workload.facts.facts().kept["libguestfs_qemu"])
 
 
+@pytest.mark.long
 @needs_guestfish
 def test_guestfish_writes_qcow2_too() -> None:
     measured("tcg", "guestfish", {**FACTORS, "format": "qcow2"}, content="random")

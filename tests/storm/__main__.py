@@ -1,4 +1,7 @@
-"""The kill storm in full: `.venv/bin/python -m tests.storm --kills 300`: about an hour on two processors."""
+"""The kill storm in full: `.venv/bin/python -m tests.storm --kills 300`: about an hour on two processors.
+
+`--way` ends runs otherwise than by SIGKILL.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import time
 from pathlib import Path
 
 from tests.storm.storm import MODES, Outcome, Storm
+from tests.storm.ways import WAYS
 
 
 def main() -> int:
@@ -17,6 +21,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=300, help="in all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--mode", action="append", choices=MODES, help="default: all")
+    parser.add_argument("--way", choices=WAYS, default="kill", help="how runs are ended; default: kill")
     parser.add_argument("--minutes", type=float, default=120.0, help="at most")
     given = parser.parse_args()
     names = given.mode or list(MODES)
@@ -25,12 +30,13 @@ def main() -> int:
         outcome = Outcome()
         begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="storm-", dir="/var/tmp") as folder:
-            storm = Storm(MODES[name], Path(folder), given.seed)
+            storm = Storm(MODES[name], Path(folder), given.seed, given.way)
             storm.rage(-(-given.kills // len(names)), begin + 60 * given.minutes / len(names), outcome)
+        how = ", ".join(f"{number} {what}" for what, number in outcome.ended.items())
         print(
-            f"{name}: {outcome.kills} kills, {outcome.resumed} resumed, {outcome.whole} came to their end first; "
-            f"nothing was left after {outcome.longest_s:.2f} s; {len(outcome.problems)} problems; "
-            f"{time.monotonic() - begin:.0f} s",
+            f"{name}: {outcome.kills} ended ({how}), {outcome.resumed} resumed, "
+            f"{outcome.whole} came to their end first; nothing was left after {outcome.longest_s:.2f} s; "
+            f"{len(outcome.problems)} problems; {time.monotonic() - begin:.0f} s",
             flush=True,
         )
         for problem in outcome.problems:

@@ -1,7 +1,7 @@
-"""One run after the other is killed at a random moment and resumed; after each kill nothing of it may be left.
+"""One run after the other is ended at a random moment and resumed; after each end nothing of it may be left.
 
 A storm has a ledger, a cache and scratch directories of its own. What belongs to it is known by a variable in its
-environment, which every process that it starts inherits.
+environment, which the processes that it starts inherit, and by being a descendant.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ import signal
 import sqlite3
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from guestmark.agent.keeper import is_in_use
 from tests.framework.command_line import CommandLine
+from tests.framework.kernels import without_9p
 from tests.framework.processes import kill
+from tests.storm.ways import WAYS, Running, Started, family, started_at
 
 MARK = "GUESTMARK_STORM"
 PATIENCE_S = 5.0  # within which everything has to be gone
 _STEP_S = 0.02
-_MEMORY = Path("/dev/shm")
+_SHARED = (Path("/dev/shm"), Path("/var/tmp"))
 
 OLTP = """
 schema = "guestmark-plan/1"
@@ -39,7 +42,6 @@ params.tables = 1
 params.rows = 1000
 params.time = "1s"
 """
-
 
 _CARD = "platform=tcg and nic=e1000 and console=none"
 # Images, guestfish with its appliance, and both kinds of guests.
@@ -60,9 +62,26 @@ platforms = ["tcg"]
 """
 
 
+# The one helper of a disk of User-Mode Linux.
+STORAGE = """
+schema = "guestmark-plan/1"
+name = "storm"
+title = "a disk that a daemon serves"
+platforms = ["uml"]
+baseline = { platform = "uml" }
+[factors]
+size = "256M"
+bus = "vhost-user"
+[workloads.zeroes]
+kind = "fill"
+params.content = "zero"
+params.amount = "16M"
+"""
+
+
 @dataclass(frozen=True)
 class Mode:
-    """What is run, and within how many seconds it is killed."""
+    """What is run, and within how many seconds it is ended. `KERNEL` is one without 9p."""
 
     name: str
     words: tuple[str, ...]
@@ -78,6 +97,12 @@ MODES = {
         Mode("nested", ("exec", "--blocks", "2", "--on", "host,tcg/uml", "--", "true"), 20.0),
         Mode("netboot", ("run", "netboot", "--scale", "0.01", "--blocks", "1", "--only", _CARD), 14.0),
         Mode("oltp", ("run", "storm.toml", "--blocks", "2"), 20.0, OLTP),
+        Mode("storage", ("run", "storm.toml", "--blocks", "2"), 8.0, STORAGE),
+        Mode(
+            "virtiofs",
+            ("exec", "--blocks", "2", "--on", "host,tcg", "--set", "kernel=KERNEL", "--", "sleep", "0.1"),
+            12.0,
+        ),
     )
 }
 
@@ -90,92 +115,116 @@ class Outcome:
     resumed: int = 0
     whole: int = 0
     longest_s: float = 0.0
+    ended: Counter[str] = field(default_factory=Counter)  # which process was ended, or how
     problems: list[str] = field(default_factory=list)
 
 
 class Storm:
-    """One mode in its folder; `seed` decides when it is killed."""
+    """One mode in its folder; `seed` decides when it is ended, `way` (of `WAYS`) how."""
 
-    def __init__(self, mode: Mode, folder: Path, seed: int) -> None:
+    def __init__(self, mode: Mode, folder: Path, seed: int, way: str = "kill") -> None:
         self.mode = mode
+        self.way = WAYS[way]
         self._line = CommandLine.with_scratch(folder)
-        self._random = random.Random(f"{mode.name} {seed}")
+        self._random = random.Random(f"{mode.name} {way} {seed}")
         self._mark = f"{MARK}={secrets.token_hex(8)}"
         name, _, value = self._mark.partition("=")
         self._line.environment[name] = value
-        self._memory = set(_memory())
+        self._shared = set(_nobodys())
         self._expected: dict[str, int] = {}
+        self._words = mode.words
+        if "kernel=KERNEL" in mode.words:
+            kernel = f"kernel={without_9p(folder)}"
+            self._words = tuple(kernel if word == "kernel=KERNEL" else word for word in mode.words)
         if mode.plan:
             (folder / "storm.toml").write_text(mode.plan)
 
     def rage(self, kills: int, until: float, outcome: Outcome) -> None:
-        """Kills `kills` times, or until that moment; then lets the last run come to its end."""
+        """Ends it `kills` times, or until that moment; then lets the last run come to its end."""
         run: str | None = None
         for _ in range(kills):
             if time.monotonic() >= until:
                 break
-            words = ("resume", run) if run else self.mode.words
+            words = ("resume", run) if run else self._words
             outcome.resumed += bool(run)
-            run = self._killed_once(words, outcome)
+            run = self._ended_once(words, outcome)
         if run is not None:
             done = self._line("resume", run, timeout=600)
             if done.status != 0:
-                outcome.problems.append(
-                    f"{self.mode.name}: the last resume ended with {done.status}: {done.stderr[-500:]}"
-                )
+                self._problem(outcome, f"the last resume ended with {done.status}: {done.stderr[-500:]}")
             self._check_trials(run, outcome)
 
-    def _killed_once(self, words: tuple[str, ...], outcome: Outcome) -> str | None:
-        """Starts it and kills it; the id of the run that can be resumed, if any."""
-        process = self._line.start(*words, start_new_session=True)
-        kill_at = time.monotonic() + self._random.random() * self.mode.within_s
+    def _ended_once(self, words: tuple[str, ...], outcome: Outcome) -> str | None:
+        """Starts it and ends it; the id of the run that can be resumed, if any."""
+        running = Running(self._started(words), self._random)
+        moment = time.monotonic() + self._random.random() * self.mode.within_s
         try:
-            _, said = process.communicate(timeout=max(0.0, kill_at - time.monotonic()))
+            running.started.process.wait(max(0.0, moment - time.monotonic()))
             outcome.whole += 1
-            if process.returncode != 0:
-                outcome.problems.append(
-                    f"{self.mode.name}: ended with {process.returncode}: {said.decode()[-500:]}"
-                )
+            self._check_end(running, outcome, {0})
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()  # not for the ends of its pipes, which what it has started holds, too
+            known = family(running.pid)
+            what = self.way.strike(running)
             outcome.kills += 1
-            self._check_leavings(outcome)
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            outcome.ended[what] += 1
+            if self.way.ends_within_s:
+                self._check_end(running, outcome, self.way.statuses)
+            self._check_leavings(outcome, {**known, **running.seen}, what)
+        running.started.close()
         return self._check_ledger(outcome)
 
-    def _check_leavings(self, outcome: Outcome) -> None:
+    def _started(self, words: tuple[str, ...]) -> Started:
+        """With its output in files: pipes would be held by what it starts, and fill up."""
+        return Started(self._line, words, terminal=self.way.terminal)
+
+    def _check_end(self, running: Running, outcome: Outcome, statuses: frozenset[int] | set[int]) -> None:
+        """It ends by itself, in time, and without a crash."""
+        process = running.started.process
+        try:
+            status = process.wait(self.way.ends_within_s or None)
+        except subprocess.TimeoutExpired:
+            self._problem(outcome, f"did not end within {self.way.ends_within_s:g} s")
+            process.kill()
+            process.wait()
+            return
+        said = running.started.said()
+        if (statuses and status not in statuses) or "Traceback" in said or "this is a bug" in said:
+            self._problem(outcome, f"ended with {status}: {said[-700:]}")
+
+    def _problem(self, outcome: Outcome, what: str) -> None:
+        outcome.problems.append(f"{self.mode.name}: {what}")
+
+    def _check_leavings(self, outcome: Outcome, known: dict[int, str], what: str) -> None:
         begin = time.monotonic()
-        while left := self._left():
+        while left := self._left(known):
             if time.monotonic() - begin > PATIENCE_S:
-                outcome.problems.append(f"{self.mode.name}: kill {outcome.kills} left {left}")
-                self._clean_up()
+                self._problem(outcome, f"end {outcome.kills} ({what}) left {left}")
+                self._clean_up(known)
                 break
             time.sleep(_STEP_S)
         outcome.longest_s = max(outcome.longest_s, time.monotonic() - begin)
 
-    def _left(self) -> list[str]:
+    def _left(self, known: dict[int, str]) -> list[str]:
         files = [str(path) for path in self._line.scratch.iterdir()]
-        files += [str(path) for path in _memory() if path not in self._memory]
-        return [*files, *(f"{pid}: {command}" for pid, command in self._processes())]
+        files += [str(path) for path in _nobodys() if path not in self._shared]
+        return [*files, *(f"{pid}: {command}" for pid, command in self._processes(known))]
 
-    def _processes(self) -> Iterator[tuple[int, str]]:
+    def _processes(self, known: dict[int, str]) -> Iterator[tuple[int, str]]:
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 with contextlib.suppress(OSError):
-                    if self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                        yield (
-                            int(folder.name),
-                            (folder / "cmdline").read_text(errors="replace").replace("\0", " ")[:150],
-                        )
+                    pid = int(folder.name)
+                    marked = self._mark.encode() in (folder / "environ").read_bytes().split(b"\0")
+                    if marked or (pid in known and started_at(pid) == known[pid]):
+                        command = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")
+                        if command:  # of one that has ended there is none
+                            yield pid, command[:150]
 
-    def _clean_up(self) -> None:
+    def _clean_up(self, known: dict[int, str]) -> None:
         """So that one failure is counted once."""
-        kill([pid for pid, _ in self._processes()], signal.SIGKILL)
+        kill([pid for pid, _ in self._processes(known)], signal.SIGKILL)
         subprocess.run(["rm", "-rf", *map(str, self._line.scratch.iterdir())], check=False)
-        self._memory = set(_memory())
+        self._shared = set(_nobodys())
 
     def _check_ledger(self, outcome: Outcome) -> str | None:
         """It is sound and has lost nothing; the id of the newest run if that has not come to its end."""
@@ -184,13 +233,11 @@ class Storm:
         with contextlib.closing(sqlite3.connect(self._line.ledger, timeout=20)) as connection:
             (sound,) = connection.execute("pragma integrity_check").fetchone()
             if sound != "ok":
-                outcome.problems.append(f"{self.mode.name}: the ledger: {sound}")
+                self._problem(outcome, f"the ledger: {sound}")
         newest = None
         for run in self._line.runs():
             if run.trials < self._expected.get(run.id, 0):
-                outcome.problems.append(
-                    f"{self.mode.name}: {run.id} lost trials: {run.trials} < {self._expected[run.id]}"
-                )
+                self._problem(outcome, f"{run.id} lost trials: {run.trials} < {self._expected[run.id]}")
             self._expected[run.id] = run.trials
             newest = run
         return newest.id if newest is not None and newest.state.value != "complete" else None
@@ -200,16 +247,19 @@ class Storm:
         trials = self._line.trials_of(run)
         places = [(block, cell) for block, _, cell in trials]
         if len(places) != len(set(places)):
-            outcome.problems.append(f"{self.mode.name}: {run} has trials twice")
+            self._problem(outcome, f"{run} has trials twice")
         blocks = {block for block, _ in places}
         cells = {cell for _, cell in places}
         if len(places) != len(blocks) * len(cells):
-            outcome.problems.append(f"{self.mode.name}: {run} lacks trials: {sorted(places)}")
+            self._problem(outcome, f"{run} lacks trials: {sorted(places)}")
 
 
-def _memory() -> list[Path]:
+def _nobodys() -> list[Path]:
     """What is nobody's: other runs on this machine have their own, whose owners live."""
-    with contextlib.suppress(OSError):
-        ours = (path for path in _MEMORY.iterdir() if path.name.startswith("guestmark-"))
-        return [path for path in ours if not is_in_use(path)]
-    return []
+    found = []
+    for parent in _SHARED:
+        for path in parent.glob("guestmark-*"):
+            with contextlib.suppress(OSError):
+                if path.is_dir() and not is_in_use(path):
+                    found.append(path)
+    return found

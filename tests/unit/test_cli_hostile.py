@@ -138,7 +138,18 @@ CALLS: dict[str, Sequence[str]] = {
     "ledger copy": ("ledger", "copy", HOSTILE, HOSTILE),
     "ledger role": ("ledger", "role", HOSTILE),
     "ssh": ("exec", "--on", "ssh:" + HOSTILE, "--", "true"),
+    "prepare": ("prepare", HOSTILE),
+    "prepare --load": ("prepare", "--load", HOSTILE),
     "doctor": ("doctor", HOSTILE),
+    "edit": ("edit", "last", "--note", HOSTILE),
+    "edit of no run": ("edit", HOSTILE, "--tag", "x"),
+    "edit with a bad label": ("edit", "last", "--label", HOSTILE),
+    "rm": ("rm", HOSTILE),
+    "import": ("import", HOSTILE),
+    "vacuum": ("vacuum", HOSTILE),
+    "gate": ("gate", "last", "--fail-if", HOSTILE),
+    "ab": ("ab", HOSTILE),
+    "bisect": ("bisect", HOSTILE),
     "no verb": (HOSTILE,),
 }  # fmt: skip
 

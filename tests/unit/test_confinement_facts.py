@@ -3,9 +3,9 @@
 import subprocess
 from pathlib import Path
 
+from guestmark.agent.confinement import HYPERVISOR
 from guestmark.core.machine_facts import Confined, MachineFacts
 from guestmark.platforms import confinement
-from guestmark.platforms.confinement import HYPERVISOR
 from tests.framework.processes import wait_until
 
 

@@ -130,6 +130,10 @@ def test_bad_levels_are_refused_in_one_line(name: str, typed: str) -> None:
         ("defaults,rw,async", "rw,relatime", (), ()),
         ("async", "rw,sync", ("async",), ()),
         ("commit=30", "rw,relatime", (), ("commit=30",)),
+        ("compress=zstd", "rw,compress=zstd:3,space_cache=v2", (), ()),
+        ("compress-force=zstd", "rw,compress-force=zstd:3", (), ()),
+        ("compress", "rw,compress=zlib:3", (), ()),
+        ("compress=lzo", "rw,compress=zstd:3", ("compress=lzo",), ()),
         ("", "rw", (), ()),
     ],
 )
@@ -145,9 +149,26 @@ def test_room_is_for_the_largest_target_and_every_source() -> None:
     large = DiskSpec(Role.TARGET, 2 << 30)
     source = DiskSpec(Role.SOURCE, 1 << 20)
     other = DiskSpec(Role.SOURCE, 1 << 20, content="random")
-    assert preflight.needed_bytes([[small, source], [large, source], [large, other]]) == (2 << 30) + (2 << 20)
+    unknown = cell()
+    trials = [(unknown, [small, source]), (unknown, [large, source]), (unknown, [large, other])]
+    assert preflight.needed_bytes(trials) == (2 << 30) + (2 << 20)
     qcow2 = DiskSpec(Role.TARGET, 2 << 30, format="qcow2")
-    assert preflight.needed_bytes([[qcow2]]) > 2 << 30
+    assert preflight.needed_bytes([(unknown, [qcow2])]) > 2 << 30
+
+
+def test_a_sparse_image_needs_room_for_what_is_written_to_it() -> None:
+    writes = cell(params={"amount": "10M", "disks": [{"role": "target"}]})
+    sparse = DiskSpec(Role.TARGET, 2 << 30)
+    assert 10 << 20 < preflight.needed_bytes([(writes, [sparse])]) < 200 << 20
+    whole = DiskSpec(Role.TARGET, 2 << 30, preallocation="falloc")
+    assert preflight.needed_bytes([(writes, [whole])]) == 2 << 30
+
+
+def test_a_workload_that_writes_files_is_refused_a_bare_disk() -> None:
+    writes = cell(params={"disks": [{"role": "target"}]}, filesystem="none")
+    with pytest.raises(UsageError, match="needs a filesystem"):
+        preflight.check_filesystems([writes])
+    preflight.check_filesystems([cell(params=None, filesystem="none")])  # a command may want it bare
 
 
 def test_a_plan_that_does_not_fit_is_said_before_anything_runs() -> None:

@@ -233,15 +233,15 @@ def test_durability_stands_beside_speed() -> None:
     run = replace(run, trials=trials)
     text = printed(run, published=False)
     lines = [line for line in text.splitlines() if "upload from the host" in line]
-    assert " yes " in lines[0]
-    assert " no " in lines[1]
-    assert "durable: whether the guest's flushes reached the host" in text
+    assert " claimed " in lines[0]
+    assert " lost " in lines[1]
+    assert "durability: what is sure of flushed writes" in text
     html = page(run)
-    assert "yes" in cells_of(html, "upload from the host", "off")
-    assert "no" in cells_of(html, "upload from the host", "full")
+    assert "claimed" in cells_of(html, "upload from the host", "off")
+    assert "lost" in cells_of(html, "upload from the host", "full")
     markdown = render(run, Format.MARKDOWN).decode().splitlines()
-    assert any(line.startswith("| upload from the host | full |") and "| no |" in line for line in markdown)
-    assert "durable" not in page(run_with())
+    assert any(line.startswith("| upload from the host | full |") and "| lost |" in line for line in markdown)
+    assert "durability" not in page(run_with())
 
 
 @pytest.mark.parametrize(

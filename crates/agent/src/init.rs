@@ -5,6 +5,7 @@
 //! - `guestmark.root=9p:TAG`, `virtiofs:TAG`, `hostfs:DIRECTORY` or `none` (stay in the initramfs, the default);
 //! - `guestmark.rootopts=` options for mounting that root;
 //! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
+//! - `guestmark.realtime=` seconds since 1970 when the machine was started, for those without a clock that keeps the date;
 //! - `GUESTMARK_MARKS=1` (an environment variable of PID 1, so that it is known before `/proc` is): a line on the
 //!   console as soon as a step has ended, which whoever reads the console can tell the time of.
 //!
@@ -70,6 +71,7 @@ fn boot_and_serve() -> io::Result<()> {
     )?;
     phases.ended("mounts");
     let options = Options::parse(&fs::read_to_string("/proc/cmdline")?);
+    set_clock(&options.realtime);
     load_modules()?;
     phases.ended("modules");
     let old_root = File::open("/")?;
@@ -120,6 +122,7 @@ struct Options {
     root: String,
     rootopts: String,
     overlay: String,
+    realtime: String,
 }
 
 impl Options {
@@ -137,7 +140,23 @@ impl Options {
             root: of("root", "none"),
             rootopts: of("rootopts", ""),
             overlay: of("overlay", "50%"),
+            realtime: of("realtime", ""),
         }
+    }
+}
+
+/// Sets the clock of a machine that believes in a time before it was started. Without the right to, it stays.
+fn set_clock(started: &str) {
+    let Ok(started) = started.parse::<u64>() else {
+        return;
+    };
+    let since = sys::monotonic_ns();
+    if sys::clock_ns(rustix::time::ClockId::Realtime) / 1_000_000_000 < started {
+        let now = rustix::time::Timespec {
+            tv_sec: (started + since / 1_000_000_000) as i64,
+            tv_nsec: (since % 1_000_000_000) as _,
+        };
+        let _ = rustix::time::clock_settime(rustix::time::ClockId::Realtime, now);
     }
 }
 
@@ -415,5 +434,6 @@ mod tests {
         assert_eq!(options.rootopts, "a=b,c");
         assert_eq!(options.channel, "virtio:guestmark");
         assert_eq!(options.overlay, "50%");
+        assert_eq!(options.realtime, "");
     }
 }

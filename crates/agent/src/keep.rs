@@ -98,8 +98,9 @@ pub fn removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
     }
 }
 
-/// Removes a file or a directory with all that is in it; complains on standard error.
+/// Removes a file or a directory with all that is in it, mounts included; complains on standard error.
 pub fn remove(path: &Path) {
+    unmount_below(path);
     let result = match std::fs::symlink_metadata(path) {
         // `remove_dir_all` does not follow symbolic links, not even ones put there meanwhile.
         Ok(data) if data.is_dir() => std::fs::remove_dir_all(path),
@@ -114,9 +115,74 @@ pub fn remove(path: &Path) {
     }
 }
 
+/// Detaches what is mounted below a path, the innermost first: what a killed daemon has left answers nobody, and what
+/// answers is not to be emptied. Users who may not unmount have a program that may.
+fn unmount_below(path: &Path) {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else {
+        return;
+    };
+    for target in mounts_below(&table, path).iter().rev() {
+        let Ok(name) = sys::cstring(target.as_os_str().as_encoded_bytes()) else {
+            continue;
+        };
+        if rustix::mount::unmount(name, rustix::mount::UnmountFlags::DETACH).is_err() {
+            let _ = std::process::Command::new("fusermount3")
+                .args(["-u", "-z", "--"])
+                .arg(target)
+                .status();
+        }
+    }
+}
+
+/// The mounts of `table`, which is a `mountinfo`, below a path, in their order.
+fn mounts_below(table: &[u8], path: &Path) -> Vec<PathBuf> {
+    table
+        .split(|&byte| byte == b'\n')
+        .filter_map(|line| line.split(|&byte| byte == b' ').nth(4))
+        .map(|field| PathBuf::from(OsString::from_vec(unescaped(field))))
+        .filter(|target| target.starts_with(path) && target != path)
+        .collect()
+}
+
+/// `mountinfo` has white space and the backslash as three octal digits.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    let mut rest = field;
+    while let Some((&first, after)) = rest.split_first() {
+        let octal = after
+            .get(..3)
+            .filter(|_| first == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match octal {
+            Some(byte) => {
+                plain.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                plain.push(first);
+                rest = after;
+            }
+        }
+    }
+    plain
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Kept;
+    use super::{mounts_below, Kept};
+    use std::path::Path;
+
+    #[test]
+    fn mounts_are_found_below_a_path_only() {
+        let table = b"36 35 0:1 / /tmp/guestmark-a/x\\040y rw - fuse d rw\n\
+                      37 35 0:1 / /tmp/guestmark-ab/x rw - fuse d rw\n\
+                      38 35 0:1 / /tmp/guestmark-a rw - tmpfs d rw\n";
+        assert_eq!(
+            mounts_below(table, Path::new("/tmp/guestmark-a")),
+            [Path::new("/tmp/guestmark-a/x y")]
+        );
+    }
 
     #[test]
     fn what_is_taken_back_is_not_removed() {

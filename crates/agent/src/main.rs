@@ -4,6 +4,7 @@
 //! `guestmark-agent supervise` keeps a hypervisor from outliving its controller;
 //! `guestmark-agent keep` removes what a controller has left;
 //! `guestmark-agent confine` becomes a hypervisor that can change nothing of the host;
+//! `guestmark-agent records` writes what a power cut must not lose;
 //! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams.
 
 mod bulk;
@@ -18,6 +19,7 @@ mod init;
 mod keep;
 mod output;
 mod reap;
+mod records;
 mod serve;
 mod spawn;
 mod supervise;
@@ -31,9 +33,11 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: guestmark-agent serve
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--hold FD]... [--grace MS] -- COMMAND [ARGUMENT]...
        guestmark-agent keep --lifeline FD
-       guestmark-agent confine [--writable PATH]... [--temporary DIR] [--network] [--serves-files] [--no-io-uring] -- COMMAND [ARGUMENT]...
+       guestmark-agent confine [--writable PATH]... [--temporary DIR] [--over-temporary DIR] [--own-memory] [--own-files]
+               [--metadata] [--user UID:GID] [--network] [--serves-files] [--no-io-uring] -- COMMAND [ARGUMENT]...
        guestmark-agent connect SOCKET
        guestmark-agent syscalls --operations N --time NS [NAME]...
+       guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES PATH
        guestmark-agent tsc
        guestmark-agent hypervisor
        guestmark-agent --version";
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         Some("keep") => keep::keep(arguments),
         Some("connect") => connect::connect(arguments),
         Some("syscalls") => syscalls::syscalls(arguments),
+        Some("records") => records::records(arguments),
         Some(syscalls::NOTHING) => return ExitCode::SUCCESS,
         Some("tsc") => {
             if let Some(kilohertz) = tsc::kilohertz() {

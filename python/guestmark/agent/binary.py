@@ -18,12 +18,16 @@ NAME = "guestmark-agent"
 PROGRAM = "/proc/self/exe"  # in a child of the agent that executes it: the agent itself, wherever its file is
 
 
+def checkout() -> Path:
+    """The directory above `python/`; not a checkout where guestmark is installed."""
+    return Path(__file__).resolve().parents[3]
+
+
 def _candidates() -> list[Path]:
-    checkout = Path(__file__).resolve().parents[3]
     target = f"{platform.machine()}-unknown-linux-gnu"
     return [
-        checkout / "target" / target / "release" / NAME,
-        checkout / "target" / "release" / NAME,
+        checkout() / "target" / target / "release" / NAME,
+        checkout() / "target" / "release" / NAME,
         Path(sysconfig.get_path("scripts")) / NAME,
         Path(sys.prefix) / "bin" / NAME,
         Path(__file__).resolve().parent / NAME,

@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +26,13 @@ _WANTED_MODULES = re.compile(
     r"|net/vmxnet3|message|misc|ptp|vhost|hv|vdpa))"
 )
 
+_WANTED_FILES = re.compile(r"/boot/(vmlinu[xz]|config)-")
 _ONE_AT_A_TIME = threading.Lock()  # platforms that are probed side by side want the same kernel, fetched once
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel for x86 guests: `image` for firmware loaders, `elf` for direct (PVH) boots where it has that entry."""
+    """A kernel for guests: `image` for firmware loaders, `elf` for direct (PVH) boots where it has that entry."""
 
     release: str
     image: Path
@@ -116,22 +117,13 @@ def _fetched(notify: Notify) -> Kernel:
                 hint="check the package sources, or give a kernel with --set kernel=FILE",
             )
         notify("unpacking it")
-        for archive in archives:
-            _unpack(archive, scratch / "root")
-        images = sorted((scratch / "root").glob("**/vmlinuz-*"))
-        if not images:
-            raise GuestmarkError(
-                f"the package {packages[0]} holds no kernel", hint="give one with --set kernel=FILE"
-            )
-        release = images[0].name.removeprefix("vmlinuz-")
-        modules = next(iter((scratch / "root").glob(f"**/lib/modules/{release}")), None)
-        if modules is None:
-            raise GuestmarkError(f"the package {packages[0]} holds no modules for {release}")
+        image, modules, _ = unpack_kernel(archives, scratch / "root")
+        release = image.name.partition("-")[2]
         target = _kernel_cache() / release
         if not target.exists():
             staged = scratch / "staged"
             staged.mkdir()
-            images[0].rename(staged / "vmlinuz")
+            image.rename(staged / "vmlinuz")
             modules.rename(staged / "modules")
             (staged / "complete").touch()
             try:
@@ -197,6 +189,25 @@ def _depends(apt: list[str], package: str, pattern: str) -> list[str]:
     return [name for name in names if re.match(pattern, name)]
 
 
+def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, Path]:
+    """Unpacks what guests need of a distribution's kernel packages: its image, its modules and its configuration.
+
+    Raises `GuestmarkError` when one of them is not there.
+    """
+    for archive in archives:
+        _unpack(archive, target)
+    name = archives[0].name.partition("_")[0]
+    found = [next(iter(sorted(target.glob(f"**/boot/{what}-*"))), None) for what in ("vmlinu[xz]", "config")]
+    image, config = found
+    if image is None or config is None:
+        raise GuestmarkError(f"the package {name} holds no kernel", hint="give one with --set kernel=FILE")
+    release = image.name.partition("-")[2]
+    modules = next(iter(target.glob(f"**/lib/modules/{release}")), None)
+    if modules is None:
+        raise GuestmarkError(f"the package {name} holds no modules for {release}")
+    return image, modules, config
+
+
 def _unpack(archive: Path, target: Path) -> None:
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as dpkg:
         assert dpkg.stdout is not None
@@ -205,7 +216,7 @@ def _unpack(archive: Path, target: Path) -> None:
             tar.extraction_filter = getattr(tarfile, "data_filter", None)
             for member in tar:
                 name = member.name
-                wanted = "/boot/vmlinuz-" in name or (
+                wanted = _WANTED_FILES.search(name) or (
                     "/lib/modules/" in name and ("/kernel/" not in name or _WANTED_MODULES.search(name))
                 )
                 if wanted and member.isfile():

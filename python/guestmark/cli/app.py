@@ -17,15 +17,27 @@ if TYPE_CHECKING:
 # Verb: what it does. The module is `guestmark.cli.<verb>_verb`, its function `command`.
 VERBS = {
     "exec": "Measure any command on the host and in guests.",
+    "ab": "Compare two kernels, QEMUs, firmwares, root filesystems or settings.",
     "tour": "See what virtualization costs here, in one to three minutes.",
     "run": "Run a plan: workloads, platforms and factors from a TOML file.",
     "boot": "Measure how guests start and end, phase by phase.",
+    "tune": "Find the fastest of many configurations that keeps to what is asked of it.",
+    "powercut": "Cut the power at every moment of a guest's writes, and see what is lost.",
     "plans": "List the built-in plans, or print one to edit.",
     "doctor": "Find out which platforms can be used here, by booting them.",
+    "prepare": "Make beforehand what machines of other architectures boot.",
     "runs": "List the runs in the ledger.",
     "show": "Show the result of a run.",
+    "bisect": "Find the commit that made a command slower.",
+    "gate": "Say whether a run keeps its limits: an exit status for build servers and git bisect.",
+    "compare": "Hold runs against each other: what differs around them, and in their ratios.",
+    "history": "Follow ratios over runs, and find where they changed.",
     "resume": "Continue a run where it stopped.",
-    "export": "Write a run as JSON, CSV, Parquet, Markdown or HTML.",
+    "export": "Write a run as JSON, CSV, Parquet, Markdown or HTML, or runs as a bundle to share.",
+    "import": "Take over runs from bundles and other ledgers.",
+    "edit": "Give a run a name, a note, labels and tags.",
+    "rm": "Remove runs, or bring them back.",
+    "vacuum": "Delete removed runs for good.",
     "capture": "Say who is slow in a packet capture, the client or the server.",
     "shell": "Open a shell in the very guest that would be measured.",
     "ledger": "Copy runs between ledgers, or set up a lab's server.",
@@ -59,6 +71,10 @@ class LazyGroup(TyperGroup):
             from guestmark.core.nearest import unknown
 
             raise unknown("verb", args[0], VERBS)
+        if args[:1] == ["exec"]:
+            from guestmark.cli.hyperfine import joined
+
+            args = joined(args)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

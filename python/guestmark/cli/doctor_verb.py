@@ -29,6 +29,13 @@ def command(
             "--nested", help="Take the time that a guest inside a guest needs to start (up to three minutes)."
         ),
     ] = False,
+    arch: Annotated[
+        bool,
+        typer.Option(
+            "--arch",
+            help="List the architectures that guests can have instead, with what is missing for each; boots none.",
+        ),
+    ] = False,
 ) -> None:
     """Find out which platforms can be used here, by booting them.
 
@@ -36,6 +43,9 @@ def command(
     enough; --nested gives it more time. Findings are kept until the host restarts or the hypervisor is replaced by
     another one.
     """
+    if arch:
+        _architectures(json)
+        return
     if sys.stderr.isatty() and not json:
         limit = "" if nested else " (15 s at most)"
         say(f"booting a guest on each platform{limit} …")
@@ -46,6 +56,18 @@ def command(
         tell_json(dumps(report, indent=2, ensure_ascii=False))
         return
     _show(report)
+
+
+def _architectures(json: bool) -> None:
+    from guestmark.cli import architectures
+
+    document = architectures.examine()
+    if not json:
+        architectures.show(document)
+        return
+    from json import dumps
+
+    tell_json(dumps({"architectures": document}, indent=2, ensure_ascii=False))
 
 
 def examine(again: bool, nested: bool = False) -> dict[str, Any]:

@@ -15,8 +15,12 @@ SETTINGS = {"allow_interspersed_args": False}
 @measuring
 def command(
     argv: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND... [--- COMMAND...]",
+            help="The command and its arguments; several, with --- between them, are compared with the first.",
+        ),
+    ] = None,
     *,
     on: Annotated[
         list[str] | None,
@@ -24,25 +28,52 @@ def command(
             "Where to run it: host, kvm, tcg, uml, ssh:DEST; naming one twice makes a null comparison. Default: host."
         ),
     ] = None,
-    metrics: Annotated[
+    command_: Annotated[
         list[str] | None,
         typer.Option(
-            "--metric",
-            metavar="NAME[:UNIT[:higher|lower]]=REGEX",
-            help="Read a number from the output: group `value`, or the only group; the last match counts. The first "
-            "--metric decides when the run is precise enough. May be repeated.",
+            "--command",
+            metavar="TEXT",
+            help="One more command, as one word; what needs a shell gets one. Repeatable.",
         ),
     ] = None,
-    stdin: Annotated[
-        str | None,
-        typer.Option("--input", metavar="FILE", help="Use this file as the command's standard input."),
-    ] = None,
-    ignore_failure: Annotated[
-        bool,
+    names: Annotated[
+        list[str] | None,
         typer.Option(
-            "--ignore-failure", "-i", help="Measure the command even when its exit status is not 0."
+            "--command-name", "-n", metavar="NAME", help="What tables call a command; in their order."
         ),
+    ] = None,
+    lists: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter-list",
+            "-L",
+            metavar="NAME A,B,...",
+            help="Levels of {NAME} in the commands. Repeatable.",
+        ),
+    ] = None,
+    scans: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter-scan",
+            "-P",
+            metavar="NAME FIRST LAST",
+            help="The same for numbers, in steps of 1 or -D.",
+        ),
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option("--parameter-step-size", "-D", metavar="STEP", help="The step of -P.")
+    ] = None,
+    setup: options.Setup = None,
+    prepare: options.Prepare = None,
+    conclude: options.Conclude = None,
+    cleanup: options.Cleanup = None,
+    no_shell: Annotated[
+        bool,
+        typer.Option("--no-shell", "-N", help="As hyperfine's: commands run without a shell anyway."),
     ] = False,
+    metrics: options.Metrics = None,
+    stdin: options.Input = None,
+    ignore_failure: options.IgnoreFailure = False,
     push: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,17 +96,28 @@ def command(
     """
     from dataclasses import asdict
 
-    from guestmark.cli import session
+    from guestmark.cli import hyperfine, session
+    from guestmark.core.errors import UsageError
     from guestmark.platforms.base import Caller
     from guestmark.workloads.exec.plan import ExecOptions, build
 
+    del no_shell
+    if not argv and not command_:
+        raise UsageError(
+            "missing argument '-- COMMAND...'", hint="guestmark exec --help shows what can be given"
+        )
+    first, *others = hyperfine.commands(argv or (), command_)
     wanted = ExecOptions(
         on=on or ("host",),
         metrics=metrics or (),
         stdin_path=stdin,
         ignore_failure=ignore_failure,
         push=push or (),
+        commands=others,
+        names=names or (),
+        parameters=hyperfine.parameters(lists, scans, step),
+        hooks=options.hooks(setup=setup, prepare=prepare, conclude=conclude, cleanup=cleanup),
         caller=asdict(Caller.current()),
         **given.overrides(),
     )
-    raise typer.Exit(session.execute(build(wanted, argv), given.ledger, given.outputs()))
+    raise typer.Exit(session.execute(build(wanted, first), given.ledger, given.outputs()))

@@ -1,4 +1,4 @@
-"""`guestmark export`: a run for other programs and for papers."""
+"""`guestmark export`: a run for other programs, for papers, and for other people's ledgers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from guestmark.report.export_format import SUFFIXES, Format
 
 
 def command(
-    run: options.Run,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="A run's id, its beginning or end, its name, or `last`; several for a bundle.",
+            autocompletion=options.complete_run,
+        ),
+    ],
+    *,
     format: Annotated[  # noqa: A002
         Format | None,
         typer.Option("--format", "-f", help="The format (default: by FILE's suffix; json for none)."),
@@ -22,22 +30,63 @@ def command(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (- for standard output).")
     ] = "-",
+    bundle: Annotated[
+        str | None,
+        typer.Option(
+            "--bundle",
+            metavar="FILE.gmk",
+            help="Write a bundle instead: a page for the browser that `guestmark import` can read.",
+        ),
+    ] = None,
+    host_name: Annotated[
+        bool, typer.Option("--host-name", help="Leave the names of host and user in a bundle.")
+    ] = False,
+    consoles: Annotated[
+        bool, typer.Option("--consoles", help="Put what machines printed into a bundle, too.")
+    ] = False,
     ledger: options.Ledger = None,
 ) -> None:
-    """Write a run as JSON, CSV, Parquet, Markdown, or as a page with charts (HTML)."""
+    """Write a run as JSON, CSV, Parquet, Markdown, as a page with charts (HTML), or runs as a bundle."""
     from guestmark.cli.session import write
     from guestmark.ledger import open_ledger
     from guestmark.report import formats, past
 
+    if bundle is not None:
+        _bundle(runs, bundle, ledger, host_name=host_name, consoles=consoles)
+        return
     if not output:
         raise UsageError("-o names no file", hint="e.g. -o run.json, or - for standard output")
+    if len(runs) > 1:
+        raise UsageError("only a bundle holds several runs", hint="e.g. --bundle runs.gmk")
     chosen = format or _by_suffix(output)
     if chosen is Format.PARQUET and output == "-" and sys.stdout.isatty():
         raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")
     with open_ledger(ledger, writable=False) as opened:
-        stored = opened.load_run(run)
+        stored = opened.load_run(runs[0])
         analysis = past.judged(opened, stored)
     write(formats.render(stored, chosen, analysis), output)
+
+
+def _bundle(runs: list[str], path: str, ledger: str | None, *, host_name: bool, consoles: bool) -> None:
+    import socket
+
+    from guestmark.cli.session import write
+    from guestmark.ledger import open_ledger
+    from guestmark.ledger.bundle import Packed, pack, shareable
+    from guestmark.report import bundled
+
+    if not path:
+        raise UsageError("--bundle names no file", hint="e.g. --bundle run.gmk")
+    name = "" if host_name else socket.gethostname()
+    with open_ledger(ledger, writable=False) as opened:
+        packed = [
+            Packed(
+                shareable(opened.load_run(run_id), host_name=name, consoles=consoles),
+                opened.remarks(run_id),
+            )
+            for run_id in dict.fromkeys(map(opened.resolve, runs))
+        ]
+    write(pack(packed, bundled.page([each.run for each in packed])), path)
 
 
 def _by_suffix(output: str) -> Format:
@@ -49,6 +98,6 @@ def _by_suffix(output: str) -> Format:
     if known is None:
         raise UsageError(
             f"-o {output}: {suffix} is not a format that runs can be written in",
-            hint=f"known: {', '.join(SUFFIXES)}; or name one: --format json",
+            hint=f"known: {', '.join(SUFFIXES)}; or name one: --format json; --bundle for another ledger",
         )
     return known

@@ -3,14 +3,17 @@
 import contextlib
 import errno
 import os
+import re
 import sys
 import time
 from typing import Any
 
+from guestmark.cli import gates
 from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
 from guestmark.core.home import home
 
+_OTHER_NAMES = re.compile(r"('--[\w-]+')(?: / '-[^']*')+")  # of an option: `'--blocks' / '-r' / '--runs'`
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
 
 
@@ -27,6 +30,11 @@ def show(error: GuestmarkError) -> None:
 
 def status_after(error: BaseException) -> int:
     """Reports whatever ended the program and returns the exit status."""
+    status = _status_after(error)
+    return gates.failed(status) if gates.asked() else status
+
+
+def _status_after(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return _status_of(error)
     if isinstance(error, GuestmarkError):
@@ -54,11 +62,23 @@ def _mistyped(error: Any) -> int:
     message = (
         message.replace(": Value error, ", ": ").replace(": Input ", ": it ").partition(", unable to")[0]
     )
+    message = _OTHER_NAMES.sub(r"\1", message)
     verb = error.ctx.command_path if getattr(error, "ctx", None) else "guestmark"
+    if instead := _of_hyperfine(message):
+        show(UsageError(message[0].lower() + message[1:], hint=instead))
+        return int(error.exit_code)
     hint = f"did you mean {nearest.rstrip(')')}? " if nearest else ""
     hint += f"{verb} --help shows what can be given"
     show(UsageError(message[0].lower() + message[1:], hint=hint))
     return int(error.exit_code)
+
+
+def _of_hyperfine(message: str) -> str:
+    """What to use instead of an option of hyperfine; empty for any other."""
+    from guestmark.cli.hyperfine import INSTEAD
+
+    kind, _, option = message.partition(": ")
+    return INSTEAD.get(option.strip(), "") if kind.lower() == "no such option" else ""
 
 
 def _status_of(end: SystemExit) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guestmark.cli import options
+from guestmark.cli import options, remarking
 
 if TYPE_CHECKING:
     from guestmark.cli.session import Outputs
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """The options as typed; the fields' annotations say what `--help` says."""
+    """The options as typed; the fields' remarks say what `--help` says."""
 
     baseline: options.Baseline = None
     settings: options.Settings = None
@@ -30,7 +30,14 @@ class Measuring:
     warmup: options.Warmup = None
     iterations: options.Iterations = None
     seed: options.Seed = None
+    name: remarking.Name = None
+    note: remarking.Note = None
+    label: remarking.Labels = None
+    tag: remarking.Tags = None
     keep: options.Keep = False
+    fail_if: options.FailIf = None
+    junit: options.Junit = None
+    prove: options.Prove = False
     json: options.Json = None
     csv: options.Csv = None
     markdown: options.Markdown = None
@@ -68,13 +75,18 @@ class Measuring:
             html=self.html,
             published=published,
             keep=self.keep,
+            gates=tuple(self.fail_if or ()),
+            junit=self.junit,
+            said=remarking.remarks(self.name, self.note, self.label, self.tag),
+            prove=self.prove,
         )
 
 
 def measuring(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of `Measuring` in place of its keyword parameter `given`."""
+    """Gives a command the options of `Measuring` in place of its keyword parameter `given`, but for its own."""
     signature = inspect.signature(command, eval_str=True)
-    shared = inspect.signature(Measuring, eval_str=True).parameters
+    every = inspect.signature(Measuring, eval_str=True).parameters
+    shared = {name: option for name, option in every.items() if name not in signature.parameters}
     parameters = [
         each
         for name, parameter in signature.parameters.items()

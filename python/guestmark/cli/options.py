@@ -48,7 +48,12 @@ def complete_platform(incomplete: str) -> list[str]:
     """Completions of the platform being typed after `--on`."""
     from guestmark.core.registry import platform_kinds, platform_names
 
-    before, comma, _ = incomplete.rpartition(",")
+    before, comma, last = incomplete.rpartition(",")
+    if "@" in last:
+        from guestmark.core.architectures import ARCHITECTURES
+
+        kind = last.partition("@")[0]
+        return [f"{before}{comma}{kind}@{name}" for name in ARCHITECTURES]
     destined = (f"{name}:" for name, kind in platform_kinds().items() if kind.takes_destination)
     return [f"{before}{comma}{name}" for name in (*platform_names(), *destined)]
 
@@ -128,17 +133,26 @@ Run = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Json = Annotated[
     str | None,
-    typer.Option("--json", metavar="FILE", help="Write the result document to FILE (- for standard output)."),
+    typer.Option(
+        "--json",
+        "--export-json",
+        metavar="FILE",
+        help="Write the result document to FILE (- for standard output).",
+    ),
 ]
 Html = Annotated[
     str | None,
     typer.Option("--html", metavar="FILE", help="Write a page with charts to FILE, for a browser."),
 ]
 Csv = Annotated[
-    str | None, typer.Option("--csv", metavar="FILE", help="Write one line per measurement to FILE.")
+    str | None,
+    typer.Option("--csv", "--export-csv", metavar="FILE", help="Write one line per measurement to FILE."),
 ]
 Markdown = Annotated[
-    str | None, typer.Option("--markdown", metavar="FILE", help="Write the tables to FILE as Markdown.")
+    str | None,
+    typer.Option(
+        "--markdown", "--export-markdown", metavar="FILE", help="Write the tables to FILE as Markdown."
+    ),
 ]
 
 # What every verb that measures can be told.
@@ -166,7 +180,9 @@ Kernel = Annotated[
 NullCopies = Annotated[
     Null | None, typer.Option("--null", help="Which cells are measured twice, to find the noise floor.")
 ]
-Blocks = Annotated[int | None, typer.Option(min=1, help="Run exactly this many blocks.")]
+Blocks = Annotated[
+    int | None, typer.Option("--blocks", "-r", "--runs", min=1, help="Run exactly this many blocks.")
+]
 Precision = Annotated[
     str | None,
     typer.Option(
@@ -185,15 +201,82 @@ Margin = Annotated[
     str | None, typer.Option(metavar="PERCENT", help="Differences below this do not matter (default 3%).")
 ]
 Warmup = Annotated[
-    int | None, typer.Option(min=0, help="Unmeasured runs on each fresh machine first (default 1).")
+    int | None,
+    typer.Option("--warmup", "-w", min=0, help="Unmeasured runs on each fresh machine first (default 1)."),
 ]
 Iterations = Annotated[
     int | None,
     typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 20, by duration)."),
 ]
+# What is said of a command of the user's own.
+Setup = Annotated[
+    str | None,
+    typer.Option(
+        "--setup", "-s", metavar="COMMAND", help="Runs once on each fresh machine, first; not measured."
+    ),
+]
+Prepare = Annotated[
+    str | None,
+    typer.Option(
+        "--prepare", "-p", metavar="COMMAND", help="Runs before every run of the command; not measured."
+    ),
+]
+Conclude = Annotated[
+    str | None,
+    typer.Option(
+        "--conclude", "-C", metavar="COMMAND", help="Runs after every run of the command; not measured."
+    ),
+]
+Cleanup = Annotated[
+    str | None,
+    typer.Option("--cleanup", "-c", metavar="COMMAND", help="Runs once on each machine, last; not measured."),
+]
+
+
+def hooks(**commands: str | None) -> dict[str, str]:
+    """Those that were given."""
+    return {name: text for name, text in commands.items() if text}
+
+
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME[:UNIT[:higher|lower]]=REGEX",
+        help="Read a number from the output: group `value`, or the only group; the last match counts. The first "
+        "--metric decides when the run is precise enough. May be repeated.",
+    ),
+]
+Input = Annotated[
+    str | None,
+    typer.Option("--input", metavar="FILE", help="Use this file as the command's standard input."),
+]
+IgnoreFailure = Annotated[
+    bool,
+    typer.Option("--ignore-failure", "-i", help="Measure the command even when its exit status is not 0."),
+]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if",
+        metavar="LIMIT",
+        help="Exit with 1 when this is shown of the ratio to the baseline, with 125 when it cannot be told: "
+        "'tcg wall_s > +5%', 'kernel=new > +2%'. Repeatable.",
+    ),
+]
+Junit = Annotated[
+    str | None,
+    typer.Option(
+        "--junit", metavar="FILE", help="Write what became of each --fail-if to FILE as JUnit's XML."
+    ),
+]
 Keep = Annotated[
     bool,
     typer.Option("--keep", help="Keep the disk images of trials that fail or are interrupted."),
+]
+Prove = Annotated[
+    bool,
+    typer.Option("--prove", help="Cut the power of every kind of disk once, untimed, and say what it loses."),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random order.")]
 Published = Annotated[

@@ -23,6 +23,7 @@ def command(
         ),
     ] = None,
     keep: options.Keep = False,
+    junit: options.Junit = None,
     json: options.Json = None,
     csv: options.Csv = None,
     markdown: options.Markdown = None,
@@ -44,5 +45,7 @@ def command(
         options.value("--precision", parse_fraction, precision),
         options.positive_duration("--time-limit", time_limit),
     )
-    outputs = session.Outputs(json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, keep=keep)
+    outputs = session.Outputs(
+        json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, keep=keep, junit=junit
+    )
     raise typer.Exit(session.resume(run, ledger, outputs, further))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guestmark.cli import options
 from guestmark.cli.say import say, tell, tell_json
+
+if TYPE_CHECKING:
+    from guestmark.ledger.model import RunOverview
 
 
 def command(
@@ -17,11 +20,25 @@ def command(
         bool,
         typer.Option("--check", help="Look for damage in every row instead; exits with 1 if there is any."),
     ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="EXPR",
+            help="Only these runs, e.g. 'state=complete and platform=tcg', 'tag=release', 'commit=1a2b3c', "
+            "'workload~sysbench', 'since=2d'.",
+        ),
+    ] = None,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="The runs that were removed and can be brought back.")
+    ] = False,
     ledger: options.Ledger = None,
 ) -> None:
     """List the runs in the ledger, oldest first, and say where the ledger is."""
     from guestmark.ledger import default_path, open_ledger
+    from guestmark.ledger.filters import parse_filter
 
+    wanted = None if only is None else parse_filter(only)
     if check:
         _check(ledger)
         return
@@ -30,7 +47,9 @@ def command(
         runs, where = [], str(default_path())
     else:
         with open_ledger(ledger, writable=False) as opened:
-            runs, where = opened.runs(), opened.where
+            runs, where = opened.runs(removed=removed), opened.where
+    every = len(runs)
+    runs = [run for run in runs if wanted is None or wanted(run)]
     if json:
         from dataclasses import asdict
         from json import dumps
@@ -38,7 +57,7 @@ def command(
         tell_json(dumps([asdict(run) for run in runs], indent=2))
         return
     if not runs:
-        say(f"the ledger {where} holds no runs yet")
+        say(_none(where, every, removed=removed))
         return
     from datetime import datetime
 
@@ -51,17 +70,35 @@ def command(
         table.add_column(heading, no_wrap=True)
     for heading in ("cells", "blocks", "trials", "failed"):
         table.add_column(heading, justify="right", no_wrap=True)
+    annotated = any(_said(run) for run in runs)
+    if annotated:
+        table.add_column("name, labels, tags", no_wrap=True, overflow="ellipsis")
     table.add_column("workload", no_wrap=True, overflow="ellipsis")
     for run in runs:
         begun = datetime.fromtimestamp(run.created_at).astimezone().strftime("%Y-%m-%d %H:%M")
         numbers = (run.cells, run.blocks, run.trials, run.failed)
-        table.add_row(shown(run.id), begun, run.state.value, *map(str, numbers), shown(run.label))
+        said = (shown(_said(run)),) if annotated else ()
+        table.add_row(shown(run.id), begun, run.state.value, *map(str, numbers), *said, shown(run.label))
     console = Console()
     if not console.is_terminal:
         console.width = 1000  # a program reads it: nothing is cut off
     console.print(table)
     sys.stdout.flush()
     say(f"the ledger is {where}")  # beside the table, which programs may read
+
+
+def _said(run: RunOverview) -> str:
+    """`before-upgrade commit=1a2b3c #release`, and of each note its text."""
+    words = [run.given_name] if run.given_name else []
+    words += [f"{name}={value[:12]}" for name, value in run.labels.items()]
+    words += [f"#{tag}" for tag in run.tags]
+    return " ".join([*words, *(f"({note})" for note in run.notes)])
+
+
+def _none(where: str, every: int, *, removed: bool) -> str:
+    if every:
+        return f"none of the {every} runs in {where} is that; guestmark runs lists all"
+    return f"the ledger {where} holds no {'removed runs' if removed else 'runs yet'}"
 
 
 def _check(ledger: str | None) -> None:

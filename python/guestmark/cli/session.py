@@ -10,14 +10,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from guestmark.cli import gates
 from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
-from guestmark.core.model import LeftOut, Plan, RunState, TrialStatus
+from guestmark.core.model import PROVE, LeftOut, Plan, RunState, TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import inert
 
 if TYPE_CHECKING:
     from guestmark.experiment.progress import Observer
+    from guestmark.foreign.progress import Progress
+    from guestmark.ledger.remarks import Remarks
     from guestmark.ledger.store import Ledger
     from guestmark.page.nodes import Page
     from guestmark.platforms.base import Platform, Unusable, Usable
@@ -35,9 +38,13 @@ class Outputs:
     html: str | None = None
     quiet: bool = False
     published: bool = False  # published figures beside the measured ones
+    prove: bool = False  # what a power cut would leave of the run's disks
     keep: bool = False  # disk images of trials that fail or are interrupted
     environment: bool = False  # what it was measured on
     details: bool = False  # how the runs of each cell differ, whether or not that says more than the headline
+    said: Remarks | None = None  # a name, notes, labels and tags of the run
+    gates: tuple[str, ...] = ()  # limits that a run must keep, as typed
+    junit: str | None = None  # where to write what became of them
     page: Callable[[StoredRun], Page] | None = (
         None  # on the terminal instead of the report, in files before it
     )
@@ -48,15 +55,22 @@ class Outputs:
         return [(name, path) for name, path in asked if path is not None]
 
     @property
+    def save_junit(self) -> Callable[[bytes], None] | None:
+        """Writes what became of gates where it was asked for."""
+        path = self.junit
+        return None if path is None else lambda data: write(data, path)
+
+    @property
     def stdout_taken(self) -> bool:
         """Whether a document goes to standard output, so that nothing else may."""
-        return any(path == "-" for _, path in self.files())
+        return self.junit == "-" or any(path == "-" for _, path in self.files())
 
     def check(self) -> None:
         """Raises `UsageError` for outputs that cannot be written, before anything is measured."""
-        if sum(path == "-" for _, path in self.files()) > 1:
+        every = [*self.files(), *([] if self.junit is None else [("junit", self.junit)])]
+        if sum(path == "-" for _, path in every) > 1:
             raise UsageError("only one document can go to standard output", hint="write the others to files")
-        for name, path in self.files():
+        for name, path in every:
             folder = os.path.dirname(os.path.abspath(path))
             if path == "-":
                 continue
@@ -74,17 +88,31 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     from guestmark.ledger import open_ledger
 
     outputs.check()
+    plan = gates.with_gates(plan, outputs.gates)
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     with open_ledger(ledger_path) as ledger:
         ledger.patience.notice = lambda text: _say(text, outputs, loud=True)
-        ready = preflight.examine(plan, _prober(outputs))
-        notes = [*plan.context.get("notes", ()), *ready.notes]
-        plan = replace(ready.plan, context={**plan.context, "notes": notes})
-        run_id = ledger.create_run(plan, _environment(plan), plan.policy.seed)
-        _record_left_out(ledger, run_id, ready.left_out, outputs)
-        for note in notes:
-            _say(note, outputs, loud=True)
-        return _run(plan, ledger, run_id, outputs)
+        plan, run_id = prepared(plan, ledger, outputs)
+        return _finish(ledger, run_id, measured(plan, ledger, run_id, outputs), outputs)
+
+
+def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
+    """The plan as far as it can be measured here, stored as a new run, and the run's id."""
+    from guestmark.experiment import preflight
+
+    if outputs.said is not None:
+        ledger.check_name(outputs.said.name)
+    ready = preflight.examine(plan, _prober(outputs), _progress(outputs))
+    notes = [*plan.context.get("notes", ()), *ready.notes]
+    context = {**ready.plan.context, "notes": notes, **({PROVE: True} if outputs.prove else {})}
+    plan = replace(ready.plan, context=context)
+    run_id = ledger.create_run(plan, _environment(plan), plan.policy.seed)
+    if outputs.said is not None and outputs.said.rows():
+        ledger.annotate(run_id, outputs.said)
+    _record_left_out(ledger, run_id, ready.left_out, outputs)
+    for note in notes:
+        _say(note, outputs, loud=True)
+    return plan, run_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +157,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
                 ledger.set_plan(stored.id, plan)
         ledger.add_environment(stored.id, _environment(plan))
         _record_left_out(ledger, stored.id, ready.left_out, outputs)
-        return _run(plan, ledger, stored.id, outputs)
+        return _finish(ledger, stored.id, measured(plan, ledger, stored.id, outputs), outputs)
 
 
 def _extended(stored: StoredRun, further: Further) -> Plan:
@@ -165,7 +193,8 @@ def _environment(plan: Plan) -> dict[str, Any]:
     return record_environment(programs=dict.fromkeys(program.name for program in used), agent=agent_binary())
 
 
-def _run(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> int:
+def measured(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> RunState:
+    """Runs a stored plan from where its trials end; how it ended."""
     from guestmark.experiment import runner
     from guestmark.experiment.interrupt import Interruption
 
@@ -173,11 +202,10 @@ def _run(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> int:
     with interruption.handled(), _keeping(outputs):
         try:
             with _observer(outputs) as observer:
-                state = runner.run(plan, ledger, run_id, observer=observer, interruption=interruption)
+                return runner.run(plan, ledger, run_id, observer=observer, interruption=interruption)
         except LedgerError as error:
             _say(f"what has been measured so far is in run {run_id}", outputs, loud=True)
             raise LedgerError(error.message, hint=error.hint) from error
-    return _finish(ledger, run_id, state, outputs)
 
 
 @contextmanager
@@ -208,7 +236,12 @@ def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> i
         LedgerError
     ) as error:  # the result is shown and stored: later runs are not held against it, no more
         _say(f"later runs cannot be held against this one: {error.message}", outputs, loud=True)
-    return int(_status(stored, state))
+    status = _status(stored, state)
+    judged = gates.judge(stored, analysis, outputs.save_junit)
+    if judged is None:
+        return int(status)
+    usable = status in {ExitStatus.ALL_MEASURED, ExitStatus.SOME_FAILED}
+    return int(judged) if usable else gates.failed(status)
 
 
 def show(stored: StoredRun, outputs: Outputs, analysis: Analysis) -> None:
@@ -293,13 +326,21 @@ def _record_left_out(ledger: Ledger, run_id: str, left_out: Iterable[LeftOut], o
         _say(f"{entry.name} cannot be used here and is left out: {entry.reason}{hint}", outputs, loud=True)
 
 
+def _progress(outputs: Outputs) -> Progress:
+    """How the making of something that takes minutes is told."""
+    from guestmark.foreign import progress
+
+    return progress.Progress() if outputs.quiet else progress.Lines(say)
+
+
 def _prober(outputs: Outputs) -> Callable[[list[Platform]], Mapping[str, Usable | Unusable]]:
     from threading import Timer
 
     from guestmark.platforms.probe import probe_all
 
     def check(platforms: list[Platform]) -> Mapping[str, Usable | Unusable]:
-        names = ", ".join(platform.name for platform in platforms)
+        # Of files that cells ask for, the name has their state, too, by which findings are remembered.
+        names = ", ".join(dict.fromkeys(platform.name.partition(" ")[0] for platform in platforms))
         slow = Timer(0.5, _say, (f"checking whether {names} can be used here …", outputs))
         slow.daemon = True
         slow.start()

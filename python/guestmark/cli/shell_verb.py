@@ -13,6 +13,7 @@ from guestmark.cli.say import say
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
+    from guestmark.core.model import Cell
 
 SETTINGS = {"allow_interspersed_args": False}
 
@@ -69,12 +70,17 @@ def command(
         raise UsageError("a shell runs in one machine", hint="give one platform and one level of each factor")
     (cell,) = matrix.cells
     caller = Caller.current()
-    words = argv or [caller.env.get("SHELL") or "/bin/sh"]
+    row = cell.platform.foreign
+    # Another architecture's machines have none of the caller's directories, and the usual shells only.
+    words = argv or [(caller.env.get("SHELL") if row is None else "/bin/bash") or "/bin/sh"]
+    where = caller.cwd if row is None else "/"
     preflight.check_kernels([cell])
     for entry in preflight.larger_than_host([cell]):
         raise PlatformUnusableError(f"{cell.id}: {entry.reason}", hint=entry.hint)
-    if cell.platform.shares_root:
+    if cell.shares_root:
         check_command(words, env=caller.env, cwd=caller.cwd, typed=True)
+    if row is not None:
+        _make_parts(cell)
     identity: dict[str, Any] = (
         {} if not cell.platform.is_guest else {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}
     )
@@ -87,14 +93,29 @@ def command(
                 user = machine.caller()
                 words = argv or [user.env.get("SHELL") or "/bin/sh"]
                 env = {**user.env, **{name: caller.env[name] for name in ("TERM",) if name in caller.env}}
-                caller = replace(user, env=env)
-            status = _joined(machine.agent, words, env=caller.env, cwd=caller.cwd, **identity)
+                caller, where = replace(user, env=env), user.cwd
+            status = _joined(machine.agent, words, env=caller.env, cwd=where, **identity)
     except MachineError as error:
         tail = error.console.strip().splitlines()[-10:]
         if tail:
             say("\n".join(["the machine's last words:", *tail]), prefix="")
         raise
     raise typer.Exit(status)
+
+
+def _make_parts(cell: Cell) -> None:
+    """Makes what a machine of another architecture boots. Raises `PlatformUnusableError` where it has no shell."""
+    from guestmark.core.errors import PlatformUnusableError
+    from guestmark.experiment.foreign_cells import make_parts
+    from guestmark.foreign.progress import Lines
+
+    row = cell.platform.foreign
+    if row is not None and not row.root:
+        raise PlatformUnusableError(
+            f"no release of Debian has packages of {row.name}, so there is no shell to open",
+            hint=f"its agent's own workloads run there: guestmark run filesystems --on {cell.platform}",
+        )
+    make_parts(cell.platform, (), Lines(say))
 
 
 def _joined(agent: Agent, words: list[str], **where: Any) -> int:

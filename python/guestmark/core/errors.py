@@ -18,6 +18,19 @@ class ExitStatus(IntEnum):
     INTERRUPTED = 130
 
 
+class GateStatus(IntEnum):
+    """Exit status of commands that were given a gate, as `git bisect run` reads it; a stable interface.
+
+    Anything that kept a gate from being judged is `FAILED` plus the status it has elsewhere, so that no mistake is
+    taken for a slow program.
+    """
+
+    KEPT = 0
+    BROKEN = 1
+    UNDECIDED = 125
+    FAILED = 128
+
+
 class GuestmarkError(Exception):
     """Base of every expected error: `message` says what is wrong, `hint` what to do about it (may be empty)."""
 

@@ -3,21 +3,43 @@
 A factor belongs to whatever lists it: a kind of platform (what its machines can be given) or a kind of workload.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+_LABELLED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.+-]*):(?=[/~.])(.+)", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
     """One setting: `parse` turns a level as typed into its canonical text or raises `ValueError` with one line.
 
-    `levels` is for completion and help.
+    `levels` is for completion and help. A level that is a `path` may have a label in front: `old:/boot/vmlinuz-6.1`.
     """
 
     name: str
     help: str
     parse: Callable[[str], str]
     levels: tuple[str, ...] = ()
+    path: bool = False
+
+    def level(self, text: str) -> "str | Labelled":
+        """One level as typed, canonical, with its label if it has one. Raises `ValueError` with one line."""
+        found = _LABELLED.fullmatch(text.strip()) if self.path else None
+        return self.parse(text) if found is None else Labelled(found[1], self.parse(found[2]))
+
+
+class Labelled(str):
+    """A level that tables and ids call by its label."""
+
+    __slots__ = ("label",)
+    label: str
+
+    def __new__(cls, label: str, level: str) -> "Labelled":
+        """The level, with a label."""
+        made = super().__new__(cls, level)
+        made.label = label
+        return made
 
 
 def one_of(*levels: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:

@@ -8,13 +8,30 @@ from guestmark.core.errors import UsageError
 from guestmark.core.factor import Factor
 from guestmark.core.nearest import unknown
 
+VARIABLE = "env:"  # before the name of an environment variable of the measured command
+_VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
 
 def get(name: str) -> Factor:
     """The factor of that name; `-` and `_` are equivalent. Raises `UsageError` suggesting the nearest known name."""
+    if name.strip().startswith(VARIABLE):
+        return _variable(name.strip())
     factor = known().get(name.strip().replace("-", "_").lower())
     if factor is None:
         raise unknown("factor", name.strip(), known())
     return factor
+
+
+def is_variable(name: str) -> bool:
+    """Whether the factor is an environment variable of the measured command."""
+    return name.startswith(VARIABLE)
+
+
+def _variable(name: str) -> Factor:
+    if not _VARIABLE.fullmatch(name):
+        raise UsageError(f"{name!r} names no environment variable", hint="e.g. --set env:OMP_NUM_THREADS=1,2")
+    variable = name.removeprefix(VARIABLE)
+    return Factor(name, f"the command's environment variable {variable}", str)
 
 
 def known() -> Mapping[str, Factor]:
@@ -24,6 +41,8 @@ def known() -> Mapping[str, Factor]:
 
 def where(factor: Factor) -> str:
     """What can be given it, in words: kinds of platforms, else workloads."""
+    if is_variable(factor.name):
+        return "the workload exec"
     kinds = [kind for kind in registry.platform_kinds().values() if kind.supported]
     if takers := sorted(kind.name for kind in kinds if kind.takes(factor.name)):
         return ", ".join(takers)
@@ -64,6 +83,6 @@ def parse_settings(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
 def parse_level(factor: Factor, text: str) -> str:
     """One level in canonical spelling. Raises `UsageError`."""
     try:
-        return factor.parse(text)
+        return factor.level(text)
     except ValueError as error:
         raise UsageError(f"--set {factor.name}: {error}", hint=factor.help) from error

@@ -8,6 +8,7 @@ those that only one kind of workload finds out are in its package.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,6 +36,17 @@ class Program(Fact, kw_only=True):
     xxh3: str | None = msgspec.field(name="binary_xxh3", default=None)  # of a large file, compared instead
 
 
+class Build(Fact, kw_only=True):
+    """A program whose build is another than this host's: for another architecture, at best from the same source."""
+
+    said: str = msgspec.field(name="build")  # `another build: sysbench 1.0.20+ds-5, arm64`
+    architecture: str = msgspec.field(name="build_architecture")
+    package: str | None = msgspec.field(name="build_package", default=None)
+    version: str | None = msgspec.field(name="build_version", default=None)
+    host_version: str | None = msgspec.field(name="build_host_version", default=None)
+    same_source: bool | None = msgspec.field(name="build_same_source", default=None)
+
+
 class Mount(Fact, kw_only=True):
     """How a disk was mounted in the end; of the disk under test it is kept as `TARGET`."""
 
@@ -60,12 +72,85 @@ class Storage(Fact, kw_only=True):
     disks: dict[str, StoredDisk] = msgspec.field(name="storage")
 
 
+class Durability(StrEnum):
+    """How sure it is that what was flushed on a machine survives a power cut."""
+
+    PROVEN = (
+        "proven"  # no crash state of a log of writes loses anything, and nothing below the log is volatile
+    )
+    REACHED = "reached the kernel"  # this host's kernel was asked to flush
+    CLAIMED = "claimed"  # the hypervisor's own counter says so, and nothing else
+    LOST = (
+        "lost"  # flushes are dropped: a crash state without what was acknowledged, or a layer that drops them
+    )
+    MEMORY = "in memory"  # flushed or not, it is gone with the power
+    NOTHING = "nothing flushed"  # no flush was asked for
+    UNKNOWN = "unknown"
+
+
 class Flushes(Fact, kw_only=True):
     """Whether what was flushed on the machine has reached the host."""
 
     reached: str = msgspec.field(name="flushes_reached_host")  # yes, no or unknown
     why: str = msgspec.field(name="flushes_why")
     in_memory: bool = msgspec.field(name="location_in_memory")  # lost with the host's power, flushed or not
+    durability: str | None = None  # one of `Durability`; older trials have only what has reached the host
+
+    @property
+    def word(self) -> Durability:
+        """How sure it is, without any proof."""
+        if self.durability in set(Durability):
+            return Durability(self.durability)
+        if self.in_memory:
+            return Durability.MEMORY
+        if self.reached == "yes":
+            seen = "strace" in self.why or "host" in self.why
+            return Durability.REACHED if seen else Durability.CLAIMED
+        if self.reached == "no":
+            return Durability.NOTHING if "sent no flush" in self.why else Durability.LOST
+        return Durability.UNKNOWN
+
+
+class Control(msgspec.Struct, kw_only=True):
+    """A case in which a proof has to find a loss, or it proves nothing."""
+
+    name: str
+    states: int
+    losing: int
+    applies: bool = True  # False: nothing can be lost in this way
+
+    @property
+    def caught(self) -> bool:
+        """Whether it did its part."""
+        return self.losing > 0 or not self.applies
+
+
+class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What crash states of a log of writes have shown."""
+
+    word: Durability
+    why: str
+    method: str  # how records were made durable
+    acknowledged: int  # records
+    states: int
+    losing: int  # states that lose an acknowledged record
+    repaired: int  # states that need repairs beyond a journal's replay
+    controls: list[Control]
+    below: list[str]  # the layers under the log, topmost first
+    writes: int  # requests in the log
+    flushes: int
+    run_s: float  # how long the machine wrote, and how long states were judged
+    judge_s: float
+    first_loss: str = ""
+    first_repair: str = ""
+    counted: int | None = None  # flushes by the hypervisor's own account
+    kept: str = ""  # directory of the log, for `guestmark powercut replay`
+
+
+class Proof(Fact, kw_only=True):
+    """What is proven of a machine's disk."""
+
+    proven: Proven = msgspec.field(name="proof")
 
 
 class Counted(Fact, kw_only=True):
@@ -101,6 +186,11 @@ def flat(fact: Fact) -> dict[str, Any]:
     """The fact by its keys, in builtin types."""
     plain: dict[str, Any] = msgspec.to_builtins(fact, str_keys=True)
     return plain
+
+
+def with_fact(facts: Facts, fact: Fact) -> Facts:
+    """The facts of a trial that has ended, and one more."""
+    return Facts({**facts.kept, **flat(fact)})
 
 
 def programs(facts: Facts) -> list[Program]:

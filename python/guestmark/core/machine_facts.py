@@ -29,11 +29,13 @@ class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
     no_new_privileges: bool = False
     capabilities: int = 0  # how many it has
     shares: Confined | None = None  # of the daemon that serves the host's root, where there is one
+    helpers: dict[str, Confined] | None = None  # of other programs that the guest talks to, by name
 
     @property
     def protects_files(self) -> bool:
         """Whether the host's files cannot be changed, whatever the process does."""
-        return (self.mounts or self.landlock) and (self.shares is None or self.shares.protects_files)
+        others = [*([self.shares] if self.shares else []), *(self.helpers or {}).values()]
+        return (self.mounts or self.landlock) and all(other.protects_files for other in others)
 
 
 class MachineFacts(Fact, kw_only=True):
@@ -50,6 +52,13 @@ class HostMachine(MachineFacts, kw_only=True):
     arch: str
     boot_id: str
     processors: int | None
+
+
+class EmulatedPrograms(HostMachine, kw_only=True):
+    """This host, where programs are of another architecture and emulated one by one."""
+
+    programs_arch: str  # as `uname -m` says it there
+    emulated: str  # every program, or only the first
 
 
 class Connection(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -12,6 +12,8 @@ from typing import Any
 from guestmark.core.facts import Facts
 from guestmark.core.platform_spec import PlatformSpec
 
+PROVE = "prove"  # in a plan's context: whether power cuts are to prove what its disks keep
+
 
 class Better(StrEnum):
     """Which direction of a metric is better."""
@@ -95,6 +97,16 @@ class Cell:
     added: bool = False  # a null cell added automatically, shown apart from the plan's own cells
     processors: int = 0  # that its machine is given; 0: as many as there are
     group: str = ""  # cells of one group share a table and a baseline; empty: those of one workload do
+    labels: Mapping[str, str] = field(default_factory=dict)  # what levels of some factors are called
+
+    def shown(self, factor: str) -> str | None:
+        """The level of a factor as it is shown: its label, where it has one. None without the factor."""
+        return self.labels.get(factor) or self.factors.get(factor)
+
+    @property
+    def shares_root(self) -> bool:
+        """Whether its machine has this host's own files."""
+        return self.platform.shares_root and "rootfs" not in self.factors
 
     def compares_with(self, other: "Cell") -> bool:
         """Whether both are in the same table, with the same baseline."""

@@ -38,11 +38,11 @@ class PlatformKind:
     load: str
     holds_guests: bool = False  # whether another guest can be started inside it
     inside: str = ""
-    guest: bool = (
-        True  # whether it boots a kernel of its own; otherwise workloads run on one that runs already
-    )
+    guest: bool = True  # boots a kernel of its own; otherwise workloads run on one that runs already
     remote: bool = False  # another machine, with files, users and processors of its own
     takes_arch: bool = False  # whether its name may be followed by @ARCH
+    needs_arch: bool = False  # whether it must be
+    only_programs: bool = False  # whether what its agent does itself would be done by the host
     takes_destination: bool = False  # whether its name is followed by :DEST
     boots_firmware: bool = False  # whether it has firmware, and network cards that boot
     factors: tuple[Factor, ...] = ()  # those its machines accept
@@ -80,10 +80,12 @@ def platform_kinds() -> Mapping[str, PlatformKind]:
 def platform_names() -> tuple[str, ...]:
     """The names of single layers that can be measured, as offered by errors, help and completion.
 
-    Those that need the user's own destination behind them are not among them.
+    Those that need an architecture or the user's own destination behind them are not among them.
     """
     return tuple(
-        name for name, kind in platform_kinds().items() if kind.supported and not kind.takes_destination
+        name
+        for name, kind in platform_kinds().items()
+        if kind.supported and not kind.takes_destination and not kind.needs_arch
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from guestmark.core.architectures import ARCHITECTURES, Architecture, architecture, host_architecture
 from guestmark.core.errors import UsageError
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_kind import PlatformKind, platform_kinds, platform_names
@@ -32,6 +33,16 @@ class Layer:
         if self.kind not in kinds:
             raise unknown("platform", self.kind, platform_names())
         return kinds[self.kind]
+
+    @property
+    def architecture(self) -> Architecture:
+        """That of its machines. Raises `UsageError` for one that this version does not have."""
+        return host_architecture() if self.arch is None else architecture(self.arch)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether its machines have another architecture than this host."""
+        return self.arch is not None and not self.architecture.is_host
 
     def __str__(self) -> str:
         return self.kind + (f":{self.dest}" if self.dest else "") + (f"@{self.arch}" if self.arch else "")
@@ -90,7 +101,13 @@ class PlatformSpec:
     @property
     def shares_root(self) -> bool:
         """Whether its machines have this host's own files."""
-        return all(layer.arch is None and not layer.described.remote for layer in self.layers)
+        return not any(layer.foreign or layer.described.remote for layer in self.layers)
+
+    @property
+    def foreign(self) -> Architecture | None:
+        """The architecture of its machines where that is not this host's, else None."""
+        named = next((layer for layer in reversed(self.layers) if layer.arch is not None), None)
+        return named.architecture if named is not None and named.foreign else None
 
     def takes(self, factor: str) -> bool:
         """Whether the machine that the workload runs on accepts the factor of this name."""
@@ -188,6 +205,11 @@ def _parse_layer(part: str, whole: str) -> Layer:
     if kind is None:
         raise unknown("platform", layer.kind, sorted(platform_names()))
     if layer.arch is None:
+        if kind.needs_arch:
+            raise UsageError(
+                f"platform {whole!r}: {layer.kind} runs programs of another architecture, which is not named",
+                hint=f"e.g. {layer.kind}@arm64; known: {', '.join(ARCHITECTURES)}",
+            )
         return layer
     if not kind.takes_arch:
         raise UsageError(
@@ -197,7 +219,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
         raise UsageError(
             f"platform {whole!r}: {layer.arch!r} is not an architecture", hint="e.g. tcg@sparc64"
         )
-    return layer
+    return Layer(layer.kind, architecture(layer.arch).name)
 
 
 def _holds(name: str) -> bool:

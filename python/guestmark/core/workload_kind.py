@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.discovery import by_name, described, load, walked
 from guestmark.core.factor import Factor
-from guestmark.core.model import Metric
+from guestmark.core.model import Cell, Metric
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_kind import Program, of_machines
 from guestmark.core.platform_spec import PlatformSpec
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 
 _PACKAGE = "guestmark.workloads"
+
+
+def runs_programs(_params: Mapping[str, Any]) -> bool:
+    """Of workloads that run programs of the machine, which therefore needs a root."""
+    return True
+
+
+def agent_is_enough(_params: Mapping[str, Any]) -> bool:
+    """Of workloads that guestmark's agent does alone."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +64,11 @@ class WorkloadKind:
         lambda _params, _factor, _platform: None
     )
     programs: tuple[Program, ...] = ()  # those it runs, on the host or in guests
+    packages: str = ""  # `module:function`: given the parameters, further packages with what it runs
+    needs_root: Callable[[Mapping[str, Any]], bool] = runs_programs  # with these parameters
     peer: bool = False  # whether another program starts the machine; ours is then only the host's agent
     sections: tuple[str, ...] = ()
+    compared: bool = True  # False: its values are findings, not times that cells are compared by
 
     @property
     def model(self) -> type[BaseModel]:
@@ -86,6 +99,15 @@ class WorkloadKind:
             return False
         decided = self.decides(params, factor, platform)
         return self.accepts(factor, platform) if decided is None else decided
+
+
+def packages_of(cell: Cell) -> tuple[str, ...]:
+    """The packages that have to be in the root of a cell's machine, where that is made of packages."""
+    kind = workload_kinds().get(cell.workload.name)
+    if kind is None or not kind.needs_root(cell.workload.params):
+        return ()
+    more = load(kind.packages)(cell.workload.params) if kind.packages else ()
+    return tuple(sorted({*more, *(program.package for program in kind.programs)}))
 
 
 def takes_only(*names: str) -> Callable[[str, PlatformSpec], bool]:

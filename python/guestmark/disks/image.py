@@ -9,13 +9,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.disks import programs, reading, sparse
+from guestmark.disks.logged import Logged, exported
 from guestmark.disks.spec import DiskSpec, Role
 from guestmark.disks.store import store
 from guestmark.disks.template import template
@@ -60,6 +61,7 @@ class Image:
     prepared_s: float = 0.0
     from_template: bool = False
     allocation: Allocation | None = field(default=None, compare=False, repr=False)
+    logged: Logged | None = None  # its files, where writes are logged; `path` is what a hypervisor opens
 
     def settle(self) -> Image:
         """Waits until the image is what was asked for: its allocation goes on while the machine boots.
@@ -144,13 +146,15 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
     directories: list[Path] = []
     made: list[Image] = []
     whole = False
+    exports = ExitStack()
     try:
         for spec in specs:
             try:
                 if spec.role is Role.SOURCE:
                     made.append(_source(spec))
                 elif formatted or spec.loop:
-                    made.append(_target(spec, directories))
+                    image = _target(spec, directories)
+                    made.append(_logged(image, exports) if spec.logged else image)
                 else:
                     made.append(_plain(spec, directories))
             except OSError as error:
@@ -162,6 +166,7 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
             if image.allocation:
                 with suppress(OSError):
                     image.allocation.wait()
+        exports.close()
         if store().keep and not whole:
             store().left += directories
         else:
@@ -196,6 +201,17 @@ def _target(spec: DiskSpec, directories: list[Path]) -> Image:
     allocate = {"falloc": sparse.allocate, "full": sparse.write_holes}.get(spec.preallocation)
     allocation = Allocation(allocate, path) if allocate else None
     return Image(spec, path, time.monotonic() - begin, was_there, allocation)
+
+
+def _logged(image: Image, exports: ExitStack) -> Image:
+    """The same image behind a log of its writes, which ends with `exports`."""
+    image = image.settle()
+    below = image.path.with_name(f"below-{image.path.name}")
+    image.path.rename(below)
+    files = Logged(image.path.with_name(f"base-{image.path.name}"), image.path.with_name("writes.log"), below)
+    sparse.copy(below, files.base)
+    exports.enter_context(exported(files, image.path))
+    return replace(image, logged=files)
 
 
 def _source(spec: DiskSpec) -> Image:

@@ -8,6 +8,7 @@ from pathlib import Path
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Storage, StoredDisk
 from guestmark.core.model import Cell
+from guestmark.disks import stack
 from guestmark.disks.spec import SHARED_MEMORY, disks_of
 from guestmark.ledger.location import default_path
 
@@ -29,7 +30,12 @@ def filesystem_of(directory: str, mounts: str | None = None) -> str:
 
 
 def in_memory(directory: str, mounts: str | None = None) -> bool:
-    """Whether files in the directory are lost with the host's power, flushed or not; `mounts`: this host's."""
+    """Whether files in the directory are lost with the host's power, flushed or not; `mounts`: this host's.
+
+    On this host also those of a loop device whose file is in memory.
+    """
+    if mounts is None:
+        return any(layer.loses is stack.Loses.MEMORY for layer in stack.layers(directory))
     return filesystem_of(directory, mounts) in _IN_MEMORY
 
 
@@ -62,18 +68,18 @@ def located(cells: Sequence[Cell]) -> list[Cell]:
     for cell in cells:
         if _says_nothing(cell):
             found = found or default_location()
-            level = SHARED_MEMORY if cell.platform.nested else found
+            level = SHARED_MEMORY if cell.platform.nested and not _logged(cell) else found
             cell = replace(cell, factors={**cell.factors, LOCATION: level})  # noqa: PLW2901
         result.append(cell)
     return result
 
 
-def storage(cell: Cell, mounts: str) -> Storage:
-    """Where each disk of the cell is; `mounts` are those of where its images are."""
+def storage(cell: Cell, mounts: str | None) -> Storage:
+    """Where each disk of the cell is; `mounts` are those of where its images are, None for this host's."""
     kinds = {disk.name: (disk.location, filesystem_of(disk.location, mounts)) for disk in disks_of(cell)}
     return Storage(
         disks={
-            name: StoredDisk(location=location, filesystem=kind, in_memory=kind in _IN_MEMORY)
+            name: StoredDisk(location=location, filesystem=kind, in_memory=in_memory(location, mounts))
             for name, (location, kind) in kinds.items()
         }
     )
@@ -86,6 +92,11 @@ def _says_nothing(cell: Cell) -> bool:
         return bool(disks_of(cell))
     except UsageError:  # is said where disks are checked
         return False
+
+
+def _logged(cell: Cell) -> bool:
+    """Whether writes are logged: of an inner guest too, such an image is this host's."""
+    return any(disk.logged for disk in disks_of(cell))
 
 
 def _existing(path: Path) -> Path:

@@ -29,6 +29,7 @@ _ABSENCES = {
     "barrier": ("nobarrier", "barrier=0"),
     "barrier=1": ("nobarrier", "barrier=0"),
 }
+_VALUE_FILLED_IN = frozenset({"compress", "compress-force", "discard", "space_cache"})
 _CONTRADICTED_BY = {"barrier=0": ("barrier", "barrier=1")}
 # Always shown when they are in force.
 _ALWAYS_SHOWN = {
@@ -62,6 +63,16 @@ class Verdict:
     unconfirmed: tuple[str, ...]
 
 
+def _shown_in_full(option: str, live: frozenset[str]) -> bool:
+    """Whether the kernel shows the option with what it filled in: `compress=zstd` as `compress=zstd:3` (btrfs), and
+    `compress` or `discard`, which have values of their own, with one.
+    """
+    name, equals, _ = option.partition("=")
+    if equals:
+        return any(setting.startswith(f"{option}:") for setting in live)
+    return name in _VALUE_FILLED_IN and any(setting.startswith(f"{name}=") for setting in live)
+
+
 def live_options(agent: Agent, device: str, directory: str) -> Live:
     """The live mount of `device` at `directory`. Raises `MachineError` when it is not mounted there."""
     for line in reversed(agent.facts().mounts.splitlines()):
@@ -91,6 +102,8 @@ def compare(asked: str, shown: Iterable[str]) -> Verdict:
     refuted, unconfirmed = [], []
     for option in filter(None, asked.split(",")):
         if option in live or any(name in live for name in _ALSO_SHOWN_AS.get(option, ())):
+            continue
+        if _shown_in_full(option, live):
             continue
         if option in _ABSENCES:
             if any(name in live for name in _ABSENCES[option]):

@@ -9,11 +9,14 @@ from pathlib import Path
 from guestmark.agent.keeper import keeper
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
+from guestmark.core.units import parse_size
 from guestmark.disks import loop, programs
 from guestmark.disks.location import in_memory
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
 
 _DIRECT = ("none", "directsync")
+_SPARSE = ("off", "metadata")
+_METADATA = 0.05  # of a filesystem's size, at most: its tables and its journal
 _QCOW2_TABLES = 1.01  # the size of a full qcow2 image, relative to its content
 
 
@@ -26,7 +29,10 @@ def check(cells: Sequence[Cell]) -> None:
     by_cell = [(cell, disks_of(cell)) for cell in cells]
     locations = dict.fromkeys(spec.location for _, specs in by_cell for spec in specs)
     for location in locations:
-        _check_room(location, [[spec for spec in specs if spec.location == location] for _, specs in by_cell])
+        _check_room(
+            location,
+            [(cell, [spec for spec in specs if spec.location == location]) for cell, specs in by_cell],
+        )
     for cell, specs in by_cell:
         for spec in specs:
             if cell.platform.is_this_host and not spec.loop:
@@ -39,6 +45,20 @@ def check(cells: Sequence[Cell]) -> None:
                     f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support"
                     f"{' (shared memory does since Linux 6.6)' if in_memory(spec.location) else ''}",
                     hint="choose a directory on a disk with --set location=DIRECTORY, or cache=writeback",
+                )
+
+
+def check_filesystems(cells: Sequence[Cell]) -> None:
+    """Raises `UsageError` for a workload that writes files on a disk that is to have no filesystem."""
+    for cell in cells:
+        if not any(need.get("role") == Role.TARGET for need in cell.workload.params.get("disks") or ()):
+            continue  # a command may do with a bare disk what it wants
+        for spec in disks_of(cell):
+            formatted = cell.platform.is_guest or spec.loop
+            if formatted and spec.role is Role.TARGET and spec.filesystem == NO_FILESYSTEM:
+                raise UsageError(
+                    f"{cell.id}: {cell.workload.name} writes files, so its disk needs a filesystem",
+                    hint="choose another than filesystem=none",
                 )
 
 
@@ -63,16 +83,21 @@ def impossible(cell: Cell) -> str:
     return ""
 
 
-def needed_bytes(trials: Sequence[Sequence[DiskSpec]]) -> int:
-    """The most bytes that images take at any time: the largest target when full, plus every source of the run."""
-    targets = [
-        round(spec.size * (_QCOW2_TABLES if spec.format == "qcow2" else 1))
-        for specs in trials
-        for spec in specs
-        if spec.role is Role.TARGET
-    ]
-    sources = {(spec.content, spec.size) for specs in trials for spec in specs if spec.role is Role.SOURCE}
+def needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
+    """The most bytes that images take at any time: the target that takes most, plus every source of the run."""
+    targets = [_occupied(cell, spec) for cell, specs in trials for spec in specs if spec.role is Role.TARGET]
+    sources = {(spec.content, spec.size) for _, specs in trials for spec in specs if spec.role is Role.SOURCE}
     return max(targets, default=0) + sum(size for _, size in sources)
+
+
+def _occupied(cell: Cell, spec: DiskSpec) -> int:
+    """Bytes that a target takes in the end: of a sparse one, where that is known, what is written to it."""
+    tables = _QCOW2_TABLES if spec.format == "qcow2" else 1.0
+    amount = cell.workload.params.get("amount")
+    if spec.preallocation not in _SPARSE or amount is None or spec.tree:
+        return round(spec.size * tables)
+    written = parse_size(str(amount)) + round(spec.size * _METADATA)
+    return round(min(spec.size, written) * tables)
 
 
 def free_bytes(location: str) -> int:
@@ -101,7 +126,7 @@ def direct_works(location: str) -> bool:
     return True
 
 
-def _check_room(location: str, trials: Sequence[Sequence[DiskSpec]]) -> None:
+def _check_room(location: str, trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> None:
     if not Path(location).is_dir():
         raise UsageError(
             f"there is no directory {location} for the images",

@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
+from guestmark.agent.confinement import BUILDER
 from guestmark.core.errors import MachineError, PlatformUnusableError
 
 _DEADLINE_S = 300.0
@@ -36,12 +38,21 @@ def find(program: str) -> str:
     return path
 
 
-def run(program: str, *arguments: str, ok: Sequence[int] = (0,), deadline_s: float = _DEADLINE_S) -> str:
-    """Runs a program and returns its output. Raises `MachineError` with its last words when it fails."""
+def run(
+    program: str,
+    *arguments: str,
+    ok: Sequence[int] = (0,),
+    deadline_s: float = _DEADLINE_S,
+    writable: Sequence[Path] = (),
+) -> str:
+    """Runs a program and returns its output. Raises `MachineError` with its last words when it fails.
+
+    It can change only what is `writable`: what it reads may have been written by a guest.
+    """
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            [find(program), *arguments],
+            BUILDER.around([find(program), *arguments], writable),
             capture_output=True, text=True, errors="replace", env=environment, stdin=subprocess.DEVNULL,
             timeout=deadline_s, check=False,
         )  # fmt: skip

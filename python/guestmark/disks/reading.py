@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.agent.confinement import HYPERVISOR
 from guestmark.core.errors import WorkloadError
 from guestmark.disks import programs
 from guestmark.disks.store import store
@@ -24,7 +25,7 @@ def read_on_host(image: Path, name: str) -> Checksum:
     program = programs.find("debugfs")
     read_end, write_end = os.pipe()
     with subprocess.Popen(
-        [program, "-R", f"cat {name}", str(image)],
+        HYPERVISOR.around([program, "-R", f"cat {name}", str(image)], ()),
         stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         os.close(write_end)

@@ -30,7 +30,12 @@ DEFAULTS: Mapping[str, str] = {
     "mkfs": "defaults",
     "mount": "defaults",
 }
-_NEED_KEYS = {"role", "content", "host", "tree", *DEFAULTS}
+_NEED_KEYS = {"role", "content", "host", "tree", "logged", *DEFAULTS}
+_SMALL = {
+    "xfs": "320M",
+    "btrfs": "128M",
+    "f2fs": "128M",
+}  # what a log of writes is taken of where nobody says more
 _LOOP_CACHES = ("writeback", "none")
 
 
@@ -49,7 +54,8 @@ class DiskSpec:
     `file:PATH` (its first `size` bytes). `mkfs` and `mount` are options as typed, `defaults` when there are none;
     `filesystem` `none` leaves the disk unformatted (sources always are). `loop`: an image on the host too, mounted
     there through a loop device, where otherwise a target is a directory. `tree`: a directory of this host whose content
-    a fresh target holds; a tree is never changed, one with other content has another name.
+    a fresh target holds; a tree is never changed, one with other content has another name. `logged`: what the host's
+    kernel sees of its writes and flushes is logged (`disks.logged`).
     """
 
     role: Role
@@ -67,6 +73,7 @@ class DiskSpec:
     content: str = "zero"
     loop: bool = False
     tree: str = ""
+    logged: bool = False
 
     @property
     def name(self) -> str:
@@ -122,6 +129,9 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
             **given,
             **{name: cell.factors[name] for name in DEFAULTS if name in cell.factors},
         }
+    logged = bool(need.get("logged"))
+    if logged and not {"size"} & (given.keys() | cell.factors.keys()):
+        values["size"] = _SMALL.get(values["filesystem"], "64M")
     platform = cell.platform.inner.described
     loop = cell.platform.is_this_host and need.get("host") == "loop"
     if loop:
@@ -145,6 +155,7 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         content=str(need.get("content", "zero")),
         loop=loop,
         tree=str(need.get("tree", "")),
+        logged=logged,
     )
     _check(disk, cell)
     return disk

@@ -52,18 +52,32 @@ def _preallocated(spec: DiskSpec) -> bool:
 
 def _make(spec: DiskSpec, target: Path) -> None:
     raw = target if spec.format == "raw" else target.with_suffix(".raw")
+    there = [target.parent]
     options = ["-o", f"cluster_size={spec.cluster_size}"]
     if _preallocated(spec):
         options += ["-o", "preallocation=metadata"]
     if spec.filesystem == NO_FILESYSTEM:
         more = options if spec.format == "qcow2" else []
-        programs.run("qemu-img", "create", "-q", "-f", spec.format, *more, str(target), str(spec.size))
+        programs.run(
+            "qemu-img", "create", "-q", "-f", spec.format, *more, str(target), str(spec.size), writable=there
+        )
         return
     try:
-        programs.run("qemu-img", "create", "-q", "-f", "raw", str(raw), str(spec.size))
+        programs.run("qemu-img", "create", "-q", "-f", "raw", str(raw), str(spec.size), writable=there)
         _format(spec, raw)
         if spec.format == "qcow2":
-            programs.run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", *options, str(raw), str(target))
+            programs.run(
+                "qemu-img",
+                "convert",
+                "-f",
+                "raw",
+                "-O",
+                "qcow2",
+                *options,
+                str(raw),
+                str(target),
+                writable=there,
+            )
             if _preallocated(spec):
                 _check_map(target, spec)
     finally:
@@ -87,7 +101,7 @@ def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...])
     else:
         arguments = ("-q", "-f")
     try:
-        programs.run(maker, *arguments, *populate, *spec.mkfs_options, str(raw))
+        programs.run(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[raw.parent])
     except MachineError as error:
         raise MachineError(
             f"{spec.filesystem} cannot be made: {error.message}",

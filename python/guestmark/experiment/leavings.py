@@ -16,11 +16,13 @@ from guestmark.agent.keeper import is_in_use
 from guestmark.appliance.paths import cache_directory, scratch_parent
 from guestmark.core.registry import platform_names
 from guestmark.disks.location import default_location
+from guestmark.disks.logged import unmount_below
 from guestmark.platforms.confinement import memory_directory
 
 # Beside those of machines, which are called after their platforms. What a user calls `guestmark-results` is not ours.
 _NAMES = (
-    "capture", "direct", "disks", "guestfish", "memory", "modules", "netboot", "proto", "trial", "tree", "virtiofsd",
+    "capture", "cut", "direct", "disks", "guestfish", "memory", "modules", "netboot", "proto", "trial", "tree", "user",
+    "virtiofsd",
 )  # fmt: skip
 _UNIQUE = r"[0-9a-z_]{8}(?:[0-9a-z_]{4})?(?:\.txt)?"
 # In the cache: parts of what was being made. Whoever makes one touches it again and again.
@@ -28,6 +30,8 @@ _PARTS = (
     "kernels/guestmark-*",
     "kernels/vmlinux-*.*",
     "databases/*.part",
+    "foreign/*/guestmark-foreign-*",
+    "foreign/guestmark-foreign-*",
     "libguestfs/modules-*",
     "probes.*-*",
 )
@@ -47,6 +51,9 @@ class Leaving:
     def remove(self) -> None:
         """Removes it. Raises `OSError`."""
         if self.path.is_dir() and not self.path.is_symlink():
+            unmount_below(
+                self.path
+            )  # an image that a killed daemon served; nothing else is removed with a mount
             shutil.rmtree(self.path)
         else:
             self.path.unlink(missing_ok=True)
@@ -66,7 +73,8 @@ def find(more: Iterable[Path] = ()) -> list[Leaving]:
                 continue
             if stat.S_ISDIR(state.st_mode) and is_in_use(path):
                 continue
-            keeps = "something is mounted in it; umount that first" if f" {path}/" in mounts else ""
+            others = [line for line in mounts.splitlines() if f" {path}/" in line and " - fuse " not in line]
+            keeps = "something is mounted in it; umount that first" if others else ""
             found.append(Leaving(path, _size(path), state.st_mtime, keeps))
     return sorted(found, key=lambda leaving: leaving.changed_at)
 
@@ -88,7 +96,7 @@ def _parents(more: Iterable[Path]) -> Iterator[Path]:
 
 def _named(parent: Path) -> Iterator[Path]:
     names = sorted({*_NAMES, *(name.replace("/", "-") for name in platform_names())})
-    ours = re.compile(rf"guestmark-(?:(?:{'|'.join(map(re.escape, names))})-)?{_UNIQUE}")
+    ours = re.compile(rf"guestmark-(?:(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-)?{_UNIQUE}")
     with contextlib.suppress(OSError):
         yield from (entry for entry in parent.iterdir() if ours.fullmatch(entry.name))
 

@@ -13,9 +13,12 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import located
+from guestmark.experiment.foreign_cells import misplaced_cells, unmade_parts
+from guestmark.foreign.parts import SILENT
+from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
-from guestmark.platforms.probe import GivenKernel, Startable
+from guestmark.platforms.probe import GIVEN, GivenFiles, Startable
 from guestmark.stats.conditions.storage import CHOSEN_FOR_USER
 from guestmark.workloads import base as workloads
 
@@ -37,8 +40,10 @@ class Readiness:
     notes: tuple[str, ...] = ()
 
 
-def examine(plan: Plan, probe: Probe) -> Readiness:
+def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     """Examines a new plan. `probe` is given the platforms of all guests and other machines at once; it answers by name.
+
+    What machines of other architectures boot is made first, with `progress`.
 
     A baseline that cannot be used gives way to the first cell that can, with a null copy if the old one had one. Raises
     `UsageError` for a platform this version does not have and for what the user has to give otherwise,
@@ -46,6 +51,8 @@ def examine(plan: Plan, probe: Probe) -> Readiness:
     """
     plan = with_locations(plan)
     left_out = larger_than_host(plan.cells)
+    left_out += misplaced_cells(plan.cells)
+    left_out += unmade_parts(runnable(plan.cells, left_out), progress)
     left_out += unusable_platforms(runnable(plan.cells, left_out), probe)
     left_out += impossible_cells(runnable(plan.cells, left_out))
     plan, notes = with_usable_baselines(plan, left_out)
@@ -85,6 +92,7 @@ def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
     """Lets every workload refuse what can never be measured as it was asked for. Raises `UsageError`."""
     for name in dict.fromkeys(cell.workload.name for cell in cells):
         workloads.check_request(name, plan, [cell for cell in cells if cell.workload.name == name])
+    disks.check_filesystems(cells)
     check_kernels(cells)
     affinity.check(cells)
 
@@ -137,7 +145,7 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
     """The platforms that cannot be used here. Raises `UsageError` for one this version cannot make."""
     found: dict[str, Usable | Unusable] = {}
     waiting: list[Platform] = []
-    with_kernels: dict[str, list[Cell]] = {}  # the cells of what is tried with a kernel of their own
+    with_files: dict[str, list[Cell]] = {}  # the cells of what is tried with files of their own
     for spec, mine in _by_platform(cells).items():
         try:
             platform = registry.get(spec)
@@ -149,34 +157,34 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
         if spec.is_this_host:
             found[str(spec)] = platform.probe()
             continue
-        for kernel, theirs in _by_kernel(mine).items():
-            tried = GivenKernel(cast("Startable", platform), kernel) if kernel else platform
+        for files, theirs in _by_files(mine).items():
+            tried = GivenFiles(cast("Startable", platform), dict(files)) if files else platform
             waiting.append(tried)
-            if kernel:
-                with_kernels[tried.name] = theirs
+            if files:
+                with_files[tried.name] = theirs
     if waiting:
         found |= probe(waiting)
     return tuple(
         entry
         for name, result in found.items()
         if isinstance(result, Unusable)
-        for entry in _left_out(name, result, with_kernels.get(name))
+        for entry in _left_out(name, result, with_files.get(name))
     )
 
 
 def _left_out(name: str, found: Unusable, cells: Sequence[Cell] | None) -> Iterable[LeftOut]:
-    """The platform, or only those of its cells that ask for a kernel with which it cannot be used."""
+    """The platform, or only those of its cells that ask for files with which it cannot be used."""
     if cells is None:
         return [LeftOut(name, found.reason, found.hint)]
     return [LeftOut(str(cell.platform), found.reason, found.hint, cell=cell.id) for cell in cells]
 
 
-def _by_kernel(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-    """The cells by the kernel that they ask for; that of nested ones is for several guests, and is tried as usual."""
-    found: dict[str, list[Cell]] = {}
+def _by_files(cells: Iterable[Cell]) -> dict[tuple[tuple[str, str], ...], list[Cell]]:
+    """The cells by the files that they ask for; those of nested ones are for several guests, and are tried as usual."""
+    found: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
     for cell in cells:
-        kernel = "" if cell.platform.nested else cell.factors.get("kernel", "")
-        found.setdefault(kernel, []).append(cell)
+        files = [(name, cell.factors[name]) for name in GIVEN if name in cell.factors]
+        found.setdefault(() if cell.platform.nested else tuple(files), []).append(cell)
     return found
 
 

@@ -1,11 +1,13 @@
 """The loop: block after block, cell after cell, each trial in the ledger as soon as it has ended."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, runnable
+from guestmark.core.findings import Proof, with_fact
+from guestmark.core.model import PROVE, Cell, Plan, RunState, Trial, TrialStatus, runnable
 from guestmark.experiment import iterations
 from guestmark.experiment.blocks import missing_trials
 from guestmark.experiment.interrupt import Interrupted, Interruption
@@ -14,6 +16,7 @@ from guestmark.experiment.trial import Slot, run_trial
 from guestmark.platforms import registry
 from guestmark.stats import stopping
 from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
+from guestmark.stats.tuning.settings import Settings
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ def run(
             interruption=interruption,
         )
         try:
+            loop.prove()
             state = loop.blocks()
         except Interrupted:
             state = RunState.INTERRUPTED
@@ -90,9 +94,23 @@ class _Loop:
         self._observer = observer
         self._interruption = interruption
         self._next_estimate = 0.0
+        self._proofs: Mapping[str, Proof] = {}
+
+    def prove(self) -> None:
+        """Finds out what a power cut would leave of the run's disks, if that was asked for."""
+        if self._plan.context.get(PROVE):
+            from guestmark.experiment import proofs
+
+            known = proofs.kept(self._plan)
+            self._proofs = proofs.prove(self._plan, self._cells, known, self._observer, self._interruption)
+            if self._proofs != known:
+                self._plan = proofs.keeping(self._plan, self._proofs)
+                self._ledger.set_plan(self._run_id, self._plan)
 
     def blocks(self) -> RunState:
         """Runs blocks until the policy says stop."""
+        if (settings := Settings.of(self._plan.context)) is not None:
+            return self._race(settings)
         block = self._first_incomplete()
         self._observer.started(self._plan, block)
         while True:
@@ -108,6 +126,38 @@ class _Loop:
                     if cell in self._cells and not self._given_up(cell):
                         self._trial(cell, block, order)
             block += 1
+
+    def _race(self, settings: Settings) -> RunState:
+        """Runs blocks of those that may still be the best, until it is known which are."""
+        from guestmark.experiment.barred import barred
+        from guestmark.stats.tuning import trials as tuning
+
+        why = dict(self._plan.context.get(tuning.BARRED) or barred(settings, self._cells, self._proofs))
+        if self._plan.context.get(tuning.BARRED) != why:
+            self._plan = replace(self._plan, context={**self._plan.context, tuning.BARRED: why})
+            self._ledger.set_plan(self._run_id, self._plan)
+        told = 0
+        begun = False
+        while True:
+            race = tuning.state(settings, self._cells, why, self._trials)
+            if not begun:
+                self._observer.started(self._plan, race.block)
+                begun = True
+            for entry in race.dropped[told:]:
+                after = f"after {entry.blocks} blocks" if entry.blocks else "before the first block"
+                self._observer.note(f"{entry.id} is out {after}: {entry.why}")
+            told = len(race.dropped)
+            if not race.due:
+                return self._final(RunState.COMPLETE)
+            if sum(trial.duration_s for trial in self._trials) > self._plan.policy.time_limit_s:
+                return self._final(RunState.STOPPED)
+            due = [cell for cell in self._cells if cell.id in race.due]
+            with outer_guests(due):
+                for order, cell in missing_trials(
+                    self._plan.policy.seed, race.block, self._plan.cells, self._done
+                ):
+                    if cell in due:
+                        self._trial(cell, race.block, order)
 
     def _first_incomplete(self) -> int:
         alive = [cell for cell in self._cells if not self._given_up(cell)]
@@ -145,6 +195,8 @@ class _Loop:
         slot = Slot(cell, block, order, iterations.wanted(self._plan, cell, block, self._trials))
         platform = registry.get(workloads.started_for(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
+        if proof := self._proofs.get(cell.id):
+            trial = replace(trial, facts=with_fact(trial.facts, proof))
         self._ledger.append(self._run_id, trial)
         self._trials.append(trial)
         self._done[block, cell.id] = trial

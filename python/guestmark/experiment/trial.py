@@ -24,6 +24,7 @@ from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
 from guestmark.platforms import confinement
 from guestmark.platforms.base import Remarks, innermost
+from guestmark.platforms.place import HERE
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ def _measure(
             record.findings.add(attested)
             record.warnings += confinement.remarks(attested)
             if machine.disks:
-                mounts = innermost(machine).place.read("/proc/self/mounts")
+                place = innermost(machine).place
+                here = place is HERE or any(disk.image.logged for disk in machine.disks)
+                mounts = None if here else place.read("/proc/self/mounts")
                 record.findings.add(location.storage(started, mounts))
             try:
                 observer.phase("preparing")

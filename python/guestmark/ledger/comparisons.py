@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from guestmark.ledger.model import Compared
 from guestmark.ledger.schema import comparisons
 
-_MOST = 20  # earlier runs that are looked at for one ratio
+MOST = 20  # earlier runs that are looked at for one ratio
 
 
 def replace_rows(connection: Connection, run_id: str, rows: Sequence[Compared]) -> None:
@@ -41,8 +41,10 @@ def replace_rows(connection: Connection, run_id: str, rows: Sequence[Compared]) 
         )
 
 
-def earlier(connection: Connection, host: str, what: Collection[str], before: float) -> list[Compared]:
-    """What runs of this host that were begun before then found of each of `what`: the newest ones, oldest first."""
+def earlier(
+    connection: Connection, host: str, what: Collection[str], before: float, most: int = MOST
+) -> list[Compared]:
+    """What runs of this host that were begun before then found of each of `what`: the `most` newest, oldest first."""
     if not inspect(connection).has_table(comparisons.name):
         return []
     found: list[Compared] = []
@@ -52,7 +54,7 @@ def earlier(connection: Connection, host: str, what: Collection[str], before: fl
             select(comparisons)
             .where(table.host == host, table.what == each, table.created_at < before)
             .order_by(table.created_at.desc())
-            .limit(_MOST)
+            .limit(most)
         )
         found += [
             Compared(

@@ -1,7 +1,7 @@
 """The contents of a ledger as the rest of guestmark sees them. Cheap to import."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
@@ -20,6 +20,12 @@ class RunOverview:
     trials: int
     failed: int
     label: str = ""  # of the first workload
+    platforms: tuple[str, ...] = ()
+    given_name: str = ""  # by the user; `name` is the plan's
+    notes: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    removed: float | None = None  # Unix time: out of sight until the ledger is vacuumed
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Select, func, insert, select
+from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection, Row
 
-from guestmark.core.model import LeftOut, Plan, Trial, TrialStatus
+from guestmark.core.model import LeftOut, Plan, Trial
 from guestmark.ledger import checksums, codec, schema
 
 CELL = "cell:"  # before the id of a cell among the names of what is left out
@@ -42,23 +42,3 @@ def left_out_of(row: Row[Any], plan: Plan) -> LeftOut:
     if cell is None:
         return LeftOut(name, row.reason, row.hint)
     return LeftOut(str(cell.platform), row.reason, row.hint, cell=cell.id)
-
-
-def overview() -> Select[Any]:
-    """All runs, oldest first, with how many trials, blocks and failed trials each has."""
-    trials = schema.trials
-    counts = (
-        select(
-            trials.c.run_id,
-            func.count().label("trials"),
-            func.count(trials.c.block.distinct()).label("blocks"),
-            func.count().filter(trials.c.status != TrialStatus.OK.value).label("failed"),
-        )
-        .group_by(trials.c.run_id)
-        .subquery()
-    )
-    return (
-        select(schema.runs, counts.c.trials, counts.c.blocks, counts.c.failed)
-        .outerjoin(counts, counts.c.run_id == schema.runs.c.id)
-        .order_by(schema.runs.c.created_at, schema.runs.c.id)
-    )

@@ -67,6 +67,16 @@ comparisons = Table(
     Index("comparisons_by_question", "host", "what", "created_at"),
 )
 
+# What people say of runs; see `ledger.remarks`. Made when first needed, as `comparisons` is.
+remarks = Table(
+    "remarks",
+    MetaData(),
+    Column("run_id", String(64), primary_key=True),
+    Column("kind", String(16), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
 # One trial is one row, so that it is stored completely or not at all.
 trials = Table(
     "trials",

@@ -6,27 +6,31 @@ import functools
 import os
 import secrets
 import socket
+import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from sqlalchemy import delete, insert, select, update
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.model import Cell, LeftOut, Plan, RunState, Trial
-from guestmark.ledger import checksums, codec, comparisons, copying, naming, schema
+from guestmark.core.model import LeftOut, Plan, RunState, Trial
+from guestmark.ledger import checksums, codec, comparisons, copying, remarks, schema
 from guestmark.ledger import claim as claims
 from guestmark.ledger.connect import WRITING, Store
 from guestmark.ledger.faults import explained
 from guestmark.ledger.model import Check, Compared, RunOverview, StoredRun
+from guestmark.ledger.naming import missing, resolve
+from guestmark.ledger.overviews import overviews
 from guestmark.ledger.patience import Patience
-from guestmark.ledger.rows import CELL, add_environment, left_out_of, overview, trial_of
+from guestmark.ledger.remarks import NOTHING, Remarks
+from guestmark.ledger.rows import CELL, add_environment, left_out_of, trial_of
 from guestmark.ledger.server import is_transient
 from guestmark.ledger.upgrade import has_checks
 from guestmark.ledger.variables import recorded
@@ -76,6 +80,24 @@ class Ledger:
 
         with explained(self.where, doing):
             return once() if self._is_file else self.patience.until_done(once, is_transient)
+
+    @contextmanager
+    def writing(self, doing: str) -> Iterator[Connection]:
+        """A transaction for the modules of this package; `doing` is what errors say failed."""
+        with self._writing(doing) as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self, doing: str) -> Iterator[Connection]:
+        """A transaction that is done once; a server that has been away is waited for before it."""
+        with explained(self.where, doing):
+            if not self._is_file:
+                self.patience.until_done(self._ping, is_transient)
+        with (
+            explained(self.where, doing),
+            self._engine.execution_options(**{WRITING: True}).begin() as connection,
+        ):
+            yield connection
 
     @contextmanager
     def _reading(self, doing: str) -> Iterator[Connection]:
@@ -189,7 +211,7 @@ class Ledger:
 
         def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise naming.missing(connection, run_id, self.where)
+                raise self._missing(connection, run_id)
             checksums.store(connection, schema.runs, run_id)
 
         self._write(f"storing the plan of run {run_id}", store)
@@ -200,9 +222,16 @@ class Ledger:
 
         def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise naming.missing(connection, run_id, self.where)
+                raise self._missing(connection, run_id)
 
         self._write(f"storing that run {run_id} is {state}", store)
+
+    def annotate(self, wanted: str, said: Remarks) -> str:
+        """Adds a name, notes, labels and tags to a run, and returns its id; see `remarks.add`."""
+        with self._writing(f"remarking run {wanted}") as connection:
+            run_id = self._resolve(connection, wanted)
+            remarks.add(connection, run_id, said)
+        return run_id
 
     def remember(self, run_id: str, found: Sequence[Compared]) -> None:
         """Stores the ratios that a run found, in place of those it had found before."""
@@ -223,12 +252,26 @@ class Ledger:
         Raises `LedgerError` naming the candidates or the nearest ids.
         """
         with self._reading("looking for a run") as connection:
-            return naming.resolve(connection, wanted, self.where)
+            return self._resolve(connection, wanted)
+
+    def resolve_removed(self, connection: Connection, wanted: str) -> str:
+        """The full id of a run that was removed; see `resolve`."""
+        return self._resolve(connection, wanted, removed=True)
+
+    def compact(self) -> None:
+        """Gives the room of deleted rows back to the disk; servers do that by themselves."""
+        if self._store.file is not None:
+            with (
+                explained(self.where, "compacting it"),
+                closing(sqlite3.connect(self._store.file, isolation_level=None)) as connection,
+            ):
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def load_run(self, wanted: str) -> StoredRun:
         """The whole run that `wanted` refers to (see `resolve`)."""
         with self._reading(f"reading run {wanted}") as connection:
-            run_id = naming.resolve(connection, wanted, self.where)
+            run_id = self._resolve(connection, wanted)
             run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
             trials = connection.execute(
                 select(schema.trials)
@@ -262,17 +305,29 @@ class Ledger:
                 unusable=tuple(left_out_of(row, plan) for row in unusable),
             )
 
-    def runs(self) -> list[RunOverview]:
-        """All runs, oldest first, including those whose plan is damaged."""
-        with self._reading("listing the runs") as connection:
-            rows = connection.execute(overview()).all()
-            damaged = checksums.damaged_plans(connection) if self._is_checked else set()
-        return [self._overview(row, damaged=row.id in damaged) for row in rows]
+    def check_name(self, name: str) -> None:
+        """Raises `LedgerError` when a run has that name."""
+        with self._reading("looking for a run's name") as connection:
+            remarks.check_free(connection, name)
 
-    def earlier(self, host: str, what: Collection[str], before: float) -> list[Compared]:
-        """What runs of that host, begun before then, found of these questions; oldest first."""
+    def remarks(self, run_id: str) -> Remarks:
+        """What people have said of a run."""
+        with self._reading(f"reading what is said of run {run_id}") as connection:
+            return remarks.of_runs(connection).get(run_id, NOTHING)
+
+    def runs(self, *, removed: bool = False) -> list[RunOverview]:
+        """All runs, oldest first, including those whose plan is damaged; or those that were removed."""
+        with self._reading("listing the runs") as connection:
+            return overviews(connection, self._state, removed=removed, checked=self._is_checked)
+
+    def earlier(
+        self, host: str, what: Collection[str], before: float, most: int = comparisons.MOST
+    ) -> list[Compared]:
+        """What runs of that host, begun before then, found of each of these questions: the newest, oldest first."""
         with self._reading("looking for earlier runs") as connection:
-            return comparisons.earlier(connection, host, what, before)
+            gone = remarks.removed(connection)
+            found = comparisons.earlier(connection, host, what, before, most)
+        return [row for row in found if row.run_id not in gone]
 
     def environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """The environment that each of these runs was last started or resumed in, in this order."""
@@ -314,28 +369,16 @@ class Ledger:
                     problems.append(f"run {run_id} cannot be read: {error.orig}")
         return Check(len(runs), missing, tuple(problems), checked=True)
 
-    def _overview(self, row: Row[Any], *, damaged: bool) -> RunOverview:
-        cells: tuple[Cell, ...] = ()
-        label = "(the plan is damaged)"
-        if not damaged:
-            with suppress(LedgerError):
-                cells = codec.load(row.plan, Plan, f"the plan of run {row.id}").cells
-                label = (cells[0].workload.label or cells[0].workload.name) if cells else ""
-        return RunOverview(
-            id=row.id,
-            name=row.name,
-            created_at=row.created_at,
-            state=self._state(row.id, row.state),
-            cells=len(cells),
-            blocks=row.blocks or 0,
-            trials=row.trials or 0,
-            failed=row.failed or 0,
-            label=label,
-        )
-
     def _state(self, run_id: str, stored: str) -> RunState:
         state = RunState(stored)
         return RunState.KILLED if state is RunState.RUNNING and not self.is_claimed(run_id) else state
+
+    def _resolve(self, connection: Connection, wanted: str, *, removed: bool = False) -> str:
+        return resolve(connection, wanted, self.where, removed=removed)
+
+    def _missing(self, connection: Connection, wanted: str) -> LedgerError:
+        ids = list(connection.execute(select(schema.runs.c.id)).scalars())
+        return missing(wanted, ids, self.where)
 
     # --- claims ---------------------------------------------------------------------------------------------
 

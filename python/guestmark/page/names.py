@@ -51,7 +51,11 @@ def everywhere(workload: WorkloadResult) -> str:
     if len(cells) < 2 or not all(cell.group for cell in cells):
         return ""
     common = set.intersection(*(set(cell.factors.items()) for cell in cells))
-    named = [f"{name}={level}" for name, level in cells[0].factors.items() if (name, level) in common]
+    named = [
+        f"{name}={cells[0].shown(name)}"
+        for name, level in cells[0].factors.items()
+        if (name, level) in common
+    ]
     return f"everywhere: {' '.join(named)}" if named else ""
 
 
@@ -75,9 +79,7 @@ def label(result: CellResult) -> str:
 
 
 def _columns(results: Sequence[CellResult]) -> list[tuple[str, list[str]]]:
-    columns = [
-        (name, [result.cell.factors.get(name, "–") for result in results]) for name in varying(results)
-    ]
+    columns = [(name, [result.cell.shown(name) or "–" for result in results]) for name in varying(results)]
     labels = [label(result) for result in results]
     platforms = [platform(result.cell) for result in results]
     grouped = all(result.cell.group for result in results)  # a plan's table may be that of one platform
@@ -100,7 +102,7 @@ def _short(result: CellResult, workload: WorkloadResult) -> str:
     words += [
         level
         for name in varying(shown)
-        if (level := result.cell.factors.get(name, "")) and level != _usual(name, level, usual, shown)
+        if (level := result.cell.shown(name) or "") and level != _usual(name, level, usual, shown)
     ]
     return " ".join(words) or result.cell.id
 
@@ -108,6 +110,6 @@ def _short(result: CellResult, workload: WorkloadResult) -> str:
 def _usual(name: str, level: str, usual: Cell, shown: Sequence[CellResult]) -> str:
     """The level that goes without saying: the usual cell's, and where it has no such factor the only one there is."""
     if name in usual.factors:
-        return usual.factors[name]
-    levels = {result.cell.factors[name] for result in shown if name in result.cell.factors}
+        return usual.shown(name) or ""
+    levels = {result.cell.shown(name) or "" for result in shown if name in result.cell.factors}
     return level if len(levels) == 1 else ""

@@ -18,6 +18,7 @@ from guestmark.plan.outline import Outline
 from guestmark.plan.problems import Problems
 from guestmark.plan.published_units import check_unit
 from guestmark.plan.scale import scale_table
+from guestmark.plan.tuning import Race, race_of
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -130,7 +131,19 @@ class _Reader:
             published=tuple(self._published(number, metrics) for number in range(len(model.published))),
             cost=self._cost(),
             scale=self._scale,
+            race=self._race(metrics),
         )
+
+    def _race(self, metrics: Sequence[Metric]) -> Race | None:
+        """What `[tune]` asks for; None without it."""
+        model = self._model.tune
+        if model is None:
+            return None
+        try:
+            return race_of(model, metrics)
+        except ValueError as error:
+            self._problems.add(("tune",), str(error))
+            return None
 
     def _check_levels(self, shape: Shape) -> None:
         """Finds levels in `exclude` and `baseline` that no cell can have. (Platforms may also come from `--on`.)"""

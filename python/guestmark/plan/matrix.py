@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from guestmark.core import factors
 from guestmark.core.errors import UsageError
+from guestmark.core.factor import Labelled
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
@@ -45,6 +46,7 @@ class Entry:
     platforms: tuple[PlatformSpec, ...] | None = None
     kind: WorkloadKind | None = None  # None: a factor means something to it wherever the platform takes it
     spans: bool = True
+    own: frozenset[str] = frozenset()  # factors that stand in the workload's own command
 
     @property
     def key(self) -> str:
@@ -53,6 +55,10 @@ class Entry:
 
     def applies(self, factor: str, platform: PlatformSpec) -> bool:
         """Whether its cells on that platform have the factor."""
+        if factor in self.own:
+            return True
+        if factors.is_variable(factor):
+            return self.workload.name == "exec"
         if self.kind is None:
             return platform.takes(factor)
         return self.kind.applies(self.workload.params, factor, platform)
@@ -199,8 +205,17 @@ def _span_entry(
         applicable = {name: some for name, some in levels.items() if entry.applies(name, spec)}
         for combination in itertools.product(*applicable.values()):
             chosen = dict(zip(applicable, combination, strict=True))
-            said = {name: level for name, level in chosen.items() if usual.get(name) != level}
-            yield Cell(cell_id(str(spec), said, entry.key if named else ""), entry.workload, spec, chosen)
+            labels = {name: level.label for name, level in chosen.items() if isinstance(level, Labelled)}
+            said = {
+                name: labels.get(name, level) for name, level in chosen.items() if usual.get(name) != level
+            }
+            yield Cell(
+                cell_id(str(spec), said, entry.key if named else ""),
+                entry.workload,
+                spec,
+                {name: str(level) for name, level in chosen.items()},
+                labels=labels,
+            )
 
 
 def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
@@ -290,8 +305,7 @@ def _typed_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
     for token in asked.split():
         name, equals, level = token.partition("=")
         if equals:
-            factor = factors.get(name)
-            conditions.append(pattern.Condition(factor.name, (factors.parse_level(factor, level),)))
+            conditions.append(pattern.condition(name, level, cells))
         elif token in keys:
             conditions.append(pattern.Condition(WORKLOAD, (token,)))
         else:

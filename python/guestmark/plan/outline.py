@@ -11,6 +11,7 @@ from guestmark.core.model import Cell, Metric, Plan, Policy, Published
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
 from guestmark.plan.placing import inequality, with_placements
+from guestmark.plan.tuning import Race
 
 _FEW_BLOCKS = 16  # suffice for two thousand cells
 
@@ -28,6 +29,7 @@ class Outline:
     published: tuple[Published, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
     scale: float = 1.0
+    race: Race | None = None  # for the best of its cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class Overrides:
     on: Sequence[str] | None = None
     baseline: str | None = None
     settings: Sequence[str] = ()
+    parameters: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # that stand in the command as {name}
     null: Null | None = None
     blocks: int | None = None
     precision: float | None = None
@@ -56,7 +61,7 @@ def override(outline: Outline, given: Overrides) -> Outline:
     if given.blocks is not None and given.time_limit_s is not None:
         raise UsageError("--blocks and --time-limit cannot be combined", hint="give only one of them")
     shape = outline.shape
-    settings = factors.parse_settings(given.settings)
+    settings = {**factors.parse_settings(given.settings), **given.parameters}
     shape = replace(
         shape,
         platforms=shape.platforms if given.on is None else parse_platforms(given.on),
@@ -64,13 +69,15 @@ def override(outline: Outline, given: Overrides) -> Outline:
         null=shape.null if given.null is None else given.null,
         only=shape.only if given.only is None else given.only,
         asked=shape.asked | settings.keys(),
-        entries=_set_entries(shape.entries, settings),
+        entries=_set_entries(shape.entries, settings, frozenset(given.parameters)),
         include=tuple(_set_row(row, settings) for row in shape.include),
     )
     return replace(outline, shape=shape, policy=_policy(outline.policy, given))
 
 
-def _set_entries(entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, ...]]) -> tuple[Entry, ...]:
+def _set_entries(
+    entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, ...]], own: frozenset[str]
+) -> tuple[Entry, ...]:
     """Levels given with `--set` replace the plan's; a factor that no workload has yet is given to all of them."""
     result = []
     for entry in entries:
@@ -79,7 +86,7 @@ def _set_entries(entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, .
             for name, levels in settings.items()
             if name in entry.levels or not any(name in other.levels for other in entries)
         }
-        result.append(replace(entry, levels={**entry.levels, **mine}))
+        result.append(replace(entry, levels={**entry.levels, **mine}, own=entry.own | own))
     return tuple(result)
 
 
@@ -137,6 +144,8 @@ def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
     }
     if outline.scale != 1.0:
         about["scale"] = outline.scale
+    if outline.race is not None:
+        about |= outline.race.context
     if outline.cost:
         about["cost"] = dict(outline.cost)
     return Plan(

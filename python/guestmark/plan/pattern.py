@@ -12,7 +12,7 @@ from guestmark.core.platform_spec import parse_platform
 
 WORKLOAD, PLATFORM = "workload", "platform"
 _HINT = "e.g. 'platform=tcg and filesystem=ext2,ext4', or the id of one cell from --list"
-_CONDITION = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*(!?=)\s*(.+?)\s*", re.ASCII | re.DOTALL)
+_CONDITION = re.compile(r"\s*((?:env:)?[A-Za-z_][A-Za-z0-9_-]*)\s*(!?=)\s*(.+?)\s*", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,28 @@ def _present(name: str, level: str, negated: bool, cells: Sequence[Cell]) -> Con
     """A condition on a level that some cell has. Raises `UsageError` naming the levels there are."""
     workloads = {level_of(cell, WORKLOAD) or "" for cell in cells}
     names = dict.fromkeys([WORKLOAD, PLATFORM, *(factor for cell in cells for factor in cell.factors)])
-    word = name.replace("-", "_").lower()
+    word = name if name in names else name.replace("-", "_").lower()
     if word not in names:
         raise unknown("name in --only", name, names)
-    _, found = canonical(word, level, workloads)
+    found = labelled(word, level, cells)
+    if found is None:
+        own = word not in {WORKLOAD, PLATFORM, *factors.known()}
+        found = level if own else canonical(word, level, workloads)[1]
     there = dict.fromkeys(one for cell in cells if (one := level_of(cell, word)) is not None)
     if found not in there:
         raise UsageError(f"--only {word}={level}: no cell has that", hint=f"there are: {', '.join(there)}")
     return Condition(word, (found,), negated)
+
+
+def condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
+    """The condition that a cell has this level, or the level of this label. Raises `UsageError`."""
+    if name in {factor for cell in cells for factor in cell.factors} and name not in factors.known():
+        return Condition(name, (level,))
+    factor = factors.get(name)
+    found = labelled(factor.name, level, cells)
+    return Condition(factor.name, (str(factors.parse_level(factor, level)) if found is None else found,))
+
+
+def labelled(name: str, label: str, cells: Sequence[Cell]) -> str | None:
+    """The level that has this label in some cell; None when it is no label."""
+    return next((cell.factors[name] for cell in cells if cell.labels.get(name) == label), None)

@@ -75,6 +75,20 @@ class Published(Strict):
     figures: Annotated[list[Figure], Field(min_length=1)]
 
 
+class Tune(Strict):
+    """`[tune]`: the plan is a race for the best of its cells, as `guestmark.stats.tuning.settings.Settings`."""
+
+    objective: str = ""
+    durability: Texts | None = None
+    on_disk: bool = False
+    limits: list[str] = []
+    margin: str | None = None
+    screen: bool = True
+    max_blocks: Annotated[int, Field(ge=2)] | None = None
+    finalists: Annotated[int, Field(ge=1)] | None = None
+    confirm: Annotated[int, Field(ge=0)] | None = None
+
+
 class Plan(Strict):
     """A whole plan."""
 
@@ -94,3 +108,4 @@ class Plan(Strict):
     repetition: Repetition = Repetition()
     cost: dict[str, Duration] = {}
     published: list[Published] = []
+    tune: Tune | None = None

@@ -21,6 +21,7 @@ def inside_of(guest: Guest) -> Inside:
     """What the guest's own kernel says it is."""
     facts = guest.agent.facts()
     hello = guest.agent.hello()
+    foreign = guest.cell.platform.foreign is not None
     return Inside(
         kernel=hello.kernel,
         root=next(
@@ -32,8 +33,9 @@ def inside_of(guest: Guest) -> Inside:
         processors=facts.cpus_online,
         memory_bytes=facts.mem_total_kib * 1024,
         clocksource=facts.clocksource,
-        cpu_flags_missing=sorted(host_cpu_flags() - set(facts.cpu_flags)),
-        cpu_flags_more=sorted(set(facts.cpu_flags) - host_cpu_flags()),
+        # Another architecture's have other names, which would say nothing.
+        cpu_flags_missing=[] if foreign else sorted(host_cpu_flags() - set(facts.cpu_flags)),
+        cpu_flags_more=[] if foreign else sorted(set(facts.cpu_flags) - host_cpu_flags()),
     )
 
 
@@ -47,10 +49,13 @@ def host_cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
-def check_kernel(asked: str, inside: Inside, guest: Guest) -> None:
-    """Raises `AttestationError` when another kernel runs, or not on the overlay of the shared root."""
+def check_kernel(asked: str, inside: Inside, guest: Guest, root: str = "overlay") -> None:
+    """Raises `AttestationError` when another kernel runs, or not on the overlay of the shared root.
+
+    `root` is the type of the root filesystem where it is not that.
+    """
     same("the kernel", asked, inside.kernel, guest)
-    same("the root filesystem", "overlay", inside.root, guest)
+    same("the root filesystem", root, inside.root, guest)
 
 
 def same(what: str, asked: object, found: object, guest: Guest) -> None:

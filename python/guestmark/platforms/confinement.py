@@ -1,52 +1,22 @@
-"""What a hypervisor or one of its helpers may do to this host, and what can be seen of it while it runs."""
+"""What keeps a hypervisor or a helper from this host (`agent.confinement`), as it can be seen while that runs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from guestmark.agent.binary import agent_binary
 from guestmark.core.machine_facts import Confined, MachineFacts
 from guestmark.disks.location import filesystem_of
 
 _OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo spells white space and the backslash itself
 _SAID = "GUESTMARK_CONFINED="
-_FILTERED = "2"  # of `Seccomp:` in /proc/PID/status
 _MEMORY = "/dev/shm"  # where User-Mode Linux has its guest's memory
-
-
-@dataclass(frozen=True, slots=True)
-class Confinement:
-    """What is left to a process beside reading: its scratch directory, what it is given as writable, and this."""
-
-    network: bool = False  # TCP connections of its own
-    serves_files: bool = False  # virtiofsd does not start without root's ways of changing who it is
-    memory_file: bool = False  # User-Mode Linux: its memory is a file, and it needs no rings
-
-    def around(
-        self, command: Sequence[str], writable: Iterable[Path], temporary: Path | None = None
-    ) -> list[str]:
-        """The command that becomes `command`, confined."""
-        return [
-            str(agent_binary()), "confine",
-            *(f"--writable={path}" for path in dict.fromkeys(writable)),
-            *([f"--temporary={temporary}"] if temporary else []),
-            *(["--network"] if self.network else []),
-            *(["--serves-files"] if self.serves_files else []),
-            *(["--no-io-uring"] if self.memory_file else []),
-            "--", *command,
-        ]  # fmt: skip
-
-
-HYPERVISOR = Confinement()
-FILE_SERVER = Confinement(serves_files=True)
-WITH_MEMORY_FILE = Confinement(memory_file=True)
-WITH_NETWORK = Confinement(network=True)
+_OF_ITS_OWN = {"temporary": "/tmp", "memory": _MEMORY}  # by the word that says so
+_FILTERED = "2"  # of `Seccomp:` in /proc/PID/status
 
 
 def memory_directory() -> Path | None:
@@ -97,8 +67,9 @@ def attested(pid: int | None, writable: Iterable[Path]) -> Confined | None:
         return None
     status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     said = next((word.removeprefix(_SAID) for word in environment if word.startswith(_SAID)), "").split(",")
+    own = {where for word, where in _OF_ITS_OWN.items() if word in said}
     return Confined(
-        mounts=_read_only(mounts, {os.path.realpath(path) for path in writable}),
+        mounts=_read_only(mounts, {os.path.realpath(path) for path in writable} | own),
         landlock="landlock" in said,
         seccomp=status.get("Seccomp") == _FILTERED,
         no_new_privileges=status.get("NoNewPrivs") == "1",

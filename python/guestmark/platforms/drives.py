@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.appliance.initramfs import ModuleList
+from guestmark.core.architectures import Bus
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk, find_device
 from guestmark.disks.image import Image
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
+from guestmark.platforms.virtio import VirtioBus
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -24,6 +26,7 @@ _BUS_MODULES = {
     "ubd": (),
     "vhost-user": ("virtio_blk",),
 }
+_WITHOUT_PCI = {Bus.MMIO: ("virtio-blk",), Bus.CCW: ("virtio-blk", "virtio-scsi")}
 _DAEMON = "qemu-storage-daemon"
 _LISTENS_S = 5  # at most until it does
 _VIRTIO_ID_BLOCK = 2  # linux/virtio_ids.h
@@ -50,15 +53,14 @@ def qemu_modules(cell: Cell) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(optional))
 
 
-def qemu_arguments(made: Sequence[Image], machine: str) -> list[str]:
+def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> list[str]:
     """`-drive` and `-device` of every disk. Raises `UsageError` for a bus the machine does not have."""
-    on_pci = not machine.startswith("microvm")
     arguments: list[str] = []
     for index, image in enumerate(made):
         spec = image.spec
-        if not on_pci and spec.bus != "virtio-blk":
+        if not virtio.on_pci and spec.bus not in _WITHOUT_PCI[virtio.bus]:
             raise UsageError(
-                f"machine={machine} has no bus {spec.bus}", hint="choose bus=virtio-blk or machine=q35"
+                f"machine={machine} has no bus {spec.bus}", hint="choose bus=virtio-blk, or another machine"
             )
         # An emulated IDE disk cannot be read-only; the agent opens sources for reading only.
         read_only = spec.read_only and spec.bus != "ide"
@@ -68,9 +70,10 @@ def qemu_arguments(made: Sequence[Image], machine: str) -> list[str]:
             f"if=none,id={spec.name},file={path},format={spec.format},cache={spec.cache},aio={spec.aio}"
             f"{',readonly=on' if read_only else ''}",
         ]
-        if spec.bus == "virtio-scsi" and "virtio-scsi-pci,id=scsi,disable-legacy=on" not in arguments:
-            arguments += ["-device", "virtio-scsi-pci,id=scsi,disable-legacy=on"]
-        arguments += ["-device", f"{_device(spec, index, on_pci)},drive={spec.name},serial={spec.name}"]
+        controller = f"{virtio.device('virtio-scsi')},id=scsi"
+        if spec.bus == "virtio-scsi" and controller not in arguments:
+            arguments += ["-device", controller]
+        arguments += ["-device", f"{_device(spec, index, virtio)},drive={spec.name},serial={spec.name}"]
     return arguments
 
 
@@ -80,10 +83,10 @@ def written(made: Sequence[Image]) -> list[Path]:
     return [image.path for image in made if not image.spec.read_only or image.spec.bus == "ide"]
 
 
-def _device(spec: DiskSpec, index: int, on_pci: bool) -> str:
+def _device(spec: DiskSpec, index: int, virtio: VirtioBus) -> str:
     match spec.bus:
         case "virtio-blk":
-            return "virtio-blk-pci,disable-legacy=on" if on_pci else "virtio-blk-device"
+            return virtio.device(spec.bus)
         case "virtio-scsi":
             return "scsi-hd,bus=scsi.0"
         case "ide":

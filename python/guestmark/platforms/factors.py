@@ -7,6 +7,7 @@ from guestmark.core import placement
 from guestmark.core.factor import Factor
 from guestmark.core.units import format_size, parse_size
 
+_QEMU = "qemu-system-x86_64"
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
 
 
@@ -54,6 +55,41 @@ def _outer(text: str) -> str:
     return text.strip()
 
 
+def _program(text: str) -> str:
+    """QEMU itself, or a directory that holds it: a build, an installation, an unpacked package."""
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    tried = [path, *(os.path.join(path, folder, _QEMU) for folder in ("", "bin", "usr/bin", "build"))]
+    found = next((file for file in tried if os.path.isfile(file)), None)
+    if not text.strip() or found is None:
+        raise ValueError(f"there is no {_QEMU} at {path!r}")
+    if not os.access(found, os.X_OK):
+        raise ValueError(f"{found!r} cannot be executed")
+    return found
+
+
+def _file(text: str) -> str:
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip() or not os.path.isfile(path):
+        raise ValueError(f"there is no file at {path!r}")
+    return path
+
+
+def _modules(text: str) -> str:
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip() or not os.path.isdir(os.path.join(path, "kernel")):
+        raise ValueError(f"{path!r} is no directory of a kernel's modules: it has no kernel")
+    return path
+
+
+def _rootfs(text: str) -> str:
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip() or not os.path.isdir(path):
+        raise ValueError(f"there is no directory {path!r}")
+    if not all(os.path.isdir(os.path.join(path, folder)) for folder in ("etc", "usr")):
+        raise ValueError(f"{path!r} is no root filesystem: it has no etc or no usr")
+    return path
+
+
 MEMORY = Factor("memory", "the guest's memory, e.g. 512M or 2GiB", _memory, ("256M", "512M", "1G", "2G"))
 SMP = Factor("smp", "the guest's number of processors", count, ("1", "2", "4"))
 CPU = Factor(
@@ -63,7 +99,29 @@ CPU = Factor(
     ("host", "max", "qemu64", "kvm64"),
 )
 MACHINE = Factor("machine", "QEMU's machine type", word, ("pc", "q35", "microvm"))
-KERNEL = Factor("kernel", "path of the guest's kernel", _kernel)
+KERNEL = Factor(
+    "kernel", "path of the guest's kernel; with a label: old:/boot/vmlinuz-6.1", _kernel, path=True
+)
+PROGRAM = Factor(
+    "qemu",
+    f"the {_QEMU} to use: the program, or a directory such as a build or an unpacked package",
+    _program,
+    path=True,
+)
+FIRMWARE = Factor("bios", "path of the firmware that QEMU starts", _file, path=True)
+MODULES = Factor(
+    "modules",
+    "the directory of the modules that belong to the guest's kernel, such as /lib/modules/VERSION",
+    _modules,
+    path=True,
+)
+ROOTFS = Factor(
+    "rootfs",
+    "a directory that guests have as their root filesystem instead of the host's, such as an unpacked container image",
+    _rootfs,
+    path=True,
+)
+OF_QEMU = (PROGRAM, FIRMWARE, MODULES, ROOTFS)
 KERNEL_ARGS = Factor(
     "kernel_args",
     r"extra arguments for the guest's kernel, e.g. mitigations=off (write a comma inside as \,)",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from guestmark.core.architectures import Architecture
     from guestmark.core.model import Cell
     from guestmark.platforms.process import Console
 
@@ -53,13 +54,15 @@ class Watch:
         wanted = cell.workload.params.get("watch")
         return None if wanted is None else cls(**wanted)
 
-    def qemu_arguments(self) -> list[str]:
+    def qemu_arguments(self, architecture: Architecture) -> list[str]:
         """The firmware's messages, to the console (whose character device must be called so and be a multiplexer)."""
-        return ["-device", "isa-debugcon,iobase=0x402,chardev=console"]
+        port = architecture.firmware_log
+        return ["-device", f"{port},chardev=console"] if port else []
 
-    def qemu_kernel_arguments(self) -> list[str]:
+    def qemu_kernel_arguments(self, architecture: Architecture) -> list[str]:
         """To be put first: a `quiet` after these silences the kernel after its first line."""
-        return ["loglevel=6", "earlyprintk=ttyS0", *self.kernel_arguments()]
+        early = [architecture.early_console] if architecture.early_console else []
+        return ["loglevel=6", *early, *self.kernel_arguments()]
 
     def uml_arguments(self) -> list[str]:
         """In place of `quiet`, which silences more than the kernel."""

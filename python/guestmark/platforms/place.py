@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.disks import processes
 from guestmark.disks.image import images
 from guestmark.disks.spec import disks_of
-from guestmark.platforms.confinement import HYPERVISOR, Confinement
 from guestmark.platforms.process import Console, SupervisedProcess
 
 if TYPE_CHECKING:

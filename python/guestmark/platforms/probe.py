@@ -68,21 +68,27 @@ def probe_by_start(
         return Unusable(error.message, error.hint)
 
 
-class GivenKernel:
-    """A platform whose guests boot a kernel that cells ask for; `name` says which, and in which state its file is."""
+GIVEN = ("kernel", "modules", "qemu", "bios", "rootfs")  # files of a machine that cells may ask for
 
-    def __init__(self, platform: Startable, kernel: str) -> None:
+
+class GivenFiles:
+    """A platform whose guests have a kernel, a QEMU or other files that cells ask for, by the names of `GIVEN`.
+
+    `name` says which, and in which state they are.
+    """
+
+    def __init__(self, platform: Startable, files: Mapping[str, str]) -> None:
         self._platform = platform
-        self._kernel = kernel
-        self.name = f"{platform.name} kernel={_stamp(kernel)}"
+        self._files = dict(files)
+        self.name = " ".join([platform.name, *(f"{name}={_stamp(path)}" for name, path in files.items())])
 
     def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
         """See `Platform.start`."""
         return self._platform.start(cell, deadline_s)
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
-        """Boots a guest with the kernel and attests it; what fails is the reason."""
-        return self._platform.probe(deadline_s, {"kernel": self._kernel})
+        """Boots a guest with these files and attests it; what fails is the reason."""
+        return self._platform.probe(deadline_s, self._files)
 
 
 def probe_all(
@@ -106,9 +112,7 @@ def probe_all(
         found = {platform.name: result for platform, result in zip([*single, *nested], results, strict=True)}
         known = {**known, **found}
         lasting = {
-            name: finding
-            for name, finding in found.items()
-            if not _was_late(finding) and not _elsewhere(name)
+            name: finding for name, finding in found.items() if _lasts(name, finding) and not _elsewhere(name)
         }
         _remember({**_remembered(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
@@ -125,6 +129,14 @@ def probe_nested(
         return None if refresh else _remembered().get(platform.name)
     found = probe_all([platform], deadline_s=left_s, refresh=refresh)[platform.name]
     return None if left_s is not None and _was_late(found) else found
+
+
+def _lasts(name: str, finding: Usable | Unusable) -> bool:
+    """Whether a finding holds until the host restarts or a program changes.
+
+    What another architecture needs may be installed any time, and is not among the programs that are watched.
+    """
+    return isinstance(finding, Usable) or not (_was_late(finding) or "@" in name)
 
 
 def _elsewhere(name: str) -> bool:

@@ -3,7 +3,7 @@
 The agent's `supervise` mode is the parent of the hypervisor. It holds the read end of a pipe, the *lifeline*, whose
 write end only the controller has: when the controller ends, however it ends, the supervisor sees the end of file and
 kills the hypervisor with all its helper processes. The scratch directory is the keeper's (`agent.keeper`), who was
-there before it and removes it after that. The hypervisor itself is confined (`platforms.confinement`).
+there before it and removes it after that. The hypervisor itself is confined (`agent.confinement`).
 """
 
 import bisect
@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from guestmark.agent.binary import supervised
+from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import MachineError
 from guestmark.platforms.affinity import starting
-from guestmark.platforms.confinement import HYPERVISOR, Confinement, memory_directory
+from guestmark.platforms.confinement import memory_directory
 
 _CONSOLE_LIMIT = 1 << 20
 _STOP_DEADLINE_S = 5.0
@@ -154,12 +155,15 @@ class SupervisedProcess:
     def _confined(self, command: Sequence[str], writable: Iterable[Path]) -> list[str]:
         if self._confinement is None:
             return list(command)
-        temporary = None
+        temporary = over_temporary = None
+        if self._confinement.writes_tmp:
+            over_temporary = self.scratch / "over-tmp"
+            over_temporary.mkdir()
         if self._confinement.memory_file and (parent := memory_directory()):
             temporary = keeper().directory("memory", parent)
             self._directories.append(temporary)
         self.writable = (self.scratch, *writable, *([temporary] if temporary else []))
-        return self._confinement.around(command, self.writable, temporary)
+        return self._confinement.around(command, self.writable, temporary, over_temporary)
 
     @property
     def console(self) -> Console:

@@ -10,7 +10,7 @@ from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page
 from guestmark.report.render import plain
-from guestmark.report.sections import environment, history, page, validity
+from guestmark.report.sections import environment, gates, history, page, validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 from guestmark.stats.stopping import more_time
@@ -71,6 +71,7 @@ def result_document(
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
         "more_time": _more_time(run, found),
+        "gates": gates.document(gates.judged(found)),
         "validity": validity.document(found),
         "since_earlier_runs": dict(found.history.changed),
         "unusable": to_plain(run.unusable),
@@ -104,6 +105,7 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         "workload": cell.workload.label or cell.workload.name,
         "platform": str(cell.platform),
         "factors": dict(cell.factors),
+        "labels": dict(cell.labels),
         "baseline": cell.baseline,
         "null_of": cell.null_of,
         "status": result.status.value,

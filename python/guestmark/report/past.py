@@ -49,7 +49,7 @@ def history(ledger: Ledger, run: StoredRun) -> History:
     by_key: dict[str, list[Compared]] = {}
     for row in rows:
         by_key.setdefault(row.what, []).append(row)
-    past = {cell: [_past(row) for row in by_key[key]] for cell, key in ratios.items() if key in by_key}
+    past = {cell: [past_of(row) for row in by_key[key]] for cell, key in ratios.items() if key in by_key}
     runs = list(dict.fromkeys(row.run_id for row in rows if row.what in ratios.values()))
     hypervisors = frozenset(
         os.path.basename(trial.command_line[0]) for trial in run.trials if trial.command_line
@@ -126,7 +126,24 @@ def _rows(workload: WorkloadResult, analysis: Analysis, run: StoredRun, host: st
     return found
 
 
-def _past(row: Compared) -> Past:
+def host_of(run: StoredRun) -> str:
+    """Stands for the machine that a run was made on; empty where that is not known."""
+    return _host(run.environment)
+
+
+def ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[Past, str]]:
+    """What a run found for each ratio of its primary metric, with the cell's id, by what stands for the question."""
+    found = {}
+    for workload in analysis.workloads:
+        for row in _rows(workload, analysis, run, host_of(run)):
+            cell = next(cell for cell in run.plan.cells if cell.id == row.cell_id)
+            if cell.null_of is None:
+                found[row.what] = (past_of(row), row.cell_id)
+    return found
+
+
+def past_of(row: Compared) -> Past:
+    """An indexed ratio as the statistics know it."""
     return Past(
         row.run_id, row.created_at, math.exp(row.log_ratio), math.exp(row.low), math.exp(row.high), row.blocks
     )

@@ -378,6 +378,14 @@ _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h"})
 _SIZE_UNITS = frozenset({"b", "byte", "bytes", "kb", "mb", "gb", "kib", "mib", "gib", "pages"})
 
 
+_COUNTED_UNITS = frozenset({*_SIZE_UNITS, "instructions"})
+
+
+def is_counted(metric: Metric) -> bool:
+    """Return whether the metric counts what happens, so that waiting for a processor does not change it."""
+    return metric.unit.lower() in _COUNTED_UNITS
+
+
 def label(verdict: Verdict, metric: Metric) -> str:
     """Return the word to show for a verdict: faster/slower for times and rates, less/more for sizes, else
     better/worse.

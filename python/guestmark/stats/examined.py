@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.model import Cell, Metric, Plan, Trial
+from guestmark.stats.compare import is_counted
 from guestmark.stats.conditions import Compared, of_cells
 from guestmark.stats.estimands import cold_measured
 from guestmark.stats.validity import ALPHA, Finding, order_effects, trend
@@ -35,7 +36,7 @@ def examined(  # noqa: PLR0917 (as `estimands.answers`)
     compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
     d = {name: _log_ratios(values[name], values[baseline]) for name in compared}
     middle = {name: float(np.nanmedian(ratios)) for name, ratios in d.items() if not np.isnan(ratios).all()}
-    found = [*of_cells(Compared(plan, cells, trials, middle))]
+    found = [*of_cells(Compared(plan, cells, trials, middle, counted=is_counted(primary)))]
     positions = {cell.id: np.full(len(row), np.nan) for cell in plan.cells}
     for cell in plan.cells:
         for trial in trials[cell.id]:

@@ -59,15 +59,19 @@ def blocks_needed(comparison: Comparison, precision: float) -> int | None:
     """Return the estimated number of blocks in all until `precise_enough`; None while it cannot be estimated."""
     if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
         return None
-    n, half = comparison.n, half_width(comparison.ci) - comparison.stretch / 2
-    target = wanted_half_width(comparison.ratio, precision)
+    half = half_width(comparison.ci) - comparison.stretch / 2
+    return blocks_until_within(half, comparison.n, wanted_half_width(comparison.ratio, precision))
+
+
+def blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLOCKS) -> int | None:
+    """Return the estimated number of blocks in all, from `n` on, until a half-width is `target`; None beyond `most`."""
 
     def enough(blocks: int) -> bool:
         return half * _width(blocks) / _width(n) <= target
 
-    if not enough(_MAX_BLOCKS):
+    if not enough(most):
         return None
-    low, high = 2, _MAX_BLOCKS
+    low, high = 2, most
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle + 1, high)

@@ -110,6 +110,17 @@ def signed_rank_p(walsh: Array, shift: float = 0.0) -> float:
     return float(min(1.0, 2 * null_cdf(n)[min(above, below) + at])) if n else 1.0
 
 
+def one_sided_p(walsh: Array, shift: float) -> tuple[float, float]:
+    """Return the p of "the pseudo-median is at most `shift`" and of "it is at least `shift`", from 2^-n to 1.
+
+    The first is small when it is shown to be above, the second when it is shown to be below.
+    """
+    above, at, below = _around(walsh, shift)
+    n = int(present(walsh))
+    cdf = null_cdf(n)
+    return (float(cdf[below + at]), float(cdf[above + at])) if n else (1.0, 1.0)
+
+
 def equivalence_p(walsh: Array, margin: float) -> float:
     """Return the p of "the ratio differs by at least `margin`" (relative, e.g. 0.03): small means equivalent.
 

@@ -33,6 +33,11 @@ const NOT_FOUND: u8 = 127;
 struct Options {
     writable: Vec<PathBuf>,
     temporary: Option<PathBuf>,
+    over_temporary: Option<PathBuf>,
+    own_memory: bool,
+    own_files: bool,
+    metadata: bool,
+    user: Option<(u32, u32)>,
     network: bool,
     serves_files: bool,
     no_io_uring: bool,
@@ -46,6 +51,13 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
         match argument {
             Arg::Long("writable") => options.writable.push(absolute(parser.value()?)?),
             Arg::Long("temporary") => options.temporary = Some(absolute(parser.value()?)?),
+            Arg::Long("over-temporary") => {
+                options.over_temporary = Some(absolute(parser.value()?)?);
+            }
+            Arg::Long("own-memory") => options.own_memory = true,
+            Arg::Long("own-files") => options.own_files = true,
+            Arg::Long("metadata") => options.metadata = true,
+            Arg::Long("user") => options.user = Some(user(&parser.value()?)?),
             Arg::Long("network") => options.network = true,
             Arg::Long("serves-files") => options.serves_files = true,
             Arg::Long("no-io-uring") => options.no_io_uring = true,
@@ -60,6 +72,14 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
         return Err("no command given".into());
     }
     Ok(options)
+}
+
+/// `1000:100`
+fn user(text: &OsString) -> Result<(u32, u32), lexopt::Error> {
+    text.to_str()
+        .and_then(|text| text.split_once(':'))
+        .and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)))
+        .ok_or_else(|| format!("{}: not USER:GROUP", text.to_string_lossy()).into())
 }
 
 fn absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
@@ -93,21 +113,39 @@ fn restrict(options: &Options, writable: &[CString]) -> io::Result<Vec<&'static 
     let mut held = Vec::new();
     let is_root = rustix::process::geteuid().is_root();
     let rules = landlock::Abi::of_kernel();
+    let over_temporary = options
+        .over_temporary
+        .as_ref()
+        .map(|path| sys::cstring(path.as_os_str().as_bytes()))
+        .transpose()?;
     // In a user namespace of its own, the files of all other users look like nobody's. Where Landlock does what
     // read-only mounts would, guests see them as they are.
-    let namespace = is_root || options.serves_files || rules.is_none();
-    if namespace && mounts::make_read_only(writable, is_root)? {
-        held.push("mounts");
+    let namespace = is_root || options.serves_files || options.own_files || rules.is_none();
+    let mut mounted = mounts::Done::default();
+    if namespace {
+        let layout = mounts::Layout {
+            writable,
+            over_temporary: over_temporary.as_deref(),
+            own_memory: options.own_memory,
+        };
+        mounted = mounts::make_read_only(&layout, is_root)?;
     }
-    privileges::drop_capabilities(is_root, options.serves_files)?;
     privileges::gain_none()?;
     if let Some(rules) = rules {
-        if rules.restrict(writable, options.network)? {
+        let mut writable = writable.to_vec();
+        writable.extend(over_temporary.map(|_| mounts::TEMPORARY.to_owned()));
+        writable.extend(options.own_memory.then(|| mounts::MEMORY.to_owned()));
+        if rules.restrict(&writable, options.network)? {
             held.push("landlock");
         }
     }
+    if let Some((user, group)) = options.user {
+        privileges::become_user(user, group)?;
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    privileges::drop_capabilities(is_root, options.serves_files, options.metadata)?;
     // Landlock lets modes, owners and times of files be changed, which read-only mounts do not.
-    if !held.contains(&"mounts") {
+    if !mounted.read_only && !options.metadata && !options.own_files {
         let refused = filter::Refused {
             truncation: !rules.is_some_and(landlock::Abi::knows_truncation),
             io_uring: options.no_io_uring,
@@ -116,6 +154,17 @@ fn restrict(options: &Options, writable: &[CString]) -> io::Result<Vec<&'static 
             held.push("filter");
         }
     }
+    let of_mounts = [
+        (mounted.read_only, "mounts"),
+        (mounted.over_temporary, "temporary"),
+        (mounted.own_memory, "memory"),
+    ];
+    held.extend(
+        of_mounts
+            .iter()
+            .filter(|(done, _)| *done)
+            .map(|&(_, word)| word),
+    );
     Ok(held)
 }
 
@@ -191,6 +240,18 @@ mod tests {
         assert_eq!(options.command, ["qemu", "--writable", "y"]);
         assert_eq!(options.writable, [std::path::PathBuf::from("/tmp/x")]);
         assert!(options.network && !options.serves_files);
+    }
+
+    #[test]
+    fn users_are_numbers() {
+        let user = |text: &str| parse(&[text, "true"]).map(|options| options.user);
+        assert_eq!(user("--user=65534:100"), Ok(Some((65534, 100))));
+        for text in ["--user=nobody", "--user=1", "--user=:", "--user=-1:0"] {
+            assert!(
+                user(text).is_err_and(|error| error.contains("USER:GROUP")),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -2,11 +2,17 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::sys::check;
+use crate::sys::{check, cstring};
 
 const AT_RECURSIVE: libc::c_uint = 0x8000;
 const MOUNT_ATTR_RDONLY: u64 = 1;
+const OPEN_TREE_CLONE: libc::c_uint = 1;
+const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+const NO_DEVICES: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV;
+pub const TEMPORARY: &CStr = c"/tmp";
+pub const MEMORY: &CStr = c"/dev/shm";
 
 /// `struct mount_attr` of `mount_setattr(2)`.
 #[repr(C)]
@@ -18,11 +24,29 @@ struct Attributes {
     userns_fd: u64,
 }
 
-/// Makes every mount read-only but for the `writable` files and directories. Whoever is not root gets a user namespace
-/// of its own for it, with its own user and group and nobody else's. False where that is not to be had.
-pub fn make_read_only(writable: &[CString], is_root: bool) -> io::Result<bool> {
+/// What stays writable, and what it gets of its own.
+#[derive(Default)]
+pub struct Layout<'a> {
+    pub writable: &'a [CString],
+    /// An empty directory in which is kept what it writes to `/tmp`; the rest there can be read.
+    pub over_temporary: Option<&'a CStr>,
+    /// Whether it has a `/dev/shm` of its own.
+    pub own_memory: bool,
+}
+
+/// What was done; nothing where namespaces are not to be had.
+#[derive(Default)]
+pub struct Done {
+    pub read_only: bool,
+    pub over_temporary: bool,
+    pub own_memory: bool,
+}
+
+/// Makes every mount read-only but for what the layout says. Whoever is not root gets a user namespace of its own for
+/// it, with its own user and group and nobody else's.
+pub fn make_read_only(layout: &Layout<'_>, is_root: bool) -> io::Result<Done> {
     if !has_mount_setattr() {
-        return Ok(false);
+        return Ok(Done::default());
     }
     let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
     let namespaces = if is_root {
@@ -32,7 +56,7 @@ pub fn make_read_only(writable: &[CString], is_root: bool) -> io::Result<bool> {
     };
     // SAFETY: plain system call; this process has a single thread.
     match check(unsafe { libc::unshare(namespaces) }) {
-        Err(error) if super::is_unavailable(&error) => return Ok(false),
+        Err(error) if super::is_unavailable(&error) => return Ok(Done::default()),
         other => other?,
     };
     if !is_root {
@@ -40,13 +64,38 @@ pub fn make_read_only(writable: &[CString], is_root: bool) -> io::Result<bool> {
         std::fs::write("/proc/self/gid_map", format!("{0} {0} 1", gid.as_raw()))?;
         std::fs::write("/proc/self/uid_map", format!("{0} {0} 1", uid.as_raw()))?;
     }
-    match mount(None, c"/", libc::MS_REC | libc::MS_PRIVATE) {
+    match mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE, None) {
         // A user namespace without rights of its own, as some distributions make them.
-        Err(error) if super::is_unavailable(&error) => return Ok(false),
+        Err(error) if super::is_unavailable(&error) => return Ok(Done::default()),
         other => other?,
     }
-    for path in writable {
-        mount(Some(path), path, libc::MS_BIND)?;
+    // Before anything is mounted over them.
+    let trees = layout
+        .writable
+        .iter()
+        .map(|path| open_tree(path))
+        .collect::<io::Result<Vec<_>>>()?;
+    let mut writable: Vec<&CStr> = layout.writable.iter().map(CString::as_c_str).collect();
+    let mut done = Done {
+        read_only: true,
+        ..Done::default()
+    };
+    if let Some(directory) = layout.over_temporary {
+        done.over_temporary = cover_temporary(directory)?;
+        writable.push(TEMPORARY);
+    }
+    if layout.own_memory {
+        done.own_memory = or_unavailable(mount(
+            Some(c"memory"),
+            MEMORY,
+            Some(c"tmpfs"),
+            NO_DEVICES,
+            Some(c"mode=1777"),
+        ))?;
+        writable.push(MEMORY);
+    }
+    for (tree, path) in trees.iter().zip(layout.writable) {
+        move_mount(tree, path)?;
     }
     let read_only = Attributes {
         set: MOUNT_ATTR_RDONLY,
@@ -58,11 +107,66 @@ pub fn make_read_only(writable: &[CString], is_root: bool) -> io::Result<bool> {
         ..Attributes::default()
     };
     for path in writable {
-        set_attributes(path, 0, &writable_again)?;
+        match set_attributes(path, 0, &writable_again) {
+            // No mount of its own: what could not be covered stays as it is.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            other => other?,
+        }
     }
     // The working directory is still that of the mount below, which is read-only now.
     std::env::set_current_dir(std::env::current_dir()?)?;
-    Ok(true)
+    Ok(done)
+}
+
+/// Puts a layer over `/tmp` that takes what is written; its content is in memory. False where the kernel has no
+/// overlays: then `/tmp` itself is left writable.
+fn cover_temporary(directory: &CStr) -> io::Result<bool> {
+    let memory = mount(
+        Some(c"temporary"),
+        directory,
+        Some(c"tmpfs"),
+        NO_DEVICES,
+        Some(c"mode=0700"),
+    );
+    if or_unavailable(memory)? {
+        let root = open_tree(directory)?; // by descriptor: a path may have characters that options cannot
+        let inside = |name: &str| format!("/proc/self/fd/{}/{name}", root.as_raw_fd());
+        for name in ["upper", "work"] {
+            std::fs::create_dir(inside(name))?;
+        }
+        let mode = std::fs::metadata("/tmp")?.permissions();
+        std::fs::set_permissions(inside("upper"), mode)?;
+        let options = format!(
+            "lowerdir=/tmp,upperdir={},workdir={}",
+            inside("upper"),
+            inside("work")
+        );
+        let options = cstring(options.as_bytes())?;
+        let covered = mount(
+            Some(c"temporary"),
+            TEMPORARY,
+            Some(c"overlay"),
+            NO_DEVICES,
+            Some(&options),
+        );
+        if or_unavailable(covered)? {
+            return Ok(true);
+        }
+    }
+    let tree = open_tree(TEMPORARY)?;
+    move_mount(&tree, TEMPORARY)?;
+    Ok(false)
+}
+
+fn or_unavailable(done: io::Result<()>) -> io::Result<bool> {
+    match done {
+        Err(error)
+            if super::is_unavailable(&error) || error.raw_os_error() == Some(libc::ENODEV) =>
+        {
+            Ok(false)
+        }
+        other => other.map(|()| true),
+    }
 }
 
 /// Asked before anything is changed: kernels before 5.12 would leave us with half of it.
@@ -81,19 +185,56 @@ fn has_mount_setattr() -> bool {
     asked >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
 }
 
-fn mount(source: Option<&CStr>, target: &CStr, flags: libc::c_ulong) -> io::Result<()> {
-    let source = source.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: strings end with null; type and data may be null for these kinds of mounts.
+fn mount(
+    source: Option<&CStr>,
+    target: &CStr,
+    kind: Option<&CStr>,
+    flags: libc::c_ulong,
+    options: Option<&CStr>,
+) -> io::Result<()> {
+    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: strings end with null, and may be null pointers for these kinds of mounts.
     check(unsafe {
         libc::mount(
-            source,
+            pointer(source),
             target.as_ptr(),
-            std::ptr::null(),
+            pointer(kind),
             flags,
-            std::ptr::null(),
+            pointer(options).cast(),
         )
     })
     .map(drop)
+}
+
+/// A copy of the mount that `path` is on, with `path` as its root and as yet nowhere.
+fn open_tree(path: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the string ends with null.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_open_tree,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint,
+        )
+    };
+    let fd = check(fd as libc::c_int)?;
+    // SAFETY: the kernel has just made it and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn move_mount(tree: &OwnedFd, target: &CStr) -> io::Result<()> {
+    // SAFETY: strings end with null.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    };
+    check(done as libc::c_int).map(drop)
 }
 
 fn set_attributes(path: &CStr, flags: libc::c_uint, attributes: &Attributes) -> io::Result<()> {

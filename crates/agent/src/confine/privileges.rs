@@ -34,6 +34,9 @@ const OF_FILE_SERVERS: [u32; 8] = [
     CHOWN, FSETID, SETGID, SETUID, SETPCAP, SYS_CHROOT, MKNOD, SETFCAP,
 ];
 
+/// What it takes to give files the owners that they have elsewhere.
+const OF_BUILDERS: [u32; 3] = [CHOWN, FSETID, SETFCAP];
+
 #[repr(C)]
 struct Header {
     version: u32,
@@ -50,10 +53,11 @@ struct Set {
 
 const VERSION_3: u32 = 0x2008_0522;
 
-/// Leaves root, or the only user of a user namespace, what a hypervisor or a server of files needs.
-pub fn drop_capabilities(is_root: bool, serves_files: bool) -> io::Result<()> {
+/// Leaves root, or the only user of a user namespace, what a hypervisor, a server or a builder of files needs.
+pub fn drop_capabilities(is_root: bool, serves_files: bool, builds_files: bool) -> io::Result<()> {
     let keeps = |capability: u32| {
         (is_root && OF_HYPERVISORS.contains(&capability))
+            || (is_root && builds_files && OF_BUILDERS.contains(&capability))
             || (serves_files
                 && (OF_FILE_SERVERS.contains(&capability) || OF_HYPERVISORS.contains(&capability)))
     };
@@ -101,6 +105,16 @@ pub fn drop_capabilities(is_root: bool, serves_files: bool) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// From now on this process is that user, in that group and no other, with what that leaves.
+pub fn become_user(user: u32, group: u32) -> io::Result<()> {
+    // SAFETY: plain system calls; this process has a single thread.
+    unsafe {
+        check(libc::setgroups(1, &raw const group))?;
+        check(libc::setresgid(group, group, group))?;
+        check(libc::setresuid(user, user, user)).map(drop)
+    }
 }
 
 /// Programs that are executed from now on gain nothing by who owns their files.

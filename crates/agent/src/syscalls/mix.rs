@@ -76,7 +76,7 @@ pub const ALL: &[(&str, Make)] = &[
     ("open", || Ok(Box::new(Open))),
     ("futex", || Ok(Box::new(Futex(0)))),
     ("signal", || Ok(Box::new(Signal::new()?))),
-    ("mmap", || Ok(Box::new(Mmap))),
+    ("mmap", || Ok(Box::new(Mmap::new()))),
     ("fault", || Ok(Box::new(Fault::new()?))),
     ("pipe", || Ok(Box::new(Pipes::new()?))),
     ("switch", || Ok(Box::new(Futexes::new()?))),
@@ -220,8 +220,7 @@ impl Operation for Signal {
     }
 }
 
-const PAGE: usize = 4096;
-const MAPPED: usize = 16 * PAGE;
+const MAPPED: usize = 16; // pages
 
 /// Anonymous memory, unused so far.
 fn map(length: usize, flags: libc::c_int) -> io::Result<*mut u8> {
@@ -243,13 +242,23 @@ fn map(length: usize, flags: libc::c_int) -> io::Result<*mut u8> {
 }
 
 /// `mmap` and `munmap` of 16 pages that nobody touches.
-struct Mmap;
+struct Mmap {
+    length: usize,
+}
+
+impl Mmap {
+    fn new() -> Self {
+        Self {
+            length: MAPPED * rustix::param::page_size(),
+        }
+    }
+}
 
 impl Operation for Mmap {
     fn once(&mut self) -> io::Result<()> {
-        let address = map(MAPPED, libc::MAP_PRIVATE)?;
+        let address = map(self.length, libc::MAP_PRIVATE)?;
         // SAFETY: the mapping is ours and nothing points into it.
-        sys::check(unsafe { libc::munmap(address.cast(), MAPPED) }).map(drop)
+        sys::check(unsafe { libc::munmap(address.cast(), self.length) }).map(drop)
     }
 }
 
@@ -258,15 +267,21 @@ const FAULTING: usize = 256;
 /// First write to a page of anonymous memory. Every 256 of them share one `madvise` that gives the pages back.
 struct Fault {
     region: *mut u8,
+    page: usize, // bytes: 8 KiB on sparc64, 64 KiB on ppc64el
     next: usize,
 }
 
 impl Fault {
     fn new() -> io::Result<Self> {
-        let region = map(FAULTING * PAGE, libc::MAP_PRIVATE)?;
+        let page = rustix::param::page_size();
+        let region = map(FAULTING * page, libc::MAP_PRIVATE)?;
         // SAFETY: the region is ours. Kernels without huge pages refuse, and need not be told.
-        unsafe { libc::madvise(region.cast(), FAULTING * PAGE, libc::MADV_NOHUGEPAGE) };
-        Ok(Self { region, next: 0 })
+        unsafe { libc::madvise(region.cast(), FAULTING * page, libc::MADV_NOHUGEPAGE) };
+        Ok(Self {
+            region,
+            page,
+            next: 0,
+        })
     }
 }
 
@@ -276,11 +291,11 @@ impl Operation for Fault {
             self.next = 0;
             // SAFETY: the region is ours, and nobody relies on what it holds.
             sys::check(unsafe {
-                libc::madvise(self.region.cast(), FAULTING * PAGE, libc::MADV_DONTNEED)
+                libc::madvise(self.region.cast(), FAULTING * self.page, libc::MADV_DONTNEED)
             })?;
         }
         // SAFETY: inside of the region.
-        unsafe { self.region.add(self.next * PAGE).write_volatile(1) };
+        unsafe { self.region.add(self.next * self.page).write_volatile(1) };
         self.next += 1;
         Ok(())
     }
@@ -289,7 +304,7 @@ impl Operation for Fault {
 impl Drop for Fault {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and nothing points into it any more.
-        unsafe { libc::munmap(self.region.cast(), FAULTING * PAGE) };
+        unsafe { libc::munmap(self.region.cast(), FAULTING * self.page) };
     }
 }
 

@@ -8,7 +8,8 @@ from guestmark.disks import factors as disks
 from guestmark.platforms import factors
 
 
-def _usable(_levels: Mapping[str, str]) -> int:
+def usable(_levels: Mapping[str, str]) -> int:
+    """How many of this host's processors this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -19,7 +20,7 @@ PLATFORMS = (
         "guestmark.platforms.host.platform:HostPlatform",
         guest=False,
         factors=(*disks.DIRECTORY, factors.PLACEMENT),
-        processors=_usable,
+        processors=usable,
         start_limit_s=10.0,
     ),
 )

@@ -95,17 +95,19 @@ class HostPlatform:
         command = (*within, str(agent_binary()), "serve")
         with contextlib.ExitStack() as stack:
             seat = stack.enter_context(placed(cell, emulator=False))
+            # What logs an image is mounted before the agent's namespace is made: it would not be seen there.
+            made = stack.enter_context(directories(disks)) if any(disk.logged for disk in disks) else None
             try:
                 with starting():
                     process, transport = start_host_agent(within, hold=(keeper().lifeline,))
             except OSError as error:
                 raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
-            stack.callback(_stop, process)
+            stack.callback(stop, process)
             agent = Agent(transport)
             stack.callback(agent.close)
             agent.hello(timeout_s=READY_DEADLINE_S)
             host = Host(agent, command, {"ready": time.monotonic() - begin}, seat=seat, pid=process.pid)
-            host.disks = stack.enter_context(directories(disks))
+            host.disks = stack.enter_context(directories(disks)) if made is None else made
             yield host
 
     def probe(self) -> Usable | Unusable:
@@ -131,7 +133,7 @@ def _check_factors(cell: Cell, disks: Sequence[DiskSpec]) -> None:
         )
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
     """The end of its channel ends the agent and what it runs; if not, a signal does."""
     try:
         process.wait(_STOP_DEADLINE_S)

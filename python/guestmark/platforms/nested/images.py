@@ -11,7 +11,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _PROGRAM_S = 600.0
 _DIRECT = ("none", "directsync")
+_ONLY_DISK = Path("/dev/vda")
 
 
 class Holder(Protocol):
@@ -38,6 +39,7 @@ class Holder(Protocol):
 
     sources: dict[tuple[str, int], Path]  # by content and size
     templates: dict[str, Path]
+    attached: Mapping[Role, Image]  # images of this host that are disks of the outer guest
 
     def calling(self) -> AbstractContextManager[Agent]:
         """Its agent, for calls by one thread."""
@@ -49,6 +51,9 @@ def images_in(place: Holder, cell: Cell) -> Iterator[tuple[Image, ...]]:
     specs = disks_of(cell)
     if not specs:
         yield ()
+        return
+    if place.attached:
+        yield tuple(_attached(place, spec) for spec in specs)
         return
     directory = f"{SHARED_MEMORY}/guestmark-{os.urandom(4).hex()}"
     with place.calling() as agent:
@@ -76,7 +81,12 @@ def check(cell: Cell) -> None:
         find("qemu-img")
         if spec.filesystem != NO_FILESYSTEM:
             find(MAKERS[spec.filesystem])
-        if spec.cache in _DIRECT:
+        if spec.logged and spec.format != "raw":
+            raise UsageError(
+                f"{cell.id}: a logged image of an inner guest is a device of the outer one, so it is raw",
+                hint="use format=raw for nested platforms",
+            )
+        if spec.cache in _DIRECT and not spec.logged:
             raise UsageError(
                 f"{cell.id}: cache={spec.cache} needs O_DIRECT, which the outer guest's memory, where the images of "
                 "inner guests are, does not support",
@@ -135,6 +145,14 @@ class InnerImage(Image):
             yield self.place
         except CallError as error:
             raise MachineError(f"inside the outer guest: {error.message}") from error
+
+
+def _attached(place: Holder, spec: DiskSpec) -> Image:
+    """An image of this host as the inner hypervisor sees it: the outer guest's only disk."""
+    image = place.attached[spec.role]
+    return InnerImage(
+        spec, _ONLY_DISK, image.prepared_s, image.from_template, None, image.logged, place=place
+    )
 
 
 def _target(place: Holder, spec: DiskSpec, directory: str) -> Image:

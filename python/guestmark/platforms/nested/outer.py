@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from guestmark.core.machine_facts import GuestMachine, OuterMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size, parse_size
+from guestmark.disks.image import Image, images
+from guestmark.disks.spec import disks_of
 from guestmark.platforms.factors import PLACEMENT
 from guestmark.platforms.nested.images import images_bytes
 from guestmark.platforms.nested.place import PORTS, OuterPlace
@@ -173,7 +175,9 @@ class Outers:
         spec = OuterSpec.of(cell)
         if not (self._sharing and _shares(cell)):
             with contextlib.ExitStack() as stack:
-                yield _start(spec, stack, deadline, PER_TRIAL)
+                logged = [disk for disk in disks_of(cell) if disk.logged]
+                made = stack.enter_context(images(logged))
+                yield _start(spec, stack, deadline, PER_TRIAL, made)
             return
         held = self._well(spec) or self._start_shared(spec, deadline)
         try:
@@ -219,10 +223,19 @@ OUTERS = Outers()
 
 
 def _shares(cell: Cell) -> bool:
+    if any(disk.logged for disk in disks_of(cell)):
+        return False  # its image is a disk of the outer guest, which is thus only for it
     return cell.platform.nested and cell.factors.get("outer", PER_BLOCK) == PER_BLOCK
 
 
-def _start(spec: OuterSpec, stack: contextlib.ExitStack, deadline: float, started_for: str) -> Held:
+def _start(
+    spec: OuterSpec,
+    stack: contextlib.ExitStack,
+    deadline: float,
+    started_for: str,
+    made: Sequence[Image] = (),
+) -> Held:
+    """Starts an outer guest. Images in `made` are its own disks, for the guest inside it to use."""
     names = [_port_name(layer, name) for layer in range(spec.ports) for name in PORTS]
     arguments = [
         word
@@ -236,12 +249,30 @@ def _start(spec: OuterSpec, stack: contextlib.ExitStack, deadline: float, starte
         QemuPlatform(spec.layer).start(
             spec.cell(),
             max(1.0, deadline - time.monotonic()),
-            Extras(tuple(arguments), modules=HYPERVISOR_MODULES, ports=len(names) + 1),
+            Extras(
+                (*arguments, *_drives(made)),
+                modules=(*HYPERVISOR_MODULES, *(("virtio_blk",) if made else ())),
+                ports=len(names) + 1,
+                writable=tuple(image.path for image in made),
+            ),
         )
     )
     place = OuterPlace(guest, lambda name: _connected(guest, f"inner-{name}"))
     place.set_up()
+    place.attached = {image.spec.role: image for image in made}
     return Held(spec, place, guest.attest(), started_for, dict(guest.phases), stack)
+
+
+def _drives(made: Sequence[Image]) -> list[str]:
+    """Plain disks: what the inner hypervisor is asked to do with them is its own."""
+    return [
+        word
+        for image in made
+        for word in (
+            "-drive", f"if=none,id={image.spec.name},file={str(image.path).replace(',', ',,')},format=raw",
+            "-device", f"virtio-blk-pci,disable-legacy=on,drive={image.spec.name}",
+        )
+    ]  # fmt: skip
 
 
 def lodge(

@@ -16,15 +16,15 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
-from guestmark.platforms.confinement import HYPERVISOR, Confinement
 from guestmark.platforms.nested.images import images_in
 from guestmark.platforms.place import Beside, Line, Process, SerialLine
 from guestmark.platforms.process import Console, SupervisedProcess
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.core.model import Cell
     from guestmark.disks.image import Image
+    from guestmark.disks.spec import Role
     from guestmark.platforms.guest import Guest
 
 PORTS = ("agent", "monitor", "console")
@@ -81,6 +82,7 @@ class OuterPlace:
         self.has_kvm = False
         self.sources: dict[tuple[str, int], Path] = {}  # by content and size: sources serve all inner guests
         self.templates: dict[str, Path] = {}
+        self.attached: Mapping[Role, Image] = {}  # images of this host that are disks of the outer guest
         self._connect = connect
         self._lock = threading.RLock()
         self._count = 0

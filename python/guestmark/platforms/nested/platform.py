@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,8 +31,10 @@ from guestmark.platforms.qemu.accelerators import KVM
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
+    from guestmark.foreign.progress import Progress
     from guestmark.platforms.nested.place import OuterPlace
     from guestmark.platforms.place import Place, Process
+    from guestmark.platforms.qemu.platform import QemuPlatform
 
 READY_DEADLINE_S = 300.0
 _PROBE_MEMORY = "256M"
@@ -47,6 +49,12 @@ class NestedPlatform:
             if not layer.described.holds_guests:
                 raise PlatformUnusableError(
                     f"{spec}: {layer.kind} cannot hold another guest", hint="nest in tcg or kvm"
+                )
+            if layer.foreign:
+                raise PlatformUnusableError(
+                    f"{spec}: a guest of {layer.architecture.name} holds no others: its root is made of packages, "
+                    "and has neither this host's files nor what the inner guest would boot",
+                    hint=f"measure {layer} itself; kvm inside emulation is tcg/kvm",
                 )
         self.name = str(spec)
         self._spec = spec
@@ -83,6 +91,10 @@ class NestedPlatform:
             raise short
         with OUTERS.take(cell, time.monotonic() + deadline_s) as held:
             yield held.place.guest
+
+    def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
+        """Makes what an inner guest of another architecture boots. Raises `GuestmarkError`."""
+        cast("QemuPlatform", self._inner).make_parts(packages, progress)
 
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS

@@ -1,15 +1,15 @@
 """QEMU with KVM, and QEMU that emulates the processor (TCG)."""
 
 from collections.abc import Mapping
-from platform import machine
 
+from guestmark.core.architectures import host_architecture
 from guestmark.core.platform_kind import PlatformKind, Program
 from guestmark.disks import factors as disks
 from guestmark.platforms import factors
 from guestmark.platforms.qemu.accelerators import KVM, TCG, Accelerator
 
 _PROGRAMS = (
-    Program(f"qemu-system-{machine()}", "qemu-system-x86"),
+    host_architecture().emulator,
     Program("qemu-img", "qemu-utils"),
     Program("virtiofsd", "virtiofsd"),
 )
@@ -33,6 +33,7 @@ def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
             factors.SMP,
             factors.CPU,
             factors.MACHINE,
+            *factors.OF_QEMU,
             *disks.EVERY_GUEST,
             *disks.QEMU,
         ),

@@ -3,45 +3,41 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# All devices are on the first PCI bus, or behind bridges that are found from it. Kernels look for others on 256 buses,
-# and on processors of AMD's early families twice for AGP bridges on each of their 65536 places: every look is an exit.
-_NO_PCI_SEARCH = "pci=noearly,lastbus=0"
-# Kernels copy and clear memory byte by byte, with string instructions, where the processor calls that fast (ERMS,
-# FSRM). Emulated, each byte is a turn of a loop. Without the claim they take eight bytes a turn, and moving data
-# through a guest is twice as fast.
-TCG_CPU = "max,erms=off,fsrm=off"
+from guestmark.core.architectures import X86_64, Architecture
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One accelerator. `boot_args` shorten a boot under emulation and change nothing in the steady state."""
+    """One accelerator."""
 
     name: str
-    cpu: str  # the default model of the processor
-    outer_cpu: str  # that of a guest that holds others
+    outer_cpu: str  # the default model of the processor of a guest that holds others, on x86
     firmware_cpu: str  # that of a machine that only runs firmware
-    boot_args: str
     counter: str  # what is counted when a system call leaves the guest, or would
     start_limit_s: float
     emulates: bool = False  # every instruction is translated
 
+    def cpu(self, architecture: Architecture) -> str:
+        """The default model of the processor."""
+        return architecture.cpu if self.emulates else "host"
+
+    def boot_args(self, architecture: Architecture) -> str:
+        """Arguments for kernels that shorten a boot and change nothing in the steady state."""
+        emulated = architecture.emulated_args if self.emulates else ""
+        return f"{architecture.boot_args} {emulated}".strip()
+
 
 KVM = Accelerator(
     "kvm",
-    cpu="host",
     outer_cpu="host",
     firmware_cpu="host",
-    boot_args=f"tsc=reliable no_timer_check cryptomgr.notests=1 {_NO_PCI_SEARCH}",
     counter="kvm_exits",
     start_limit_s=45.0,
 )
 TCG = Accelerator(
     "tcg",
-    cpu=TCG_CPU,
-    outer_cpu=f"{TCG_CPU},svm=on",
+    outer_cpu=f"{X86_64.cpu},svm=on",
     firmware_cpu="max",
-    # No rewriting of lock prefixes in the kernel's text, no watching of the clock, no self-tests of ciphers.
-    boot_args=f"tsc=reliable no_timer_check cryptomgr.notests=1 {_NO_PCI_SEARCH} noreplace-smp",
     counter="tcg_tlb_flushes",
     start_limit_s=90.0,
     emulates=True,

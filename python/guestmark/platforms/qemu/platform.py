@@ -3,22 +3,24 @@
 import contextlib
 import functools
 import mmap
-import platform
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.agent.binary import agent_binary, tsc_khz
+from guestmark.agent.binary import tsc_khz
 from guestmark.agent.client import Agent
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
-from guestmark.appliance.kernel import Kernel, Notify, find_kernel
-from guestmark.appliance.modules import ModuleTree
-from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.appliance.kernel import Kernel, Notify
+from guestmark.core.architectures import Architecture, host_architecture
+from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.machine_facts import Vmm
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
+from guestmark.foreign import parts
+from guestmark.foreign.progress import Progress
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import placed, virtual_processors
 from guestmark.platforms.base import Unusable, Usable
@@ -30,11 +32,12 @@ from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import virtiofs
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
 from guestmark.platforms.qemu.attest import attest_qemu
+from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
 from guestmark.platforms.qemu.hints import kvm_hint
 from guestmark.platforms.qmp import Monitor
+from guestmark.platforms.virtio import VirtioBus
 
-QEMU = "qemu-system-x86_64"
-DEFAULTS = {"memory": "1G", "smp": "1", "machine": "q35"}
+DEFAULTS = {"memory": "1G", "smp": "1"}  # of the host's own architecture
 _SHARE_TAG = "guestmark-root"
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
@@ -47,22 +50,25 @@ class Extras:
     arguments: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     ports: int = 1  # of the channel's device, the agent's included
+    writable: tuple[Path, ...] = ()  # files that the arguments name for writing
 
 
 NO_EXTRAS = Extras()
 
 
 class QemuPlatform:
-    """`kvm` or `tcg` on the host's own architecture. `notify` announces slow steps (fetching a kernel)."""
+    """`kvm` or `tcg`, of this host's architecture or another. `notify` announces slow steps (fetching a kernel)."""
 
     def __init__(self, layer: Layer, notify: Notify = lambda _: None) -> None:
-        if layer.arch not in (None, platform.machine()):
-            raise PlatformUnusableError(
-                f"{layer}: guests of another architecture are not supported by this version",
-                hint=f"this host can run {layer.kind}",
-            )
         self.name = str(layer)
+        self.architecture = layer.architecture
         self.accelerator = ACCELERATORS[layer.kind]
+        if layer.foreign and not self.accelerator.emulates:
+            host = host_architecture().name
+            raise UsageError(
+                f"platform {self.name!r}: {layer.kind} runs programs on the host's own processor, which is {host}",
+                hint=f"{self.architecture.name} can only be emulated here: {TCG.name}@{self.architecture.name}",
+            )
         self._notify = notify
 
     @contextlib.contextmanager
@@ -77,11 +83,14 @@ class QemuPlatform:
 
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
-        factors = {**DEFAULTS, "cpu": self.accelerator.cpu, **cell.factors}
-        kernel = find_kernel(factors.get("kernel", ""), self._notify, rank)
-        bus = "device" if factors["machine"].startswith("microvm") else "pci"
-        share = _share_of(kernel)
-        initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(share, bus, extras, cell))
+        factors = {**self._defaults(), **cell.factors}
+        self._check(factors)
+        boot = boot_of(self.architecture, cell, factors, self._notify)
+        program = factors.get("qemu", self.architecture.emulator.name)
+        virtio = VirtioBus.of(self.architecture, factors["machine"])
+        initramfs = build_initramfs(
+            boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell)
+        )
         watch = Watch.of(cell)
         process = place.process(self.name)
         line, monitor_line = place.line("agent"), place.line("monitor")
@@ -91,18 +100,19 @@ class QemuPlatform:
             stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.disks(cell))
             command = [
-                *_base(self.accelerator, factors),
-                *(sandbox() if place is HERE else ()),
-                *_console(watch),
-                *(stack.enter_context(_virtiofs(process, bus, factors["memory"]))
-                  if share == "virtiofs" else _plan9(bus)),
-                *_channel(line, bus, max(_PORTS, extras.ports)),
+                *_base(self.architecture, self.accelerator, factors, program),
+                *(sandbox(program) if place is HERE else ()),
+                *_console(watch, self.architecture),
+                *(stack.enter_context(_virtiofs(process, virtio, factors["memory"]))
+                  if boot.share == VIRTIOFS else _plan9(virtio, boot)),
+                *_channel(line, virtio, max(_PORTS, extras.ports)),
                 *_monitor(monitor_line),
-                *drives.qemu_arguments(made, factors["machine"]),
+                *drives.qemu_arguments(made, factors["machine"], virtio),
                 *extras.arguments,
-                *_kernel(kernel, initramfs, self._kernel_args(share, factors, watch)),
+                *_kernel(boot.kernel, initramfs, self._kernel_args(boot.share, factors, watch)),
             ]  # fmt: skip
-            process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=drives.written(made))
+            written = (*drives.written(made), *extras.writable)
+            process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
             line.handed()
             monitor_line.handed()
             agent = Agent(line.transport())
@@ -110,7 +120,7 @@ class QemuPlatform:
                 cell,
                 process,
                 agent,
-                lambda g: attest_qemu(g, facts_of_vmm(monitor), factors, kernel.release),
+                lambda g: attest_qemu(g, facts_of_vmm(monitor, self.architecture), factors, boot),
                 place=place,
                 seat=seat,
             )
@@ -122,9 +132,36 @@ class QemuPlatform:
             guest.disks = drives.attached(made, agent)
             yield guest
 
+    def _defaults(self) -> dict[str, str]:
+        row = self.architecture
+        return {**DEFAULTS, "memory": row.memory, "machine": row.machine, "cpu": self.accelerator.cpu(row)}
+
+    def _check(self, factors: Mapping[str, str]) -> None:
+        if int(factors["smp"]) > 1 and not self.architecture.several_processors:
+            raise PlatformUnusableError(
+                f"a machine of {self.architecture.name} has one processor, and smp={factors['smp']} was asked for",
+                hint="give it one: --set smp=1",
+            )
+
+    def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
+        """Makes what guests of another architecture boot, if that is not there yet. Raises `GuestmarkError`."""
+        if found := self.missing():
+            raise PlatformUnusableError(found.reason, hint=found.hint)
+        if not self.architecture.is_host:
+            parts.get(self.architecture, packages, progress)
+
     def missing(self) -> Unusable | None:
         """What has to be installed first."""
-        return missing_program(QEMU, "qemu-system-x86")
+        row = self.architecture
+        if found := missing_program(row.emulator.name, row.emulator.package):
+            return found
+        if row.is_host:
+            return None
+        try:
+            parts.check(row)
+        except PlatformUnusableError as error:
+            return Unusable(error.message, error.hint)
+        return None
 
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
@@ -138,15 +175,20 @@ class QemuPlatform:
         return found
 
     def _kernel_args(self, share: str, factors: Mapping[str, str], watch: Watch | None) -> str:
-        options = "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == "9p" else ""
+        options = (
+            "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == NINE_P else ""
+        )
+        row = self.architecture
         return " ".join(
             [
-                *(watch.qemu_kernel_arguments() if watch else []),
-                "console=ttyS0 quiet panic=-1",
-                self.accelerator.boot_args,
-                f"guestmark.channel=virtio:guestmark guestmark.root={share}:{_SHARE_TAG}",
+                *(watch.qemu_kernel_arguments(row) if watch else []),
+                f"console={row.console} quiet panic=-1",
+                self.accelerator.boot_args(row),
+                "guestmark.channel=virtio:guestmark",
+                f"guestmark.root={share}:{_SHARE_TAG}" if share else "guestmark.root=none",
                 *([f"guestmark.rootopts={options}"] if options else []),
                 *self._told_clock(),
+                *([] if row.is_host else [f"guestmark.realtime={time.time():.0f}"]),
                 factors.get("kernel_args", ""),
             ]
         ).strip()
@@ -157,7 +199,7 @@ class QemuPlatform:
         Measuring it, as kernels do, fails where the machine has no timer for it (microvm), and on a busy host gives
         clocks that run several times too fast.
         """
-        khz = tsc_khz() if self.accelerator.emulates else None
+        khz = tsc_khz() if self.accelerator.emulates and self.architecture.is_host else None
         return [f"tsc_early_khz={khz}"] if khz else []
 
 
@@ -177,7 +219,7 @@ def missing_program(program: str, package: str) -> Unusable | None:
     return Unusable(f"{program} is not installed", f"install the package {package}")
 
 
-def facts_of_vmm(monitor: Monitor) -> Vmm:
+def facts_of_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
     """What QEMU says it is running: version, accelerator, processors and their model, memory in bytes."""
     kvm = monitor.execute("query-kvm")
     processors = monitor.execute("query-cpus-fast")
@@ -187,59 +229,36 @@ def facts_of_vmm(monitor: Monitor) -> Vmm:
         accelerator=KVM.name if kvm["enabled"] else TCG.name,
         kvm_present=kvm["present"],
         processors=len(processors),
-        cpu=str(model).removesuffix("-x86_64-cpu"),
+        cpu=str(model).removesuffix(architecture.cpu_suffix),
         memory_bytes=monitor.execute("query-memory-size-summary")["base-memory"],
         qemu=f"{version['major']}.{version['minor']}.{version['micro']}",
     )
 
 
-def rank(kernel: Kernel) -> int | None:
-    """Which kernel to take when none is asked for: one with 9p, else one that a daemon can serve for this user."""
-    try:
-        share = _share_of(kernel)
-        if share == "virtiofs":
-            virtiofs.daemon()
-    except PlatformUnusableError:
-        return None
-    return ("9p", "virtiofs").index(share)
-
-
-def _share_of(kernel: Kernel) -> str:
-    """9p where the kernel can; else virtiofs. A kernel without modules is taken to have 9p built in."""
-    if kernel.modules is None:
-        return "9p"
-    tree = ModuleTree.read(kernel.modules)
-    if tree.has("9pnet_virtio"):
-        return "9p"
-    if not tree.has("virtiofs"):
-        raise PlatformUnusableError(
-            f"the kernel {kernel.release} has neither 9p nor virtiofs, so the host's root cannot be shared with it",
-            hint="give another kernel with --set kernel=FILE",
-        )
-    return "virtiofs"
-
-
-def _modules(share: str, bus: str, extras: Extras, cell: Cell) -> ModuleList:
-    transport = "virtio_mmio" if bus == "device" else "virtio_pci"
-    shared = ("9p", "9pnet_virtio") if share == "9p" else ("virtiofs",)
+def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> ModuleList:
+    shared = {NINE_P: ("9p", "9pnet_virtio", "overlay"), VIRTIOFS: ("virtiofs", "overlay")}.get(share, ())
     for_disks, filesystems = drives.qemu_modules(cell)
-    required = (transport, "virtio_console", *shared, "overlay", *for_disks)
+    required = (*virtio.modules, "virtio_console", *shared, *for_disks)
     return ModuleList(required, (*filesystems, *extras.modules))
 
 
-def _base(accelerator: Accelerator, factors: Mapping[str, str]) -> list[str]:
+def _base(
+    architecture: Architecture, accelerator: Accelerator, factors: Mapping[str, str], program: str
+) -> list[str]:
+    cpu = _enforced(factors["cpu"]) if architecture.checks_cpu else factors["cpu"]
     threads = ",thread=multi" if accelerator.emulates and int(factors["smp"]) > 1 else ""
     return [
-        QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-        "-machine", factors["machine"], "-accel", accelerator.name + threads, "-cpu", _enforced(factors["cpu"]),
+        program, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+        "-machine", factors["machine"], "-accel", accelerator.name + threads, "-cpu", cpu,
         "-smp", factors["smp"], "-m", factors["memory"],
+        *(["-bios", factors["bios"]] if "bios" in factors else []),
     ]  # fmt: skip
 
 
 @functools.cache
-def sandbox() -> tuple[str, ...]:
+def sandbox(emulator: str) -> tuple[str, ...]:
     """The option with which QEMU gives up what it does not need; none where it was built without, or by the kernel."""
-    program = shutil.which(QEMU)
+    program = shutil.which(emulator)
     with contextlib.suppress(OSError, ValueError):
         if program and "\nSeccomp:" in Path("/proc/self/status").read_text():
             with open(program, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -248,11 +267,11 @@ def sandbox() -> tuple[str, ...]:
     return ()
 
 
-def _console(watch: Watch | None) -> list[str]:
+def _console(watch: Watch | None, architecture: Architecture) -> list[str]:
     shared = ",mux=on" if watch else ""
     return [
-        "-chardev", f"stdio,id=console,signal=off{shared}", "-serial", "chardev:console",
-        *(watch.qemu_arguments() if watch else []),
+        "-chardev", f"stdio,id=console,signal=off{shared}", *architecture.console_device,
+        *(watch.qemu_arguments(architecture) if watch else []),
     ]  # fmt: skip
 
 
@@ -261,28 +280,31 @@ def _enforced(cpu: str) -> str:
     return cpu if "enforce" in cpu else f"{cpu},enforce=on"
 
 
-def _plan9(bus: str) -> list[str]:
+def _plan9(virtio: VirtioBus, boot: Boot) -> list[str]:
+    if not boot.share:
+        return []
+    root = str(boot.root).replace(",", ",,")
     return [
-        "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
-        "-device", f"virtio-9p-{bus},fsdev=root,mount_tag={_SHARE_TAG}{_modern(bus)}",
+        "-fsdev", f"local,id=root,path={root},security_model=none,readonly=on,multidevs=remap",
+        "-device", f"{virtio.device('virtio-9p')},fsdev=root,mount_tag={_SHARE_TAG}",
     ]  # fmt: skip
 
 
-def _virtiofs(process: Process, bus: str, memory: str) -> AbstractContextManager[list[str]]:
+def _virtiofs(process: Process, virtio: VirtioBus, memory: str) -> AbstractContextManager[list[str]]:
     if not isinstance(process, SupervisedProcess):
         raise PlatformUnusableError(
             "a guest inside a guest gets its root over 9p, which its kernel does not have",
             hint="give a kernel with 9p: --set kernel=FILE",
         )
-    return virtiofs.server(process, _SHARE_TAG, bus, memory)
+    return virtiofs.server(process, _SHARE_TAG, virtio.bus, memory)
 
 
-def _channel(line: Line, bus: str, ports: int) -> list[str]:
+def _channel(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
     # An interrupt for each queue of a few ports: by default the 64 queues of 31 ports share one, and the guest looks
     # through all of them each time.
-    vectors = f",vectors={2 * ports + 4}" if bus == "pci" else ""
+    vectors = f",vectors={2 * ports + 4}" if virtio.on_pci else ""
     return [
-        "-device", f"virtio-serial-{bus}{_modern(bus)},max_ports={ports}{vectors}",
+        "-device", f"{virtio.device('virtio-serial')},max_ports={ports}{vectors}",
         "-chardev", line.chardev("agent"),
         "-device", "virtserialport,chardev=agent,name=guestmark",
     ]  # fmt: skip
@@ -294,7 +316,3 @@ def _monitor(line: Line) -> list[str]:
 
 def _kernel(kernel: Kernel, initramfs: object, arguments: str) -> list[str]:
     return ["-kernel", str(kernel.elf or kernel.image), "-initrd", str(initramfs), "-append", arguments]
-
-
-def _modern(bus: str) -> str:
-    return ",disable-legacy=on" if bus == "pci" else ""

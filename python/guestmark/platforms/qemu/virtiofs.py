@@ -7,8 +7,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from guestmark.agent.confinement import FILE_SERVER, HYPERVISOR, Confinement
 from guestmark.core.errors import PlatformUnusableError
-from guestmark.platforms.confinement import FILE_SERVER, HYPERVISOR, Confinement
 from guestmark.platforms.process import SupervisedProcess
 
 DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")

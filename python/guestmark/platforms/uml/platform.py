@@ -8,6 +8,7 @@ from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
 from guestmark.agent.client import Agent
+from guestmark.agent.confinement import WITH_MEMORY_FILE
 from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.initramfs import build_initramfs
 from guestmark.core.errors import MachineError, PlatformUnusableError
@@ -17,7 +18,6 @@ from guestmark.disks.spec import disks_of
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import placed
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.confinement import WITH_MEMORY_FILE
 from guestmark.platforms.guest import Guest, await_ready, stopping
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Place

@@ -1,5 +1,7 @@
 """The sections of a report, each made once; a page is made here and drawn by `report.render`."""
 
+from dataclasses import replace
+
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Node, Page, Part, Section
 from guestmark.stats.analysis import Analysis, WorkloadResult
@@ -18,25 +20,43 @@ def page(
     Terminals leave out the published figures, the environment, what to do about notes, and how the runs differ where
     that says no more than the typical run does, unless they are asked for.
     """
-    from guestmark.report.sections import more_time, validity
+    from guestmark.report.sections import gates, more_time, tuning, validity
     from guestmark.report.sections import published as publications
+    from guestmark.report.sections.by_workload import compared
     from guestmark.report.sections.conclusion import conclusion
     from guestmark.report.sections.environment import section as surroundings
     from guestmark.report.sections.footer import footer
 
+    raced = tuning.nodes(analysis, run)
+    measured = () if raced else tuple(filter(compared, analysis.workloads))
+    whole = analysis
+    if measured != analysis.workloads:
+        disturbed = analysis.flagged_blocks if measured else ()
+        analysis = replace(analysis, workloads=measured, flagged_blocks=disturbed)
     sections = [
-        _workload(workload, run, published=published, details=details) for workload in analysis.workloads
+        _workload(workload, run, published=published, details=details)
+        for workload in (() if raced else whole.workloads)
     ]
+    if raced:
+        sections.append(Section(Part.WORKLOAD, run.plan.title or run.plan.name, tuple(raced)))
     if published and (nodes := publications.not_measured(analysis)):
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
-    if said := [*conclusion(analysis), *more_time.nodes(analysis, run)]:
+    kept = gates.nodes(gates.judged(analysis), analysis, run)
+    if said := [*conclusion(analysis), *kept, *more_time.nodes(analysis, run)]:
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
     if limits := validity.lines(analysis, whole=environment):
         sections.append(Section(Part.VALIDITY, "What limits these figures", tuple(limits), titled=False))
     if environment and (found := surroundings(run)) is not None:
         sections.append(Section(Part.ENVIRONMENT, "Measured on", (found,)))
-    sections.append(Section(Part.FOOTER, "About this run", tuple(footer(analysis, run)), titled=False))
-    only = analysis.workloads[0].title if len(analysis.workloads) == 1 else run.plan.name
+    sections.append(
+        Section(
+            Part.FOOTER,
+            "About this run",
+            tuple(footer(replace(whole, flagged_blocks=analysis.flagged_blocks), run)),
+            titled=False,
+        )
+    )
+    only = whole.workloads[0].title if len(whole.workloads) == 1 else run.plan.name
     return Page(run.plan.title or only, run.id, tuple(sections))
 
 
@@ -54,9 +74,13 @@ def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool, deta
     from guestmark.page.names import everywhere, key
     from guestmark.report.sections import estimands, explanations, metrics, results, trials, troubles
     from guestmark.report.sections import published as publications
-    from guestmark.report.sections.by_workload import of_kind
+    from guestmark.report.sections.by_workload import compared, of_kind
 
-    nodes: list[Node] = [*results.sections(workload, run), *estimands.tables(workload, details=details)]
+    nodes: list[Node]
+    if not compared(workload):
+        nodes = [*of_kind(workload, run), *troubles.lines(workload), *trials.sections(workload, run)]
+        return Section(Part.WORKLOAD, workload.title, tuple(nodes), everywhere(workload), key(workload))
+    nodes = [*results.sections(workload, run), *estimands.tables(workload, details=details)]
     nodes += of_kind(workload, run)
     if published:
         nodes += publications.sections(workload, run)

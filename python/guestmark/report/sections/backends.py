@@ -1,6 +1,7 @@
 """What a comparison of backends says, in the words of the published result: who is faster nested, where start-up goes,
 and what an upload consists of (libguestfs 1.23.16, 2013)."""
 
+from guestmark.core.findings import Durability
 from guestmark.core.platform_spec import parse_platform
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets
@@ -83,6 +84,8 @@ def _where_starting_goes(workload: WorkloadResult) -> list[Inline]:
         ready = result.summary.get(boot_metrics.READY.name)
         if ready is None or not ready.mean > 0 or boot_metrics.KERNEL.name not in result.summary:
             continue
+        if result.cell.platform.foreign and not any(part.name in result.summary for part in _BEFORE_KERNEL):
+            continue  # its firmware does not say when it is done
         before, inside, kernel = (
             sum(result.summary[metric.name].mean for metric in metrics if metric.name in result.summary)
             for metrics in (_BEFORE_KERNEL, _APPLIANCE, _KERNEL)
@@ -151,10 +154,14 @@ def _slow_channel(channels: dict[str, CellResult]) -> list[Inline]:
 def _durable(disk: CellResult) -> str:
     said = verdicts(disk)
     whose = "the outer guest's" if disk.cell.platform.nested else "the host's"
-    if said == {"no"}:
+    if said == {Durability.LOST}:
         return f" Its flushes do not reach {whose} disk, which is why it looks fast."
-    if said == {"yes"}:
+    if said == {Durability.MEMORY}:
+        return " Its disk is in memory: nothing of it is on any disk."
+    if said and said <= {Durability.PROVEN, Durability.REACHED}:
         return f" Its flushes reach {whose} disk."
+    if said == {Durability.CLAIMED}:
+        return f" That its flushes reach {whose} disk is its hypervisor's claim."
     return f" Whether its flushes reach {whose} disk is not known." if said else ""
 
 

@@ -10,6 +10,13 @@ from guestmark.stats.analysis import WorkloadResult
 Sections = Callable[[WorkloadResult, StoredRun], Sequence[Node]]
 
 
+def compared(workload: WorkloadResult) -> bool:
+    """Whether cells are compared by their values; not where all of their kinds only find something out."""
+    kinds = registry.workload_kinds()
+    names = {result.cell.workload.name for result in workload.cells}
+    return not names or any(name not in kinds or kinds[name].compared for name in names)
+
+
 def of_kind(workload: WorkloadResult, run: StoredRun) -> list[Node]:
     """What the kinds of the workloads in this table add; each kind's sections once.
 

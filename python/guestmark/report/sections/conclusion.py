@@ -8,6 +8,7 @@ from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report.sections import history, nested
 from guestmark.report.sections.backends import backends
+from guestmark.report.sections.filesystems import filesystems
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Verdict, label
 from guestmark.stats.tails import CellRuns
@@ -24,7 +25,7 @@ _OPPOSITE = {
 
 
 def conclusion(analysis: Analysis) -> list[Node]:
-    """How the baselines did, also beside earlier runs, what nesting costs, and what that says of backends.
+    """How the baselines did, also beside earlier runs, what nesting costs, and what that says of backends and disks.
 
     Empty when nothing was compared.
     """
@@ -33,6 +34,7 @@ def conclusion(analysis: Analysis) -> list[Node]:
         *history.lines(analysis),
         *nested.table(analysis),
         *backends(analysis),
+        *filesystems(analysis),
     ]
 
 

@@ -1,19 +1,33 @@
-"""Whether a workload's flushes reached the host: speed is stated with durability."""
+"""Whether what a workload flushed survives a power cut: speed is stated with durability."""
 
-from guestmark.core.findings import Flushes
+from guestmark.core.findings import Durability, Flushes, Proof
+from guestmark.core.model import Trial
 from guestmark.stats.analysis import CellResult
 
-MEANING = "durable: whether the guest's flushes reached the host"
+MEANING = (
+    "durability: what is sure of flushed writes: proven by power cuts, seen to reach the kernel, claimed by the "
+    "hypervisor, lost, in memory"
+)
 
 
 def durability(result: CellResult) -> str:
-    """From the trials: `yes`, `no`, `unknown`, or `mixed` when trials disagree; empty for workloads of
-    which nobody asks that.
+    """From the trials: a word of `Durability`, or `mixed` when trials disagree; empty for workloads of which nobody
+    asks that.
     """
     found = verdicts(result)
-    return "" if not found else found.pop() if len(found) == 1 else "mixed"
+    return "" if not found else str(found.pop()) if len(found) == 1 else "mixed"
 
 
-def verdicts(result: CellResult) -> set[str]:
+def verdicts(result: CellResult) -> set[Durability]:
     """What the trials say, each that says anything."""
-    return {found.reached for trial in result.trials if (found := trial.facts.of(Flushes)) is not None}
+    return {word for trial in result.trials if (word := _word(trial)) is not None}
+
+
+def _word(trial: Trial) -> Durability | None:
+    """What a trial's own flushes say; of what may have been flushed, what is proven of the same disk."""
+    flushes, proof = trial.facts.of(Flushes), trial.facts.of(Proof)
+    if proof is None:
+        return None if flushes is None else flushes.word
+    if flushes is not None and flushes.word is Durability.NOTHING:
+        return flushes.word
+    return proof.proven.word

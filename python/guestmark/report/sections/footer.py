@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from guestmark.core.findings import Build
 from guestmark.core.model import RunState, Trial
 from guestmark.core.units import format_duration
 from guestmark.ledger.model import StoredRun
@@ -125,7 +126,8 @@ def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
     said = [
         f"{binary.path} is NOT the same on all sides: guestmark show {run.id} --environment has the digests"
         for binary in binaries(run)
-        if not binary.same
+        # Those of other architectures are known to differ, and told of by name.
+        if not binary.same and not any(trial.facts.of(Build) for trial in run.trials)
     ]
     counts = Counter(
         warning

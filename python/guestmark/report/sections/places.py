@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from guestmark.core.facts import Facts
-from guestmark.core.findings import Flushes, Storage
+from guestmark.core.findings import Build, Flushes, Program, Storage
 from guestmark.core.machine_facts import (
     GuestMachine,
     HostMachine,
@@ -16,6 +16,7 @@ from guestmark.core.machine_facts import (
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot.facts import Netboot
+from guestmark.workloads.syscalls.facts import Syscalls
 
 
 def placement(trials: Iterable[Trial]) -> str:
@@ -48,6 +49,17 @@ def processors(result: CellResult) -> int | None:
         if trial.status is TrialStatus.OK and (number := _processors(trial.facts))
     }
     return found.pop() if len(found) == 1 else None
+
+
+def build(result: CellResult) -> str:
+    """Which binaries were run: `arm64, another build`, or the host's; empty where no program was."""
+    said = {
+        f"{found.architecture}, {found.said.partition(':')[0]}" if found else "the host's"
+        for trial in result.trials
+        for found in [trial.facts.of(Build)]
+        if found or trial.facts.of(Program) or trial.facts.of(Syscalls)
+    }
+    return " or ".join(sorted(said))
 
 
 def guest_of(facts: Facts) -> Inside | None:

@@ -38,7 +38,7 @@ def table(workload: WorkloadResult) -> Table:
     durable = [durability(result) for result in shown]
     headings, names = row_names(workload, shown)
     columns = [Column(figures.heading(metric, unit), ESTIMATE), Column(_versus(workload), RATIO)]
-    columns += [Column("durable")] if any(durable) else []
+    columns += [Column("durability")] if any(durable) else []
     beside = _beside(shown)
     columns += [Column(heading) for heading in beside]
     columns += [Column("", bar=True), Column("verdict")]
@@ -66,6 +66,7 @@ def _beside(shown: Sequence[CellResult]) -> dict[str, list[str]]:
     columns = {
         "processors": [str(places.processors(result) or "") for result in shown],
         "where": [places.storage(result) for result in shown],
+        "binary": [places.build(result) for result in shown],
     }
     return {heading: said for heading, said in columns.items() if len(set(filter(None, said))) > 1}
 

@@ -7,6 +7,7 @@ user asked for by name stays a warning beside the figure, and what cannot be kno
 
 from collections.abc import Callable, Iterable, Sequence
 
+from guestmark.stats.conditions.builds import builds
 from guestmark.stats.conditions.clocks import clocks
 from guestmark.stats.conditions.evidence import Compared, Whole
 from guestmark.stats.conditions.frequency import frequencies, governor, throttling, turbo
@@ -22,6 +23,7 @@ OF_CELLS: tuple[Callable[[Compared], Iterable[Finding]], ...] = (
     parity,
     placement,
     storage,
+    builds,
     clocks,
     foreign_load,
     steal,

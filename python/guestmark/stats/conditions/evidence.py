@@ -13,13 +13,15 @@ _MANY = 3  # cells that can be named in a sentence
 class Compared:
     """Cells that are held against one baseline, with their trials by id.
 
-    `logs` are the log ratios of the primary metric to the baseline, of cells that have one.
+    `logs` are the log ratios of the primary metric to the baseline, of cells that have one. What is `counted` (bytes,
+    instructions) is the same however long it takes.
     """
 
     plan: Plan
     cells: Sequence[Cell]
     trials: Mapping[str, Sequence[Trial]]
     logs: Mapping[str, float] = field(default_factory=dict)
+    counted: bool = False
 
     @property
     def baseline(self) -> Cell | None:

@@ -49,8 +49,9 @@ def _taken(  # noqa: PLR0917 (one finding, told in the order of its fields)
     compared: Compared, name: str, share: float, heavy: float, said: str, advice: str
 ) -> Finding:
     reach = -math.log1p(-min(share, 0.99))
-    doubtful = [name for name, log in compared.logs.items() if abs(log) <= reach] if share > heavy else []
-    costs = f", so that ratios up to ×{math.exp(reach):.2f} may be due to it" if share > heavy else ""
+    much = share > heavy and not compared.counted
+    doubtful = [name for name, log in compared.logs.items() if abs(log) <= reach] if much else []
+    costs = f", so that ratios up to ×{math.exp(reach):.2f} may be due to it" if much else ""
     whose = f" ({named(doubtful)})" if doubtful else ""
     return Finding(
         name,

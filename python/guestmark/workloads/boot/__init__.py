@@ -22,6 +22,8 @@ WORKLOADS = (
         run="guestmark.workloads.boot.workload:BootWorkload",
         metrics=lambda _params: ALL,
         label=_label,
+        packages="guestmark.workloads.boot.packages:of_command",
+        needs_root=lambda params: "command" in params or params["watch"]["initcalls"],
         sections=("guestmark.workloads.boot.sections:sections",),
     ),
 )

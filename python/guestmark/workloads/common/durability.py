@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.results import CallError
-from guestmark.core.findings import Findings, Flushes
+from guestmark.core.findings import Durability, Findings, Flushes
 from guestmark.core.model import Measurement, Metric
 from guestmark.disks import metrics
 from guestmark.disks.location import in_memory
 from guestmark.disks.spec import Role
+from guestmark.platforms.place import HERE
 from guestmark.workloads.common import flushes
 
 if TYPE_CHECKING:
@@ -83,14 +84,15 @@ class Below:
 
     machine: Machine
     counters: Counters
+    flushed: bool = True  # whether the workload asks for a flush
 
     @classmethod
-    def before(cls, machine: Machine) -> Below:
+    def before(cls, machine: Machine, *, flushed: bool = True) -> Below:
         """Reads the counters, outside the timing."""
         from guestmark.platforms.base import innermost
 
         machine = innermost(machine)
-        return cls(machine, _read(machine))
+        return cls(machine, _read(machine), flushed)
 
     def after(self) -> Changes:
         """What has changed since, with the image flushed already."""
@@ -103,10 +105,16 @@ class Below:
         target = next((disk for disk in self.machine.disks if disk.spec.role is Role.TARGET), None)
         if target is None:
             return Changes(counters)
-        verdict = flushes.judge(self.machine, target, counters.guest_flushes, counters.host_flushes)
-        mounts = self.machine.place.read("/proc/self/mounts")
+        verdict = flushes.judge(
+            self.machine, target, counters.guest_flushes, counters.host_flushes, flushed=self.flushed
+        )
+        mounts = None if self.machine.place is HERE else self.machine.place.read("/proc/self/mounts")
+        kept = not in_memory(target.spec.location, mounts)
         found = Flushes(
-            reached=verdict.reached, why=verdict.why, in_memory=in_memory(target.spec.location, mounts)
+            reached=verdict.reached,
+            why=verdict.why,
+            in_memory=not kept,
+            durability=verdict.word if kept else Durability.MEMORY,
         )
         return Changes(counters, target.image.allocated_bytes(), found)
 

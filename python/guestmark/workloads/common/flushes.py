@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AgentError
+from guestmark.core.findings import Durability
+from guestmark.disks import stack
+from guestmark.platforms.place import HERE
 
 if TYPE_CHECKING:
     from guestmark.disks.attached import AttachedDisk
@@ -27,35 +30,58 @@ _seen: dict[tuple[object, ...], Verdict] = {}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reached` is yes, no or unknown; `why` is one line."""
+    """`reached` is yes, no or unknown; `why` is one line; `word` says how sure it is."""
 
     reached: str
     why: str
+    word: Durability
+
+
+def _unknown(why: str) -> Verdict:
+    return Verdict("unknown", why, Durability.UNKNOWN)
+
+
+_NONE_SENT = Verdict("no", "the guest's kernel sent no flush to its disk", Durability.NOTHING)
 
 
 def judge(
-    machine: Machine, disk: AttachedDisk, guest_flushes: int | None, host_flushes: int | None
+    machine: Machine,
+    disk: AttachedDisk,
+    guest_flushes: int | None,
+    host_flushes: int | None,
+    *,
+    flushed: bool = True,
 ) -> Verdict:
-    """The verdict on the flushes between two readings of the counters."""
+    """The verdict on the flushes between two readings of the counters; `flushed`: whether the workload asks for any.
+
+    What is below the place where the image is, and drops flushes or is memory, decides before all else.
+    """
+    if machine.place is HERE and (below := stack.volatile(stack.layers(disk.spec.location))) is not None:
+        word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
+        return Verdict("no", str(below), word)
     if machine.vmm_pid is None and not disk.spec.loop:
-        return Verdict("yes", "the host flushes its own filesystem")
+        if not flushed:
+            return Verdict("no", "the workload asks for no flush", Durability.NOTHING)
+        return Verdict("yes", "the host's kernel flushes its own filesystem", Durability.REACHED)
     if guest_flushes is None:
-        return Verdict("unknown", "the guest's kernel does not count flushes")
+        return _unknown("the guest's kernel does not count flushes")
     if machine.query is not None:
         blocks = machine.query("query-block")
         verdict = of_qemu(blocks, disk.spec.name, guest_flushes, host_flushes)
     elif guest_flushes == 0:
-        verdict = Verdict("no", "the guest's kernel sent no flush to its disk")
+        verdict = _NONE_SENT
     elif disk.spec.loop:
         verdict = Verdict(
-            "yes", f"{guest_flushes} sent by the filesystem; the loop device syncs the image for each"
+            "yes",
+            f"{guest_flushes} sent by the filesystem; the host's loop device syncs the image for each",
+            Durability.REACHED,
         )
     else:
         verdict = None
     if verdict is not None:
         return verdict
     how = _seen_once(machine, disk)
-    return Verdict(how.reached, f"{guest_flushes} sent by the guest; {how.why}")
+    return Verdict(how.reached, f"{guest_flushes} sent by the guest; {how.why}", how.word)
 
 
 def of_qemu(
@@ -68,15 +94,17 @@ def of_qemu(
         if entry.get("device") == name and isinstance(inserted, dict):
             cache = inserted["cache"]
     if cache.get("no-flush"):
-        return Verdict("no", f"{guest_flushes} sent by the guest; QEMU drops them (cache.no-flush)")
+        why = f"{guest_flushes} sent by the guest; QEMU drops them (cache.no-flush)"
+        return Verdict("no", why, Durability.LOST)
     if not cache.get("writeback", True):
-        return Verdict("yes", "QEMU flushes after every write (no write-back)")
+        return Verdict("yes", "QEMU flushes after every write (no write-back)", Durability.CLAIMED)
     if guest_flushes == 0:
-        return Verdict("no", "the guest's kernel sent no flush to its disk")
+        return _NONE_SENT
     if host_flushes is None:
         return None
     reached = "yes" if host_flushes >= guest_flushes else "no"
-    return Verdict(reached, f"{guest_flushes} sent by the guest, {host_flushes} passed on by QEMU")
+    why = f"{guest_flushes} sent by the guest, {host_flushes} passed on by QEMU"
+    return Verdict(reached, why, Durability.CLAIMED if reached == "yes" else Durability.LOST)
 
 
 def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
@@ -87,12 +115,10 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
         program = Path(machine.place.links(f"/proc/{pid}/exe")[0])
         stamp = program.stat()
     except (OSError, IndexError):
-        return Verdict("unknown", "the hypervisor has ended")
+        return _unknown("the hypervisor has ended")
     spec = disk.spec
     if spec.aio == "io_uring":
-        return Verdict(
-            "unknown", "QEMU does not count them, and strace does not see what passes through a ring"
-        )
+        return _unknown("QEMU does not count them, and strace does not see what passes through a ring")
     key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.bus, spec.aio, spec.cache)
     if key not in _seen:
         verdict = _watch(machine, disk, pid)
@@ -105,9 +131,7 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
 def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     """Writes and flushes one block in the guest and observes whether the host is asked to flush."""
     if shutil.which("strace") is None:
-        return Verdict(
-            "unknown", "the hypervisor does not count what it passes on, and strace is not installed"
-        )
+        return _unknown("the hypervisor does not count what it passes on, and strace is not installed")
     # The main process of UML is busy tracing others; its disks are done by a child.
     place = machine.place
     watched = (
@@ -116,7 +140,7 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
         else [process for process in place.descendants(pid) if _untraced(place, process)]
     )
     if not watched:
-        return Verdict("unknown", "UML's disk process was not found")
+        return _unknown("UML's disk process was not found")
     command = ["strace", "-f", "-e", "trace=fsync,fdatasync,sync_file_range"]
     for process in watched:
         command += ["-p", str(process)]
@@ -124,19 +148,20 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     said = ""
     try:
         if not _attached(place, trace, watched):
-            return Verdict("unknown", "strace may not watch the hypervisor here")
+            return _unknown("strace may not watch the hypervisor here")
         probe = f"{disk.directory}/.guestmark-flush"
         try:
             machine.agent.write_file(probe, b"x" * 4096, fsync=True)
             machine.agent.flush(probe)
             machine.agent.remove(probe)
         except AgentError as error:
-            return Verdict("unknown", f"no block could be flushed to see: {error.message}")
+            return _unknown(f"no block could be flushed to see: {error.message}")
     finally:
         said = trace.end(signal.SIGINT, _ATTACH_S)
     if any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
-        return Verdict("yes", "the hypervisor makes them fdatasync of the image (seen with strace)")
-    return Verdict("no", "the hypervisor makes no fsync of them (watched with strace)")
+        why = "the hypervisor makes them fdatasync of the image (seen with strace)"
+        return Verdict("yes", why, Durability.REACHED)
+    return Verdict("no", "the hypervisor makes no fsync of them (watched with strace)", Durability.LOST)
 
 
 def _attached(place: Place, trace: Beside, watched: list[int]) -> bool:

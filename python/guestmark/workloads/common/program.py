@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, WorkloadError
-from guestmark.core.findings import Program
+from guestmark.core.findings import Build, Findings, Program
 from guestmark.core.units import format_duration, format_size
+from guestmark.workloads.common.builds import build_of
 from guestmark.workloads.common.clocks import disagreement
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent, ExecResult
+    from guestmark.core.model import Cell
 
 OUTPUT_LIMIT = 8 * 1024 * 1024  # bytes kept of each of stdout and stderr; more is counted and marked
 _TAIL = 400  # characters of output that a reason may quote
@@ -31,6 +33,13 @@ class Found:
 
     program: Program
     warning: str = ""
+    build: Build | None = None
+
+    def keep(self, findings: Findings, name: str = "") -> None:
+        """Adds what is known of it; `name` tells several programs of one trial apart."""
+        findings.add(self.program, name)
+        if self.build is not None:
+            findings.add(self.build, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class Lookup:
 
 
 def find_same(
-    agent: Agent, name: str, *, path: str | None, cwd: str, same_root: bool, here: Lookup | None = None
+    agent: Agent, name: str, *, path: str | None, cwd: str, cell: Cell, here: Lookup | None = None
 ) -> Found:
     """Finds a command on the machine and compares its SHA-256 with the host's.
 
@@ -64,11 +73,13 @@ def find_same(
     )
     if host.sha256 == digest:
         return Found(program)
-    if same_root:
+    if cell.shares_root:
         raise AttestationError(
             f"the workload is not the same program: {host.path} has SHA-256 {host.sha256} on the host, "
             f"{found} has {digest} on the machine"
         )
+    if build := build_of(cell, os.path.basename(name), host.path):
+        return Found(program, build.said, build)
     return Found(program, f"{found} is another file than on this host (SHA-256 {digest[:12]}… there)")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from guestmark.core.factor import Factor
 from guestmark.core.model import Metric
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.core.workload_kind import WorkloadKind, agent_is_enough, runs_programs
 from guestmark.disks.factors import BLOCK_SIZE
 from guestmark.workloads.common.metrics import CHANNEL, READING, WRITING
 
@@ -23,7 +23,13 @@ def _upload_label(params: Mapping[str, Any]) -> str:
 
 
 def _moves(
-    name: str, text: str, model: str, verb: str, *, factors: tuple[Factor, ...] = (BLOCK_SIZE,)
+    name: str,
+    text: str,
+    model: str,
+    verb: str,
+    *,
+    factors: tuple[Factor, ...] = (BLOCK_SIZE,),
+    programs: bool = False,
 ) -> WorkloadKind:
     return WorkloadKind(
         name,
@@ -33,6 +39,7 @@ def _moves(
         metrics=_writing,
         label=lambda params: f"{verb} {params['amount']}",
         factors=factors,
+        needs_root=runs_programs if programs else agent_is_enough,
     )
 
 
@@ -44,12 +51,24 @@ WORKLOADS = (
         run="guestmark.workloads.disk.upload:UploadWorkload",
         metrics=lambda params: CHANNEL if params["variant"] == "channel" else WRITING,
         label=_upload_label,
+        needs_root=agent_is_enough,
     ),
     _moves("dd", "copies a second disk into a file, one block at a time", "FromDisk", "dd of"),
     _moves("direct", "copies a second disk into a file with O_DIRECT", "Direct", "direct copy of"),
-    _moves("share", "copies a file from the shared host filesystem", "Sourced", "copy from the share of"),
     _moves(
-        "tar", "sends a compressed archive and unpacks it in the guest", "Sourced", "tar.gz of", factors=()
+        "share",
+        "copies a file from the shared host filesystem",
+        "Sourced",
+        "copy from the share of",
+        programs=True,
+    ),
+    _moves(
+        "tar",
+        "sends a compressed archive and unpacks it in the guest",
+        "Sourced",
+        "tar.gz of",
+        factors=(),
+        programs=True,
     ),
     _moves("fill", "writes a pattern in the guest", "Moved", "fill of"),
     _moves("filewrite", "writes a file in the guest, one block after the other", "Moved", "write of"),
@@ -61,5 +80,6 @@ WORKLOADS = (
         metrics=lambda _params: READING,
         label=lambda params: f"read of {params['amount']}",
         factors=(BLOCK_SIZE,),
+        needs_root=agent_is_enough,
     ),
 )

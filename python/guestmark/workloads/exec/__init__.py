@@ -27,5 +27,6 @@ WORKLOADS = (
         run="guestmark.workloads.exec.workload:ExecWorkload",
         metrics=_metrics,
         label=_label,
+        packages="guestmark.workloads.exec.packages:of_command",
     ),
 )

@@ -1,8 +1,9 @@
 """The plan of `guestmark exec`: one command on several platforms."""
 
 import os
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,10 @@ class ExecOptions(Overrides):
     metrics: Sequence[str] = ()
     stdin_path: str | None = None
     ignore_failure: bool = False
+    commands: Sequence[Sequence[str]] = ()  # further ones, to be compared with the first
+    names: Sequence[str] = ()  # what tables call the commands
     push: Sequence[str] = ()  # files that other machines are brought
+    hooks: Mapping[str, str] = field(default_factory=dict)  # setup, prepare, conclude, cleanup: for a shell
     caller: Mapping[str, Any] = field(default_factory=dict)  # cwd, env, uid, gid, groups
 
 
@@ -38,13 +42,51 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     if options.blocks is None and options.time_limit_s == 0:
         raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
     specs = parse_metrics(options.metrics)
-    params = exec_params(argv, specs, stdin_path=options.stdin_path, ignore_failure=options.ignore_failure)
-    if options.push:
-        params["push"] = described(options.push)
-    shape = Shape((Entry(WorkloadSpec("exec", params, shlex.join(argv))),), parse_platforms(options.on))
+    every = [list(argv), *map(list, options.commands)]
+    _check_parameters(every, options)
+    entries = []
+    for (key, label), words in zip(_called(every, options.names), every, strict=True):
+        params = exec_params(
+            words,
+            specs,
+            stdin_path=options.stdin_path,
+            ignore_failure=options.ignore_failure,
+            parameters=options.parameters,
+            hooks=options.hooks,
+        )
+        if options.push:
+            params["push"] = described(options.push)
+        entries.append(Entry(WorkloadSpec("exec", params, label, key=key)))
+    several = len(every) > 1
+    shape = Shape(tuple(entries), parse_platforms(options.on), within=() if several else None)
     metrics = (*(spec.metric for spec in specs), *DEFAULT_METRICS)
-    outline = Outline("exec", shape, Policy(), metrics)
+    outline = Outline("exec", shape, Policy(), metrics, title=f"{len(every)} commands" if several else "")
     return assemble(override(outline, options), options.caller)
+
+
+def _check_parameters(commands: Sequence[Sequence[str]], options: ExecOptions) -> None:
+    texts = [word for words in commands for word in words] + list(options.hooks.values())
+    for name in options.parameters:
+        if not any("{" + name + "}" in text for text in texts):
+            raise UsageError(f"no command holds {{{name}}}", hint=f"e.g. -- program --option {{{name}}}")
+
+
+def _called(commands: Sequence[Sequence[str]], names: Sequence[str]) -> list[tuple[str, str]]:
+    """Key and label of each command: its name, else its program and its words. One command alone needs no key."""
+    if len(names) > len(commands):
+        raise UsageError(
+            f"{len(names)} names for {len(commands)} commands", hint="give -n once for each command"
+        )
+    if len(commands) == 1:
+        return [("", names[0] if names else shlex.join(commands[0]))]
+    found: list[tuple[str, str]] = []
+    for number, words in enumerate(commands):
+        name = names[number] if number < len(names) else ""
+        stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", name or os.path.basename(words[0]))
+        taken = {key for key, _ in found}
+        keys = (stem, *(f"{stem}-{again}" for again in range(2, len(commands) + 2)))
+        found.append((next(key for key in keys if key not in taken), name or shlex.join(words)))
+    return found
 
 
 def exec_params(
@@ -53,6 +95,8 @@ def exec_params(
     *,
     stdin_path: str | None = None,
     ignore_failure: bool = False,
+    parameters: Iterable[str] = (),
+    hooks: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The parameters of the workload `exec`. Raises `UsageError` when the input cannot be read."""
     params: dict[str, Any] = {"argv": list(argv)}
@@ -60,6 +104,11 @@ def exec_params(
         params["metrics"] = [spec.to_params() for spec in specs]
     if stdin_path is not None:
         params["stdin"] = _describe_stdin(stdin_path)
+    if hooks:
+        params["hooks"] = dict(hooks)
+    texts = [*argv, *(hooks or {}).values()]
+    if named := [name for name in parameters if any("{" + name + "}" in text for text in texts)]:
+        params["parameters"] = named
     if ignore_failure:
         params["ignore_failure"] = True
     return params

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec
 from guestmark.core.errors import WorkloadError
+from guestmark.core.factors import VARIABLE, is_variable
 from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.platforms.base import LoggedIn
@@ -28,27 +29,28 @@ class ExecWorkload:
         params, context = cell.workload.params, plan.context
         self.facts = Findings()
         self.warnings: list[str] = []
-        self._argv: list[str] = list(params["argv"])
+        self._argv: list[str] = filled(cell)
+        self._hooks = {name: filled_in(text, cell) for name, text in params.get("hooks", {}).items()}
         self._metrics = [metric_spec.MetricSpec.from_params(spec) for spec in params.get("metrics", ())]
         self._push: Sequence[Mapping[str, Any]] = params.get("push", ())
         self._ignore_failure = bool(params.get("ignore_failure"))
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
         self._limit_s = plan.policy.trial_limit_s
         self._caller: dict[str, Any] = {
-            "env": dict(context["env"]),
+            "env": {**context["env"], **_variables(cell)},
             "cwd": context["cwd"],
         }
-        if (
-            cell.platform.is_guest
-        ):  # elsewhere the agent has the right identity already, and may not change it
+        if cell.platform.is_guest:  # elsewhere the agent has the right identity already
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
-        self._same_root = cell.platform.shares_root
+        if cell.platform.foreign:  # the caller's directories are not there
+            self._caller["cwd"] = "/"
+        self._cell = cell
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` when a command is not there. A machine with other files than the host's finds its own."""
         typed = plan.name == "exec"
-        commands = {tuple(cell.workload.params["argv"]) for cell in cells if cell.platform.shares_root}
+        commands = {tuple(filled(cell)) for cell in cells if cell.shares_root}
         for argv in sorted(commands):
             check_command(argv, env=plan.context["env"], cwd=plan.context["cwd"], typed=typed)
 
@@ -63,16 +65,35 @@ class ExecWorkload:
             self._argv, self._caller = pushed(machine, self._argv, self._push, self._caller["cwd"])
         path, cwd = self._caller["env"].get("PATH"), self._caller["cwd"]
         try:
-            found = find_same(
-                machine.agent, self._argv[0], path=path, cwd=cwd, same_root=self._same_root, here=here
-            )
+            found = find_same(machine.agent, self._argv[0], path=path, cwd=cwd, cell=self._cell, here=here)
         except CommandError as error:
             raise _cannot_run(self._argv, error, there=there) from error
-        self.facts.add(found.program)
+        found.keep(self.facts)
         self.warnings += [found.warning] if found.warning else []
+        self._hook("setup", machine)
+
+    def _hook(self, name: str, machine: Machine) -> None:
+        """Runs one of the user's commands around the measured one, in a shell. Raises `WorkloadError` when it fails."""
+        if name not in self._hooks:
+            return
+        result = machine.agent.exec(
+            ["/bin/sh", "-c", self._hooks[name]],
+            env=self._caller["env"],
+            cwd=self._caller["cwd"],
+            uid=self._caller.get("uid"),
+            gid=self._caller.get("gid"),
+            groups=self._caller.get("groups"),
+            timeout_s=self._limit_s,
+            output_limit=OUTPUT_LIMIT,
+        )
+        try:
+            judge(result, self.warnings, self._limit_s, ignore_failure=False)
+        except WorkloadError as error:
+            raise WorkloadError(f"--{name}: {error.message}", hint=error.hint) from error
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the command once. Raises `WorkloadError` with a one-line reason when it fails."""
+        self._hook("prepare", machine)
         result = machine.agent.exec(
             self._argv,
             env=self._caller["env"],
@@ -85,6 +106,7 @@ class ExecWorkload:
             output_limit=OUTPUT_LIMIT,
         )
         judge(result, self.warnings, self._limit_s, ignore_failure=self._ignore_failure)
+        self._hook("conclude", machine)
         values: list[tuple[Metric, float]] = []
         if self._metrics:
             stdout, stderr = (text.decode(errors="replace") for text in (result.stdout, result.stderr))
@@ -99,13 +121,31 @@ class ExecWorkload:
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
     def cleanup(self, machine: Machine) -> None:
-        """Nothing: what the command wrote belongs to the user on the host, and is thrown away with a guest."""
+        """The user's own; what the command wrote is the user's on the host, and is thrown away with a guest."""
+        self._hook("cleanup", machine)
 
     def _extract(self, spec: metric_spec.MetricSpec, stdout: str, stderr: str) -> float:
         try:
             return spec.extract(stdout, stderr)
         except WorkloadError as error:
             raise WorkloadError(error.message + quote(stdout or stderr), hint=error.hint) from error
+
+
+def filled(cell: Cell) -> list[str]:
+    """The cell's command: its levels in place of `{name}` for the parameters that the command has."""
+    return [filled_in(word, cell) for word in cell.workload.params["argv"]]
+
+
+def filled_in(text: str, cell: Cell) -> str:
+    """The text with the cell's levels in it."""
+    for name in cell.workload.params.get("parameters", ()):
+        text = text.replace("{" + name + "}", cell.factors.get(name, ""))
+    return text
+
+
+def _variables(cell: Cell) -> dict[str, str]:
+    """The environment variables that are factors."""
+    return {name.removeprefix(VARIABLE): level for name, level in cell.factors.items() if is_variable(name)}
 
 
 def _load_stdin(described: Mapping[str, Any]) -> bytes:

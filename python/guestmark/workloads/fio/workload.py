@@ -43,21 +43,21 @@ class FioWorkload:
         self._env = {"PATH": path, "LC_ALL": "C", THREADS_VARIABLE: threads, **params["values"]}
         self._cwd = "/"
         self._limit_s = plan.policy.trial_limit_s
-        self._same_root = cell.platform.shares_root
+        self._cell = cell
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming the package."""
         path = plan.context.get("env", {}).get("PATH") or os.defpath
-        if any(cell.platform.shares_root for cell in cells) and shutil.which(FIO, path=path) is None:
+        if any(cell.shares_root for cell in cells) and shutil.which(FIO, path=path) is None:
             raise PlatformUnusableError("fio is not installed", hint="install the package fio")
         return ()
 
     def prepare(self, machine: Machine) -> None:
         """Mounts the disk, lays the job's files out and empties the machine's caches."""
         agent, disk = machine.agent, target_of(machine)
-        found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", same_root=self._same_root)
-        self.facts.add(found.program)
+        found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", cell=self._cell)
+        found.keep(self.facts)
         self.warnings += [found.warning] if found.warning else []
         self._cwd = disk.mount(agent)
         self.facts.add(disk.facts, TARGET)

@@ -50,7 +50,7 @@ class GuestfsApiWorkload(OwnGuestWorkload):
             inside = guestfs_inside.run(machine, self._accelerator, script, self._limit_s)
             return inside.started_at, inside.marks, inside.printed
         timeline = libguestfs.run(self._accelerator, script, self._limit_s)
-        self._found.qemu = list(timeline.qemu)
+        self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
         return timeline.started_at, timeline.marks, timeline.console.text()
 
     def cleanup(self, machine: Machine) -> None:

@@ -15,14 +15,17 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from guestmark.agent.confinement import BUILDER, TEMPORARY_FILES
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
+from guestmark.core.machine_facts import Confined
 from guestmark.core.units import parse_size
+from guestmark.platforms.confinement import attested
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.platforms.qemu.accelerators import KVM, TCG
 
@@ -50,6 +53,7 @@ class Timeline:
     qemu: tuple[str, ...]
     ended_at: float
     console: Console  # what it said, with the times
+    confined: Confined | None = None  # as its kernel says
 
     def between(self, first: str, second: str) -> float:
         """Seconds from one mark to another."""
@@ -57,9 +61,16 @@ class Timeline:
 
 
 def run(
-    accelerator: str, script: Sequence[str | Mark], timeout_s: float, *, verbose: bool = False
+    accelerator: str,
+    script: Sequence[str | Mark],
+    timeout_s: float,
+    *,
+    verbose: bool = False,
+    writable: Sequence[Path] = (),
 ) -> Timeline:
     """Runs guestfish commands one after the other, with marks between them, in a guest with `accelerator`.
+
+    Of this host's files its script can change those that are `writable`.
 
     `verbose` has libguestfs and its guest say what they do, which takes time.
 
@@ -68,7 +79,9 @@ def run(
     with another accelerator.
     """
     environment = {**prepare(accelerator), **(_VERBOSE if verbose else {})}
-    process = SupervisedProcess(GUESTFISH, None)  # it writes to the disks that its script names
+    process = SupervisedProcess(GUESTFISH, TEMPORARY_FILES)
+    lock = _home(environment["LIBGUESTFS_CACHEDIR"]) / "lock"  # which supermin takes, to find nothing to do
+    lock.touch()
     with contextlib.ExitStack() as stack:
         stack.callback(process.stop)
         commands, write_commands = (stack.enter_context(end) for end in _pipe())
@@ -82,6 +95,7 @@ def run(
                 *_with(environment, process.scratch), GUESTFISH, "-f", f"/dev/fd/{commands.fileno()}",
             ],
             pass_fds=(commands.fileno(), marks.fileno()),
+            writable=(lock, *writable),
         )  # fmt: skip
         commands.close()
         marks.close()
@@ -97,6 +111,7 @@ def _follow(
     deadline = time.monotonic() + timeout_s
     reached: dict[str, float] = {}
     qemu: tuple[str, ...] = ()
+    confined: Confined | None = None
     while len(reached) < len(names):
         readable, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
         now = time.monotonic()
@@ -111,13 +126,14 @@ def _follow(
             reached[name] = now
         if not qemu:
             qemu = _attest(process, accelerator)
+            confined = attested(process.pid(), process.writable)
     _, ended_at = process.end_after(lambda: None, _EXIT_S)
     status = None if ended_at is None else process.wait(_EXIT_S)
     process.console.join()
     if ended_at is None or status != 0 or len(reached) < len(names):
         ending = "did not end" if status is None else f"ended with status {status}"
         raise WorkloadError(f"guestfish {ending}{_last_words(process)}")
-    return Timeline(process.started_at, reached, qemu, ended_at, process.console)
+    return Timeline(process.started_at, reached, qemu, ended_at, process.console, confined)
 
 
 def sized(factors: Mapping[str, str]) -> list[str]:
@@ -213,15 +229,17 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     """Has libguestfs build its appliance where it is missing or older than the host's packages, so that no
     measured launch does.
     """
-    appliance = home / f".guestfs-{os.geteuid()}" / "appliance.d" / "root"
+    appliance = _home(home) / "appliance.d" / "root"
     changed = max(
         (path.stat().st_mtime for path in map(Path, _PACKAGE_DATABASES) if path.exists()), default=0.0
     )
     if appliance.exists() and appliance.stat().st_mtime >= changed:
         return
-    process = SupervisedProcess(GUESTFISH, None)  # it writes to the cache
+    process = SupervisedProcess(GUESTFISH, replace(BUILDER, writes_tmp=True))
     try:
-        process.start([*_with(environment, process.scratch), GUESTFISH, "-a", "/dev/null", "run"])
+        process.start(
+            [*_with(environment, process.scratch), GUESTFISH, "-a", "/dev/null", "run"], writable=[home]
+        )
         status = process.wait(_BUILD_S)
     finally:
         process.stop()
@@ -231,9 +249,18 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     os.utime(appliance)
 
 
+def _home(cache: Path | str) -> Path:
+    """Where libguestfs keeps the appliance of this user."""
+    return Path(cache, f".guestfs-{os.geteuid()}")
+
+
 def _with(environment: Mapping[str, str], scratch: Path) -> list[str]:
-    """What stands before a command of libguestfs's: its environment, with temporary files in `scratch`."""
-    return ["env", *(f"{name}={value}" for name, value in environment.items()), f"TMPDIR={scratch}"]
+    """What stands before a command of libguestfs's: its environment, with temporary files in `scratch`.
+
+    Sockets go to `/tmp`, as root's do anyhow: elsewhere their names may become too long.
+    """
+    settings = {**environment, "TMPDIR": str(scratch)}
+    return ["env", "--unset=XDG_RUNTIME_DIR", *(f"{name}={value}" for name, value in settings.items())]
 
 
 def _check(status: int, said: str, what: str) -> None:

@@ -76,7 +76,7 @@ class GuestfsRunWorkload(OwnGuestWorkload):
 
     def _launch(self, *, verbose: bool = False) -> Timeline:
         timeline = libguestfs.run(self._accelerator, self._script(), self._limit_s, verbose=verbose)
-        self._found.qemu = list(timeline.qemu)
+        self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
         return timeline
 
 

@@ -75,9 +75,11 @@ class GuestfishWorkload:
         """One launch of guestfish: launched, mounted, synced, then timed, then flushed."""
         with images([self._target]) as (image,):
             os.sync()
-            timeline = libguestfs.run(self._accelerator, self._script(image), self._limit_s)
+            timeline = libguestfs.run(
+                self._accelerator, self._script(image), self._limit_s, writable=[image.path]
+            )
             host_flush_s = image.flush()
-            self.facts.add(Guestfs(qemu=list(timeline.qemu)))
+            self.facts.add(Guestfs(qemu=list(timeline.qemu), confined=timeline.confined))
             compare(self._read_back(image), self._expected(), "by debugfs on the host")
             image.check()
         launch_s = timeline.marks["launched"] - timeline.started_at
@@ -140,8 +142,9 @@ class GuestfishWorkload:
         raw = image.path.with_suffix(".check")
         try:
             programs.run(
-                "qemu-img", "convert", "-f", image.spec.format, "-O", "raw", str(image.path), str(raw)
-            )
+                "qemu-img", "convert", "-f", image.spec.format, "-O", "raw", str(image.path), str(raw),
+                writable=[raw.parent],
+            )  # fmt: skip
             return read_on_host(raw, FILE)
         finally:
             raw.unlink(missing_ok=True)

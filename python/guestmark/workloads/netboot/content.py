@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from guestmark.agent.confinement import HYPERVISOR
 from guestmark.core.errors import WorkloadError
 from guestmark.workloads.netboot import serve
 
@@ -63,8 +64,9 @@ def make_content(size: int) -> Content:
 @contextlib.contextmanager
 def server(listening: socket.socket, content: Content) -> Iterator[subprocess.Popen[bytes]]:
     """The serving process; it ends with this context, or with the controller."""
+    program = [sys.executable, "-I", str(Path(serve.__file__)), str(listening.fileno()), str(content.fd)]
     process = subprocess.Popen(
-        [sys.executable, "-I", str(Path(serve.__file__)), str(listening.fileno()), str(content.fd)],
+        HYPERVISOR.around(program, ()),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(listening.fileno(), content.fd),

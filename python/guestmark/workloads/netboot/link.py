@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from guestmark.core.errors import PlatformUnusableError
 
@@ -24,6 +24,7 @@ class Link:
     data: socket.socket
     connect: Callable[[], socket.socket]
     names_bootfile: bool = True  # whether its DHCP tells the guest what to fetch first
+    helpers: dict[str, int] = field(default_factory=dict)  # process ids of what the guest talks to, by name
 
     def url(self, listening: socket.socket) -> str:
         """How the guest calls one of the two servers."""

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from guestmark.agent.confinement import WITH_NETWORK
+from guestmark.core.architectures import X86_64
 from guestmark.core.errors import AttestationError, MachineError
+from guestmark.core.machine_facts import Confined
 from guestmark.core.model import Cell
 from guestmark.platforms import counters
 from guestmark.platforms.affinity import Seat, placed, virtual_processors
-from guestmark.platforms.confinement import WITH_NETWORK
+from guestmark.platforms.confinement import attested
 from guestmark.platforms.guest import stopping
 from guestmark.platforms.place import HERE, Place, channel
 from guestmark.platforms.process import SupervisedProcess, watchdog
@@ -78,7 +81,7 @@ class NetbootMachine:
     def attest(self) -> BootingMachine:
         """QEMU by its monitor, iPXE by what it said itself. Raises `AttestationError` with both values."""
         settings = self.settings
-        vmm = facts_of_vmm(self.monitor)
+        vmm = facts_of_vmm(self.monitor, X86_64)
         nic = Card(type=self._of_card("type"), romfile=self._of_card("romfile"), mac=self._of_card("mac"))
         inside = dict(self.waiting.values)
         asked: list[tuple[str, object, object]] = [
@@ -97,7 +100,13 @@ class NetbootMachine:
                     f"{what} is not what was asked for: asked {wanted}, found {actual}",
                     console=self.console(),
                 )
+        confined = attested(self.vmm_pid, self.process.writable)
+        if confined is not None:
+            confined.helpers = {
+                name: attested(pid, ()) or Confined() for name, pid in self.link.helpers.items()
+            }
         return BootingMachine(
+            confined=confined,
             asked=dict(self.cell.factors),
             vmm=vmm,
             nic=nic,
@@ -171,7 +180,7 @@ def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> It
         boot = process.scratch / f"{_BOOT_CAPTURE}.pcap"
         command = [
             *settings.arguments(process.scratch),
-            *sandbox(),
+            *sandbox(X86_64.emulator.name),
             *link.arguments,
             "-device", settings.device(NETDEV),
             "-object", ",".join(["filter-dump", *(f"{key}={value}" for key, value in

@@ -6,11 +6,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from guestmark.core.architectures import X86_64
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
-from guestmark.platforms.qemu.platform import QEMU
 from guestmark.workloads.netboot import rom
 from guestmark.workloads.netboot.factors import DISTRIBUTION
 from guestmark.workloads.netboot.nested import inner_of
@@ -51,6 +51,11 @@ class Settings:
         if accelerator not in ACCELERATORS:
             raise UsageError(
                 f"a network boot cannot be measured on {cell.platform}", hint="use --on tcg, kvm or tcg/kvm"
+            )
+        if cell.platform.foreign:
+            raise UsageError(
+                f"a network boot cannot be measured on {cell.platform}: iPXE's ROMs here are for x86",
+                hint="use --on tcg, kvm or tcg/kvm",
             )
         factors = cell.factors
         nic = NICS[factors.get("nic", "virtio-net")]
@@ -101,7 +106,7 @@ class Settings:
         # Without graphics SeaBIOS prints what it would show on the screen to the serial line.
         graphics = ",graphics=off" if self.console == "serial" else ""
         command = [
-            QEMU, "-nodefaults", "-no-user-config", "-display", "none",
+            X86_64.emulator.name, "-nodefaults", "-no-user-config", "-display", "none",
             "-machine", self.machine + graphics, "-accel", self.accelerator, "-cpu", self.cpu,
             "-smp", str(self.smp), "-m", f"{self.memory // _MIB}M", "-boot", "strict=on",
         ]  # fmt: skip

@@ -79,6 +79,7 @@ class NetbootWorkload:
             self._content = make_content(self._size)
             stack.callback(self._content.close)
             self._server = stack.enter_context(server(link.data, self._content))
+            link.helpers["the HTTP server"] = self._server.pid
             yield stack.enter_context(started(self._cell, settings, link, _BOOT_LIMIT_S[settings.firmware]))
 
     def prepare(self, machine: BareMachine) -> None:

@@ -3,6 +3,7 @@
 import msgspec
 
 from guestmark.core.findings import Fact
+from guestmark.core.machine_facts import Confined
 
 SERVER = "server"  # the name of the server's program; sysbench has none
 
@@ -16,4 +17,5 @@ class Oltp(Fact, kw_only=True):
     server_command: str | None = None
     server_start_s: float | None = None
     server_stop_s: float | None = None
+    confined_server: Confined | None = None  # on this host
     server_log: str | None = None  # its end, when something went wrong

@@ -22,6 +22,7 @@ from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
 from guestmark.workloads.oltp import checks as oltp_checks
 from guestmark.workloads.oltp import metrics
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
+from guestmark.workloads.oltp.databases.confined import Launcher, launcher
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
 from guestmark.workloads.oltp.databases.server import Server
@@ -52,11 +53,11 @@ class OltpWorkload:
         self._threads = int(cell.factors.get("threads", self._params["threads"]))
         self._limit_s = plan.policy.trial_limit_s
         self._on_host = cell.platform.is_this_host
-        self._same_root = cell.platform.shares_root
         self._account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
         self._kind: Database = KINDS[self._params["server"]]()
         self._settings = self._kind.settings(self._params, self._threads)
         self._server: Server | None = None
+        self._stack = contextlib.ExitStack()
         self._mounted = False
         self._failed = False
         self._unclean: MachineError | None = None
@@ -83,7 +84,7 @@ class OltpWorkload:
         self._found.prepared_s, self._found.from_cache = made.seconds, made.was_there
         disks = [{**disk, "tree": str(made.tree)} for disk in self._params["disks"]]
         workload = replace(self._cell.workload, params={**self._params, "disks": disks})
-        with platform.start(replace(self._cell, workload=workload)) as machine:
+        with self._stack, platform.start(replace(self._cell, workload=workload)) as machine:
             yield machine
             if self._unclean is not None:
                 raise self._unclean
@@ -92,8 +93,8 @@ class OltpWorkload:
         """Mounts the disk and starts the server. Raises `MachineError` with its log when it does not start."""
         agent, disk = machine.agent, target_of(machine)
         for name, program in ((SERVER, self._kind.server), ("", sysbench())):
-            found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", same_root=self._same_root)
-            self.facts.add(found.program, name)
+            found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self._cell)
+            found.keep(self.facts, name)
             self.warnings += [found.warning] if found.warning else []
         directory = disk.mount(agent)
         self._mounted = True
@@ -104,13 +105,18 @@ class OltpWorkload:
             f"{directory}/{DATA}",
             self._settings,
             account=self._account,
-            on_host=self._on_host,
+            launcher=self._launcher(f"{directory}/{DATA}"),
         )
         self._found.server_command = " ".join(self._kind.command(self._server.data, self._settings))
         self._client.command = " ".join(self._argv(self._server))
         with self._told(machine):
             self._found.server_start_s = self._server.start(self._limit_s)
         self._found.server = self._server.version
+        self._found.confined_server = self._server.confined
+        if self._on_host and not (self._server.confined and self._server.confined.protects_files):
+            self.warnings.append(
+                f"nothing keeps {self._kind.title} from changing other files of its user on this host"
+            )
 
     def run(self, machine: Machine) -> list[Measurement]:
         """One measurement. Raises `WorkloadError`, or `MachineError` with the log when the server has ended."""
@@ -151,6 +157,10 @@ class OltpWorkload:
             rows=self._params["rows"],
             account=self._account,
         )
+
+    def _launcher(self, data: str) -> Launcher:
+        """What the server is left with, until the machine is gone."""
+        return self._stack.enter_context(launcher(data, self._settings, self._account, on_host=self._on_host))
 
     def _argv(self, server: Server) -> list[str]:
         params = self._params

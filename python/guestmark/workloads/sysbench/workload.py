@@ -59,7 +59,7 @@ class SysbenchWorkload:
         self._limit_s = plan.policy.trial_limit_s
         self._env = {"PATH": plan.context.get("env", {}).get("PATH") or os.defpath, "LC_ALL": "C"}
         self._cwd = "/"
-        self._same_root = cell.platform.shares_root
+        self._cell = cell
         self._on_host = cell.platform.is_this_host
         self._mounted = self._remounted = self._made = False
 
@@ -67,14 +67,14 @@ class SysbenchWorkload:
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming the package, `UsageError` for files that do not fit on their disk."""
         path = plan.context.get("env", {}).get("PATH") or os.defpath
-        if any(cell.platform.shares_root for cell in cells) and shutil.which(SYSBENCH, path=path) is None:
+        if any(cell.shares_root for cell in cells) and shutil.which(SYSBENCH, path=path) is None:
             raise PlatformUnusableError("sysbench is not installed", hint=f"install the package {PACKAGE}")
         return check_cells([(cell, options_of(cell)) for cell in cells])
 
     def prepare(self, machine: Machine) -> None:
         """Finds sysbench; for fileio mounts the disk and makes the files, then empties the machine's caches."""
-        found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", same_root=self._same_root)
-        self.facts.add(found.program)
+        found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", cell=self._cell)
+        found.keep(self.facts)
         self._found.command = " ".join(self._argv("run"))
         self.warnings += [found.warning] if found.warning else []
         if self._test != "fileio":

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from guestmark.agent.syscall_names import CALLS
-from guestmark.core.workload_kind import WorkloadKind, takes_only
+from guestmark.core.workload_kind import WorkloadKind, agent_is_enough, takes_only
 from guestmark.workloads.syscalls import metrics
 
 
@@ -21,6 +21,7 @@ WORKLOADS = (
         run="guestmark.workloads.syscalls.workload:SyscallsWorkload",
         metrics=lambda params: metrics.of_calls(params["calls"]),
         label=_label,
+        needs_root=agent_is_enough,
         sections=("guestmark.workloads.syscalls.sections:sections",),
         takes=takes_only("memory", "smp", "cpu", "machine", "kernel", "kernel_args", "placement"),
     ),

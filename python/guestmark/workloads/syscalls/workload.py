@@ -7,13 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from guestmark import __version__
 from guestmark.agent import syscalls
-from guestmark.agent.binary import PROGRAM, agent_binary
+from guestmark.agent.binary import NAME, PROGRAM, agent_binary
 from guestmark.agent.syscalls import Section
 from guestmark.core.errors import AttestationError
-from guestmark.core.findings import Findings
+from guestmark.core.findings import Build, Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_duration
+from guestmark.foreign import agents
 from guestmark.workloads.common.clocks import disagreement
 from guestmark.workloads.common.program import sha256_here
 from guestmark.workloads.syscalls import metrics
@@ -39,11 +41,20 @@ class SyscallsWorkload:
         self._time_s = parse_duration(params["time"])
         self._names: Sequence[str] = params["calls"]
         self._limit_s = plan.policy.trial_limit_s
+        self._architecture = cell.platform.foreign
         self._counter = cell.platform.inner.described.counter
 
     def prepare(self, machine: Machine) -> None:
-        """Makes sure that the agent there is the same program as here. Raises `AttestationError` when it is not."""
-        found, here = machine.agent.sha256(PROGRAM).sha256, sha256_here(str(agent_binary()))
+        """Makes sure that the agent there is the one it was given. Raises `AttestationError` when it is not.
+
+        That is the same program as here, but for another architecture.
+        """
+        row = self._architecture
+        given = agents.find(row) if row else None
+        found, here = machine.agent.sha256(PROGRAM).sha256, sha256_here(str(given or agent_binary()))
+        if row is not None:
+            said = f"another build: {NAME} {__version__}, {row.name}"
+            self.facts.add(Build(said=said, architecture=row.name, same_source=True))
         self._found.agent_sha256 = found
         if found != here:
             raise AttestationError(

@@ -121,6 +121,10 @@ class Database(ABC):
         """What the driver of its sessions raises."""
 
     @abstractmethod
+    def pid_file(self, data: str) -> str:
+        """Path of the file whose first line is the process id of the running server."""
+
+    @abstractmethod
     def socket(self, data: str) -> str:
         """Path of the local socket."""
 

@@ -79,7 +79,7 @@ class MariaDB(Database):
         options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         return [
             self.server, "--no-defaults", f"--datadir={data}", f"--socket={self.socket(data)}",
-            f"--pid-file={data}/server.pid", *options,
+            f"--pid-file={self.pid_file(data)}", *options,
         ]  # fmt: skip
 
     def connection(self, data: str) -> list[str]:
@@ -100,6 +100,10 @@ class MariaDB(Database):
         import pymysql
 
         return (pymysql.MySQLError,)
+
+    def pid_file(self, data: str) -> str:
+        """In the data directory."""
+        return f"{data}/server.pid"
 
     def socket(self, data: str) -> str:
         """In the data directory."""

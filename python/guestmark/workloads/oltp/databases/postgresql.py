@@ -105,6 +105,10 @@ class PostgreSQL(Database):
 
         return (native.Error,)
 
+    def pid_file(self, data: str) -> str:
+        """PostgreSQL's own lock of the data directory."""
+        return f"{data}/postmaster.pid"
+
     def socket(self, data: str) -> str:
         """PostgreSQL names it after its port."""
         return f"{data}/.s.PGSQL.{_PORT}"

@@ -17,6 +17,7 @@ from guestmark.core.errors import MachineError
 from guestmark.disks import sparse
 from guestmark.disks.store import store
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
+from guestmark.workloads.oltp.databases.confined import Launcher, launcher
 from guestmark.workloads.oltp.databases.server import Server, telling
 
 DATA = "data"  # name of the data directory inside of the tree
@@ -88,19 +89,27 @@ def _build(
     data.mkdir(mode=0o700)
     if os.geteuid() != account.uid:
         os.chown(data, account.uid, account.gid)
-    identity = account.arguments(on_host=True)
-    for command in database.install(str(data), settings):
-        done = agent.exec(command, env=ENVIRONMENT, cwd="/", timeout_s=_INSTALL_S, **identity)  # type: ignore[arg-type]
+    with launcher(str(data), settings, account, on_host=True) as confined:
+        _install(database, settings, str(data), confined)
+        _load(Server(agent, database, str(data), settings, account=account, launcher=confined), tables, rows)
+
+
+def _install(database: Database, settings: Mapping[str, str], data: str, launcher: Launcher) -> None:
+    agent = store().agent()
+    for command in database.install(data, settings):
+        done = agent.exec(launcher.around(command), env=ENVIRONMENT, cwd="/", timeout_s=_INSTALL_S)
         if not done.ok:
             said = (done.stdout + done.stderr).decode(errors="replace")
             raise MachineError(
                 f"{Path(command[0]).name} cannot make a data directory{telling(said)}", console=said
             )
-    server = Server(agent, database, str(data), settings, account=account, on_host=True)
+
+
+def _load(server: Server, tables: int, rows: int) -> None:
     try:
         server.start(_INSTALL_S)
         load = [
-            sysbench(), "oltp_read_write", *database.connection(str(data)), f"--tables={tables}",
+            sysbench(), "oltp_read_write", *server.database.connection(server.data), f"--tables={tables}",
             f"--table-size={rows}", "--rand-seed=1", "prepare",
         ]  # fmt: skip
         done = server.client(load, _LOAD_S)

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import MachineError, WorkloadError
+from guestmark.core.machine_facts import Confined
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, Session
+from guestmark.workloads.oltp.databases.confined import Launcher
 from guestmark.workloads.oltp.databases.link import Link
 
 if TYPE_CHECKING:
@@ -27,14 +29,18 @@ class Server:
 
     def __init__(
         self, agent: Agent, database: Database, data: str, settings: Mapping[str, str], *, account: Account,
-        on_host: bool,
+        launcher: Launcher,
     ) -> None:  # fmt: skip
         self.database = database
         self.data = data
         self._agent = agent
         self._settings = settings
+        self._launcher = launcher
+        on_host = launcher.confinement is not None
         self._as: dict[str, Any] = account.arguments(on_host=on_host)
+        self._identity = launcher.identity(account)
         self._process: Background | None = None
+        self.confined: Confined | None = None  # once it has started
         self._link: Link | None = None
         self._session: Session | None = None
         self._session_errors: tuple[type[Exception], ...] = (OSError, *database.session_errors())
@@ -58,15 +64,17 @@ class Server:
     def start(self, timeout_s: float) -> float:
         """Starts it; seconds until it took connections. Raises `MachineError` with its log when it does not."""
         begin = time.monotonic()
-        command = self.database.command(self.data, self._settings)
-        self._process = self._agent.background(command, env=ENVIRONMENT, cwd="/", **self._as)
+        command = self._launcher.around(self.database.command(self.data, self._settings))
+        self._process = self._agent.background(command, env=ENVIRONMENT, cwd="/", **self._identity)
         in_time = self._process.wait(timeout_s, lambda said: self.database.ready in said)
         if not self.running:
             raise self.fault("did not start")
         if not in_time:
             self.kill()
             raise self.fault(f"was not ready after {timeout_s:g} s")
-        return time.monotonic() - begin
+        seconds = time.monotonic() - begin
+        self.confined = self._launcher.attested(self.database.pid_file(self.data))
+        return seconds
 
     def client(self, argv: list[str], timeout_s: float, output_limit: int = 1 << 20) -> ExecResult:
         """Runs a program that talks to it. Raises `MachineError` with the log when the server has ended meanwhile."""

@@ -1,0 +1,130 @@
+"""Races with known winners, simulated: `python -m bench.statistics.tuning [--runs N] [--seed S]`.
+
+Matrices of 48 cells (factors of 2, 2, 3 and 4 levels) with random main effects and interactions, one cell planted as
+the best. Counted are the runs whose final set holds the true best, or one within the margin of it, and the trials that
+were used, as a share of the full matrix in as many blocks as a race may take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from guestmark.core.model import Better
+from guestmark.stats.tuning import race
+from guestmark.stats.tuning.settings import Candidate, Settings
+
+LEVELS = {"a": 2, "b": 2, "c": 3, "d": 4}
+SETTINGS = Settings("wall_s", Better.LOWER)
+Noise = Callable[[random.Random, str, int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """How trials scatter, and how cells differ: standard deviations of logs."""
+
+    name: str
+    noise: float = 0.03
+    spread: tuple[float, float] = (1.0, 1.0)  # of the noise of cells, relative
+    host: float = 0.0  # of an autocorrelated load that all trials share, in their order
+    spikes: float = 0.0  # share of trials that take twice as long
+    main: float = 0.15
+    interactions: float = 0.02
+    lead: float = 0.02  # of the planted winner before the next best
+
+
+SCENARIOS = (
+    Scenario("normal noise of 3 %"),
+    Scenario("no lead: several are best", lead=0.0),
+    Scenario("strong interactions", interactions=0.15),
+    Scenario("noise unequal, 1 to 8 %", spread=(0.33, 2.7)),
+    Scenario("autocorrelated load", host=0.1),
+    Scenario("5 % of trials twice as long", spikes=0.05),
+    Scenario("nothing matters", main=0.0, interactions=0.0, lead=0.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One race."""
+
+    found: bool  # the true best, or one within the margin, is in the final set
+    share: float  # of the full matrix's trials
+    size: int  # of the final set
+    within: float  # share of the final set that is within the margin (and a noise of it)
+
+
+def simulate(scenario: Scenario, seed: int, settings: Settings = SETTINGS) -> Outcome:
+    """One race over one random matrix."""
+    generator = random.Random(f"{scenario.name}:{seed}")
+    candidates, truth = _matrix(scenario, generator)
+    scatter = {name: scenario.noise * generator.uniform(*scenario.spread) for name in truth}
+    values: dict[int, dict[str, float]] = {}
+    ended: dict[int, frozenset[str]] = {}
+    load, trials = 0.0, 0
+    while True:
+        state = race.run(settings, candidates, values, ended)
+        if not state.due:
+            break
+        row = {}
+        for name in generator.sample(state.due, len(state.due)):
+            load = 0.8 * load + generator.gauss(0, scenario.host * 0.6)
+            spike = 0.69 if generator.random() < scenario.spikes else 0.0
+            row[name] = truth[name] + generator.gauss(0, scatter[name]) + load + spike
+            trials += 1
+        values[state.block] = row
+        ended[state.block] = frozenset(row)
+    best = min(truth.values())
+    good = [name for name in state.alive if truth[name] <= best + settings.margin]
+    # The full matrix at the same confidence: every cell in every block, and the same confirmation.
+    full = len(candidates) * settings.max_blocks + settings.confirm * settings.finalists
+    return Outcome(bool(good), trials / full, len(state.alive), len(good) / max(1, len(state.alive)))
+
+
+def _matrix(scenario: Scenario, generator: random.Random) -> tuple[list[Candidate], dict[str, float]]:
+    main = {
+        (name, level): generator.gauss(0, scenario.main)
+        for name, count in LEVELS.items()
+        for level in range(count)
+    }
+    pairs: dict[tuple[str, int, str, int], float] = {}
+    candidates, truth = [], {}
+    for levels in itertools.product(*(range(count) for count in LEVELS.values())):
+        cell = dict(zip(LEVELS, levels, strict=True))
+        name = " ".join(f"{factor}={level}" for factor, level in cell.items())
+        effect = sum(main[item] for item in cell.items())
+        for (one, x), (other, y) in itertools.combinations(cell.items(), 2):
+            if (one, x, other, y) not in pairs:
+                pairs[one, x, other, y] = generator.gauss(0, scenario.interactions)
+            effect += pairs[one, x, other, y]
+        candidates.append(Candidate(name, {factor: str(level) for factor, level in cell.items()}))
+        truth[name] = effect
+    if scenario.lead:
+        winner = generator.choice(sorted(truth, key=truth.__getitem__)[:12])
+        truth[winner] = min(truth.values()) - scenario.lead
+    return candidates, truth
+
+
+def main() -> None:
+    """Prints a line for each scenario."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    for scenario in SCENARIOS:
+        outcomes = [simulate(scenario, given.seed + number) for number in range(given.runs)]
+        found = statistics.fmean(outcome.found for outcome in outcomes)
+        share = statistics.fmean(outcome.share for outcome in outcomes)
+        size = statistics.median(outcome.size for outcome in outcomes)
+        print(
+            f"{scenario.name:32} found {found:.3f}  trials {share:.3f} of the full matrix  final set {size:g}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

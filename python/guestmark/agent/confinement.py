@@ -1,0 +1,58 @@
+"""What hypervisors, servers and other helpers may do to this host: `guestmark-agent confine` becomes each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.agent.binary import agent_binary
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What is left to a process beside reading: its scratch directory, what it is given as writable, and this."""
+
+    network: bool = False  # TCP connections of its own
+    serves_files: bool = False  # virtiofsd does not start without root's ways of changing who it is
+    memory_file: bool = False  # User-Mode Linux: its memory is a file, and it needs no rings
+    writes_tmp: bool = False  # to /tmp, whatever TMPDIR says
+    own_memory: bool = False  # a /dev/shm of its own
+    own_files: bool = False  # it sets modes of its files, and looks at nobody else's owners
+    metadata: bool = False  # it sets modes of its files, and must see whose all others are
+    user: tuple[int, int] | None = None  # the user and group that it becomes, which takes root
+
+    def around(
+        self,
+        command: Sequence[str],
+        writable: Iterable[Path],
+        temporary: Path | None = None,
+        over_temporary: Path | None = None,
+    ) -> list[str]:
+        """The command that becomes `command`, confined.
+
+        `temporary` is its `TMPDIR`. What it writes to `/tmp` all the same is kept apart, and in memory, when it has an
+        empty directory `over_temporary` for that.
+        """
+        return [
+            str(agent_binary()), "confine",
+            *(f"--writable={path}" for path in dict.fromkeys(writable)),
+            *([f"--temporary={temporary}"] if temporary else []),
+            *([f"--over-temporary={over_temporary}"] if over_temporary else []),
+            *(["--network"] if self.network else []),
+            *(["--serves-files"] if self.serves_files else []),
+            *(["--no-io-uring"] if self.memory_file else []),
+            *(["--own-memory"] if self.own_memory else []),
+            *(["--own-files"] if self.own_files else []),
+            *(["--metadata"] if self.metadata else []),
+            *([f"--user={self.user[0]}:{self.user[1]}"] if self.user else []),
+            "--", *command,
+        ]  # fmt: skip
+
+
+HYPERVISOR = Confinement()
+FILE_SERVER = Confinement(serves_files=True)
+WITH_MEMORY_FILE = Confinement(memory_file=True)
+WITH_NETWORK = Confinement(network=True)
+TEMPORARY_FILES = Confinement(own_files=True, writes_tmp=True)
+BUILDER = Confinement(metadata=True)

@@ -1,0 +1,130 @@
+"""`guestmark ab`: two of anything under test, in one run."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from guestmark.cli import options
+from guestmark.cli.measuring import Measuring, measuring
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Unusable
+
+SETTINGS = {"allow_interspersed_args": False}
+
+_LABEL = ("A", "B")
+_TYPED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*:[/~.]", re.ASCII)
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)
+
+
+def _two(name: str, text: str) -> Any:
+    return typer.Option(f"--{name}", metavar="A B", help=text)
+
+
+Pair = tuple[str, str] | None
+
+
+@measuring
+def command(
+    argv: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")
+    ],
+    *,
+    kernel: Annotated[Pair, _two("kernel", "Two kernels for guests.")] = None,
+    qemu: Annotated[Pair, _two("qemu", "Two QEMUs: programs, builds, or unpacked packages.")] = None,
+    bios: Annotated[Pair, _two("bios", "Two firmwares for QEMU.")] = None,
+    modules: Annotated[Pair, _two("modules", "Two directories of kernel modules.")] = None,
+    rootfs: Annotated[Pair, _two("rootfs", "Two root filesystems for guests.")] = None,
+    env: Annotated[
+        tuple[str, str, str] | None,
+        typer.Option("--env", metavar="NAME A B", help="Two values of an environment variable."),
+    ] = None,
+    factor: Annotated[
+        tuple[str, str, str] | None,
+        typer.Option("--factor", metavar="NAME A B", help="Two levels of any factor."),
+    ] = None,
+    on: Annotated[
+        list[str] | None,
+        options.on("Where to run it. Default: kvm where it works, else tcg; host for --env."),
+    ] = None,
+    metrics: options.Metrics = None,
+    stdin: options.Input = None,
+    ignore_failure: options.IgnoreFailure = False,
+    given: Measuring,
+) -> None:
+    """Compare two kernels, QEMUs, firmwares, root filesystems or settings: A is the baseline.
+
+    Both are measured in one run, in random order in every block, so what the host does meanwhile favours neither. A
+    label may stand in front of a path: old:/boot/vmlinuz-6.1. Several pairs make all their combinations.
+
+    Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
+    could be measured, 130 interrupted (guestmark resume continues).
+    """
+    from dataclasses import asdict
+
+    from guestmark.cli import session
+    from guestmark.core.errors import UsageError
+    from guestmark.platforms.base import Caller
+    from guestmark.workloads.exec.plan import ExecOptions, build
+
+    files = {"kernel": kernel, "qemu": qemu, "bios": bios, "modules": modules, "rootfs": rootfs}
+    pairs = {name: _labelled(pair) for name, pair in files.items() if pair is not None}
+    for name, first, second in [
+        *([(f"env:{env[0]}", *env[1:])] if env else []),
+        *([factor] if factor else []),
+    ]:
+        pairs[name] = (first, second)
+    if not pairs:
+        raise UsageError(
+            "there is nothing to compare", hint="e.g. --kernel A B, --qemu A B or --env NAME A B"
+        )
+    overrides = given.overrides()
+    overrides["settings"] = [*overrides["settings"], *_settings(pairs)]
+    wanted = ExecOptions(
+        on=on or (_usual() if any(not name.startswith("env:") for name in pairs) else "host",),
+        metrics=metrics or (),
+        stdin_path=stdin,
+        ignore_failure=ignore_failure,
+        caller=asdict(Caller.current()),
+        **overrides,
+    )
+    raise typer.Exit(session.execute(build(wanted, argv), given.ledger, given.outputs()))
+
+
+def _settings(pairs: Mapping[str, tuple[str, str]]) -> list[str]:
+    return [
+        f"{name}={','.join(level.replace(',', chr(92) + ',') for level in pair)}"
+        for name, pair in pairs.items()
+    ]
+
+
+def _labelled(pair: tuple[str, str]) -> tuple[str, str]:
+    """Both with a label: where they have none, what tells their paths apart, or A and B."""
+    typed = [_TYPED.match(path) for path in pair]
+    names = [os.path.basename(os.path.normpath(path)).removeprefix("vmlinuz-") for path in pair]
+    if any(typed) or names[0] == names[1] or not all(map(_WORD.fullmatch, names)):
+        names = list(_LABEL)
+    first, second = (
+        path if found else f"{name}:{os.path.abspath(os.path.expanduser(path))}"
+        for found, name, path in zip(typed, names, pair, strict=True)
+    )
+    return first, second
+
+
+def _usual() -> str:
+    """KVM where guests boot with it, which is found out by booting one; else TCG."""
+    from guestmark.core.platform_spec import parse_platform
+    from guestmark.platforms import registry
+    from guestmark.platforms.base import Usable
+    from guestmark.platforms.probe import probe_all
+
+    if not os.path.exists("/dev/kvm"):
+        return "tcg"
+    platform: Any = registry.get(parse_platform("kvm"))
+    found: Mapping[str, Usable | Unusable] = probe_all([platform])
+    return "kvm" if isinstance(found[platform.name], Usable) else "tcg"

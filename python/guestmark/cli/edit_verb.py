@@ -1,0 +1,41 @@
+"""`guestmark edit`: what is said of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from guestmark.cli import options, remarking
+from guestmark.cli.say import say
+from guestmark.core.errors import UsageError
+
+
+def command(
+    run: options.Run,
+    *,
+    name: remarking.Name = None,
+    note: remarking.Note = None,
+    label: remarking.Labels = None,
+    tag: remarking.Tags = None,
+    unlabel: Annotated[
+        list[str] | None, typer.Option("--unlabel", metavar="NAME", help="Take this label away. Repeatable.")
+    ] = None,
+    untag: Annotated[
+        list[str] | None, typer.Option("--untag", metavar="TAG", help="Take this tag away. Repeatable.")
+    ] = None,
+    ledger: options.Ledger = None,
+) -> None:
+    """Give a run a name, a note, labels and tags, or take labels and tags away."""
+    from guestmark.ledger import open_ledger
+    from guestmark.ledger.remarks import NOTHING, take_away
+
+    said = remarking.remarks(name, note, label, tag)
+    if said == NOTHING and not unlabel and not untag:
+        raise UsageError("nothing is said of the run", hint="give --name, --note, --label or --tag")
+    with open_ledger(ledger) as opened:
+        run_id = opened.annotate(run, said)
+        if unlabel or untag:
+            with opened.writing(f"remarking run {run_id}") as connection:
+                take_away(connection, run_id, labels=unlabel or (), tags=untag or ())
+    say(f"run {run_id} is annotated")

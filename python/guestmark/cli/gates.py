@@ -1,0 +1,64 @@
+"""How gates end a command: files for build servers, and the exit status that `git bisect run` understands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import ExitStatus, GateStatus
+from guestmark.core.gate import GATES, parse_gates
+
+if TYPE_CHECKING:
+    from guestmark.core.model import Plan
+    from guestmark.ledger.model import StoredRun
+    from guestmark.stats.analysis import Analysis
+
+
+def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
+    """The plan with these gates beside those it has. Raises `UsageError` for gates that nothing in the plan fits."""
+    if not texts:
+        return plan
+    every = tuple(dict.fromkeys([*plan.context.get(GATES, ()), *texts]))
+    parse_gates(every, plan.cells, {metric.name for metric in plan.metrics})
+    return replace(plan, context={**plan.context, GATES: list(every)})
+
+
+def judge(
+    run: StoredRun, analysis: Analysis, save: Callable[[bytes], None] | None = None
+) -> GateStatus | None:
+    """The exit status that the run's gates ask for, None when it has none.
+
+    `save` gets JUnit's XML; GitHub's summary is written where there is one.
+    """
+    if not run.plan.context.get(GATES):
+        return None
+    from guestmark.report import gate_files
+    from guestmark.report.sections import gates
+    from guestmark.stats.gates import Outcome, overall
+
+    judged = gates.judged(analysis)
+    if save is not None:
+        save(gate_files.junit(judged, run))
+    gate_files.append_summary(judged, run)
+    return {
+        Outcome.KEPT: GateStatus.KEPT,
+        Outcome.BROKEN: GateStatus.BROKEN,
+        Outcome.UNDECIDED: GateStatus.UNDECIDED,
+        Outcome.UNMEASURED: GateStatus.FAILED,
+    }[overall(judged)]
+
+
+def failed(status: int) -> int:
+    """The exit status of a command with gates that ended with `status` before they could be judged."""
+    if status >= GateStatus.FAILED:
+        return status
+    return GateStatus.FAILED + status if status else ExitStatus.ALL_MEASURED
+
+
+def asked(arguments: Sequence[str] | None = None) -> bool:
+    """Whether the command line of this process has a gate; what follows `--` is the measured command's."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    mine = words[: words.index("--")] if "--" in words else words
+    return mine[:1] in (["gate"], ["bisect"]) or any(word.split("=")[0] == "--fail-if" for word in mine)

@@ -1,0 +1,75 @@
+"""`guestmark history`: a ratio over runs, and where it changed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from guestmark.cli import options
+
+
+def command(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]",
+            help="The run whose cells are followed: an id, its beginning or end, a name, or `last`.",
+            autocompletion=options.complete_run,
+        ),
+    ] = "last",
+    *,
+    cell: Annotated[str | None, typer.Option("--cell", metavar="CELL", help="Only this cell.")] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by", metavar="LABEL", help="Call runs by this label (--label commit=…) where they have it."
+        ),
+    ] = "commit",
+    max_p: Annotated[
+        float, typer.Option("--max-p", min=1e-9, max=0.5, help="How sure Otava has to be of a change point.")
+    ] = 0.0005,
+    csv: Annotated[
+        str | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Write the series as Apache Otava's own command reads them."
+        ),
+    ] = None,
+    json: options.Json = None,
+    markdown: options.Markdown = None,
+    html: options.Html = None,
+    ledger: options.Ledger = None,
+) -> None:
+    """Follow the ratios of a run's cells over all runs of this host that asked the same, and find where they changed.
+
+    Change points are Apache Otava's, on log ratios to the baseline of each run, where it is installed beside guestmark.
+    A change point is a suspicion: each comes with what differs around it and how to measure both sides side by side.
+    """
+    from guestmark.cli.console import Console
+    from guestmark.cli.session import write, writing_to_stdout
+    from guestmark.ledger import open_ledger
+    from guestmark.page.text import escaped_in_json
+    from guestmark.report import series
+    from guestmark.report.render import html as as_html
+    from guestmark.report.render import markdown as as_markdown
+    from guestmark.report.render.terminal import print_page
+
+    with open_ledger(ledger, writable=False) as opened:
+        stored = opened.load_run(run)
+        found = series.only(series.histories(opened, stored, by, max_p), cell)
+        labels = {each.id: each.labels for each in opened.runs()}
+    page = series.page(stored, found)
+    if csv is not None:
+        write(series.otava_csv(found, labels).encode(), csv)
+    if json is not None:
+        import json as encoder
+
+        text = encoder.dumps(series.document(found), indent=2, ensure_ascii=False, allow_nan=False)
+        write((escaped_in_json(text) + "\n").encode(), json)
+    if markdown is not None:
+        write(as_markdown.render(page).encode(), markdown)
+    if html is not None:
+        write(as_html.render(page).encode(), html)
+    if "-" not in (csv, json, markdown, html):
+        with writing_to_stdout():
+            print_page(page, Console())

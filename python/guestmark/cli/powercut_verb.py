@@ -1,0 +1,104 @@
+"""`guestmark powercut`: what a power cut would leave of a guest's disk."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from guestmark.cli import options
+from guestmark.cli.measuring import Measuring, measuring
+from guestmark.core.errors import UsageError
+
+_REPLAY = "replay"
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [word for word in (_REPLAY,) if word.startswith(incomplete)]
+
+
+@measuring
+def command(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[replay LOG]",
+            help="Look into a log that was kept because something was lost: its directory, or the end of its name.",
+            autocompletion=_complete,
+        ),
+    ] = None,
+    *,
+    on: Annotated[
+        list[str] | None,
+        options.on("Whose disks: tcg, kvm, uml, tcg/kvm, or host for a loop device here. Default: tcg,uml."),
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="METHOD",
+            help="How records are made durable: append, replace, overwrite, dsync or sqlite.",
+        ),
+    ] = "append",
+    records: Annotated[int, typer.Option(min=2, max=100_000, help="How many records are written.")] = 100,
+    states: Annotated[int, typer.Option(min=1, max=100_000, help="How many crash states are judged.")] = 300,
+    after: Annotated[
+        int | None, typer.Option(min=1, help="replay: only the states after so many requests.")
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="replay: write the image that the cut --after leaves to FILE."),
+    ] = None,
+    survival: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="replay: what of the writes in flight survives: all, half or none."
+        ),
+    ] = None,
+    given: Measuring,
+) -> None:
+    """Cut the power at every moment of a guest's writes, and look for what it was told is safe.
+
+    Numbered records are made durable one by one on a disk whose writes and flushes are logged as this host's kernel
+    sees them. Crash states of the log are recovered and searched for every record that had been acknowledged. Two
+    controls, without barriers and without flushes, have to lose some, or the proof is none.
+
+    Exit status: 0 all judged, 1 some failed or a platform was left out, 2 the command line is wrong, 3 nothing could be
+    judged, 130 interrupted.
+    """
+    if what:
+        _replay(what, after, survival, image)
+        return
+    if after is not None or image is not None or survival is not None:
+        raise UsageError(
+            "--after, --survival and --image are for a log that was kept",
+            hint="guestmark powercut replay LOG",
+        )
+    from dataclasses import asdict
+
+    from guestmark.cli import session
+    from guestmark.plan.outline import Overrides
+    from guestmark.platforms.base import Caller
+    from guestmark.workloads.powercut.plan import build
+
+    wanted = Overrides(on=on or ("tcg", "uml"), **given.overrides())
+    plan = build(wanted, {"method": method, "records": records, "states": states}, asdict(Caller.current()))
+    raise typer.Exit(session.execute(plan, given.ledger, given.outputs()))
+
+
+def _replay(what: list[str], after: int | None, survival: str | None, image: str | None) -> None:
+    from guestmark.cli.say import tell
+    from guestmark.powercut import again
+
+    if what[0] != _REPLAY or len(what) != 2:
+        raise UsageError(
+            f"there is no {' '.join(what)!r} here", hint="guestmark powercut replay LOG, or options only"
+        )
+    if image is not None:
+        if after is None:
+            raise UsageError(
+                "--image needs --after, which says where the power is cut", hint="e.g. --after 212"
+            )
+        tell(again.write(what[1], after, survival or "none", image))
+        return
+    for line in again.lines(what[1], after):
+        tell(line)

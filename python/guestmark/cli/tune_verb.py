@@ -1,0 +1,98 @@
+"""`guestmark tune`: the fastest of many configurations that keeps to what is asked of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from guestmark.cli import options
+from guestmark.cli.measuring import Measuring, measuring
+from guestmark.core.errors import UsageError
+
+
+@measuring
+def command(
+    plan: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN|FILE",
+            help="A built-in plan, such as fastest-safe, or a TOML file. Its cells are the candidates.",
+            autocompletion=options.complete_plan,
+        ),
+    ],
+    *,
+    objective: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC", help="What is to be best. Default: the plan's primary metric."),
+    ] = None,
+    durability: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="Only what is this durable, e.g. proven. Repeatable: any of them."),
+    ] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option(metavar="LIMIT", help="A metric to keep to, e.g. 'guest_cpu_s < 5'.")
+    ] = None,
+    on_disk: Annotated[bool, typer.Option("--on-disk", help="Leave out disks in memory.")] = False,
+    no_screen: Annotated[
+        bool, typer.Option("--no-screen", help="Measure every candidate, not first a fraction.")
+    ] = False,
+    max_blocks: Annotated[
+        int | None, typer.Option(min=2, help="At most so many blocks of the race (default 10).")
+    ] = None,
+    on: Annotated[
+        list[str] | None, options.on("Where to run it, instead of the platforms in the plan.")
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="FACTOR", help="Multiply the sizes and counts that the plan marks.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="EXPR", help="Only these cells.")] = None,
+    given: Measuring,
+) -> None:
+    """Find the fastest of many configurations, of those that keep to what is asked of them.
+
+    A fraction of the cells is measured first; main effects say which others are worth it. Those race: after each block
+    whoever is worse than the leader beyond the margin, for sure, is out. The finalists are measured again in fresh
+    blocks. With --durability proven the power is cut first, and what loses anything does not take part.
+
+    Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line or the plan is
+    wrong, 3 nothing could be measured, 130 interrupted (guestmark resume continues).
+    """
+    from dataclasses import asdict, replace
+
+    from guestmark.cli import session
+    from guestmark.plan import library, schema
+    from guestmark.plan.load import load
+    from guestmark.plan.matrix import Null
+    from guestmark.plan.outline import Overrides, assemble, override
+    from guestmark.plan.scale import parse_scale
+    from guestmark.plan.tuning import Race, parse_limit, race_of
+    from guestmark.platforms.base import Caller
+
+    overrides = {**given.overrides(), "null": Null.NONE}
+    factor = options.value("--scale", parse_scale, scale)
+    outline = load(*library.find(plan), scale=1.0 if factor is None else factor)
+    outline = override(outline, Overrides(on=on or None, only=only, **overrides))
+    asked = schema.Tune(
+        objective=objective or (outline.race.settings.objective if outline.race else ""),
+        durability=durability,
+    )
+    try:
+        made = race_of(asked, outline.metrics).settings
+        limits = tuple(parse_limit(text) for text in limit or ())
+    except ValueError as error:
+        raise UsageError(str(error), hint="see guestmark tune --help") from error
+    base = outline.race.settings if outline.race else made
+    settings = replace(
+        base,
+        objective=made.objective,
+        better=made.better,
+        durability=made.durability or base.durability,
+        limits=limits or base.limits,
+        on_disk=on_disk or base.on_disk,
+        screen=base.screen and not no_screen,
+        margin=overrides["margin"] or base.margin,
+        max_blocks=max_blocks or base.max_blocks,
+    )
+    tuned = assemble(replace(outline, race=Race(settings)), asdict(Caller.current()))
+    raise typer.Exit(session.execute(tuned, given.ledger, given.outputs()))

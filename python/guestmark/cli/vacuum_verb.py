@@ -1,0 +1,16 @@
+"""`guestmark vacuum`: removed runs are deleted."""
+
+from __future__ import annotations
+
+from guestmark.cli import options
+from guestmark.cli.say import say
+
+
+def command(ledger: options.Ledger = None) -> None:
+    """Delete the runs that were removed, for good, and give their room back to the disk."""
+    from guestmark.ledger import open_ledger
+    from guestmark.ledger.shelf import Shelf
+
+    with open_ledger(ledger) as opened:
+        gone = Shelf(opened).vacuum()
+    say(f"{len(gone)} run{'s' if len(gone) != 1 else ''} deleted{': ' if gone else ''}{', '.join(gone)}")

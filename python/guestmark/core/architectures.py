@@ -1,0 +1,241 @@
+"""The architectures that guests can have: one row each, with everything that differs between them.
+
+Nothing elsewhere asks which architecture it is: it asks the row. Importing this is cheap.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from guestmark.core.nearest import unknown
+from guestmark.core.platform_kind import Program
+
+
+class Source(StrEnum):
+    """Where something for an architecture comes from."""
+
+    DISTRIBUTION = "the distribution's package"
+    BUILT = "built from the distribution's sources"
+
+
+class Bus(StrEnum):
+    """What virtio devices are attached by, as their names in QEMU end."""
+
+    PCI = "pci"
+    CCW = "ccw"
+    MMIO = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One architecture. Names of devices and processors are QEMU's.
+
+    `boot_args` shorten a boot and change nothing in the steady state; `emulated_args` do so only under TCG.
+    """
+
+    name: str  # Debian's, as in tcg@NAME
+    machine_name: str  # that of `uname -m`
+    emulator: Program  # of whole machines
+    machine: str
+    cpu: str  # the default processor of an emulated machine
+    target: str  # Rust's name
+    cross: Program  # the C compiler that makes programs for it
+    other_names: tuple[str, ...] = ()
+    cpu_suffix: str = ""  # of the processors' types, as the monitor names them
+    memory: str = "1G"
+    console: str = "ttyS0"
+    console_device: tuple[str, ...] = ("-serial", "chardev:console")
+    bus: Bus = Bus.PCI
+    pci_bus: str = ""  # where it is not the machine's first
+    legacy_virtio: bool = False  # its devices keep the interface from before virtio 1
+    checks_cpu: bool = False  # its processors refuse a feature that cannot be had when told to: `enforce`
+    several_processors: bool = True
+    page_size: int = 4096
+    boot_args: str = ""
+    emulated_args: str = ""
+    kernel: Source = Source.DISTRIBUTION
+    kernel_package: str = ""  # the metapackage of the distribution's kernel
+    kernel_arch: str = ""  # what the kernel's own build calls it
+    kernel_image: str = ""  # the target of that build, and where it is then
+    root: bool = True  # whether the distribution has packages from which a root can be made
+    user_emulator: str = ""  # of single programs
+    outer_machine: str = ""  # in which a guest with KVM can be started; empty: like any other
+    big_endian: bool = False
+    firmware_log: str = ""  # the device whose output is the firmware's
+    early_console: str = ""  # makes the kernel print from its first line on
+    firmware: Program | None = None  # what the machine needs besides the emulator
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything it may be called."""
+        return (self.name, self.machine_name, *self.other_names)
+
+    @property
+    def cross_prefix(self) -> str:
+        """What the names of its compiler's programs begin with: `sparc64-linux-gnu-`."""
+        return self.cross.name.removesuffix("gcc")
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is this host's own."""
+        return self is host_architecture()
+
+
+# All devices are on the first PCI bus, or behind bridges that are found from it. Kernels look for others on 256 buses,
+# and on processors of AMD's early families twice for AGP bridges on each of their 65536 places: every look is an exit.
+_NO_PCI_SEARCH = "pci=noearly,lastbus=0"
+_NO_CIPHER_TESTS = "cryptomgr.notests=1"
+
+X86_64 = Architecture(
+    name="x86_64",
+    machine_name="x86_64",
+    other_names=("amd64", "x86-64"),
+    emulator=Program("qemu-system-x86_64", "qemu-system-x86"),
+    machine="q35",
+    # Kernels copy and clear memory byte by byte, with string instructions, where the processor calls that fast (ERMS,
+    # FSRM). Emulated, each byte is a turn of a loop. Without the claim they take eight bytes a turn, and moving data
+    # through a guest is twice as fast.
+    cpu="max,erms=off,fsrm=off",
+    cpu_suffix="-x86_64-cpu",
+    checks_cpu=True,
+    target="x86_64-unknown-linux-gnu",
+    cross=Program("x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu"),
+    boot_args=f"tsc=reliable no_timer_check {_NO_CIPHER_TESTS} {_NO_PCI_SEARCH}",
+    # No rewriting of lock prefixes in the kernel's text.
+    emulated_args="noreplace-smp",
+    kernel_package="linux-image-amd64",
+    user_emulator="qemu-x86_64",
+    firmware_log="isa-debugcon,iobase=0x402",
+    early_console="earlyprintk=ttyS0",
+)
+
+ARM64 = Architecture(
+    name="arm64",
+    machine_name="aarch64",
+    emulator=Program("qemu-system-aarch64", "qemu-system-arm"),
+    machine="virt,gic-version=3",
+    # Pointer authentication by the architecture's own cipher takes most of an emulated processor's time.
+    cpu="max,pauth-impdef=on",
+    cpu_suffix="-arm-cpu",
+    target="aarch64-unknown-linux-gnu",
+    cross=Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+    console="ttyAMA0",
+    boot_args=_NO_CIPHER_TESTS,
+    kernel_package="linux-image-arm64",
+    early_console="earlycon=pl011,mmio32,0x9000000",
+    user_emulator="qemu-aarch64",
+    outer_machine="virt,gic-version=3,virtualization=on",
+)
+
+ARMHF = Architecture(
+    name="armhf",
+    machine_name="armv7l",
+    other_names=("arm", "armv7"),
+    emulator=Program("qemu-system-arm", "qemu-system-arm"),
+    # What lies above 4 GiB could not be reached: Debian's kernel for it has no large addresses.
+    machine="virt,highmem=off",
+    cpu="cortex-a15",
+    cpu_suffix="-arm-cpu",
+    target="armv7-unknown-linux-gnueabihf",
+    cross=Program("arm-linux-gnueabihf-gcc", "gcc-arm-linux-gnueabihf"),
+    console="ttyAMA0",
+    boot_args=_NO_CIPHER_TESTS,
+    kernel_package="linux-image-armmp",
+    user_emulator="qemu-arm",
+)
+
+PPC64EL = Architecture(
+    name="ppc64el",
+    machine_name="ppc64le",
+    other_names=("powerpc64le",),
+    emulator=Program("qemu-system-ppc64", "qemu-system-ppc"),
+    # What TCG's processors do not have, and the machine would only warn of.
+    machine="pseries,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off",
+    cpu="power9_v2.0",
+    cpu_suffix="-powerpc64-cpu",
+    target="powerpc64le-unknown-linux-gnu",
+    cross=Program("powerpc64le-linux-gnu-gcc", "gcc-powerpc64le-linux-gnu"),
+    console="hvc0",
+    page_size=65536,
+    boot_args=_NO_CIPHER_TESTS,
+    kernel_package="linux-image-powerpc64le",
+    user_emulator="qemu-ppc64le",
+)
+
+RISCV64 = Architecture(
+    name="riscv64",
+    machine_name="riscv64",
+    emulator=Program("qemu-system-riscv64", "qemu-system-misc"),
+    machine="virt",
+    cpu="rv64",
+    cpu_suffix="-riscv-cpu",
+    target="riscv64gc-unknown-linux-gnu",
+    cross=Program("riscv64-linux-gnu-gcc", "gcc-riscv64-linux-gnu"),
+    boot_args=_NO_CIPHER_TESTS,
+    kernel_package="linux-image-riscv64",
+    user_emulator="qemu-riscv64",
+    firmware=Program("opensbi", "opensbi"),
+)
+
+S390X = Architecture(
+    name="s390x",
+    machine_name="s390x",
+    emulator=Program("qemu-system-s390x", "qemu-system-misc"),
+    machine="s390-ccw-virtio",
+    cpu="max",
+    cpu_suffix="-s390x-cpu",
+    target="s390x-unknown-linux-gnu",
+    cross=Program("s390x-linux-gnu-gcc", "gcc-s390x-linux-gnu"),
+    console_device=("-device", "sclpconsole,chardev=console"),
+    bus=Bus.CCW,
+    boot_args=_NO_CIPHER_TESTS,
+    kernel_package="linux-image-s390x",
+    user_emulator="qemu-s390x",
+    big_endian=True,
+)
+
+SPARC64 = Architecture(
+    name="sparc64",
+    machine_name="sparc64",
+    emulator=Program("qemu-system-sparc64", "qemu-system-sparc"),
+    machine="sun4u",
+    cpu="TI-UltraSparc-IIi",
+    cpu_suffix="-sparc64-cpu",
+    target="sparc64-unknown-linux-gnu",
+    cross=Program("sparc64-linux-gnu-gcc", "gcc-sparc64-linux-gnu"),
+    memory="512M",
+    pci_bus="pciB",  # pciA has a slot for on-board devices only
+    legacy_virtio=True,
+    several_processors=False,
+    page_size=8192,
+    kernel=Source.BUILT,
+    kernel_arch="sparc64",
+    kernel_image="arch/sparc/boot/image",
+    root=False,  # its packages are not part of a release
+    big_endian=True,
+)
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    row.name: row for row in (X86_64, ARM64, ARMHF, PPC64EL, RISCV64, S390X, SPARC64)
+}
+
+
+def architecture(name: str) -> Architecture:
+    """The architecture of that name, as `uname -m` or the distribution has it.
+
+    Raises `UsageError` with the nearest known name.
+    """
+    for row in ARCHITECTURES.values():
+        if name.lower() in row.names:
+            return row
+    raise unknown("architecture", name, ARCHITECTURES)
+
+
+@functools.cache
+def host_architecture() -> Architecture:
+    """This host's own. Raises `UsageError` for one that is not in the table."""
+    return architecture(platform.machine())

@@ -1,0 +1,140 @@
+"""An image whose writes and flushes are logged as the host's kernel sees them, whichever hypervisor makes them.
+
+`qemu-storage-daemon` exports the image through FUSE as a plain file, on top of its block driver `blklogwrites`: every
+hypervisor opens that file as any other. The daemon ends with this process; whoever removes the directory unmounts the
+file (the keeper too, when this process was killed).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.agent.binary import supervised
+from guestmark.agent.keeper import keeper
+from guestmark.core.errors import MachineError
+from guestmark.disks import programs
+
+DAEMON = "qemu-storage-daemon"
+SECTOR = 512  # the unit in which the log counts
+_READY_S = 10.0
+_END_S = 5.0
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package fuse3)"
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """The files of a logged image: what it was at first, what has been written to it since, and the image below."""
+
+    base: Path
+    log: Path
+    image: Path
+
+
+def why_not() -> str:
+    """Why no image can be logged on this host, as far as can be seen without trying; empty when nothing is missing."""
+    programs.find(DAEMON)
+    if not os.path.exists("/dev/fuse"):
+        return "/dev/fuse is not there"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "/dev/fuse may not be opened"
+    return ""
+
+
+@contextlib.contextmanager
+def exported(files: Logged, at: Path) -> Iterator[None]:
+    """Serves the image as the file `at` while the context lasts. Raises `MachineError` when that is not to be had."""
+    for path in (files.log, at):
+        path.touch()
+    daemon, lifeline = _start(files, at)
+    try:
+        _await_mount(daemon, at)
+        yield
+    finally:
+        os.close(lifeline)
+        daemon.terminate()
+        try:
+            daemon.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.communicate()
+        unmount(at)
+
+
+def unmount(at: Path) -> None:
+    """Detaches what is mounted at a file, if anything is."""
+    if not _is_mounted(at):
+        return
+    for command in (["umount", "-l", "--", str(at)], ["fusermount3", "-u", "-z", "--", str(at)]):
+        with contextlib.suppress(OSError):
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                return
+
+
+def unmount_below(directory: Path) -> None:
+    """Detaches what is mounted below a directory: what a killed daemon has left."""
+    for line in reversed(Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()):
+        where = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), line.split(" ", 5)[4]))
+        if directory in where.parents:
+            unmount(where)
+
+
+def _start(files: Logged, at: Path) -> tuple[subprocess.Popen[bytes], int]:
+    command = [
+        programs.find(DAEMON),
+        "--blockdev", f"driver=file,node-name=image,filename={_quoted(files.image)}",
+        "--blockdev", f"driver=file,node-name=log,filename={_quoted(files.log)}",
+        "--blockdev", f"driver=blklogwrites,node-name=logged,file=image,log=log,log-sector-size={SECTOR}",
+        "--export", f"type=fuse,id=file,node-name=logged,mountpoint={_quoted(at)},writable=on,growable=on",
+    ]  # fmt: skip
+    theirs, ours = os.pipe()
+    held = keeper().lifeline
+    try:
+        daemon = subprocess.Popen(
+            supervised(command, lifeline_fd=theirs, hold=[held]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(theirs, held),
+            start_new_session=True,
+        )
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    return daemon, ours
+
+
+def _await_mount(daemon: subprocess.Popen[bytes], at: Path) -> None:
+    deadline = time.monotonic() + _READY_S
+    while not _is_mounted(at):
+        if daemon.poll() is not None:
+            assert daemon.stderr is not None
+            lines = daemon.stderr.read().decode(errors="replace").strip().splitlines()
+            said = lines[-1] if lines else f"exit status {daemon.returncode}"
+            raise MachineError(f"the image cannot be logged: {said}", hint=_HINT)
+        if time.monotonic() > deadline:
+            raise MachineError(
+                f"the image cannot be logged: {DAEMON} mounted nothing within {_READY_S:g} s", hint=_HINT
+            )
+        time.sleep(0.005)
+
+
+def _is_mounted(at: Path) -> bool:
+    """Asks the table of mounts: a mount whose daemon has gone answers nothing else."""
+    shown = str(at).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
+    lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    return any(line.split(" ", 5)[4] == shown for line in lines)
+
+
+def _quoted(path: Path) -> str:
+    """As QEMU's options want a value."""
+    return str(path).replace(",", ",,")

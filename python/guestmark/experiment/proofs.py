@@ -1,0 +1,125 @@
+"""`--prove`: what a power cut would leave of the disks of a run, found out once for each kind of disk, untimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from guestmark.core import registry as kinds
+from guestmark.core.errors import UsageError
+from guestmark.core.facts import Facts
+from guestmark.core.findings import Proof, flat
+from guestmark.core.model import Cell, Plan, WorkloadSpec
+from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
+from guestmark.experiment.interrupt import Interruption
+from guestmark.experiment.progress import Observer
+from guestmark.experiment.trial import Slot, run_trial
+from guestmark.platforms import registry
+from guestmark.workloads import base as workloads
+
+if TYPE_CHECKING:
+    from guestmark.core.platform_spec import PlatformSpec
+
+_WORKLOAD = "powercut"
+_PROOFS = "proofs"  # in a plan's context: by cell
+# Of a cell's factors those that say how its disk is kept, and what machine it is a disk of.
+_KEPT = frozenset({
+    "bus", "uml_disk", "cache", "aio", "format", "cluster_size", "preallocation", "filesystem", "mount", "mkfs",
+    "location", "machine", "kernel", "kernel_args", "memory", "cpu", "outer_cpu",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What one proof holds for: a platform and how a disk is kept there."""
+
+    platform: PlatformSpec
+    disk: tuple[object, ...]
+
+
+def kind_of(cell: Cell) -> Kind | None:
+    """The kind of the cell's target; None for a cell without one, or with one that is a directory of this host."""
+    try:
+        disk = next((disk for disk in disks_of(cell) if disk.role is Role.TARGET), None)
+    except UsageError:
+        return None
+    if disk is None or disk.filesystem == NO_FILESYSTEM or (not cell.platform.is_guest and not disk.loop):
+        return None
+    return Kind(cell.platform, _how(disk))
+
+
+def _how(disk: DiskSpec) -> tuple[object, ...]:
+    return (
+        disk.bus, disk.cache, disk.aio, disk.format, disk.cluster_size, disk.filesystem, disk.mkfs, disk.mount,
+        disk.location,
+    )  # fmt: skip
+
+
+def cell_for(cell: Cell) -> Cell:
+    """The cell that proves what the target of `cell` keeps."""
+    kind = kinds.workload_kind(_WORKLOAD)
+    disk = next(disk for disk in disks_of(cell) if disk.role is Role.TARGET)
+    params = dict(kind.checked({}))
+    # What the workload itself says of its disk holds as well.
+    given = {"filesystem": disk.filesystem, "mkfs": disk.mkfs, "mount": disk.mount, "format": disk.format}
+    params["disks"] = [{**params["disks"][0], **given}]
+    factors = {
+        name: level for name, level in cell.factors.items() if name in _KEPT and cell.platform.takes(name)
+    }
+    factors = {**factors, "location": disk.location}
+    return Cell(f"proof for {cell.id}", WorkloadSpec(_WORKLOAD, params), cell.platform, factors)
+
+
+def kept(plan: Plan) -> dict[str, Proof]:
+    """The proofs that a run has already, by the ids of its cells."""
+    found = {name: Facts(plain).of(Proof) for name, plain in plan.context.get(_PROOFS, {}).items()}
+    return {name: proof for name, proof in found.items() if proof is not None}
+
+
+def keeping(plan: Plan, proofs: Mapping[str, Proof]) -> Plan:
+    """The plan with its proofs, so that a run that goes on need not make them again."""
+    plain = {name: flat(proof) for name, proof in proofs.items()}
+    return replace(plan, context={**plan.context, _PROOFS: plain})
+
+
+def prove(
+    plan: Plan,
+    cells: Sequence[Cell],
+    known: Mapping[str, Proof],
+    observer: Observer,
+    interruption: Interruption,
+) -> Mapping[str, Proof]:
+    """Proofs by the cells' ids; what is `known` is not proven again."""
+    wanted = [(cell, kind) for cell in cells if (kind := kind_of(cell)) is not None]
+    proven: dict[Kind, Proof | None] = {kind: known[cell.id] for cell, kind in wanted if cell.id in known}
+    for cell, kind in wanted:
+        if kind not in proven:
+            proven[kind] = _proof(plan, cell_for(cell), observer, interruption)
+    return dict(_by_cell(wanted, proven))
+
+
+def _by_cell(
+    wanted: Sequence[tuple[Cell, Kind]], proven: Mapping[Kind, Proof | None]
+) -> Iterator[tuple[str, Proof]]:
+    for cell, kind in wanted:
+        proof = proven[kind]
+        if proof is not None:
+            yield cell.id, proof
+
+
+def _proof(plan: Plan, cell: Cell, observer: Observer, interruption: Interruption) -> Proof | None:
+    if why := workloads.impossible(cell):
+        observer.note(f"{cell.id}: {why}")
+        return None
+    observer.note(f"{cell.id}: cutting the power …")
+    alone = replace(plan, cells=(cell,))
+    trial = run_trial(alone, Slot(cell, 0, 0, 1), registry.get(cell.platform), interruption, observer)
+    found = trial.facts.of(Proof)
+    if found is None:
+        observer.note(f"{cell.id}: nothing is proven: {trial.reason}")
+        return None
+    observer.note(
+        f"{cell.id}: {found.proven.word}: {found.proven.states} crash states, {found.proven.losing} lose"
+    )
+    return found

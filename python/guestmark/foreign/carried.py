@@ -1,0 +1,84 @@
+"""Carrying parts from one machine to another: an archive of what is complete."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from guestmark.agent.keeper import keeper
+from guestmark.appliance.paths import cache_directory
+from guestmark.core.architectures import ARCHITECTURES, Architecture
+from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.foreign import store
+from guestmark.foreign.progress import Progress
+
+_TAR_S = 600
+
+
+def parts_of(architecture: Architecture) -> list[Path]:
+    """The complete parts of an architecture, by name."""
+    return sorted(made.parent for made in store.directory(architecture).glob(f"*-*-*/{store.MADE}"))
+
+
+def save(architectures: Iterable[Architecture], archive: Path, progress: Progress) -> None:
+    """Writes all complete parts to an archive. Raises `GuestmarkError`."""
+    home = cache_directory() / "foreign"
+    names = [str(part.relative_to(home)) for row in architectures for part in parts_of(row)]
+    part = archive.with_name(f".{archive.name}.part")
+    progress.step(f"writing {archive}", 0, None)
+    try:
+        _tar(
+            ["-czf", str(part), "--owner=0", "--group=0", "--numeric-owner", "-C", str(home), *names],
+            str(archive),
+        )
+        part.rename(archive)
+    except OSError as error:
+        raise GuestmarkError(f"{archive} cannot be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+        progress.done(f"writing {archive}", 0)
+
+
+def load(archive: Path) -> list[Path]:
+    """Takes the parts out of an archive into the cache, where they are not there yet, and returns their places.
+
+    Raises `UsageError` for what is no such archive, `GuestmarkError` when it is damaged; then nothing has changed.
+    """
+    if not archive.is_file():
+        raise UsageError(
+            f"there is no file {archive}",
+            hint="make it on the other machine: guestmark prepare … --save FILE",
+        )
+    home = cache_directory() / "foreign"
+    home.mkdir(exist_ok=True)
+    staged = keeper().directory("foreign", home, 0o755)
+    try:
+        _tar(["-xf", str(archive), "--no-same-owner", "-C", str(staged)], str(archive))
+        found = sorted(made.parent for made in staged.glob(f"*/*-*-*/{store.MADE}"))
+        if not found or any(part.parent.name not in ARCHITECTURES for part in found):
+            raise UsageError(
+                f"{archive} holds no parts of foreign machines",
+                hint="make one: guestmark prepare … --save FILE",
+            )
+        for part in found:
+            store.check(part)
+        return [_placed(part, home) for part in found]
+    finally:
+        keeper().remove(staged)
+
+
+def _placed(part: Path, home: Path) -> Path:
+    target = home / part.parent.name / part.name
+    target.parent.mkdir(exist_ok=True)
+    if not target.exists():
+        shutil.move(part, target)
+    return target
+
+
+def _tar(arguments: list[str], archive: str) -> None:
+    done = subprocess.run(["tar", *arguments], capture_output=True, text=True, check=False, timeout=_TAR_S)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no message"])[0]
+        raise GuestmarkError(f"{archive}: {said}", hint="is there room, and is the archive whole?")

@@ -1,0 +1,88 @@
+"""Running the programs that make parts: supervised, so that nothing goes on when guestmark ends, and with progress."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from guestmark.agent.binary import supervised
+from guestmark.agent.keeper import keeper
+from guestmark.core.errors import GuestmarkError
+from guestmark.foreign.progress import Progress
+
+_LOOK_S = 0.2
+_TELL_S = 1.0
+
+
+def run(
+    command: Sequence[str],
+    what: str,
+    *,
+    log: Path,
+    progress: Progress,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    about_s: float | None = None,
+) -> None:
+    """Runs a command to its end; its output goes to the end of `log`, which stays when it fails.
+
+    Raises `GuestmarkError` with the last line that looks like a reason.
+    """
+    lifeline, ours = os.pipe()
+    held = keeper().lifeline
+    begin = time.monotonic()
+    with log.open("ab") as output:
+        output.write(f"==== {what}\n".encode())
+        output.flush()
+        try:
+            process = subprocess.Popen(
+                supervised(command, lifeline_fd=lifeline, hold=[held]),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(lifeline, held),
+                cwd=cwd,
+                env={**os.environ, **(env or {}), "LC_ALL": "C"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(ours)
+            raise GuestmarkError(f"{command[0]} cannot be started: {error.strerror}") from error
+        finally:
+            os.close(lifeline)
+    try:
+        _await(process, what, begin, about_s, progress)
+    finally:
+        os.close(ours)  # ends whatever still runs, after an interruption
+        process.wait()
+    progress.done(what, time.monotonic() - begin)
+    if process.returncode:
+        raise GuestmarkError(f"{what} failed: {_reason(log, process.returncode)}", hint=f"the log: {log}")
+
+
+def _await(
+    process: subprocess.Popen[bytes], what: str, begin: float, about_s: float | None, progress: Progress
+) -> None:
+    told = begin
+    while True:
+        try:
+            process.wait(_LOOK_S)
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+            if now - told >= _TELL_S:
+                told = now
+                progress.step(what, now - begin, about_s)
+        else:
+            return
+
+
+def _reason(log: Path, status: int) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[-200:] if line.strip()]
+    telling = [line for line in lines if line.lower().startswith(("error", "e:")) or "error:" in line.lower()]
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return (telling or lines or [f"exit status {status}"])[-1][:300]

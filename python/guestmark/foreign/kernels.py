@@ -1,0 +1,234 @@
+"""The kernel of another architecture: the distribution's own where it has one, else a small one built from source."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+from guestmark.appliance.kernel import Kernel, unpack_kernel
+from guestmark.core.architectures import Architecture, Source
+from guestmark.core.errors import GuestmarkError
+from guestmark.core.platform_kind import Program
+from guestmark.foreign import store
+from guestmark.foreign.commands import run
+from guestmark.foreign.packages import Packages, described
+from guestmark.foreign.progress import Progress
+
+KIND = "kernel"
+_IMAGE, _RELEASE, _CONFIG, _MODULES = "image", "release", "config", "modules"
+_BUILD_ABOUT_S = 330.0
+_BUILD_NEEDS = 3 << 30  # bytes, for the sources and what is compiled
+_BUILD_PROGRAMS = (
+    Program("make", "make"),
+    Program("flex", "flex"),
+    Program("bison", "bison"),
+    Program("bc", "bc"),
+    Program("xz", "xz-utils"),
+    Program("gcc", "gcc"),
+)
+_SOURCES = Path("/usr/src")
+# Headers of graphics cards and the tests are a third of the sources.
+_LEFT_OUT = (
+    "*/drivers/gpu/drm/amd/include",
+    "*/drivers/gpu/drm/amd/display/*/*",
+    "*/tools/testing",
+    "*/Documentation/*/*",
+)
+# Without these no guest of ours gets as far as its agent.
+REQUIRED = ("BLK_DEV_INITRD", "VIRTIO", "VIRTIO_CONSOLE", "DEVTMPFS", "PROC_FS", "SYSFS", "TMPFS")
+
+
+def find(architecture: Architecture) -> Kernel | None:
+    """The kernel if it has been made."""
+    part = store.found(architecture, KIND, key(architecture))
+    return None if part is None else _kernel(architecture, part)
+
+
+def key(architecture: Architecture) -> str:
+    """Changes with what is ours: the name of the package, or the configuration."""
+    if architecture.kernel is Source.DISTRIBUTION:
+        return store.key_of([architecture.kernel_package])
+    return store.key_of([fragment(architecture), architecture.kernel_image, _LEFT_OUT])
+
+
+def fragment(architecture: Architecture) -> str:
+    """What is put on top of `tinyconfig`."""
+    return resources.files("guestmark.foreign").joinpath(f"{architecture.name}.config").read_text()
+
+
+def missing(architecture: Architecture) -> list[Program]:
+    """What has to be installed to get it."""
+    if architecture.kernel is Source.DISTRIBUTION:
+        return []
+    return [each for each in (*_BUILD_PROGRAMS, architecture.cross) if shutil.which(each.name) is None]
+
+
+def make(architecture: Architecture, progress: Progress) -> Kernel:
+    """Fetches or builds the kernel. Raises `GuestmarkError`."""
+    with store.making(architecture, KIND, key(architecture), progress) as making:
+        if architecture.kernel is Source.DISTRIBUTION:
+            part = _fetched(architecture, making, progress)
+        else:
+            part = _built(architecture, making, progress)
+    return _kernel(architecture, part)
+
+
+def _kernel(architecture: Architecture, part: Path) -> Kernel:
+    modules = part / _MODULES
+    return Kernel(
+        (part / _RELEASE).read_text().strip(),
+        part / _IMAGE,
+        None,
+        modules if modules.is_dir() else None,
+        architecture.kernel.value,
+    )
+
+
+def _fetched(architecture: Architecture, making: store.Making, progress: Progress) -> Path:
+    packages = Packages(architecture, progress)
+    packages.refresh(making.log)
+    versioned = packages.depends(architecture.kernel_package, r"linux-image-\d")
+    if not versioned:
+        raise GuestmarkError(
+            f"the package sources of this system have no {architecture.kernel_package} for {architecture.name}",
+            hint=f"give a kernel: --set kernel=FILE, for tcg@{architecture.name}",
+        )
+    archives = packages.download(versioned[:1], making.scratch / "archives", making.log, alone=True)
+    image, modules, config = unpack_kernel(archives, making.scratch / "root")
+    release = image.name.partition("-")[2]
+    image.rename(making.path / _IMAGE)
+    modules.rename(making.path / _MODULES)
+    config.rename(making.path / _CONFIG)
+    (making.path / _RELEASE).write_text(f"{release}\n")
+    found = described(archives)[versioned[0]]
+    return making.complete({found.name: found.version}, (_IMAGE, _RELEASE))
+
+
+def _built(architecture: Architecture, making: store.Making, progress: Progress) -> Path:
+    log, scratch = making.log, making.scratch
+    if shutil.disk_usage(scratch).free < _BUILD_NEEDS:
+        raise GuestmarkError(
+            f"building a kernel takes {_BUILD_NEEDS >> 30} GB for a while, and {scratch.parent.parent} has less",
+            hint="put the cache elsewhere: XDG_CACHE_HOME=DIRECTORY guestmark …",
+        )
+    archive = _source_archive(scratch, log, progress)
+    left_out = [f"--exclude={pattern}" for pattern in _LEFT_OUT]
+    tree = scratch / "linux"
+    tree.mkdir()
+    run(
+        ["tar", "-xf", str(archive), "-C", str(tree), "--strip-components=1", *left_out],
+        "unpacking the kernel's source", log=log, progress=progress, cwd=scratch, about_s=40,
+    )  # fmt: skip
+    out = scratch / "out"
+    out.mkdir()
+    make_it = [
+        "make", "-s", "-C", str(tree), f"O={out}", f"ARCH={architecture.kernel_arch}",
+        f"CROSS_COMPILE={architecture.cross_prefix}", "KCFLAGS=-w",
+    ]  # fmt: skip
+    # The same bytes whoever builds it, and whenever.
+    always = {
+        "KBUILD_BUILD_TIMESTAMP": "1970-01-01",
+        "KBUILD_BUILD_USER": "guestmark",
+        "KBUILD_BUILD_HOST": "guestmark",
+        "KBUILD_BUILD_VERSION": "1",
+        "KCONFIG_ALLCONFIG": "/dev/null",
+        "MAKEFLAGS": "",
+    }
+
+    def build(what: str, *targets: str, about_s: float | None = None) -> None:
+        run(
+            [*make_it, *targets], what,
+            log=log, progress=progress, cwd=scratch, env=always, about_s=about_s,
+        )  # fmt: skip
+
+    build("configuring the kernel", "tinyconfig", about_s=15)
+    with (out / ".config").open("a") as config:
+        config.write(fragment(architecture))
+    build("configuring the kernel", "olddefconfig", about_s=5)
+    check_configuration((out / ".config").read_text(), f"the kernel for {architecture.name}")
+    jobs = len(os.sched_getaffinity(0))
+    build(
+        f"building a kernel for {architecture.name}",
+        f"-j{jobs}", Path(architecture.kernel_image).name, about_s=_BUILD_ABOUT_S * 2 / jobs,
+    )  # fmt: skip
+    shutil.copyfile(out / architecture.kernel_image, making.path / _IMAGE)
+    shutil.copyfile(out / ".config", making.path / _CONFIG)
+    shutil.copyfile(out / "include/config/kernel.release", making.path / _RELEASE)
+    compiler = subprocess.run(
+        [architecture.cross.name, "--version"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[0]
+    return making.complete({"source": archive.name, "compiler": compiler}, (_IMAGE, _RELEASE, _CONFIG))
+
+
+def _source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
+    """The distribution's kernel source: that installed, else fetched as a package and thrown away afterwards."""
+    installed = sorted(_SOURCES.glob("linux-source-*.tar.xz"), key=_version)
+    if installed:
+        return installed[-1]
+    said = subprocess.run(
+        ["apt-cache", "depends", "--important", "linux-source"], capture_output=True, text=True, check=False
+    ).stdout
+    names = re.findall(r"Depends: (linux-source-[\d.]+)", said)
+    if not names:
+        raise GuestmarkError(
+            "the package lists have no linux-source to build a kernel from",
+            hint="apt-get update as root, or carry the kernel from another machine: guestmark prepare --help",
+        )
+    run(
+        ["apt-get", "-qq", "download", names[0]], f"fetching {names[0]} (140 MB)",
+        log=log, progress=progress, cwd=scratch, about_s=30,
+    )  # fmt: skip
+    (package,) = scratch.glob("linux-source-*.deb")
+    run(
+        ["dpkg-deb", "-x", str(package), str(scratch / "source")], f"unpacking {names[0]}",
+        log=log, progress=progress, cwd=scratch, about_s=5,
+    )  # fmt: skip
+    (archive,) = (scratch / "source").glob("usr/src/*.tar.xz")
+    return archive
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", path.name))
+
+
+def given(architecture: Architecture, wanted: str) -> Kernel:
+    """A kernel that the user gave. Raises `GuestmarkError` for what no guest can boot from."""
+    image = Path(wanted).expanduser().absolute()
+    if not image.is_file():
+        raise GuestmarkError(f"there is no kernel {wanted}", hint="give the path of a kernel's image")
+    data = image.read_bytes()
+    if data[:2] == b"\x1f\x8b":
+        data = gzip.decompress(data)
+    at = data.find(b"Linux version ")
+    release = data[at + 14 : at + 100].split(b" ")[0].decode("ascii", "replace") if at >= 0 else ""
+    if not release:  # compressed in its own way: called as the distribution calls it
+        release = re.sub(r"^(vmlinu[xz]|image|Image)-?", "", image.name)
+    config = image.with_name(f"config-{release}")
+    said = config if config.is_file() else image.with_name(_CONFIG)
+    if said.is_file():
+        check_configuration(said.read_text(errors="replace"), wanted)
+    modules = next(
+        (
+            place
+            for place in (image.parent / _MODULES, image.parent.parent / "lib/modules" / release)
+            if (place / "kernel").is_dir()
+        ),
+        None,
+    )
+    return Kernel(release, image, None, modules, f"given: {wanted}")
+
+
+def check_configuration(config: str, name: str) -> None:
+    """Raises `GuestmarkError` naming what a kernel's configuration lacks that every guest needs."""
+    there = set(re.findall(r"^CONFIG_(\w+)=[ym]$", config, re.MULTILINE))
+    lacking = [option for option in REQUIRED if option not in there]
+    if lacking:
+        raise GuestmarkError(
+            f"{name} was configured without {', '.join(lacking)}, so no guest of guestmark's can boot from it",
+            hint="give another kernel with --set kernel=FILE, or build it with these",
+        )

@@ -1,0 +1,164 @@
+"""The distribution's packages of another architecture, by apt's own machinery: no root, nothing installed.
+
+apt gets directories of its own for lists, cache and state, so it knows one foreign architecture and an empty system;
+neither `dpkg --add-architecture` nor the host's lists are touched. What it downloads it checks against the
+distribution's signatures as always.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.core.architectures import Architecture
+from guestmark.core.errors import GuestmarkError
+from guestmark.foreign import store
+from guestmark.foreign.commands import run
+from guestmark.foreign.progress import Progress
+
+_LISTS_ARE_OLD_S = 6 * 3600.0
+_TOOLS = ("apt-get", "apt-cache", "dpkg-deb")
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package, and the source it was built from."""
+
+    name: str
+    version: str
+    source: str
+    source_version: str
+
+
+class Packages:
+    """The packages of one architecture, by the host's own package sources."""
+
+    def __init__(self, architecture: Architecture, progress: Progress) -> None:
+        missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+        if missing:
+            raise GuestmarkError(
+                f"{architecture.name} needs packages of Debian, and this system has no {missing[0]} to fetch them",
+                hint="make the parts on a machine with Debian or Ubuntu, and carry them here: guestmark prepare --help",
+            )
+        self._architecture = architecture
+        self._progress = progress
+        self._home = store.directory(architecture) / "apt"
+
+    @property
+    def _options(self) -> list[str]:
+        name, home = self._architecture.name, self._home
+        return [
+            f"-oAPT::Architecture={name}",
+            f"-oAPT::Architectures::={name}",
+            f"-oDir::State={home / 'state'}",
+            f"-oDir::State::lists={home / 'lists'}",
+            f"-oDir::State::status={home / 'status'}",
+            f"-oDir::Cache={home / 'cache'}",
+            "-oAPT::Sandbox::User=",  # a user of its own could not write here
+            "-oAPT::Install-Recommends=false",
+            "-oDebug::NoLocking=true",
+            "-oAcquire::Languages=none",
+            "-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+            "-oAcquire::IndexTargets::deb::DEP-11-icons-small::DefaultEnabled=false",
+            "-oAcquire::IndexTargets::deb::DEP-11-icons::DefaultEnabled=false",
+            "-qq",
+        ]
+
+    def refresh(self, log: Path) -> None:
+        """Reads the package lists, unless that was done a short while ago."""
+        stamp = self._home / "read"
+        if stamp.exists() and time.time() - stamp.stat().st_mtime < _LISTS_ARE_OLD_S:
+            return
+        for part in ("state", "lists/partial", "cache/archives/partial"):
+            (self._home / part).mkdir(parents=True, exist_ok=True)
+        (self._home / "status").touch()
+        try:
+            run(
+                ["apt-get", *self._options, "update"],
+                f"reading the package lists of {self._architecture.name}",
+                log=log,
+                progress=self._progress,
+                cwd=self._home,
+                about_s=5,
+            )
+        except GuestmarkError:
+            # One of several sources that cannot be read is no hindrance when the others have what is wanted.
+            if not self.has("libc6"):
+                raise
+        if not self.has("libc6"):
+            raise GuestmarkError(
+                f"the package sources of this system have no packages for {self._architecture.name}",
+                hint="a newer release of the distribution may have them; or carry the parts from such a machine",
+            )
+        stamp.touch()
+
+    def has(self, package: str) -> bool:
+        """Whether there is such a package."""
+        return bool(self.candidate(package))
+
+    def candidate(self, package: str) -> str:
+        """The version that would be taken; empty when there is none."""
+        for line in self._ask("policy", package).splitlines():
+            label, _, value = line.strip().partition(": ")
+            if label == "Candidate":
+                return "" if value == "(none)" else value
+        return ""
+
+    def depends(self, package: str, pattern: str) -> list[str]:
+        """The packages that this one needs and whose names match."""
+        said = self._ask("depends", "--important", package)
+        names = (line.split()[-1] for line in said.splitlines() if "Depends:" in line)
+        return [name for name in names if re.match(pattern, name)]
+
+    def download(self, packages: Iterable[str], into: Path, log: Path, *, alone: bool = False) -> list[Path]:
+        """Downloads packages with all they need (or `alone`), and returns the files in the order of their names.
+
+        Raises `GuestmarkError` naming a package that does not exist.
+        """
+        wanted = list(packages)
+        into.mkdir(exist_ok=True)
+        (into / "partial").mkdir(exist_ok=True)
+        how = (
+            ["download"] if alone else [f"-oDir::Cache::archives={into}", "-y", "--download-only", "install"]
+        )
+        run(
+            ["apt-get", *self._options, *how, *wanted],
+            f"fetching packages of {self._architecture.name}",
+            log=log,
+            progress=self._progress,
+            cwd=into,
+            about_s=30,
+        )
+        found = sorted(into.glob("*.deb"))
+        if not found:
+            raise GuestmarkError(f"apt-get fetched none of {' '.join(wanted)}", hint=f"the log: {log}")
+        return found
+
+    def _ask(self, *question: str) -> str:
+        command = ["apt-cache", *self._options[:-1], *question]
+        environment = {**os.environ, "LC_ALL": "C"}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60, env=environment
+        ).stdout
+
+
+_FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"
+
+
+def described(archives: Iterable[Path]) -> Mapping[str, Package]:
+    """What archives hold, by the packages' names."""
+    found = {}
+    for archive in archives:
+        said = subprocess.run(
+            ["dpkg-deb", "-W", f"--showformat={_FORMAT}", str(archive)],
+            capture_output=True, text=True, check=True, timeout=60,
+        ).stdout  # fmt: skip
+        package = Package(*said.strip().split("\t"))
+        found[package.name] = package
+    return found

@@ -1,0 +1,76 @@
+"""All parts of a foreign machine together: found, or made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.appliance.kernel import Kernel
+from guestmark.core.architectures import Architecture
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.platform_kind import Program
+from guestmark.foreign import agents, kernels, roots
+from guestmark.foreign.progress import Progress
+from guestmark.foreign.roots import Root
+
+SILENT = Progress()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a machine of another architecture boots; `root` is None where the distribution has no packages for it."""
+
+    agent: Path
+    kernel: Kernel
+    root: Root | None
+
+
+def find(architecture: Architecture, packages: Iterable[str] = ()) -> Parts | None:
+    """The parts if all of them have been made."""
+    agent, kernel = agents.find(architecture), kernels.find(architecture)
+    root = roots.find(architecture, packages) if architecture.root else None
+    if agent is None or kernel is None or (architecture.root and root is None):
+        return None
+    return Parts(agent, kernel, root)
+
+
+def get(architecture: Architecture, packages: Iterable[str] = (), progress: Progress = SILENT) -> Parts:
+    """The parts; those that are not there yet are made. What has to be installed for that is said before any is made.
+
+    Raises `PlatformUnusableError` naming the packages, `GuestmarkError` when something fails.
+    """
+    wanted = tuple(packages)
+    if there := find(architecture, wanted):
+        return there
+    check(architecture)
+    agent = agents.find(architecture) or agents.make(architecture, progress)
+    kernel = kernels.find(architecture) or kernels.make(architecture, progress)
+    return Parts(agent, kernel, root(architecture, wanted, progress) if architecture.root else None)
+
+
+def root(architecture: Architecture, packages: Iterable[str] = (), progress: Progress = SILENT) -> Root:
+    """The root alone, made if need be. Raises `GuestmarkError`."""
+    wanted = tuple(packages)
+    return roots.find(architecture, wanted) or roots.make(architecture, wanted, progress)
+
+
+def missing(architecture: Architecture) -> list[Program]:
+    """What has to be installed before the parts that are not there yet can be made."""
+    found = []
+    if agents.find(architecture) is None:
+        found += agents.missing(architecture)
+    if kernels.find(architecture) is None:
+        found += kernels.missing(architecture)
+    return list(dict.fromkeys(found))
+
+
+def check(architecture: Architecture) -> None:
+    """Raises `PlatformUnusableError` with everything that has to be installed first, in one line."""
+    if found := missing(architecture):
+        names = ", ".join(dict.fromkeys(program.name for program in found))
+        packages = " ".join(dict.fromkeys(program.package for program in found))
+        raise PlatformUnusableError(
+            f"what guests of {architecture.name} boot has to be made here first, and that needs {names}",
+            hint=f"as root: apt-get install {packages}; or carry it from another machine: guestmark prepare --help",
+        )

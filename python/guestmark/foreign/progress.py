@@ -1,0 +1,62 @@
+"""Saying how far the making of something is that takes minutes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from guestmark.core.units import format_duration
+
+_EVERY_S = 30.0  # where lines stay: on a terminal they are written over
+
+
+class Progress:
+    """What is said while parts are made. This one says nothing."""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+
+    def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
+        """How far a step is that goes on, called about every second; `about_s` is what it takes in all."""
+
+    def done(self, what: str, elapsed_s: float) -> None:
+        """The step has ended."""
+
+
+class Lines(Progress):
+    """On standard error: one line that is written over on a terminal, else a line every half minute."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._terminal = sys.stderr.isatty()
+        self._said_at: float | None = None
+
+    def say(self, text: str) -> None:
+        """Written as it is."""
+        self._wipe()
+        self._write(text)
+
+    def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
+        """With the time it takes, where that is known."""
+        about = f" of about {format_duration(about_s)}" if about_s else ""
+        text = f"{what} … {elapsed_s:.0f} s{about}"
+        now = time.monotonic()
+        if self._terminal:
+            sys.stderr.write(f"\r\033[K{text}")
+            sys.stderr.flush()
+            self._said_at = now
+        elif self._said_at is None or now - self._said_at >= _EVERY_S:
+            self._said_at = now
+            self._write(text)
+
+    def done(self, what: str, elapsed_s: float) -> None:
+        """Only what took a while is worth a line."""
+        self._wipe()
+        if elapsed_s >= 2:
+            self._write(f"{what}: done in {elapsed_s:.0f} s")
+        self._said_at = None
+
+    def _wipe(self) -> None:
+        if self._terminal and self._said_at is not None:
+            sys.stderr.write("\r\033[K")

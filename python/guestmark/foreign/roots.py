@@ -1,0 +1,108 @@
+"""A root of another architecture: the distribution's packages unpacked, not installed, and shared read-only by guests.
+
+Nothing of it is run on this host, so packages' own scripts are not run either; what guests need of their work is done
+here (`_furnish`). A program that has one of them configure a service, or a user, does not find it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from guestmark.core.architectures import Architecture
+from guestmark.core.errors import GuestmarkError
+from guestmark.foreign import store
+from guestmark.foreign.commands import run
+from guestmark.foreign.packages import Package, Packages, described
+from guestmark.foreign.progress import Progress
+
+KIND = "root"
+_TREE, _PACKAGES = "tree", "packages.json"
+# What commands may count on, and what workloads run; what an architecture does not have of the latter is left out.
+BASE = (
+    "base-files", "base-passwd", "bash", "coreutils", "dash", "diffutils", "e2fsprogs", "findutils", "grep", "gzip",
+    "hostname", "libc-bin", "mawk", "mount", "ncurses-base", "procps", "sed", "tar", "util-linux",
+)  # fmt: skip
+USUAL = ("sysbench",)
+_MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # links into /usr, which the installer makes
+_ALTERNATIVES = {"usr/bin/awk": "mawk", "usr/bin/which": "which.debianutils", "usr/bin/sh": "dash"}
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A root: its directory, and the packages in it by name."""
+
+    path: Path
+    packages: Mapping[str, Package]
+
+
+def find(architecture: Architecture, packages: Iterable[str] = ()) -> Root | None:
+    """The root with at least these packages, if it has been made; the usual ones are in every root."""
+    part = store.found(architecture, KIND, key(architecture, packages))
+    return None if part is None else _root(part)
+
+
+def key(architecture: Architecture, packages: Iterable[str]) -> str:
+    """Changes with the packages that are asked for."""
+    return store.key_of([architecture.name, BASE, USUAL, sorted(set(packages) - {*BASE, *USUAL})])
+
+
+def make(architecture: Architecture, packages: Iterable[str], progress: Progress) -> Root:
+    """Fetches the packages with all they need and unpacks them. Raises `GuestmarkError` naming one there is not."""
+    wanted = sorted(set(packages) - {*BASE, *USUAL})
+    with store.making(architecture, KIND, key(architecture, packages), progress) as making:
+        source = Packages(architecture, progress)
+        source.refresh(making.log)
+        for name in (*BASE, *wanted):
+            if not source.has(name):
+                raise GuestmarkError(
+                    f"the distribution has no package {name} for {architecture.name}",
+                    hint="run something else there, or choose another architecture: guestmark doctor --arch",
+                )
+        usual = [name for name in USUAL if source.has(name)]
+        archives = source.download((*BASE, *usual, *wanted), making.scratch / "archives", making.log)
+        tree = making.path / _TREE
+        for name in _MERGED:
+            (tree / "usr" / name).mkdir(parents=True)
+            (tree / name).symlink_to(f"usr/{name}")
+        script = 'tree=$1; shift; for file; do dpkg-deb --fsys-tarfile "$file" | tar -x -C "$tree" ' + (
+            "--keep-directory-symlink --no-same-owner --delay-directory-restore || exit 1; done"
+        )
+        run(
+            ["sh", "-ec", script, "sh", str(tree), *map(str, archives)],
+            f"unpacking {len(archives)} packages of {architecture.name}",
+            log=making.log, progress=progress, cwd=making.scratch, about_s=10,
+        )  # fmt: skip
+        _furnish(tree)
+        found = described(archives)
+        listed = {name: asdict(package) for name, package in sorted(found.items())}
+        (making.path / _PACKAGES).write_text(json.dumps(listed, indent=1) + "\n")
+        versions = {name: package.version for name, package in sorted(found.items())}
+        return _root(making.complete(versions, (_PACKAGES,)))
+
+
+def _root(part: Path) -> Root:
+    listed = json.loads((part / _PACKAGES).read_text())
+    return Root(part / _TREE, {name: Package(**package) for name, package in listed.items()})
+
+
+def _furnish(tree: Path) -> None:
+    """What packages' scripts would have made, as far as programs without services need it."""
+    for name in ("passwd", "group"):
+        shutil.copyfile(tree / f"usr/share/base-passwd/{name}.master", tree / "etc" / name)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(tree / "usr/share/libc-bin/nsswitch.conf", tree / "etc/nsswitch.conf")
+    (tree / "etc/hosts").write_text("127.0.0.1 localhost guestmark\n::1 localhost\n")
+    (tree / "etc/hostname").write_text("guestmark\n")
+    for link, target in _ALTERNATIVES.items():
+        if not os.path.lexists(tree / link) and (tree / link).with_name(target).exists():
+            (tree / link).symlink_to(target)
+    for name in ("dev", "proc", "sys", "run", "tmp", "root", "home", "mnt", "var/tmp", "var/log", "var/lib"):
+        (tree / name).mkdir(parents=True, exist_ok=True)
+    for name in ("tmp", "var/tmp"):
+        (tree / name).chmod(0o1777)

@@ -1,0 +1,139 @@
+"""Where the parts of foreign machines are kept: complete or not at all, under the hash of what they were made from.
+
+`CACHE/foreign/ARCHITECTURE/KIND-KEY-TOOLS` holds one part and `made.json`, which says what it was made from. KEY is
+the hash of what is ours (sources, configuration, lists of packages) and TOOLS that of what is the distribution's
+(compilers, versions of packages). A part is used by whoever has the same KEY, whatever tools made it: so the directory
+can be carried to a machine that has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from guestmark.agent.keeper import keeper
+from guestmark.appliance.paths import cache_directory
+from guestmark.core.architectures import Architecture
+from guestmark.core.errors import GuestmarkError
+from guestmark.foreign.progress import Progress
+
+MADE = "made.json"
+_KEY_LENGTH = 12
+
+
+def directory(architecture: Architecture) -> Path:
+    """Where all parts of an architecture are; this is what can be carried elsewhere."""
+    return cache_directory() / "foreign" / architecture.name
+
+
+def key_of(inputs: Any) -> str:
+    """A short hash of inputs that JSON can hold; the order of keys does not matter."""
+    text = json.dumps(inputs, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+
+def found(architecture: Architecture, kind: str, key: str) -> Path | None:
+    """The newest complete part with that key, or None.
+
+    Raises `GuestmarkError` for one whose files are not those that were made.
+    """
+    parts = directory(architecture).glob(f"{kind}-{key}-*/{MADE}")
+    newest = max(parts, key=lambda made: made.stat().st_mtime, default=None)
+    if newest is None:
+        return None
+    _check_once(newest.parent, newest.stat().st_mtime_ns)
+    return newest.parent
+
+
+def made_of(part: Path) -> Mapping[str, Any]:
+    """What a part was made from: `key`, `tools`, and the SHA-256 of its files."""
+    made: Mapping[str, Any] = json.loads((part / MADE).read_text())
+    return made
+
+
+@functools.cache
+def _check_once(part: Path, _changed_ns: int) -> None:
+    """Once for each process."""
+    check(part)
+
+
+def check(part: Path) -> None:
+    """Holds the files of a part against their digests. Raises `GuestmarkError`: what was carried may be incomplete."""
+    for name, digest in made_of(part)["sha256"].items():
+        try:
+            with (part / name).open("rb") as stream:
+                have = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError:
+            have = ""
+        if have != digest:
+            raise GuestmarkError(
+                f"{part / name} is not the file that was made: damaged, or not carried here completely",
+                hint=f"remove {part} and it is made again, or carry it here again",
+            )
+
+
+@contextlib.contextmanager
+def making(architecture: Architecture, kind: str, key: str, progress: Progress) -> Iterator[Making]:
+    """Makes a part in a directory that nobody sees until it is complete.
+
+    The body fills `Making.path` and calls `complete`. Whatever interrupts it, a SIGKILL too, leaves nothing behind.
+    While another process makes a part of this architecture, waits.
+    """
+    parent = directory(architecture)
+    parent.mkdir(parents=True, exist_ok=True)
+    with _alone(parent, architecture, progress):
+        staged = keeper().directory("foreign", parent, 0o755)
+        try:
+            yield Making(staged, parent / f"{kind}-{key}", kind)
+        finally:
+            keeper().remove(staged)
+
+
+class Making:
+    """A part that is being made in `path`; `scratch` is for what it does not keep."""
+
+    def __init__(self, staged: Path, target: Path, kind: str) -> None:
+        self.path = staged / kind
+        self.path.mkdir()
+        self.scratch = staged / "scratch"
+        self.scratch.mkdir()
+        self._target = target
+
+    @property
+    def log(self) -> Path:
+        """Where the output of the programs that make it goes; kept when they fail."""
+        return self._target.with_name(f"{self._target.name}.log")
+
+    def complete(self, tools: Mapping[str, Any], files: tuple[str, ...]) -> Path:
+        """Gives the part its place. `files` are those whose digests are kept."""
+        digests = {
+            name: hashlib.sha256((self.path / name).read_bytes()).hexdigest() for name in sorted(files)
+        }
+        made = {"tools": dict(tools), "sha256": digests}
+        (self.path / MADE).write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
+        target = self._target.with_name(f"{self._target.name}-{key_of(tools)}")
+        if target.exists():  # the same tools have made it before: the same bytes, which may be in use
+            os.utime(target / MADE)
+        else:
+            os.sync()  # a part that is there is whole, also after a power cut
+            self.path.rename(target)
+        self.log.unlink(missing_ok=True)
+        return target
+
+
+@contextlib.contextmanager
+def _alone(parent: Path, architecture: Architecture, progress: Progress) -> Iterator[None]:
+    with (parent / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.say(f"another guestmark makes parts for {architecture.name}; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

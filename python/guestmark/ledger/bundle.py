@@ -1,0 +1,175 @@
+"""Runs in one file, to be handed around: a page for people, and in it the runs themselves for another ledger.
+
+A bundle is an HTML document with one data block that no browser runs: JSON with a schema, a SHA-256 and the runs,
+compressed. Of the caller's environment it holds the variables that decide how programs run and name nobody; consoles
+and the host's name are left out unless they are asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from guestmark.core.errors import LedgerError
+from guestmark.core.model import LeftOut, Plan, RunState
+from guestmark.ledger import codec
+from guestmark.ledger.model import StoredRun
+from guestmark.ledger.remarks import Remarks
+from guestmark.ledger.variables import NAMED, VARIABLES
+
+SCHEMA = "guestmark-bundle/1"
+_LARGEST = 1 << 30  # bytes of a bundle's content; more is refused
+_OPEN = '<script type="application/vnd.guestmark-bundle+json" id="guestmark-bundle">'
+_BLOCK = re.compile(re.escape(_OPEN.encode()) + rb"\s*(\{.*?\})\s*</script>", re.DOTALL)
+_SHARED = re.compile(
+    r"LANG|LANGUAGE|LC_[A-Z]+|TZ|LD_BIND_NOW|GLIBC_TUNABLES|MALLOC_[A-Z_]+|OMP_[A-Z_]+|GOMAXPROCS|GOGC"
+    r"|OPENBLAS_NUM_THREADS|MKL_NUM_THREADS|PYTHON(HASHSEED|UTF8|OPTIMIZE|MALLOC|DONTWRITEBYTECODE)"
+)
+_NAMING = ("HOSTNAME", "USER", "LOGNAME")  # variables whose values are taken out of every text
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A run as it is in a bundle, with what is said of it."""
+
+    run: StoredRun
+    said: Remarks
+
+
+def shareable(run: StoredRun, *, host_name: str = "", consoles: bool = False) -> StoredRun:
+    """The run without what concerns only its owner: `host_name` (empty: keep it), consoles, most variables' values."""
+    variables = dict(run.plan.context.get(VARIABLES, {}))
+    kept = {name: value for name, value in variables.items() if _SHARED.fullmatch(name)}
+    names = sorted({*run.plan.context.get(NAMED, ()), *(variables.keys() - kept.keys())})
+    context = {**run.plan.context, VARIABLES: kept, NAMED: names}
+    trials = run.trials if consoles else tuple(replace(trial, console="") for trial in run.trials)
+    found = replace(run, plan=replace(run.plan, context=context), trials=trials)
+    words = {host_name, *(str(variables.get(name, "")) for name in _NAMING)} if host_name else set()
+    # Words as short as `pc` are in too many others, and everybody's name is nobody's.
+    return _without(found, {word for word in words if len(word) > 3 and word != "root"})
+
+
+def pack(runs: Iterable[Packed], page: str) -> bytes:
+    """The bundle of these runs, as the HTML document `page` with the data in it."""
+    content = json.dumps(
+        [_plain(packed) for packed in runs], ensure_ascii=True, separators=(",", ":")
+    ).encode()
+    head = {
+        "schema": SCHEMA,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "size": len(content),
+        "data": base64.b64encode(zlib.compress(content, 9)).decode(),
+    }
+    block = f"{_OPEN}{json.dumps(head)}</script>\n"
+    before, end, after = page.rpartition("</body>")
+    return (f"{before}{block}{end}{after}" if end else f"{page}{block}").encode()
+
+
+def unpack(data: bytes, where: str) -> list[Packed]:
+    """The runs of a bundle. Raises `LedgerError` for anything that is not one, or is not as it was packed."""
+    found = _BLOCK.findall(data)
+    if not found:
+        raise LedgerError(f"{where} is not a bundle", hint="guestmark export --bundle FILE makes one")
+    try:
+        return _read_all(json.loads(found[-1]), where)
+    except (ValueError, KeyError, TypeError, AttributeError, zlib.error, RecursionError) as error:
+        raise LedgerError(f"{where} is damaged: {error}", hint="get it anew") from error
+
+
+def _read_all(head: Mapping[str, Any], where: str) -> list[Packed]:
+    schema, digest, size = str(head["schema"]), str(head["sha256"]), int(head["size"])
+    if schema != SCHEMA:
+        raise LedgerError(
+            f"{where} is a bundle of another version: {schema}", hint=f"this guestmark reads {SCHEMA}"
+        )
+    reader = zlib.decompressobj()
+    # One byte more than there should be is enough to see that it is not what was packed.
+    packed = base64.b64decode(head["data"], validate=True)
+    content = reader.decompress(packed, min(max(size, 0), _LARGEST) + 1)
+    if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
+        raise LedgerError(f"{where} is damaged: its checksum does not fit", hint="get it anew")
+    return [_read(stored) for stored in json.loads(content)]
+
+
+def _plain(packed: Packed) -> dict[str, Any]:
+    run, said = packed.run, packed.said
+    return {
+        "id": run.id,
+        "created_at": run.created_at,
+        "seed": str(run.seed),
+        "state": run.state.value,
+        "plan": codec.to_plain(run.plan),
+        "environments": codec.to_plain(run.environments),
+        "unusable": codec.to_plain(run.unusable),
+        "trials": [
+            {"body": body, "console": base64.b64encode(console).decode()}
+            for body, console in map(codec.pack_trial, run.trials)
+        ],
+        "remarks": {
+            "name": said.name,
+            "notes": list(said.notes),
+            "labels": dict(said.labels),
+            "tags": list(said.tags),
+        },
+    }
+
+
+def _read(stored: Mapping[str, Any]) -> Packed:
+    run_id = str(stored["id"])
+    if not re.fullmatch(r"[0-9a-z-]{5,64}", run_id):
+        raise ValueError(f"{run_id!r} cannot be a run's id")
+    run = StoredRun(
+        id=run_id,
+        plan=codec.load(json.dumps(stored["plan"]), Plan, f"the plan of run {run_id}"),
+        environments=tuple(dict(environment) for environment in stored["environments"]),
+        seed=int(stored["seed"]),
+        state=RunState(stored["state"]),
+        created_at=float(stored["created_at"]),
+        trials=tuple(
+            codec.unpack_trial(trial["body"], base64.b64decode(trial["console"]), f"a trial of run {run_id}")
+            for trial in stored["trials"]
+        ),
+        unusable=tuple(LeftOut(**entry) for entry in stored["unusable"]),
+    )
+    said = stored["remarks"]
+    return Packed(
+        run,
+        Remarks(
+            name=str(said["name"]),
+            notes=tuple(map(str, said["notes"])),
+            labels={str(name): str(value) for name, value in said["labels"].items()},
+            tags=tuple(map(str, said["tags"])),
+        ),
+    )
+
+
+def _without(run: StoredRun, words: set[str]) -> StoredRun:
+    """The run with these words blotted out wherever they stand alone."""
+    if not words:
+        return run
+    words = words - _vocabulary(run.plan)
+    if not words:
+        return run
+    alternatives = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    expression = re.compile(rf'(?<![A-Za-z0-9_-])(?:{alternatives})(?![A-Za-z0-9_-]|":)')
+    text = json.dumps(_plain(Packed(run, Remarks())), ensure_ascii=True)
+    blotted = _read(json.loads(expression.sub("HOST", text))).run
+    consoles = [expression.sub("HOST", trial.console) for trial in run.trials]
+    trials = (
+        replace(trial, console=console) for trial, console in zip(blotted.trials, consoles, strict=True)
+    )
+    return replace(blotted, id=run.id, trials=tuple(trials))
+
+
+def _vocabulary(plan: Plan) -> set[str]:
+    """Words that mean something in a plan, so that a host called `disk` does not spoil it."""
+    words = {metric.name for metric in plan.metrics}
+    for cell in plan.cells:
+        words |= {*re.split(r"[\s=/#]", cell.id), cell.workload.name, cell.workload.key, *cell.factors}
+    return words

@@ -1,0 +1,62 @@
+"""`[tune]` and the options of `guestmark tune`: what a race over a plan's cells is to find."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from guestmark.core.findings import Durability
+from guestmark.core.model import PROVE, Better, Metric
+from guestmark.core.units import parse_fraction
+from guestmark.plan import schema
+from guestmark.stats.tuning.settings import KEY, Limit, Settings
+
+_LIMIT = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """The settings of a race, which a plan keeps in its context."""
+
+    settings: Settings
+
+    @property
+    def context(self) -> Mapping[str, Any]:
+        """What the plan's context holds; a race for what is proven makes the proofs."""
+        return {KEY: self.settings.kept(), **({PROVE: True} if self.settings.durability else {})}
+
+
+def race_of(model: schema.Tune, metrics: Sequence[Metric]) -> Race:
+    """The race that a plan asks for. Raises `ValueError` in one line."""
+    known = {metric.name: metric for metric in metrics}
+    name = model.objective or next(iter(known), "")
+    if name not in known:
+        raise ValueError(f"objective {name!r} is no metric of the plan (known: {', '.join(known)})")
+    words = tuple(str(word) for word in Durability)
+    for word in model.durability or ():
+        if word not in words:
+            raise ValueError(f"durability {word!r} is none of {', '.join(words)}")
+    values: dict[str, Any] = {
+        "durability": tuple(model.durability or ()),
+        "limits": tuple(parse_limit(limit) for limit in model.limits),
+        "on_disk": model.on_disk,
+        "screen": model.screen,
+        "margin": None if model.margin is None else parse_fraction(model.margin),
+        "max_blocks": model.max_blocks,
+        "finalists": model.finalists,
+        "confirm": model.confirm,
+    }
+    given = {key: value for key, value in values.items() if value is not None}
+    return Race(Settings(name, known[name].better, **given))
+
+
+def parse_limit(text: str) -> Limit:
+    """`guest_cpu_s < 5`. Raises `ValueError` in one line."""
+    match = _LIMIT.fullmatch(text)
+    try:
+        value = float(match[3]) if match else None
+    except ValueError:
+        value = None
+    if match is None or value is None:
+        raise ValueError(f"{text!r} is no limit, such as 'guest_cpu_s < 5'")
+    return Limit(match[1], value, Better.LOWER if match[2].startswith("<") else Better.HIGHER)

@@ -1,0 +1,92 @@
+"""What a guest boots: agent, kernel and the root it shares, of this host or of another architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from guestmark.agent.binary import agent_binary
+from guestmark.appliance.kernel import Kernel, Notify, find_kernel
+from guestmark.appliance.modules import ModuleTree
+from guestmark.core.architectures import Architecture
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.model import Cell
+from guestmark.core.workload_kind import packages_of
+from guestmark.foreign import kernels, parts
+from guestmark.foreign.roots import Root
+from guestmark.platforms.qemu import virtiofs
+
+NINE_P, VIRTIOFS = "9p", "virtiofs"
+_HOST_ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """What one guest boots. `share` is how its root is shared, empty where it has none and stays in the initramfs."""
+
+    agent: Path
+    kernel: Kernel
+    share: str
+    root: Path = _HOST_ROOT
+    packages: Root | None = None  # of which the root is made; None: it is the host's
+
+    @property
+    def root_type(self) -> str:
+        """The type of the root filesystem in the guest."""
+        return "overlay" if self.share else "rootfs"
+
+
+def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], notify: Notify) -> Boot:
+    """What the cell's guest boots; what is not there is fetched or made. Raises `GuestmarkError`."""
+    wanted = factors.get("kernel", "")
+    if architecture.is_host:
+        kernel = _with_modules(find_kernel(wanted, notify, rank), factors)
+        share = _share_of(kernel)
+        if "rootfs" in factors and share != NINE_P:
+            raise PlatformUnusableError(
+                f"the kernel {kernel.release} has no 9p, so another root than the host's cannot be shared with it",
+                hint="give another kernel with --set kernel=FILE",
+            )
+        return Boot(agent_binary(), kernel, share, Path(factors.get("rootfs", _HOST_ROOT)))
+    made = parts.get(architecture, packages_of(cell))
+    kernel = _with_modules(kernels.given(architecture, wanted) if wanted else made.kernel, factors)
+    if made.root is None:
+        return Boot(made.agent, kernel, "")
+    share = _share_of(kernel)
+    if share != NINE_P:
+        raise PlatformUnusableError(
+            f"the kernel {kernel.release} has no 9p, so a root of {architecture.name} cannot be shared with it",
+            hint="give another kernel with --set kernel=FILE",
+        )
+    return Boot(made.agent, kernel, share, Path(factors.get("rootfs", made.root.path)), made.root)
+
+
+def _with_modules(kernel: Kernel, factors: Mapping[str, str]) -> Kernel:
+    return replace(kernel, modules=Path(factors["modules"])) if "modules" in factors else kernel
+
+
+def rank(kernel: Kernel) -> int | None:
+    """Which kernel to take when none is asked for: one with 9p, else one that a daemon can serve for this user."""
+    try:
+        share = _share_of(kernel)
+        if share == VIRTIOFS:
+            virtiofs.daemon()
+    except PlatformUnusableError:
+        return None
+    return (NINE_P, VIRTIOFS).index(share)
+
+
+def _share_of(kernel: Kernel) -> str:
+    """9p where the kernel can; else virtiofs. A kernel without modules is taken to have 9p built in."""
+    if kernel.modules is None:
+        return NINE_P
+    tree = ModuleTree.read(kernel.modules)
+    if tree.has("9pnet_virtio"):
+        return NINE_P
+    if not tree.has("virtiofs"):
+        raise PlatformUnusableError(
+            f"the kernel {kernel.release} has neither 9p nor virtiofs, so the host's root cannot be shared with it",
+            hint="give another kernel with --set kernel=FILE",
+        )
+    return VIRTIOFS

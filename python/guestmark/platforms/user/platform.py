@@ -1,0 +1,176 @@
+"""`user@ARCH`: no machine is booted; programs run from a root of the architecture, each emulated on this host's kernel.
+
+The agent is this host's own. It is started with the root as its own, in a user and a mount namespace, so it needs no
+privileges and can change nothing of this host. There binfmt_misc (since Linux 6.7 each user namespace has its own)
+makes the kernel start the emulator for every program of the architecture, children of programs included. On an older
+kernel the agent is told to start the emulator itself, for the program alone: what that starts in turn fails, and never
+falls back to this host's programs, which are not in that root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from guestmark.agent.binary import agent_binary, start_host_agent
+from guestmark.agent.client import Agent
+from guestmark.agent.keeper import keeper
+from guestmark.agent.results import CommandError, ExecResult
+from guestmark.appliance.paths import scratch_parent
+from guestmark.core.architectures import Architecture
+from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
+from guestmark.core.machine_facts import EmulatedPrograms
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.core.workload_kind import packages_of
+from guestmark.disks.spec import disks_of
+from guestmark.foreign import parts
+from guestmark.foreign.progress import Progress
+from guestmark.platforms.affinity import placed, starting
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.host.platform import READY_DEADLINE_S, Host, stop
+from guestmark.platforms.user import emulator
+from guestmark.platforms.user.emulator import INSIDE
+
+_SETUP_S = 30.0
+_TRIED = "/bin/true"
+_BY_KERNEL, _BY_AGENT = "every program", "the first program"
+
+
+class UserPlatform:
+    """`user@arm64`: what emulating a program costs, without a machine around it."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.name = str(layer)
+        self.architecture = layer.architecture
+        if not layer.foreign:
+            raise PlatformUnusableError(
+                f"{self.name}: this host runs programs of {self.architecture.name} itself",
+                hint="measure host",
+            )
+        if not self.architecture.user_emulator or not self.architecture.root:
+            raise PlatformUnusableError(
+                f"{self.name}: there are no packages of {self.architecture.name} to take programs from",
+                hint=f"its agent's own workloads run on tcg@{self.architecture.name}",
+            )
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell) -> Iterator[Host]:
+        """Starts an agent that sees the architecture's root; leaving the context ends it with all it runs.
+
+        Raises `PlatformUnusableError` for a cell with disks, `MachineError` when the namespaces cannot be had.
+        """
+        if disks_of(cell):
+            raise PlatformUnusableError(
+                f"{self.name} has no disks: its programs are emulated, and files are this host's kernel's",
+                hint="measure disks on host",
+            )
+        program = self._emulator()
+        root = parts.root(self.architecture, packages_of(cell))
+        begin = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            seat = stack.enter_context(placed(cell, emulator=False))
+            scratch = keeper().directory("user", scratch_parent())
+            stack.callback(keeper().remove, scratch)
+            within = emulator.around(scratch, root.path, program)
+            try:
+                with starting():
+                    process, transport = start_host_agent(within, hold=(keeper().lifeline,))
+            except OSError as error:
+                raise MachineError(f"{within[0]} cannot be started: {error.strerror}") from error
+            stack.callback(stop, process)
+            agent = Translating(transport)
+            stack.callback(agent.close)
+            try:
+                agent.hello(timeout_s=READY_DEADLINE_S)
+            except MachineError as error:
+                raise MachineError(
+                    f"the root of {self.architecture.name} cannot be entered: {error.message}",
+                    hint="user namespaces have to be allowed: sysctl kernel.unprivileged_userns_clone=1",
+                ) from error
+            agent.translates = not _runs(agent)
+            covers = _BY_AGENT if agent.translates else _BY_KERNEL
+            ready = {"ready": time.monotonic() - begin}
+            command = (*within, str(agent_binary()), "serve")
+            yield Emulated(
+                agent, command, ready, seat=seat, pid=process.pid, row=self.architecture, covers=covers
+            )
+
+    def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
+        """Makes the root, if that is not there yet. Raises `GuestmarkError`."""
+        self._emulator()
+        parts.root(self.architecture, packages, progress)
+
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
+    ) -> Usable | Unusable:
+        """Starts an agent in the root and runs a program there."""
+        try:
+            with self.start(Cell("probe", WorkloadSpec("probe"), PlatformSpec.read(self.name))) as machine:
+                machine.attest()
+                return Usable(machine.phases["ready"])
+        except GuestmarkError as error:
+            return Unusable(error.message, error.hint)
+
+    def _emulator(self) -> str:
+        name = self.architecture.user_emulator
+        for program in (f"{name}-static", name):
+            found = shutil.which(program)
+            if found and emulator.is_static(found):
+                return found
+        raise PlatformUnusableError(
+            f"{name}-static is not installed (one that needs this host's libraries cannot be used in another root)",
+            hint="install the package qemu-user-static",
+        )
+
+
+class Emulated(Host):
+    """This host as programs of another architecture see it."""
+
+    def __init__(self, *arguments: Any, row: Architecture, covers: str, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._row, self._covers = row, covers
+
+    def attest(self) -> EmulatedPrograms:
+        """This host's kernel, and the architecture that programs see. Raises `AttestationError` for another one."""
+        here = super().attest()
+        said = self.agent.exec(["uname", "-m"], timeout_s=_SETUP_S).stdout.decode(errors="replace").strip()
+        if said != self._row.machine_name:
+            raise AttestationError(
+                f"programs are not emulated: asked {self._row.machine_name}, uname -m says {said!r}"
+            )
+        return EmulatedPrograms(
+            kernel=here.kernel,
+            arch=here.arch,
+            boot_id=here.boot_id,
+            processors=here.processors,
+            placement=here.placement,
+            programs_arch=said,
+            emulated=self._covers,
+        )
+
+
+class Translating(Agent):
+    """An agent that has programs emulated where the kernel does not do it: the program that it starts, and no other."""
+
+    translates = False  # whether the kernel does not
+
+    def exec(self, argv: Sequence[str | bytes], **how: Any) -> ExecResult:
+        """As `Agent.exec`, by the emulator."""
+        if not self.translates:
+            return super().exec(argv, **how)
+        env, cwd = how.get("env") or {}, how.get("cwd")
+        name = argv[0] if isinstance(argv[0], str) else argv[0].decode(errors="surrogateescape")
+        program = self.which(name, path=env.get("PATH"), cwd=cwd)
+        return super().exec([f"{INSIDE}/emulator", "-0", name, program, *argv[1:]], **how)
+
+
+def _runs(agent: Agent) -> bool:
+    """Whether the kernel starts programs of the architecture."""
+    try:
+        return agent.exec([_TRIED], timeout_s=_SETUP_S).status == 0
+    except CommandError:
+        return False

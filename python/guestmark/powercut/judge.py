@@ -1,0 +1,103 @@
+"""Judges crash states: each is recovered, and holds every record that had been acknowledged, or it does not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from guestmark.agent.keeper import keeper
+from guestmark.powercut import recovery
+from guestmark.powercut.cuts import Cut
+from guestmark.powercut.replay import Replay
+from guestmark.powercut.writelog import Entry, WriteLog
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """What is wrong with one state; `lost` is the first acknowledged record that is gone, `says` all else."""
+
+    cut: Cut
+    acknowledged: int
+    lost: int | None
+    says: str
+
+
+@dataclass(slots=True)
+class Judged:
+    """The sum of many states."""
+
+    states: int = 0
+    losing: int = 0  # acknowledged records are gone
+    repaired: int = 0  # beyond a journal's replay
+    crashes: list[Crash] = field(default_factory=list)
+
+    def add(self, crash: Crash) -> None:
+        """Counts one state."""
+        self.states += 1
+        self.losing += crash.lost is not None
+        self.repaired += bool(crash.says)
+        if crash.lost is not None or crash.says:
+            self.crashes.append(crash)
+
+    @property
+    def first_loss(self) -> Crash | None:
+        """The earliest cut that loses something."""
+        losing = (crash for crash in self.crashes if crash.lost is not None)
+        return min(losing, key=lambda crash: crash.cut.after, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What there is to judge: the image before the first write, the log, and how to look at what is left."""
+
+    base: Path
+    log: WriteLog
+    filesystem: str
+    form: str
+    names: tuple[str, ...]  # of the files that are looked at
+    acknowledged: Callable[[int], int]  # the newest record that had been, after so many requests
+    lost: Callable[[int, dict[str, bytes | None]], int | None]
+
+
+def judge(evidence: Evidence, entries: Sequence[Entry], cuts: Sequence[Cut], parent: Path) -> Judged:
+    """Judges every cut, on as many processors as serve; images are made below `parent`."""
+    directory = keeper().directory("cut", parent)
+    total = Judged()
+    try:
+        count = min(recovery.workers(evidence.filesystem), len(cuts)) or 1
+        share = -(-len(cuts) // count)
+        with ThreadPoolExecutor(count) as pool:
+            parts = [
+                pool.submit(
+                    _judge_some, evidence, entries, cuts[start : start + share], directory / str(start)
+                )
+                for start in range(0, len(cuts), share)
+            ]
+            for part in parts:
+                for crash in part.result():
+                    total.add(crash)
+    finally:
+        keeper().remove(directory)
+    return total
+
+
+def _judge_some(
+    evidence: Evidence, entries: Sequence[Entry], cuts: Sequence[Cut], directory: Path
+) -> list[Crash]:
+    directory.mkdir()
+    found = []
+    with contextlib.ExitStack() as stack:
+        replay = Replay(evidence.base, evidence.log, entries, directory)
+        stack.callback(replay.close)
+        recovers = stack.enter_context(recovery.recovery(evidence.filesystem, evidence.form, directory))
+        for cut in cuts:
+            image = replay.state(cut)
+            left = recovers.recover(image, evidence.names)
+            image.unlink()
+            newest = evidence.acknowledged(cut.after)
+            gone = 0 if left.damage and newest >= 0 else evidence.lost(newest, left.files)
+            found.append(Crash(cut, newest, gone, left.damage or "; ".join(left.repairs[:2])))
+    return found

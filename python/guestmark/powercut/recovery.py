@@ -1,0 +1,179 @@
+"""What is done to a disk after a power cut, and what is found on it then: the format's check, the filesystem's, files.
+
+Filesystems whose tools recover an image by themselves (ext2 to ext4) need neither root nor a mount. The others are
+mounted through a loop device, in a namespace that ends with the agent in it: only a kernel replays their journals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from guestmark.agent.binary import start_host_agent
+from guestmark.agent.client import Agent
+from guestmark.agent.keeper import keeper
+from guestmark.core.errors import AgentError, MachineError
+from guestmark.disks import loop, programs
+
+_DEADLINE_S = 60.0
+_TRUNCATED = 64 << 20
+# What e2fsck says of repairs, and what of that is the ordinary end of a journal's replay.
+_REPAIR = re.compile(r"\? yes|FIXED|Clear")
+_ORDINARY = re.compile(
+    r"recovering journal|^Fix\? yes$|orphaned inode|"
+    r"(free (blocks|inodes) count|[Ff]ree (blocks|inodes) count wrong).*"
+)
+_MOUNT_ONCE = frozenset({"btrfs"})  # the kernel tells filesystems apart by an identity that copies share
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What is left: the wanted files by name (None: not there), `repairs` beyond a journal's replay, `damage` that
+    kept it from being mounted.
+    """
+
+    files: dict[str, bytes | None]
+    repairs: tuple[str, ...] = ()
+    damage: str = ""
+
+
+class Recovery(Protocol):
+    """Recovers images of one filesystem."""
+
+    def recover(self, image: Path, names: Sequence[str]) -> Recovered:
+        """Recovers a raw image, changing it, and reads the files `names` at its top."""
+
+
+class Ext:
+    """ext2, ext3, ext4: e2fsck replays the journal and checks, debugfs reads."""
+
+    def __init__(self) -> None:
+        self._check, self._read = programs.find("e2fsck"), programs.find("debugfs")
+
+    def recover(self, image: Path, names: Sequence[str]) -> Recovered:
+        """See `Recovery`."""
+        done = _run([self._check, "-fy", str(image)])
+        said = done.stdout.decode(errors="replace")
+        if done.returncode & ~3:
+            last = (done.stderr.decode(errors="replace").strip() or said.strip()).splitlines()
+            return Recovered({}, damage=f"e2fsck: {last[-1] if last else f'exit status {done.returncode}'}")
+        repairs = tuple(
+            line.strip()
+            for line in said.splitlines()
+            if _REPAIR.search(line) and not _ORDINARY.search(line.strip())
+        )
+        return Recovered({name: self._content(image, name) for name in names}, repairs)
+
+    def _content(self, image: Path, name: str) -> bytes | None:
+        done = _run([self._read, "-R", f"cat /{name}", str(image)])
+        return None if b"File not found" in done.stderr else done.stdout
+
+
+class Mounted:
+    """Any other filesystem: this host's kernel mounts the image, and its checker looks at it after that."""
+
+    def __init__(self, filesystem: str, agent: Agent, directory: Path) -> None:
+        self._filesystem = filesystem
+        self._agent = agent
+        self._at = directory / "mounted"
+        self._at.mkdir()
+
+    def recover(self, image: Path, names: Sequence[str]) -> Recovered:
+        """See `Recovery`."""
+        options = "loop,nouuid" if self._filesystem == "xfs" else "loop"
+        arguments = ["mount", "-t", self._filesystem, "-o", options, str(image), str(self._at)]
+        done = self._agent.exec(arguments, timeout_s=_DEADLINE_S)
+        if not done.ok:
+            said = " ".join(done.stderr.decode(errors="replace").split())
+            return Recovered({}, damage=f"it cannot be mounted: {said[:200]}")
+        files = {name: self._content(name) for name in names}
+        done = self._agent.exec(["umount", str(self._at)], timeout_s=_DEADLINE_S)
+        if not done.ok:
+            raise MachineError("a crash state cannot be unmounted", hint="see the kernel's log")
+        return Recovered(files, self._repairs(image))
+
+    def _content(self, name: str) -> bytes | None:
+        try:
+            return self._agent.read_file(str(self._at / name), limit=_TRUNCATED)
+        except AgentError:
+            return None
+
+    def _repairs(self, image: Path) -> tuple[str, ...]:
+        checkers = {
+            "xfs": ("xfs_repair", "-n", "-f", str(image)),
+            "btrfs": ("btrfs", "check", "--readonly", str(image)),
+        }
+        if self._filesystem not in checkers:
+            return ()
+        program, *arguments = checkers[self._filesystem]
+        done = _run([programs.find(program), *arguments])
+        if done.returncode == 0:
+            return ()
+        lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
+        return (lines[-1] if lines else f"{program} finds faults",)
+
+
+class Qcow2:
+    """An image in a format: its own check comes first, then the filesystem in it."""
+
+    def __init__(self, inner: Recovery, form: str) -> None:
+        self._inner = inner
+        self._format = form
+        self._program = programs.find("qemu-img")
+
+    def recover(self, image: Path, names: Sequence[str]) -> Recovered:
+        """See `Recovery`."""
+        done = _run([self._program, "check", "-f", self._format, str(image)])
+        if done.returncode not in (0, 3, 63):  # 3: only leaked clusters; 63: the format has no check
+            lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
+            return Recovered({}, damage=f"qemu-img check: {lines[0] if lines else done.returncode}")
+        raw = image.with_suffix(".raw")
+        try:
+            converted = _run(
+                [self._program, "convert", "-f", self._format, "-O", "raw", str(image), str(raw)]
+            )
+            if converted.returncode:
+                return Recovered({}, damage=converted.stderr.decode(errors="replace").strip()[:200])
+            return self._inner.recover(raw, names)
+        finally:
+            raw.unlink(missing_ok=True)
+
+
+def why_not(filesystem: str) -> str:
+    """Why crash states of a filesystem cannot be judged here; empty when they can."""
+    return "" if filesystem.startswith("ext") else loop.why_not()
+
+
+def workers(filesystem: str) -> int:
+    """How many states are judged at once."""
+    return 1 if filesystem in _MOUNT_ONCE else min(2, os.cpu_count() or 1)
+
+
+@contextlib.contextmanager
+def recovery(filesystem: str, form: str, directory: Path) -> Iterator[Recovery]:
+    """What recovers images of a filesystem in a format. `directory` is for its own use."""
+    with contextlib.ExitStack() as stack:
+        inner: Recovery
+        if filesystem.startswith("ext"):
+            inner = Ext()
+        else:
+            loop.check()
+            process, transport = start_host_agent(loop.PRIVATE_MOUNTS, hold=(keeper().lifeline,))
+            agent = Agent(transport)
+            stack.callback(process.wait)
+            stack.callback(agent.close)
+            inner = Mounted(filesystem, agent, directory)
+        yield inner if form == "raw" else Qcow2(inner, form)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S, check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    )  # fmt: skip

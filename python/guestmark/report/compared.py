@@ -1,0 +1,240 @@
+"""Runs beside each other: what differs in their surroundings, and by what the ratios of their cells differ."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guestmark.ledger.model import Compared, StoredRun
+from guestmark.page import figures
+from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.text import Tone, line
+from guestmark.report import past
+from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, change
+from guestmark.stats.between_runs import Past
+from guestmark.stats.conditions.surroundings import changes
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+
+SCHEMA = "guestmark-comparison/1"
+_TONES = {
+    Across.HIGHER: Tone.SLOWER,
+    Across.LOWER: Tone.FASTER,
+    Across.ALIKE: Tone.SAME,
+    Across.UNKNOWN: Tone.UNCLEAR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A cell that both runs have, and what became of its ratio."""
+
+    cell: str
+    before: Past
+    after: Past
+    found: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One run against the first. `missing` are cells that only one of them has, or whose ratio has no interval."""
+
+    before: StoredRun
+    after: StoredRun
+    decisive: Mapping[str, str]
+    other: Mapping[str, str]
+    pairs: tuple[Pair, ...]
+    missing: tuple[str, ...]
+    same_host: bool
+
+
+def compare(ledger: Ledger, before: StoredRun, after: StoredRun) -> Comparison:
+    """The cells of two runs, matched by what they are: workload, platform, factors and processors of both sides."""
+    decisive, other = changes(before.environment, after.environment)
+    sides = [past.ratios(run, past.judged(ledger, run)) for run in (before, after)]
+    both = [key for key in sides[0] if key in sides[1]]
+    same_host = bool(past.host_of(before)) and past.host_of(before) == past.host_of(after)
+    earlier: dict[str, list[Compared]] = {}
+    if same_host:
+        for row in ledger.earlier(past.host_of(before), both, time.time() + 1):
+            if row.run_id not in {before.id, after.id}:
+                earlier.setdefault(row.what, []).append(row)
+    pairs = []
+    for key in both:
+        (old, _), (new, cell) = sides[0][key], sides[1][key]
+        known = [past.past_of(row) for row in earlier.get(key, ())]
+        pairs.append(Pair(cell, old, new, change(old, new, known)))
+    missing = [
+        cell for side, rest in (sides, sides[::-1]) for key, (_, cell) in side.items() if key not in rest
+    ]
+    return Comparison(before, after, decisive, other, tuple(pairs), tuple(dict.fromkeys(missing)), same_host)
+
+
+def page(comparisons: Sequence[Comparison]) -> Page:
+    """All of it, for every renderer."""
+    first = comparisons[0].before
+    sections = [
+        Section(Part.WORKLOAD, f"{each.after.id} against {each.before.id}", tuple(_nodes(each)))
+        for each in comparisons
+    ]
+    return Page(f"Compared with {first.id}", first.id, tuple(sections))
+
+
+def _nodes(found: Comparison) -> list[Node]:
+    nodes: list[Node] = [_surroundings(found)]
+    if found.pairs:
+        nodes.append(_table(found))
+    else:
+        nodes.append(
+            Note(line("No cell is in both runs with a ratio to the same baseline"), NoteKind.WARNING)
+        )
+    if found.missing:
+        nodes.append(Note(line(f"Only in one of them, or without a ratio: {', '.join(found.missing)}")))
+    return [*nodes, *_limits(found)]
+
+
+def _surroundings(found: Comparison) -> Node:
+    changed = [line(f"{name} {said}") for name, said in (*found.decisive.items(), *found.other.items())]
+    if not found.same_host:
+        changed.insert(0, line("another machine", Tone.WARNING))
+    if not changed:
+        return Paragraph(line("Nothing that is recorded of the surroundings differs."))
+    return Bullets(line("What differs in the surroundings:"), tuple(changed))
+
+
+def _table(found: Comparison) -> Table:
+    rows = []
+    for pair in found.pairs:
+        made = pair.found
+        old, new = (_ratio(run.ratio, (run.low, run.high)) for run in (pair.before, pair.after))
+        rows.append(
+            Row(
+                RowName((pair.cell,), pair.cell),
+                (
+                    figure(*old),
+                    figure(*new),
+                    figure(*_ratio(made.ratio, made.ci or made.within)),
+                    words(made.verdict.value, _TONES[made.verdict]),
+                ),
+            )
+        )
+    ratio = (Align.POINT, Align.LEFT)
+    columns = (
+        Column("before, vs its baseline", ratio),
+        Column("after, vs its baseline", ratio),
+        Column("after / before", ratio),
+        Column("verdict"),
+    )
+    return Table("ratios to the baseline of each run, and their ratio", ("cell",), columns, tuple(rows))
+
+
+def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
+    number, _, interval = figures.ratio(value, ci).partition(" ")
+    return number, interval
+
+
+def _limits(found: Comparison) -> list[Node]:
+    """What such a comparison can show, and what it cannot."""
+    nodes: list[Node] = []
+    spreads = [pair.found for pair in found.pairs if pair.found.spread is not None]
+    if spreads:
+        largest = max(spread.spread or 0.0 for spread in spreads)
+        runs = min(spread.runs for spread in spreads)
+        nodes.append(
+            Note(
+                line(
+                    f"Intervals allow for {figures.percent(largest)} of variation between runs, "
+                    f"learned from {runs} earlier run{'s' if runs != 1 else ''} here"
+                )
+            )
+        )
+    if len(spreads) < len(found.pairs):
+        why = (
+            "they are of different machines"
+            if not found.same_host
+            else f"that takes {FEWEST_RUNS} other runs here"
+        )
+        nodes.append(
+            Note(
+                line(
+                    f"How far runs differ without any change is not known for all cells ({why}): "
+                    "their intervals are of the blocks alone, and no verdict is given"
+                ),
+                NoteKind.WARNING,
+            )
+        )
+    nodes.append(
+        Note(
+            line(
+                "Two runs show that something changed between them, not what: everything listed above did. What slows "
+                "baseline and cell alike is not seen. guestmark ab measures two of anything side by side"
+            )
+        )
+    )
+    return nodes
+
+
+def document(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """For programs; a stable interface, as the result document is."""
+    return {
+        "schema": SCHEMA,
+        "comparisons": [
+            {
+                "before": each.before.id,
+                "after": each.after.id,
+                "same_host": each.same_host,
+                "surroundings": {**each.decisive, **each.other},
+                "missing": list(each.missing),
+                "cells": [
+                    {
+                        "cell": pair.cell,
+                        "before": {"ratio": pair.before.ratio, "ci": [pair.before.low, pair.before.high]},
+                        "after": {"ratio": pair.after.ratio, "ci": [pair.after.low, pair.after.high]},
+                        "ratio": pair.found.ratio,
+                        "ci": None if pair.found.ci is None else list(pair.found.ci),
+                        "within_ci": list(pair.found.within),
+                        "between_runs": pair.found.spread,
+                        "earlier_runs": pair.found.runs,
+                        "verdict": pair.found.verdict.value,
+                    }
+                    for pair in each.pairs
+                ],
+            }
+            for each in comparisons
+        ],
+    }
+
+
+def worst(comparisons: Sequence[Comparison], limit: float) -> tuple[bool, bool]:
+    """Whether some cell is shown to be above `limit` (a ratio), and whether all are shown to be below it.
+
+    Every cell counts as one of several claims (Bonferroni).
+    """
+    pairs = [pair for each in comparisons for pair in each.pairs]
+    known = [pair.found for pair in pairs if pair.found.ci is not None]
+    wide = [_widened(found, len(pairs)) for found in known]
+    broken = any(low > limit for low, _ in wide)
+    kept = (
+        bool(pairs)
+        and len(known) == len(pairs)
+        and all((found.ci or (0, math.inf))[1] < limit for found in known)
+    )
+    return broken, kept
+
+
+def _widened(found: Change, claims: int) -> tuple[float, float]:
+    """Its interval at the level that so many claims leave to each."""
+    from scipy.special import stdtrit
+
+    low, high = found.ci or found.within
+    middle = math.log(found.ratio)
+    free = max(found.runs - 1, 1)
+    stretch = float(stdtrit(free, 1 - 0.025 / claims)) / float(stdtrit(free, 0.975))
+    return math.exp(middle + (math.log(low) - middle) * stretch), math.exp(
+        middle + (math.log(high) - middle) * stretch
+    )

@@ -1,0 +1,72 @@
+"""Gates for machines that build: JUnit's XML, and the summary that GitHub shows on the page of a job."""
+
+import os
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from guestmark.core.errors import GuestmarkError
+from guestmark.ledger.model import StoredRun
+from guestmark.page.text import inert
+from guestmark.report.sections.gates import said
+from guestmark.stats.gates import Judged, Outcome
+
+SUMMARY = "GITHUB_STEP_SUMMARY"
+_MARKS = {Outcome.KEPT: "✅", Outcome.BROKEN: "❌", Outcome.UNDECIDED: "❔", Outcome.UNMEASURED: "💥"}
+
+
+def junit(judged: Sequence[Judged], run: StoredRun) -> bytes:
+    """A test suite with a case for each gate and cell, in the form that build servers read.
+
+    A broken gate is a failure, one that was not measured an error, an undecided one is skipped.
+    """
+    count = {outcome: sum(one.outcome is outcome for one in judged) for outcome in Outcome}
+    numbers = {
+        "tests": len(judged),
+        "failures": count[Outcome.BROKEN],
+        "errors": count[Outcome.UNMEASURED],
+        "skipped": count[Outcome.UNDECIDED],
+    }
+    told = {name: str(number) for name, number in numbers.items()}
+    root = ElementTree.Element("testsuites", told)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": inert(f"guestmark {run.plan.name}"), **told})
+    properties = ElementTree.SubElement(suite, "properties")
+    ElementTree.SubElement(properties, "property", {"name": "run", "value": run.id})
+    seconds = sum(trial.duration_s for trial in run.trials) / max(len(judged), 1)
+    for one in judged:
+        about = {"classname": f"guestmark.{run.plan.name}", "name": f"{one.gate.text} ({one.cell})"}
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            {name: inert(text) for name, text in about.items()} | {"time": f"{seconds:.3f}"},
+        )
+        kind = {Outcome.BROKEN: "failure", Outcome.UNMEASURED: "error", Outcome.UNDECIDED: "skipped"}
+        if one.outcome in kind:
+            ElementTree.SubElement(case, kind[one.outcome], {"message": inert(said(one))})
+        else:
+            ElementTree.SubElement(case, "system-out").text = inert(said(one))
+    ElementTree.indent(root)
+    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def summary(judged: Sequence[Judged], run: StoredRun) -> str:
+    """A table in Markdown."""
+    lines = ["### guestmark", "", "| | gate | cell | found |", "| --- | --- | --- | --- |"]
+    for one in judged:
+        texts = (f"{_MARKS[one.outcome]} {one.outcome}", f"`{one.gate.text}`", f"`{one.cell}`", said(one))
+        lines.append("| " + " | ".join(inert(text).replace("|", "\\|") for text in texts) + " |")
+    return "\n".join([*lines, "", f"Run `{run.id}`, {run.blocks} blocks", ""])
+
+
+def append_summary(judged: Sequence[Judged], run: StoredRun) -> None:
+    """Appends to the file that GitHub names in the environment; does nothing elsewhere. Raises `GuestmarkError`."""
+    if not (path := os.environ.get(SUMMARY)):
+        return
+    try:
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write(summary(judged, run))
+    except OSError as error:
+        raise GuestmarkError(
+            f"the step summary {path} cannot be written: {error.strerror or error}",
+            hint=f"unset {SUMMARY} where there is no such file",
+        ) from error

@@ -1,0 +1,81 @@
+"""What became of the gates of a run: each limit, the ratio that was found, and how many more blocks would decide it."""
+
+from typing import Any
+
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.nodes import Bullets, Command, Node
+from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.report.sections import more_time
+from guestmark.stats.analysis import Analysis
+from guestmark.stats.gates import Judged, Outcome
+
+TONES = {
+    Outcome.KEPT: Tone.FASTER,
+    Outcome.BROKEN: Tone.SLOWER,
+    Outcome.UNDECIDED: Tone.UNCLEAR,
+    Outcome.UNMEASURED: Tone.ERROR,
+}
+
+
+def judged(analysis: Analysis) -> tuple[Judged, ...]:
+    """The gates that the run was made with, judged."""
+    from guestmark.core.gate import gates_of
+    from guestmark.stats.gates import judge
+
+    return judge(gates_of(analysis.plan), analysis)
+
+
+def nodes(found: tuple[Judged, ...], analysis: Analysis, run: StoredRun) -> list[Node]:
+    """A line for each gate and cell; empty without gates."""
+    if not found:
+        return []
+    shown: list[Node] = [Bullets(line("Gates:"), tuple(map(_line, found)))]
+    more = [one.blocks for one in found if one.blocks]
+    if more and run.id:
+        purpose = f"To decide, {max(more)} more block{'s' if max(more) != 1 else ''}"
+        shown.append(Command(purpose, more_time.command(run, analysis.blocks + max(more))))
+    return shown
+
+
+def _line(judged: Judged) -> Inline:
+    about = f" ({judged.cell}, {judged.metric})" if judged.metric else f" ({judged.cell})"
+    return spans(
+        Span(judged.outcome.value, TONES[judged.outcome]),
+        " ",
+        Span(judged.gate.text, Tone.NAME),
+        about,
+        ": ",
+        said(judged),
+    )
+
+
+def said(judged: Judged) -> str:
+    """What was found, in a few words: the ratio, why it is undecided, and what would help."""
+    parts = [] if judged.ratio is None else [figures.ratio(judged.ratio, judged.ci)]
+    parts += [judged.reason] if judged.reason else []
+    if judged.blocks:
+        parts.append(f"about {judged.blocks} more block{'s' if judged.blocks != 1 else ''} would do")
+    return "; ".join(parts)
+
+
+def document(found: tuple[Judged, ...]) -> list[dict[str, Any]]:
+    """For the result document."""
+    return [
+        {
+            "gate": one.gate.text,
+            "cell": one.cell,
+            "metric": one.metric,
+            "limit": one.gate.limit,
+            "above": one.gate.above,
+            "outcome": one.outcome.value,
+            "reason": one.reason,
+            "ratio": one.ratio,
+            "ci": None if one.ci is None else list(one.ci),
+            "n": one.n,
+            "p_broken": one.p_broken,
+            "p_kept": one.p_kept,
+            "more_blocks": one.blocks,
+        }
+        for one in found
+    ]

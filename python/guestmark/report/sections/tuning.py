@@ -1,0 +1,179 @@
+"""The result of a race: who is best, who was dropped when and why, what each factor does, and at what price."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from guestmark.core.findings import Durability, Proof
+from guestmark.core.model import Better, Cell, Trial
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.nodes import Node, Note
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.text import line
+from guestmark.stats.analysis import Analysis
+from guestmark.stats.tuning import pareto, screen, trials
+from guestmark.stats.tuning.race import Interval, Race, Stage
+from guestmark.stats.tuning.settings import Candidate, Settings
+
+_PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # what speed may cost
+
+
+def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
+    """The whole result of a race; nothing for other runs."""
+    settings = Settings.of(run.plan.context)
+    if settings is None:
+        return []
+    barred: Mapping[str, str] = run.plan.context.get(trials.BARRED, {})
+    cells = [cell for cell in run.plan.cells if not any(entry.covers(cell) for entry in run.unusable)]
+    race = trials.state(settings, cells, barred, run.trials)
+    means = _means(run.trials, settings.objective)
+    found: list[Node] = [Note(line(sentence)) for sentence in sentences(settings, race, cells, run.trials)]
+    found += _best(settings, race, means, run.trials)
+    found += _effects(settings, race, cells, means)
+    found += _prices(settings, run.trials, means, race)
+    found += _dropped(race)
+    return found
+
+
+def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: Sequence[Trial]) -> list[str]:
+    """The answer, and what it took."""
+    asked = [
+        *([f"durability {' or '.join(settings.durability)}"] if settings.durability else []),
+        *(["on a disk"] if settings.on_disk else []),
+        *map(str, settings.limits),
+    ]
+    among = f" of those that keep to {', '.join(asked)}" if asked else ""
+    full = len(cells) * settings.max_blocks
+    took = f"{len(measured)} trials; every cell in {settings.max_blocks} blocks would be {full}"
+    if race.stage is not Stage.DONE:
+        return [
+            f"The race is not over: {len(race.alive)} of {len(cells)} cells may still be the best{among} ({took})."
+        ]
+    if not race.alive:
+        return [f"No cell is left{among} ({took})."]
+    best = race.finalists or tuple(race.alive)
+    others = [name for name in race.alive if name not in best]
+    goal = f"{'lowest' if settings.better is Better.LOWER else 'highest'} {settings.objective}"
+    within = f"within {settings.margin:.0%}" if len(best) > 1 else "alone"
+    said = [f"Best{among}, {within}: {'; '.join(best)} ({goal}, {len(cells)} cells, {took})."]
+    if others:
+        said.append(f"Not worse for sure, but not confirmed: {'; '.join(others)}.")
+    return said
+
+
+def _best(
+    settings: Settings, race: Race, means: Mapping[str, float], measured: Sequence[Trial]
+) -> list[Node]:
+    shown = [name for name in (*race.finalists, *race.alive) if name in means]
+    shown = list(dict.fromkeys(shown))[:12]
+    if not shown:
+        return []
+    durable = {name: _durability(name, measured) for name in shown}
+    columns = [Column(settings.objective, (Align.POINT,)), Column("vs best", (Align.POINT, Align.LEFT))]
+    columns += [Column("durability")] if any(durable.values()) else []
+    rows = []
+    for name in shown:
+        interval = race.distances.get(name)
+        ratio = _against_best(interval, settings.better) if interval else ""
+        cells = [figure(_number(means[name])), figure("best" if name == race.leader else ratio)]
+        cells += [words(durable[name])] if any(durable.values()) else []
+        rows.append(Row(RowName((name,)), tuple(cells), strong=name == race.leader))
+    title = (
+        "Best configurations, confirmed in fresh blocks" if race.stage is Stage.DONE else "Still in the race"
+    )
+    return [Table(title, ("cell",), tuple(columns), tuple(rows), heading=title)]
+
+
+def _against_best(interval: Interval, better: Better) -> str:
+    """As a ratio of values: distances are how much worse a cell is, whichever way is better."""
+    if better is Better.LOWER:
+        return figures.ratio(interval.ratio, (interval.low, interval.high))
+    return figures.ratio(1 / interval.ratio, (1 / interval.high, 1 / interval.low))
+
+
+def _durability(name: str, measured: Sequence[Trial]) -> str:
+    found = [
+        proof for trial in measured if trial.cell_id == name and (proof := trial.facts.of(Proof)) is not None
+    ]
+    return str(Durability(found[-1].proven.word)) if found else ""
+
+
+def _effects(settings: Settings, race: Race, cells: Sequence[Cell], means: Mapping[str, float]) -> list[Node]:
+    """Main effects over what was measured, and the largest interactions."""
+    varying = trials.varying(cells)
+    candidates = [
+        Candidate(
+            cell.id,
+            {**{name: cell.factors.get(name, "") for name in varying}, "platform": str(cell.platform)},
+        )
+        for cell in cells
+        if cell.id in means
+    ]
+    logs = {name: math.log(value) for name, value in means.items() if value > 0}
+    effects = screen.main_effects(candidates, logs)
+    rows = [
+        Row(RowName((name, level or "(none)")), (figure(f"×{effect:.2f}"),))
+        for name, levels in effects.items()
+        for level, effect in sorted(
+            levels.items(), key=lambda item: item[1], reverse=settings.better is Better.HIGHER
+        )
+    ]
+    if not rows:
+        return []
+    title = f"Main effects on {settings.objective}, other factors held equal"
+    found: list[Node] = [
+        Table(title, ("factor", "level"), (Column("effect", (Align.POINT,)),), tuple(rows), heading=title)
+    ]
+    pairs = screen.interactions(candidates, logs)[:3]
+    said = [f"{' with '.join(levels)} ×{effect:.2f}" for levels, effect in pairs]
+    return [*found, *([Note(line(f"Beyond main effects: {'; '.join(said)}."))] if said else [])]
+
+
+def _prices(
+    settings: Settings, measured: Sequence[Trial], means: Mapping[str, float], race: Race
+) -> list[Node]:
+    """The cells that nobody beats in both speed and price."""
+    out = {entry.id for entry in race.dropped if entry.blocks == 0}
+    found: list[Node] = []
+    for price in _PRICES:
+        costs = _means(measured, price)
+        both = {name: (means[name], costs[name]) for name in means if name in costs and name not in out}
+        front = pareto.front(both, (settings.better, Better.LOWER))
+        if len(front) < 2:
+            continue
+        rows = tuple(
+            Row(RowName((name,)), (figure(_number(both[name][0])), figure(_number(both[name][1]))))
+            for name in front
+        )
+        title = f"Nothing is better in both {settings.objective} and {price}"
+        columns = (Column(settings.objective, (Align.POINT,)), Column(price, (Align.POINT,)))
+        found.append(Table(title, ("cell",), columns, rows, heading=title))
+        break
+    return found
+
+
+def _dropped(race: Race) -> list[Node]:
+    if not race.dropped:
+        return []
+    rows = tuple(
+        Row(RowName((entry.id,)), (figure(str(entry.blocks)), words(entry.why))) for entry in race.dropped
+    )
+    title = "Who was dropped, after how many blocks, and why"
+    return [Table(title, ("cell",), (Column("blocks", (Align.POINT,)), Column("why")), rows, heading=title)]
+
+
+def _means(measured: Sequence[Trial], metric: str) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for trial in measured:
+        value = trials.value_of(trial, metric)
+        if value is not None:
+            values.setdefault(trial.cell_id, []).append(value)
+    return {name: fmean(some) for name, some in values.items()}
+
+
+def _number(value: float) -> str:
+    """Four digits, sizes with thousands."""
+    return f"{value / 1e6:.4g} M" if abs(value) >= 1e6 else f"{value:.4g}"

@@ -1,0 +1,267 @@
+"""Cells over runs: how a ratio to the baseline went on, and where Apache Otava sees it change."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import GuestmarkError
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.charts import Series as Drawing
+from guestmark.page.charts import SeriesRow
+from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.text import Tone, line
+from guestmark.report import past
+from guestmark.stats.between_runs import Past
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+
+SCHEMA = "guestmark-history/1"
+MOST = 2000  # runs of a series
+FEWEST = 8  # values that change points are looked for in
+MAX_P = 0.0005  # of a change point: of 200 histories of 40 runs without any change, one had one
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A run in a series: what it found, and what it is called."""
+
+    run: Past
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePoint:
+    """From the point `at` on (from 0) the ratio is another: typical ratios before and after, and Otava's p."""
+
+    at: int
+    before: float
+    after: float
+    p: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A cell's ratio over runs, oldest first. `changes` is None where nothing could be looked for."""
+
+    cell: str
+    points: tuple[Point, ...]
+    changes: tuple[ChangePoint, ...] | None
+
+
+def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) -> list[Series]:
+    """The series of every cell of a run: earlier and later runs of the same host that asked the same.
+
+    Points are called by their run's `label` where they have it, else by when they were begun.
+    """
+    found = past.ratios(run, past.judged(ledger, run))
+    rows = (
+        ledger.earlier(past.host_of(run), list(found), time.time() + 1, most=MOST)
+        if past.host_of(run)
+        else []
+    )
+    labels = {each.id: each.labels for each in ledger.runs()}
+    result = []
+    for key, (_, cell) in found.items():
+        points = tuple(
+            Point(past.past_of(row), labels.get(row.run_id, {}).get(label) or _moment(row.created_at))
+            for row in rows
+            if row.what == key
+        )
+        result.append(Series(cell, points, change_points(points, max_p)))
+    return result
+
+
+def change_points(points: Sequence[Point], max_p: float = MAX_P) -> tuple[ChangePoint, ...] | None:
+    """Where Apache Otava sees the log ratios change; None without Otava, or with fewer than `FEWEST` points.
+
+    Its method is E-divisive means over windows with a t test (Fleming et al., "Hunter", 2023). It is given log ratios
+    to a control of the same run, as on raw times it takes every other state of the host for a change.
+    """
+    if len(points) < FEWEST or not has_otava():
+        return None
+    from otava.analysis import compute_change_points
+
+    logs = [math.log(point.run.ratio) for point in points]
+    found, _ = compute_change_points(logs, max_pvalue=max_p)
+    indexes = sorted((int(change.index), float(change.stats.pvalue)) for change in found)
+    ends = [0, *(index for index, _ in indexes), len(logs)]
+    return tuple(
+        ChangePoint(
+            index,
+            math.exp(_middle(logs[ends[number] : index])),
+            math.exp(_middle(logs[index : ends[number + 2]])),
+            p,
+        )
+        for number, (index, p) in enumerate(indexes)
+    )
+
+
+def has_otava() -> bool:
+    """Whether Apache Otava can be imported here."""
+    from importlib.util import find_spec
+
+    return find_spec("otava") is not None
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _moment(created_at: float) -> str:
+    return datetime.fromtimestamp(created_at).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+# --- shown --------------------------------------------------------------------------------------------------
+
+
+def page(run: StoredRun, series: Sequence[Series]) -> Page:
+    """A section for each cell."""
+    sections = [
+        Section(Part.WORKLOAD, f"{each.cell} over {len(each.points)} runs", tuple(_nodes(each)))
+        for each in series
+    ]
+    return Page(f"History of {run.plan.title or run.plan.name}", run.id, tuple(sections))
+
+
+def _nodes(series: Series) -> list[Node]:
+    nodes: list[Node] = [_table(series), _chart(series)]
+    if series.changes is None:
+        why = (
+            f"that takes {FEWEST} runs"
+            if len(series.points) < FEWEST
+            else "Apache Otava is not installed beside guestmark; --csv writes what its own command reads"
+        )
+        nodes.append(Note(line(f"Change points were not looked for: {why}")))
+    elif not series.changes:
+        nodes.append(Paragraph(line("No change point.")))
+    for change in series.changes or ():
+        nodes += _change(series, change)
+    return nodes
+
+
+def _change(series: Series, change: ChangePoint) -> list[Node]:
+    before, after = series.points[change.at - 1], series.points[change.at]
+    by = figures.ratio(change.after / change.before, None)
+    return [
+        Note(
+            line(
+                f"Change at {after.name}: from ×{change.before:.4g} to ×{change.after:.4g} ({by}, p {change.p:.2g}); "
+                "a suspicion until both sides have been measured side by side"
+            ),
+            NoteKind.WARNING,
+        ),
+        Command(
+            "What differs around the two runs", f"guestmark compare {before.run.run_id} {after.run.run_id}"
+        ),
+    ]
+
+
+def _table(series: Series) -> Table:
+    changed = {change.at for change in series.changes or ()}
+    rows = []
+    for number, point in enumerate(series.points):
+        run = point.run
+        value, _, interval = figures.ratio(run.ratio, (run.low, run.high)).partition(" ")
+        rows.append(
+            Row(
+                RowName((point.name, run.run_id), point.name, number + 1),
+                (figure(value, interval), words("change" if number in changed else "", Tone.WARNING)),
+            )
+        )
+    columns = (Column("ratio to the baseline", (Align.POINT, Align.LEFT)), Column(""))
+    return Table(f"{series.cell}, run by run", ("run", "id"), columns, tuple(rows))
+
+
+def _chart(series: Series) -> Chart:
+    values = [point.run.ratio for point in series.points]
+    said = f"×{min(values):.4g} to ×{max(values):.4g}"
+    row = SeriesRow(series.cell, said, tuple((number, value) for number, value in enumerate(values, 1)))
+    changes = tuple(change.at + 1 for change in series.changes or ())
+    return Chart(
+        f"{series.cell}: ratio to the baseline, run by run",
+        "Each point is a run; marked are those at which it changed." if changes else "Each point is a run.",
+        f"{len(values)} runs, {said}",
+        Drawing((row,), changes, "ratio to the baseline"),
+    )
+
+
+def document(series: Sequence[Series]) -> dict[str, Any]:
+    """For programs; a stable interface."""
+    return {
+        "schema": SCHEMA,
+        "series": [
+            {
+                "cell": each.cell,
+                "points": [
+                    {
+                        "run": point.run.run_id,
+                        "name": point.name,
+                        "created_at": point.run.created_at,
+                        "ratio": point.run.ratio,
+                        "ci": [point.run.low, point.run.high],
+                    }
+                    for point in each.points
+                ],
+                "changes": None
+                if each.changes is None
+                else [
+                    {
+                        "at": change.at,
+                        "run": each.points[change.at].run.run_id,
+                        "before": change.before,
+                        "after": change.after,
+                        "p": change.p,
+                    }
+                    for change in each.changes
+                ],
+            }
+            for each in series
+        ],
+    }
+
+
+def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]]) -> str:
+    """The series as Otava's own command reads them: a row for each run, a column of log ratios for each cell."""
+    runs = {point.run.run_id: point.run.created_at for each in series for point in each.points}
+    names = sorted({name for run_id in runs for name in labels.get(run_id, {})})
+    logs = {
+        (each.cell, point.run.run_id): math.log(point.run.ratio) for each in series for point in each.points
+    }
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["time", "run", *names, *(each.cell for each in series)])
+    for run_id, created_at in sorted(runs.items(), key=lambda pair: pair[1]):
+        moment = datetime.fromtimestamp(created_at).astimezone().isoformat(timespec="seconds")
+        own = labels.get(run_id, {})
+        values = [logs.get((each.cell, run_id)) for each in series]
+        writer.writerow(
+            [
+                moment,
+                run_id,
+                *(own.get(name, "") for name in names),
+                *("" if v is None else repr(v) for v in values),
+            ]
+        )
+    return out.getvalue()
+
+
+def only(series: Sequence[Series], cell: str | None) -> list[Series]:
+    """The series of that cell, or all that have points. Raises `GuestmarkError` when there are none."""
+    found = [replace(each) for each in series if each.points and cell in {None, each.cell}]
+    if not found:
+        known = ", ".join(each.cell for each in series) or "none"
+        raise GuestmarkError(
+            f"there is no history{f' of cell {cell!r}' if cell else ''}",
+            hint=f"cells with a ratio to a baseline: {known}; their runs need 6 blocks or more",
+        )
+    return found

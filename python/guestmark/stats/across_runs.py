@@ -1,0 +1,74 @@
+"""Two runs of the same cells: by what their ratios differ, allowing for how far runs without any change differ.
+
+What is compared are ratios to each run's own baseline, never times: a host that is slower today is slower for both.
+Even so, ratios of equal things measured on different days differ by more than the blocks inside each of them say. How
+far is learned from earlier runs of the same question on the same host; without any, nothing can be claimed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from guestmark.stats.between_runs import Past
+
+FEWEST_RUNS = 4  # earlier runs; from fewer a variance is so uncertain that nothing would ever be shown
+CONFIDENCE = 0.95
+
+
+class Across(StrEnum):
+    """What two runs show of a cell."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+    ALIKE = "no difference shown"
+    UNKNOWN = "cannot be told"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The ratio of two runs' ratios to their baselines. `ci` allows for the variation between runs.
+
+    `within` is the interval that blocks alone would give; `spread` the relative variation between runs (one standard
+    deviation), learned from `runs` earlier ones, None where they are too few.
+    """
+
+    ratio: float
+    within: tuple[float, float]
+    ci: tuple[float, float] | None
+    spread: float | None
+    runs: int
+    verdict: Across
+
+
+def change(before: Past, after: Past, earlier: Sequence[Past], confidence: float = CONFIDENCE) -> Change:
+    """Compare a cell's ratio in two runs, given `earlier` runs of the same question (others than these two).
+
+    With J earlier log ratios y the variance between runs is what their variance has beyond that inside of each,
+    t² = max(var(y) - mean(v), 0), after DerSimonian and Laird (1986). The interval of the difference has its variance
+    v1 + v2 + 2 t² at Student's quantile with J - 1 degrees of freedom, as t² is no better known than that.
+    """
+    from scipy.special import stdtrit
+
+    d = math.log(after.ratio / before.ratio)
+    own = _variance(before) + _variance(after)
+    half = 1.96 * math.sqrt(own)
+    within = (math.exp(d - half), math.exp(d + half))
+    if len(earlier) < FEWEST_RUNS:
+        return Change(math.exp(d), within, None, None, len(earlier), Across.UNKNOWN)
+    logs = np.array([math.log(run.ratio) for run in earlier])
+    between = max(float(logs.var(ddof=1)) - float(np.mean([_variance(run) for run in earlier])), 0.0)
+    reach = float(stdtrit(len(earlier) - 1, (1 + confidence) / 2)) * math.sqrt(own + 2 * between)
+    low, high = math.exp(d - reach), math.exp(d + reach)
+    verdict = Across.HIGHER if low > 1 else Across.LOWER if high < 1 else Across.ALIKE
+    return Change(math.exp(d), within, (low, high), math.expm1(math.sqrt(between)), len(earlier), verdict)
+
+
+def _variance(run: Past) -> float:
+    """Of a log ratio, from its interval."""
+    from scipy.special import stdtrit
+
+    half = math.log(run.high / run.low) / 2
+    return (half / float(stdtrit(max(run.blocks - 1, 1), (1 + CONFIDENCE) / 2))) ** 2

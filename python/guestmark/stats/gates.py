@@ -1,0 +1,195 @@
+"""Whether a limit is kept: a regression that is shown, one that is excluded, or neither.
+
+A gate is two one-sided signed-rank tests of the paired block differences against its limit. Each is held to half of
+what the interval of a ratio leaves out, so a gate decides exactly when the interval lies on one side of its limit.
+Several gates fail by Holm's step-down method (1979), so that a set of gates says "broken" wrongly no more often than
+one would. They are kept only if each is: that is an intersection-union test, which needs no adjustment (Berger 1982).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guestmark.core.gate import Gate
+from guestmark.core.model import TrialStatus
+from guestmark.stats import signed_rank
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.multiple import holm
+from guestmark.stats.paired import log_ratios
+from guestmark.stats.repetition import blocks_until_within
+from guestmark.stats.validity import severe_by_cell
+
+Array = NDArray[np.float64]
+
+ALPHA = (1 - signed_rank.NOMINAL) / 2  # of each side
+_MOST_BLOCKS = 1000  # a forecast beyond this is no help
+
+
+class Outcome(StrEnum):
+    """What became of a gate."""
+
+    KEPT = "kept"  # a regression beyond the limit is excluded
+    BROKEN = "broken"  # one is shown
+    UNDECIDED = "undecided"
+    UNMEASURED = "unmeasured"  # the cell or its baseline gave no values
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A gate and one of its cells; `blocks` is how many more would probably decide it, None where that is unknown.
+
+    `p_broken` and `p_kept` are of the one-sided tests, None without values; the first is adjusted over all gates.
+    """
+
+    gate: Gate
+    cell: str
+    metric: str
+    outcome: Outcome
+    reason: str = ""
+    ratio: float | None = None
+    ci: tuple[float, float] | None = None
+    n: int = 0
+    p_broken: float | None = None
+    p_kept: float | None = None
+    blocks: int | None = None
+
+
+def judge(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA) -> tuple[Judged, ...]:
+    """Every gate with each of the cells that it is about, in order; `alpha` is what each side may err by."""
+    found = [
+        _measured(gate, result, workload, analysis)
+        for gate in gates
+        for workload in analysis.workloads
+        for result in workload.cells
+        if gate.selects(result.cell)
+    ]
+    tested = [evidence for evidence in found if isinstance(evidence, _Evidence)]
+    adjusted = holm(np.array([evidence.p_broken for evidence in tested]))
+    values = iter(float(p) for p in adjusted)
+    return tuple(
+        _decided(evidence, next(values), len(tested), alpha) if isinstance(evidence, _Evidence) else evidence
+        for evidence in found
+    )
+
+
+def overall(judged: Sequence[Judged]) -> Outcome:
+    """What all gates together say: the worst of them; one whose cell was not measured leaves nothing to say."""
+    worst = (Outcome.UNMEASURED, Outcome.BROKEN, Outcome.UNDECIDED)
+    return next((outcome for outcome in worst if any(one.outcome is outcome for one in judged)), Outcome.KEPT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What the blocks say of one gate, before anything is adjusted; `walsh` are those of the log ratios."""
+
+    judged: Judged
+    walsh: Array
+    p_broken: float
+    p_kept: float
+    refused: str
+    floor: float | None
+    stretch: float
+
+
+def _measured(
+    gate: Gate, result: CellResult, workload: WorkloadResult, analysis: Analysis
+) -> Judged | _Evidence:
+    metric = gate.metric or (workload.metrics[0].name if workload.metrics else "")
+    nothing = Judged(gate, result.cell.id, metric, Outcome.UNMEASURED)
+    base = workload.baseline
+    if base is None or metric not in result.summary or metric not in base.summary:
+        failed = next((one for one in (result, base) if one is not None and one.reason), None)
+        reason = f"{failed.cell.id}: {failed.reason}" if failed else f"{metric or 'nothing'} was not measured"
+        return replace(nothing, reason=reason)
+    d = _paired(result, base, metric)
+    if d is None or not d.size:
+        return replace(nothing, reason="no block has both, above zero")
+    comparison = result.comparison.get(metric)
+    stretch = comparison.stretch if comparison else 0.0
+    walsh = signed_rank.walsh_averages(d)
+    limit, side = math.log(gate.limit), 1.0 if gate.above else -1.0
+    beyond, _ = signed_rank.one_sided_p(walsh * side, limit * side + stretch)
+    _, within = signed_rank.one_sided_p(walsh * side, limit * side - stretch)
+    return _Evidence(
+        replace(
+            nothing,
+            n=d.size,
+            ratio=math.exp(float(signed_rank.hodges_lehmann(walsh))),
+            ci=comparison.ci if comparison else None,
+        ),
+        walsh,
+        beyond,
+        within,
+        _refused(result, workload, metric, analysis),
+        workload.noise_floors.get(metric),
+        stretch,
+    )
+
+
+def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> Judged:
+    judged = replace(evidence.judged, p_broken=p_broken, p_kept=evidence.p_kept)
+    outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
+    noise = math.log1p(evidence.floor or 0.0)
+    if reason:
+        pass  # the run itself is in doubt: more of the same would not help
+    elif judged.n < signed_rank.MIN_BLOCKS:
+        reason = f"fewer than {signed_rank.MIN_BLOCKS} blocks"
+        more = signed_rank.MIN_BLOCKS - judged.n
+    elif p_broken <= alpha:
+        if noise and abs(math.log(judged.ratio or 1.0)) <= noise:
+            reason = "inside the noise floor"
+        else:
+            outcome = Outcome.BROKEN
+    elif evidence.p_kept <= alpha:
+        if noise > abs(math.log(judged.gate.limit)):
+            reason = "noise floor above the limit"
+        else:
+            outcome = Outcome.KEPT
+    else:
+        more = _blocks(evidence, alpha / gates)
+        near = f"the ratio is too near the limit for {_MOST_BLOCKS} blocks to tell"
+        reason = "the interval holds the limit" if more else near
+    return replace(judged, outcome=outcome, reason=reason, blocks=more)
+
+
+def _blocks(evidence: _Evidence, alpha: float) -> int | None:
+    """How many more blocks would probably do, if the ratio stays where it is; None if too many to tell."""
+    judged = evidence.judged
+    low, high = signed_rank.interval(evidence.walsh, 1 - 2 * alpha)
+    if not (math.isfinite(float(low)) and math.isfinite(float(high))):  # too few for so many gates
+        low, high = signed_rank.interval(evidence.walsh)
+    away = abs(math.log(judged.ratio or 1.0) - math.log(judged.gate.limit)) - evidence.stretch
+    needed = blocks_until_within(float(high - low) / 2, judged.n, away, most=_MOST_BLOCKS)
+    smallest = math.ceil(math.log2(1 / alpha))  # the smallest p is 2^-n
+    return None if needed is None else max(needed, smallest, judged.n + 1) - judged.n
+
+
+def _refused(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:
+    """Why verdicts about this cell are taken back; empty when they are not."""
+    if metric in workload.downgraded:
+        return "a null comparison differs"
+    primary = bool(workload.metrics) and metric == workload.metrics[0].name
+    findings = [
+        finding for finding in (*workload.findings, *analysis.findings) if primary or not finding.primary_only
+    ]
+    return ", ".join(severe_by_cell(findings).get(result.cell.id, ()))
+
+
+def _paired(result: CellResult, base: CellResult, metric: str) -> Array | None:
+    cell, reference = _by_block(result, metric), _by_block(base, metric)
+    both = sorted(cell.keys() & reference.keys())
+    return log_ratios(np.array([cell[b] for b in both]), np.array([reference[b] for b in both]))
+
+
+def _by_block(result: CellResult, metric: str) -> Mapping[int, float]:
+    return {
+        trial.block: measurement.value
+        for trial in result.trials
+        if trial.status is TrialStatus.OK
+        for measurement in trial.measurements
+        if measurement.metric.name == metric and math.isfinite(measurement.value)
+    }

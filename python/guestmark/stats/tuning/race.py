@@ -1,0 +1,284 @@
+"""The race: after each block, who is still in it, who was dropped and why, and what is to be measured next."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from guestmark.stats.tuning import screen
+from guestmark.stats.tuning.settings import Candidate, Settings
+
+# Weight of all candidates' variance against a candidate's own, in blocks (moderated variances: Smyth 2004).
+_PRIOR = 6.0
+
+Values = Mapping[int, Mapping[str, float]]  # log values by block and candidate, lower is better
+
+
+Limited = Mapping[
+    int, Mapping[str, Mapping[str, float]]
+]  # values of limited metrics by block, candidate and name
+T = TypeVar("T")
+
+
+class Stage(StrEnum):
+    """What a race does."""
+
+    SCREENING = "screening"
+    RACING = "racing"
+    CONFIRMING = "confirming"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Who left the race after how many blocks, and why."""
+
+    id: str
+    blocks: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A candidate's distance from the best one as a ratio, with its interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class Race:
+    """A race as its trials leave it: in `block` those in `due` are measured next; none when it is done."""
+
+    stage: Stage = Stage.SCREENING
+    block: int = 0
+    due: tuple[str, ...] = ()
+    alive: list[str] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+    leader: str = ""
+    finalists: tuple[str, ...] = ()
+    confirmed_from: int = 0  # the first block of the confirmation
+    distances: dict[str, Interval] = field(default_factory=dict)  # of those that were alive, from the leader
+
+
+def run(
+    settings: Settings,
+    candidates: Sequence[Candidate],
+    values: Values,
+    ended: Mapping[int, frozenset[str]],
+    limited: Limited | None = None,
+) -> Race:
+    """The state of a race. `ended` are the candidates whose trial of a block has ended, also badly; `limited` are the
+    values of metrics that have a limit.
+
+    A pure function of its arguments, so that a race that was killed goes on where it stopped.
+    """
+    race = Race(dropped=[Dropped(one.id, 0, one.barred) for one in candidates if one.barred])
+    able = [candidate for candidate in candidates if not candidate.barred]
+    race.alive = [candidate.id for candidate in able]
+    if not able:
+        race.stage = Stage.DONE
+        return race
+    first = screen.fraction(able) if settings.screen else race.alive
+    if len(first) < len(able):
+        if not _blocks(race, settings.screen_blocks, first, ended):
+            return race
+        seen = _until(values, race.block)
+        race.dropped += [
+            Dropped(name, race.block, why)
+            for name, why in screen.promising(able, _means(seen, first), math.log1p(settings.margin)).items()
+        ]
+        _forget_dropped(race)
+    return _raced(race, settings, values, ended, limited or {})
+
+
+def _raced(
+    race: Race,
+    settings: Settings,
+    values: Values,
+    ended: Mapping[int, frozenset[str]],
+    limited: Limited,
+) -> Race:
+    race.stage = Stage.RACING
+    looks = 0
+    for number in range(1, settings.max_blocks + 1):
+        if not _blocks(race, 1, race.alive, ended):
+            return race
+        if number < settings.min_blocks:
+            continue
+        looks += 1
+        _drop(race, settings, _until(values, race.block), looks, _until(limited, race.block))
+        if len(race.alive) <= 1:
+            break
+        bound = math.log1p(settings.margin)
+        if all(math.log(interval.high) <= bound for interval in race.distances.values()):
+            break
+    if not race.alive:
+        race.stage, race.due = Stage.DONE, ()
+        return race
+    return _confirmed(race, settings, values, ended)
+
+
+def _confirmed(race: Race, settings: Settings, values: Values, ended: Mapping[int, frozenset[str]]) -> Race:
+    order = sorted(race.alive, key=lambda name: race.distances[name].ratio if name in race.distances else 1.0)
+    race.finalists = tuple(order[: settings.finalists])
+    race.confirmed_from = race.block
+    if settings.confirm and len(race.finalists) > 1:
+        race.stage = Stage.CONFIRMING
+        if not _blocks(race, settings.confirm, race.finalists, ended):
+            return race
+        fresh = {block: row for block, row in values.items() if block >= race.confirmed_from}
+        _settle(race, settings, fresh)
+    race.stage, race.due = Stage.DONE, ()
+    return race
+
+
+def _settle(race: Race, settings: Settings, fresh: Values) -> None:
+    """What fresh blocks say of the finalists: who lies beyond the margin leaves."""
+    known = [name for name in race.finalists if _count(fresh, name) >= 2]
+    if not known:
+        return
+    means = _means(fresh, known)
+    race.leader = min(known, key=means.__getitem__)
+    variances = _variances(fresh, known)
+    for name in known:
+        interval = _distance(fresh, name, race.leader, variances, settings.error)
+        if interval is None:
+            continue
+        race.distances[name] = interval
+        if math.log(interval.low) > math.log1p(settings.margin):
+            race.dropped.append(Dropped(name, race.block, f"{_said(interval, race.leader)} in fresh blocks"))
+    _forget_dropped(race)
+    race.finalists = tuple(name for name in race.finalists if name in race.alive)
+
+
+def _blocks(race: Race, count: int, names: Sequence[str], ended: Mapping[int, frozenset[str]]) -> bool:
+    """Goes on by so many blocks of these candidates; False, with what is due, when the next is not complete."""
+    wanted = frozenset(names)
+    for _ in range(count):
+        if not wanted <= ended.get(race.block, frozenset()):
+            race.due = tuple(name for name in names)
+            return False
+        race.block += 1
+    return True
+
+
+def _drop(
+    race: Race,
+    settings: Settings,
+    values: Values,
+    looks: int,
+    limited: Limited,
+) -> None:
+    """One look: drops who has no values, breaks a limit, or is worse than the leader beyond the margin for sure."""
+    for name in list(race.alive):
+        if not _count(values, name):
+            race.dropped.append(Dropped(name, race.block, "its trials fail"))
+        elif broken := [
+            str(limit) for limit in settings.limits if not limit.allows(_mean_of(limited, name, limit.metric))
+        ]:
+            race.dropped.append(Dropped(name, race.block, f"does not keep to {', '.join(broken)}"))
+    _forget_dropped(race)
+    if not race.alive:
+        return
+    variances = _variances(values, race.alive)
+    means = _means(values, race.alive)
+    race.leader = min(race.alive, key=means.__getitem__)
+    # The error is spread over all looks there can ever be: 1/2 + 1/6 + 1/12 + … = 1.
+    error = settings.error / (looks * (looks + 1))
+    race.distances = {}
+    for name in race.alive:
+        interval = _distance(values, name, race.leader, variances, error)
+        if interval is None:
+            continue
+        race.distances[name] = interval
+        if math.log(interval.low) > math.log1p(settings.margin):
+            race.dropped.append(Dropped(name, race.block, _said(interval, race.leader)))
+    _forget_dropped(race)
+
+
+def _said(interval: Interval, leader: str) -> str:
+    return f"worse than {leader} by ×{interval.ratio:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def _forget_dropped(race: Race) -> None:
+    gone = {entry.id for entry in race.dropped}
+    race.alive = [name for name in race.alive if name not in gone]
+
+
+def _until(rows: Mapping[int, T], block: int) -> dict[int, T]:
+    """What was known then: a decision is made once, and stays what it was when more is known."""
+    return {number: row for number, row in rows.items() if number < block}
+
+
+def _mean_of(limited: Limited, name: str, metric: str) -> float:
+    values = [row[name][metric] for row in limited.values() if metric in row.get(name, {})]
+    return sum(values) / len(values) if values else math.nan
+
+
+def _count(values: Values, name: str) -> int:
+    return sum(name in row for row in values.values())
+
+
+def _means(values: Values, names: Sequence[str]) -> dict[str, float]:
+    """Means with the effects of blocks taken out: a block's is that of those that are in all of them."""
+    rows = [row for row in values.values() if any(name in row for name in names)]
+    everywhere = [name for name in names if all(name in row for row in rows)]
+    sums: dict[str, list[float]] = {}
+    reference = [
+        sum(row[name] for name in everywhere) / len(everywhere) if everywhere else 0.0 for row in rows
+    ]
+    level = sum(reference) / len(reference) if reference else 0.0
+    for row, middle in zip(rows, reference, strict=True):
+        for name in names:
+            if name in row:
+                sums.setdefault(name, []).append(row[name] - middle + level)
+    return {name: sum(sums[name]) / len(sums[name]) if name in sums else math.inf for name in names}
+
+
+def _variances(values: Values, names: Sequence[str]) -> dict[str, float]:
+    """Of a candidate's value within a block, block effects taken out, moderated towards that of all."""
+    means = _means(values, names)
+    squares = dict.fromkeys(names, 0.0)
+    degrees = dict.fromkeys(names, 0.0)
+    for row in values.values():
+        there = [name for name in names if name in row]
+        if len(there) < 2:
+            continue
+        residuals = {name: row[name] - means[name] for name in there}
+        middle = sum(residuals.values()) / len(there)
+        for name in there:
+            squares[name] += (residuals[name] - middle) ** 2 * len(there) / (len(there) - 1)
+            degrees[name] += 1
+    own = {name: max(degrees[name] - 1, 0.0) for name in names}
+    total = sum(own.values())
+    pooled = sum(squares.values()) / total if total else math.inf
+    return {name: (_PRIOR * pooled + squares[name]) / (_PRIOR + own[name]) for name in names}
+
+
+def _distance(
+    values: Values, name: str, leader: str, variances: Mapping[str, float], error: float
+) -> Interval | None:
+    """From the blocks that have both; None when there is none."""
+    if name == leader:
+        return Interval(1.0, 1.0, 1.0)
+    differences = [row[name] - row[leader] for row in values.values() if name in row and leader in row]
+    if not differences:
+        return None
+    count = len(differences)
+    mean = sum(differences) / count
+    half = quantile(1 - error, _PRIOR + count - 1) * math.sqrt((variances[name] + variances[leader]) / count)
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(min(mean + half, 50.0)))
+
+
+@functools.cache
+def quantile(probability: float, freedom: float) -> float:
+    """Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, probability))

@@ -1,0 +1,75 @@
+"""What a race is to find, and how sure it is to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from guestmark.core.model import Better
+
+KEY = "tune"  # in a plan's context
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A metric that must stay at or below (or above) a value."""
+
+    metric: str
+    value: float
+    better: Better = Better.LOWER
+
+    def allows(self, value: float) -> bool:
+        """Whether a mean keeps to it."""
+        return value <= self.value if self.better is Better.LOWER else value >= self.value
+
+    def __str__(self) -> str:
+        return f"{self.metric} {'<=' if self.better is Better.LOWER else '>='} {self.value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`durability` are the words a configuration may have, none for any; `margin` and `error` are relative.
+
+    Of the finalists, at most `finalists` are measured once more in `confirm` fresh blocks.
+    """
+
+    objective: str
+    better: Better
+    durability: tuple[str, ...] = ()
+    on_disk: bool = False  # whether disks in memory are out
+    limits: tuple[Limit, ...] = ()
+    margin: float = 0.03
+    error: float = 0.05
+    screen: bool = True
+    screen_blocks: int = 2
+    min_blocks: int = 2
+    max_blocks: int = 10
+    finalists: int = 4
+    confirm: int = 5
+
+    def kept(self) -> dict[str, Any]:
+        """As it is stored in a plan's context."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, context: Mapping[str, Any]) -> Settings | None:
+        """From a plan's context; None for a plan that is not a race."""
+        kept = context.get(KEY)
+        if kept is None:
+            return None
+        values = dict(kept)
+        values["better"] = Better(values["better"])
+        values["durability"] = tuple(values.get("durability", ()))
+        limits = values.get("limits", ())
+        values["limits"] = tuple(Limit(e["metric"], e["value"], Better(e["better"])) for e in limits)
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A cell that may be the best: its levels, for screening, and why it may not take part, if it may not."""
+
+    id: str
+    levels: Mapping[str, str] = field(default_factory=dict)
+    barred: str = ""

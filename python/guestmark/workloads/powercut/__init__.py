@@ -1,0 +1,30 @@
+"""What a power cut would leave of a machine's disk."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from guestmark.core.workload_kind import WorkloadKind
+from guestmark.workloads.powercut.metrics import ALL
+
+
+def _label(params: Mapping[str, Any]) -> str:
+    return f"power cut: {params['words']}"
+
+
+WORKLOADS = (
+    WorkloadKind(
+        "powercut",
+        "cuts the power at any moment of a log of writes, and looks for what was acknowledged",
+        params="guestmark.workloads.powercut.params:Powercut",
+        run="guestmark.workloads.powercut.workload:PowercutWorkload",
+        metrics=lambda _params: ALL,
+        label=_label,
+        compared=False,
+        decides=lambda _params, factor, platform: (
+            True
+            if not platform.is_guest and factor in {"filesystem", "mount", "mkfs", "size", "cache"}
+            else None
+        ),
+        sections=("guestmark.workloads.powercut.sections:sections",),
+    ),
+)

@@ -1,0 +1,34 @@
+"""The plan of `guestmark powercut`: one trial for each configuration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from guestmark.core import registry
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import parse_platforms
+from guestmark.plan.matrix import Entry, Null, Shape
+from guestmark.plan.outline import Outline, Overrides, assemble, override
+from guestmark.workloads.powercut import metrics
+
+_TITLE = "what a power cut leaves"
+
+
+def build(given: Overrides, raw: Mapping[str, Any], caller: Mapping[str, Any]) -> Plan:
+    """The plan for `given.on`. Raises `UsageError` for contradictory or unsupported options."""
+    kind = registry.workload_kind("powercut")
+    try:
+        params = kind.checked(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"--{first['loc'][0]} {first['input']!r}: {first['msg'].lower()}",
+            hint="see guestmark powercut --help",
+        ) from error
+    entry = Entry(WorkloadSpec(kind.name, params, kind.label(params)), kind=kind)
+    shape = Shape((entry,), parse_platforms(given.on or ()), title=_TITLE, null=Null.NONE)
+    policy = Policy(blocks=1, warmup=0, iterations=1)
+    outline = Outline("powercut", shape, policy, metrics.ALL)
+    return assemble(override(outline, given), caller)

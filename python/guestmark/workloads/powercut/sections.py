@@ -1,0 +1,68 @@
+"""The table of a proof: what a power cut would leave, and how that was found out."""
+
+from collections.abc import Sequence
+
+from guestmark.core.findings import Proof, Proven
+from guestmark.ledger.model import StoredRun
+from guestmark.page.names import row_names
+from guestmark.page.nodes import Node, Note
+from guestmark.page.tables import Align, Column, Row, Table, figure, words
+from guestmark.page.text import line
+from guestmark.stats.analysis import CellResult, WorkloadResult
+
+_TITLE = "What a power cut leaves"
+
+
+def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """One row for each cell, and for what is lost the first that is."""
+    shown = [(result, found) for result in workload.shown if (found := proof_of(result)) is not None]
+    if not shown:
+        return []
+    headings, names = row_names(workload, [result for result, _ in shown])
+    columns = [
+        Column("durability"), *(Column(title, (Align.POINT,)) for title in ("crash states", "lose", "repairs")),
+        Column("controls"),
+    ]  # fmt: skip
+    rows = tuple(
+        Row(
+            name,
+            (
+                words(str(found.word)),
+                figure(str(found.states)),
+                figure(str(found.losing)),
+                figure(str(found.repaired)),
+                words(controls(found)),
+            ),
+        )
+        for name, (_, found) in zip(names, shown, strict=True)
+    )
+    table = Table(_TITLE, headings, tuple(columns), rows, heading=_TITLE)
+    notes = [Note(line(f"{result.cell.id}: {sentence(found)}")) for result, found in shown]
+    return [table, *notes]
+
+
+def proof_of(result: CellResult) -> Proven | None:
+    """The last proof among its trials."""
+    found = [proof.proven for trial in result.trials if (proof := trial.facts.of(Proof)) is not None]
+    return found[-1] if found else None
+
+
+def controls(found: Proven) -> str:
+    """Which controls were caught."""
+    said = [
+        f"{control.name} {'not applicable' if not control.applies else f'{control.losing} of {control.states}'}"
+        for control in found.controls
+    ]
+    return ", ".join(said)
+
+
+def sentence(found: Proven) -> str:
+    """The result in one line."""
+    counts = f"{found.states} crash states, {found.acknowledged} acknowledged records"
+    if found.losing:
+        kept = (
+            f"; guestmark powercut replay {found.kept.rpartition('/')[2]} looks into it" if found.kept else ""
+        )
+        return f"{found.word}: {found.first_loss} ({found.losing} of {counts}); {found.why}{kept}"
+    repairs = f", {found.repaired} need repairs ({found.first_repair})" if found.repaired else ", 0 repairs"
+    return f"{found.word}: {counts}, 0 lost{repairs}; {found.why}"

@@ -1,0 +1,21 @@
+"""Logs of writes made by hand, as `blklogwrites` makes them."""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+SECTOR = 512
+FLUSH, FUA, DISCARD = 1, 2, 4
+Request = tuple[int, bytes, int]  # offset, data, flags
+
+
+def write(path: Path, requests: Sequence[Request], *, superblock: bool = True) -> Path:
+    """A log of these requests; without `superblock`, as it is before the first flush."""
+    head = struct.pack("<QQQI", 0x6A736677736872, 1, len(requests), SECTOR) if superblock else b""
+    parts = [head.ljust(SECTOR, b"\0")]
+    for offset, data, flags in requests:
+        length = len(data) // SECTOR
+        parts += [struct.pack("<QQQQ", offset // SECTOR, length, flags, len(data)).ljust(SECTOR, b"\0")]
+        parts += [data] if not flags & DISCARD else []
+    path.write_bytes(b"".join(parts))
+    return path

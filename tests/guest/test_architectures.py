@@ -1,0 +1,173 @@
+"""Real machines of other architectures: what they are, what they run, and what is told of their programs.
+
+What they boot is made if it has not been, which takes minutes, so all of this is long. Architectures for which this
+system cannot make it are skipped, saying what is missing.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guestmark.agent.bulk import Pattern
+from guestmark.core.architectures import ARCHITECTURES, Architecture
+from guestmark.core.errors import GuestmarkError
+from guestmark.core.machine_facts import EmulatedPrograms, GuestMachine
+from guestmark.core.platform_spec import parse_platform
+from guestmark.foreign import agents, parts, store
+from guestmark.foreign.packages import Packages
+from guestmark.foreign.progress import Progress
+from guestmark.platforms.base import Machine
+from guestmark.platforms.qemu.platform import QemuPlatform
+from tests.framework.command_line import CommandLine
+from tests.framework.guests import start
+from tests.framework.known import a, known
+
+MADE_S = 1500
+pytestmark = [pytest.mark.long, pytest.mark.timeout(MADE_S)]
+
+FOREIGN = [row for row in ARCHITECTURES.values() if not row.is_host]
+ARM64 = ARCHITECTURES["arm64"]
+CLOCK_APART_S = 60.0
+
+
+def can_be_had(row: Architecture, log: Path) -> None:
+    """Skips the test where something has to be installed, or the distribution has no packages."""
+    if missing := QemuPlatform(parse_platform(f"tcg@{row.name}").inner).missing():
+        pytest.skip(f"{missing.reason} ({missing.hint})")
+    if row.root and parts.find(row) is None:
+        try:
+            Packages(row, Progress()).refresh(log)
+        except GuestmarkError as error:
+            pytest.skip(error.message)
+
+
+@pytest.fixture(params=FOREIGN, ids=lambda row: str(row.name))
+def row(request: pytest.FixtureRequest, tmp_path: Path) -> Architecture:
+    found = a(Architecture, request.param)
+    can_be_had(found, tmp_path / "log")
+    return found
+
+
+@pytest.fixture
+def machine(row: Architecture) -> Iterator[Machine]:
+    with start(f"tcg@{row.name}") as started:
+        yield started
+
+
+def test_a_machine_is_what_its_name_says(row: Architecture, machine: Machine) -> None:
+    found = a(GuestMachine, machine.attest())
+    assert found.guest.arch == row.machine_name
+    assert found.guest.root == ("overlay" if row.root else "rootfs")
+    assert found.guest.cpu_flags_missing == []
+    assert known(found.confined).protects_files
+
+
+def test_bytes_and_digests_survive_the_other_byte_order(machine: Machine) -> None:
+    data = os.urandom(3_000_017)
+    machine.agent.write_file("/run/data", data)
+    assert machine.agent.read_file("/run/data") == data
+    assert machine.agent.sha256("/run/data").sha256 == hashlib.sha256(data).hexdigest()
+    with start("host") as host:
+        sums = [each.agent.checksum_of_pattern(Pattern.RANDOM, 5 << 20) for each in (machine, host)]
+    assert sums[0] == sums[1]
+
+
+def test_programs_run_and_know_the_date(row: Architecture, machine: Machine) -> None:
+    if not row.root:
+        pytest.skip("it has no programs")
+    done = machine.agent.exec(["date", "+%s"], timeout_s=60)
+    assert abs(int(done.stdout) - time.time()) < CLOCK_APART_S
+    assert machine.agent.exec(["uname", "-m"], timeout_s=60).stdout.decode().strip() == row.machine_name
+
+
+def test_a_guest_cannot_change_its_root_on_the_host(row: Architecture, machine: Machine) -> None:
+    root = parts.get(row).root
+    if root is None:
+        pytest.skip("it has no root")
+    machine.agent.write_file("/etc/written", b"here")
+    assert not (root.path / "etc/written").exists()
+
+
+def test_the_same_sources_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    can_be_had(ARM64, tmp_path / "log")
+    first = parts.get(ARM64).agent
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    second = agents.make(ARM64, Progress())
+    assert first != second
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: str(number.name))
+def test_a_preparation_that_is_ended_leaves_no_half_cache(
+    guestmark: CommandLine, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    can_be_had(ARM64, tmp_path / "log")
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    home = store.directory(ARM64)
+    process = guestmark.start("prepare", "tcg@arm64", env={"XDG_CACHE_HOME": str(cache)})
+    scratch = _appears(home)
+    while not list((scratch / "scratch").rglob("*.rlib")):  # the compiler is at work
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    deadline = time.monotonic() + 30
+    while scratch.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not scratch.exists()
+    assert not list(home.glob("*-*-*/made.json"))
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(scratch) not in running
+
+
+def _appears(home: Path) -> Path:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for found in home.glob("guestmark-foreign-*"):
+            return found
+        time.sleep(0.1)
+    raise AssertionError("nothing was begun")
+
+
+def test_programs_alone_are_emulated_with_their_children(tmp_path: Path) -> None:
+    can_be_had(ARM64, tmp_path / "log")
+    with start("user@arm64") as machine:
+        found = a(EmulatedPrograms, machine.attest())
+        assert found.programs_arch == "aarch64"
+        child = machine.agent.exec(["sh", "-c", "uname -m; exit $?"], timeout_s=30)
+        if found.emulated == "every program":
+            assert child.stdout == b"aarch64\n"
+        else:
+            assert child.status != 0
+        assert machine.agent.exec(["touch", "/etc/written"], timeout_s=30).ok
+    assert not (parts.root(ARM64).path / "etc/written").exists()
+
+
+def test_other_builds_are_marked_in_tables_and_documents(guestmark: CommandLine, tmp_path: Path) -> None:
+    can_be_had(ARM64, tmp_path / "log")
+    command = ("sysbench", "cpu", "--cpu-max-prime=500", "--events=100", "--time=0", "run")
+    document = tmp_path / "document.json"
+    done = guestmark(
+        "exec", "--on", "host,tcg@arm64,user@arm64", "--blocks", "2", "--json", document, "--", *command,
+        timeout=MADE_S,
+    )  # fmt: skip
+    assert "arm64, another build" in done.stdout
+    trials = [
+        trial["attestation"]
+        for cell in json.loads(document.read_text())["cells"]
+        for trial in cell["trials"]
+        if "arm64" in cell["id"]
+    ]
+    assert len(trials) == 4
+    for found in trials:
+        assert found["build_same_source"] is True
+        assert found["build_version"].partition("+b")[0] == found["build_host_version"].partition("+b")[0]
+        assert found["binary_sha256"] != found["host_binary_sha256"]

@@ -1,0 +1,174 @@
+"""Power cuts of real machines: what holds is proven, and what lies is found out."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from guestmark.core.findings import Durability, Findings, Proof, Proven
+from guestmark.disks import loop
+from tests.framework.cells import cell_of
+from tests.framework.guests import prepared
+from tests.framework.known import a, known
+from tests.framework.processes import wait_until
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="no image can be logged without FUSE")
+on_loop = pytest.mark.skipif(bool(loop.why_not()), reason="images cannot be mounted here")
+
+
+@pytest.fixture(autouse=True)
+def kept_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+def cut(
+    platform: str, *, states: int = 40, method: str = "append", factors: Mapping[str, str] | None = None
+) -> Proven:
+    """What is proven of a disk of that platform."""
+    placed = {"location": "/var/tmp", **(factors or {})}
+    with prepared(cell_of(platform, "powercut", placed, states=states, method=method)) as (machine, workload):
+        machine.attest()
+        workload.run(machine)
+        facts = a(Findings, workload.facts).facts()
+    return known(facts.of(Proof)).proven
+
+
+def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
+    ubd = cut("uml")
+    assert ubd.word is Durability.LOST
+    assert ubd.losing > ubd.states / 4
+    assert "record" in ubd.first_loss
+    served = cut("uml", factors={"uml_disk": "vhost-user"})
+    assert served.word is Durability.PROVEN
+    assert (served.losing, served.repaired) == (0, 0)
+    assert all(control.caught for control in served.controls)
+    assert [control.name for control in served.controls] == ["no-flush", "barrier=0"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("platform", "factors", "word"),
+    [
+        ("tcg", {}, Durability.PROVEN),
+        ("tcg", {"cache": "none", "aio": "native"}, Durability.PROVEN),
+        ("tcg", {"cache": "writethrough"}, Durability.PROVEN),
+        ("tcg", {"cache": "unsafe"}, Durability.LOST),
+        ("tcg", {"mount": "barrier=0"}, Durability.LOST),
+        ("tcg", {"format": "qcow2"}, Durability.PROVEN),
+        ("tcg", {"bus": "nvme", "filesystem": "ext3"}, Durability.PROVEN),
+        ("tcg/kvm", {}, Durability.PROVEN),
+    ],
+    ids=str,
+)
+def test_what_qemu_keeps(platform: str, factors: dict[str, str], word: Durability) -> None:
+    found = cut(platform, factors=factors)
+    assert found.word is word, found
+    assert all(control.caught for control in found.controls)
+
+
+@pytest.mark.long
+@on_loop
+@pytest.mark.parametrize("method", ["append", "replace", "overwrite", "dsync", "sqlite"])
+def test_every_way_to_make_a_record_durable(method: str) -> None:
+    found = cut("host", method=method)
+    assert (found.word, found.losing, found.repaired) == (Durability.PROVEN, 0, 0)
+
+
+@pytest.mark.long
+@on_loop
+@pytest.mark.parametrize("filesystem", ["ext2", "ext3", "ext4", "xfs", "btrfs"])
+def test_every_filesystem_is_recovered(filesystem: str) -> None:
+    found = cut("host", states=20, factors={"filesystem": filesystem})
+    assert (found.word, found.losing) == (Durability.PROVEN, 0)
+
+
+@pytest.mark.long
+def test_a_flush_that_a_library_swallows_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """QEMU counts it; nobody makes it."""
+    source, library = tmp_path / "eat.c", tmp_path / "eat.so"
+    source.write_text("int fdatasync(int fd) { return 0; } int fsync(int fd) { return 0; }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    real = known(shutil.which("qemu-system-x86_64"))
+    false = tmp_path / "bin" / "qemu-system-x86_64"
+    false.parent.mkdir()
+    false.write_text(f'#!/bin/sh\nLD_PRELOAD={library} exec {real} "$@"\n')
+    false.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{false.parent}:{os.environ['PATH']}")
+    found = cut("tcg")
+    assert found.word is Durability.LOST
+    assert known(found.counted) > 0
+    assert "this host's kernel saw none" in found.why
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A directory that is unmounted at the end."""
+    directory = tmp_path / "mounted"
+    directory.mkdir()
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=False, capture_output=True)
+
+
+@pytest.mark.long
+@on_loop
+def test_an_overlay_that_drops_flushes_is_called_by_its_name(tmp_path: Path, mounted: Path) -> None:
+    for name in ("lower", "upper", "work"):
+        (tmp_path / name).mkdir()
+    options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work,volatile"
+    done = subprocess.run(["mount", "-t", "overlay", "-o", options, "none", str(mounted)], check=False)
+    if done.returncode:
+        pytest.skip("this kernel has no volatile overlays here")
+    found = cut("uml", factors={"uml_disk": "vhost-user", "location": str(mounted)})
+    assert found.word in {Durability.LOST, Durability.MEMORY}
+    assert "mounted volatile" in f"{found.why} {found.below}"
+
+
+@pytest.mark.long
+@on_loop
+def test_a_loop_device_in_memory_is_called_memory(mounted: Path) -> None:
+    image = Path(f"/dev/shm/test-{os.getpid()}.raw")
+    try:
+        with image.open("wb") as file:
+            file.truncate(400 << 20)
+        subprocess.run(["mke2fs", "-q", "-F", str(image)], check=True)
+        subprocess.run(["mount", "-o", "loop", str(image), str(mounted)], check=True)
+        found = cut("uml", factors={"uml_disk": "vhost-user", "location": str(mounted)})
+    finally:
+        subprocess.run(["umount", "-l", str(mounted)], check=False)
+        image.unlink(missing_ok=True)
+    assert found.word is Durability.MEMORY
+    assert "tmpfs" in found.why
+
+
+@pytest.mark.long
+def test_nothing_stays_mounted_after_a_kill(tmp_path: Path) -> None:
+    location = tmp_path / "images"
+    location.mkdir()
+    command = [
+        sys.executable, "-m", "guestmark", "powercut", "--on", "uml", "--states", "100000", "--records", "20000",
+        "--set", f"location={location}", "--ledger", str(tmp_path / "ledger.sqlite"),
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+    def mounts() -> list[str]:
+        return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(location) in line]
+
+    try:
+        assert wait_until(mounts, 60)
+        time.sleep(0.5)
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: not mounts(), 20)
+        assert wait_until(lambda: not any(location.iterdir()), 20)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

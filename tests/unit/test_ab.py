@@ -1,0 +1,134 @@
+"""Two of anything under test: variables and files as factors, their labels, and what is shown of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from guestmark.cli.ab_verb import _labelled, _settings
+from guestmark.core import factors
+from guestmark.core.errors import UsageError
+from guestmark.core.factor import Labelled
+from guestmark.core.gate import parse_gates
+from guestmark.core.model import Plan
+from guestmark.core.platform_spec import parse_platforms
+from guestmark.ledger import codec
+from guestmark.plan.matrix import Null
+from guestmark.plan.outline import Overrides
+from guestmark.workloads.exec.plan import ExecOptions, build
+from guestmark.workloads.exec.workload import filled
+from tests.framework.command_line import CommandLine
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> tuple[str, str]:
+    paths = tmp_path / "vmlinuz-6.1", tmp_path / "b" / "vmlinuz-6.12"
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    return str(paths[0]), str(paths[1])
+
+
+def plan(*settings: str, on: str = "host", argv: tuple[str, ...] = ("true",), **more: object) -> Plan:
+    given = ExecOptions(on=(on,), settings=settings, null=Null.NONE, seed=1, **more)  # type: ignore[arg-type]
+    return build(given, argv)
+
+
+def test_a_level_with_a_label_is_called_by_it(kernels: tuple[str, str]) -> None:
+    old, new = kernels
+    made = plan(f"kernel=old:{old},new:{new}", on="tcg,uml")
+    assert [cell.id for cell in made.cells] == [
+        "tcg kernel=old", "tcg kernel=new", "uml kernel=old", "uml kernel=new",
+    ]  # fmt: skip
+    cell = made.cells[1]
+    assert (cell.factors["kernel"], cell.shown("kernel")) == (new, "new")
+    assert type(cell.factors["kernel"]) is str
+    # Ledgers keep both.
+    assert codec.load(codec.dump(made), Plan, "the plan").cells == made.cells
+
+
+@pytest.mark.parametrize(
+    ("typed", "label"), [("kernel=old", "old"), ("tcg kernel=new", "new"), ("uml kernel=new", "new")]
+)
+def test_labels_select_cells(kernels: tuple[str, str], typed: str, label: str) -> None:
+    old, new = kernels
+    made = plan(f"kernel=old:{old},new:{new}", on="tcg,uml", baseline=typed)
+    (baseline,) = [cell for cell in made.cells if cell.baseline]
+    assert baseline.shown("kernel") == label
+    chosen = build(
+        ExecOptions(on=("tcg,uml",), settings=[f"kernel=old:{old},new:{new}"], only="kernel=new"), ["true"]
+    )
+    assert {cell.shown("kernel") for cell in chosen.cells} == {"new"}
+    (gate,) = parse_gates(["tcg kernel=new > 5%"], plan(f"kernel=old:{old},new:{new}", on="tcg").cells, ())
+    assert gate.words == ("tcg", "kernel=new")
+
+
+def test_a_colon_is_no_label_where_no_path_follows() -> None:
+    assert factors.parse_settings(["cpu=qemu64"]) == {"cpu": ("qemu64",)}
+    assert factors.parse_settings(["env:URL=a:/b"]) == {"env:URL": ("a:/b",)}
+    with pytest.raises(UsageError, match="there is no kernel"):
+        factors.parse_settings(["kernel=old:vmlinuz"])
+
+
+def test_variables_are_factors_on_every_platform() -> None:
+    made = plan(r"env:OMP_NUM_THREADS=1,2", "env:EMPTY=", on="host,tcg")
+    assert [dict(cell.factors)["env:OMP_NUM_THREADS"] for cell in made.cells] == ["1", "2", "1", "2"]
+    assert made.cells[0].id == "host env:OMP_NUM_THREADS=1 env:EMPTY="
+    with pytest.raises(UsageError, match="names no environment variable"):
+        plan("env:A-B=1")
+
+
+def test_parameters_stand_in_the_command() -> None:
+    given = Overrides(parameters={"level": ("1", "3")}).parameters
+    made = plan(argv=("gzip", "-{level}", "{other}"), parameters=given)
+    assert [cell.id for cell in made.cells] == ["host level=1", "host level=3"]
+    assert [filled(cell) for cell in made.cells] == [["gzip", "-1", "{other}"], ["gzip", "-3", "{other}"]]
+    assert made.cells[0].compares_with(made.cells[1])
+
+
+def test_ab_names_its_sides() -> None:
+    assert _labelled(("/boot/vmlinuz-6.1", "/boot/vmlinuz-6.12")) == (
+        "6.1:/boot/vmlinuz-6.1", "6.12:/boot/vmlinuz-6.12",
+    )  # fmt: skip
+    assert _labelled(("/a/qemu", "/b/qemu")) == ("A:/a/qemu", "B:/b/qemu")
+    assert _labelled(("old:/a", "/b")) == ("old:/a", "B:/b")
+    assert _settings({"kernel_args": ("a,b", "c")}) == [r"kernel_args=a\,b,c"]
+
+
+def test_files_of_a_machine_are_looked_at(tmp_path: Path) -> None:
+    build_directory = tmp_path / "build"
+    build_directory.mkdir()
+    program = build_directory / "qemu-system-x86_64"
+    with pytest.raises(UsageError, match="there is no qemu-system-x86_64"):
+        factors.parse_settings([f"qemu={build_directory}"])
+    program.touch()
+    with pytest.raises(UsageError, match="cannot be executed"):
+        factors.parse_settings([f"qemu={build_directory}"])
+    program.chmod(0o755)
+    found = factors.parse_settings([f"qemu=mine:{build_directory}"])["qemu"][0]
+    assert isinstance(found, Labelled)
+    assert (str(found), found.label) == (str(program), "mine")
+    for name in ("bios", "modules", "rootfs"):
+        with pytest.raises(UsageError, match=r"is no|there is no"):
+            factors.parse_settings([f"{name}={tmp_path / 'nothing'}"])
+    assert parse_platforms(["tcg"])[0].takes("qemu")
+    assert not parse_platforms(["uml"])[0].takes("qemu")
+
+
+def test_two_values_of_a_variable_in_one_command(guestmark: CommandLine) -> None:
+    done = guestmark(
+        "ab", "--env", "PAUSE", "0.001", "0.2", "--blocks", "6", "--iterations", "1", "--warmup", "0", "--quiet",
+        "--fail-if", "> +50%", "--json", "-", "--", "sh", "-c", "sleep $PAUSE",
+    )  # fmt: skip
+    document = json.loads(done.stdout)
+    (gate,) = document["gates"]
+    # What else runs on this machine may be said to have made the ratio.
+    assert (done.status, gate["outcome"]) == (1, "broken") or gate["reason"] == "foreign load", gate
+    assert [cell["id"] for cell in document["cells"]] == ["host env:PAUSE=0.001", "host env:PAUSE=0.2"]
+    assert document["cells"][1]["vs_baseline"]["wall_s"]["ratio"] > 10
+
+
+def test_nothing_to_compare_is_told(guestmark: CommandLine) -> None:
+    done = guestmark("ab", "--", "true")
+    assert done.status == 2
+    assert "nothing to compare" in done.stderr

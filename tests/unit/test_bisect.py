@@ -1,0 +1,113 @@
+"""Bisections of made repositories: a planted slowdown is found, and the user's checkout is left alone."""
+
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from guestmark.cli.bisecting import looks
+from tests.framework.command_line import CommandLine, Result
+
+# Its cost is a number of bytes: what else runs on this machine changes it as little as the planted slowdown says.
+PROGRAM = """import random
+cost = 1e9
+{slowdown}
+print("cost:", cost * random.gauss(1, {noise}))
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    done = subprocess.run(
+        ["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def repository(folder: Path, commits: int, slow_from: int, *, slowdown: float, noise: float) -> list[str]:
+    """Commits of which all from `slow_from` on are slower; their hashes, oldest first."""
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    for number in range(commits):
+        line = f"cost *= 1 + {slowdown}" if number >= slow_from else ""
+        (folder / "program.py").write_text(PROGRAM.format(slowdown=line, noise=noise))
+        (folder / "notes").write_text(str(number))
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "--message", f"Change {number}")
+    return git(folder, "rev-list", "--reverse", "HEAD").split()
+
+
+def bisected(guestmark: CommandLine, folder: Path, *options: str, good: str) -> Result:
+    return guestmark(
+        "bisect", "--repo", folder, "--good", good, "--iterations", "1", "--warmup", "0",
+        "--metric", "cost:B=cost: (.*)", *options, "--", "python3", "{build}/program.py", timeout=280,
+    )  # fmt: skip
+
+
+def test_a_planted_slowdown_is_found(guestmark: CommandLine, tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    commits = repository(folder, 3, 2, slowdown=0.10, noise=0.0005)
+    (folder / "program.py").write_text("mine")
+    done = bisected(guestmark, folder, "--fail-if", "> +5%", good=commits[0])
+    assert done.status == 0, done.stderr
+    assert done.stdout.startswith(f"{commits[2]} is the first bad commit")
+    # Both sides were measured in one run for each candidate, and nothing of it is left.
+    assert len(guestmark.runs()) == 2
+    assert {run.labels["commit"] for run in guestmark.runs()} == {commits[2], commits[1]}
+    assert (folder / "program.py").read_text() == "mine"
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+    assert git(folder, "branch", "--list", "--all").splitlines() == [
+        f"* {git(folder, 'branch', '--show-current')}"
+    ]
+    guestmark.assert_nothing_left()
+
+
+@pytest.mark.long
+def test_a_bad_commit_that_is_not_slower_ends_the_search(guestmark: CommandLine, tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    commits = repository(folder, 3, 9, slowdown=0.0, noise=0.0005)
+    done = bisected(guestmark, folder, "--fail-if", "> +5%", good=commits[0])
+    assert done.status == 1
+    assert "not shown to be slower" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "good", "said"),
+    [
+        ((), "HEAD~1", "takes one --fail-if"),
+        (("--fail-if", "> 5%"), "nothing", "there is no commit 'nothing'"),
+        (("--fail-if", "> 5%", "--bad", "HEAD~1"), "HEAD", "is not an ancestor"),
+        (
+            ("--fail-if", "> 5%", "--build", "echo no compiler; exit 1"),
+            "HEAD~1",
+            "cannot be built: no compiler",
+        ),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_measured(
+    guestmark: CommandLine, tmp_path: Path, options: tuple[str, ...], good: str, said: str
+) -> None:
+    folder = tmp_path / "repository"
+    repository(folder, 2, 1, slowdown=0.1, noise=0.01)
+    done = bisected(guestmark, folder, *options, good=good)
+    assert done.status == 130  # never what git would take for a verdict
+    assert said in done.stderr
+    assert guestmark.runs() == []
+
+
+def test_looks_double_and_end_at_the_most() -> None:
+    assert looks(8) == [8]
+    assert looks(64) == [8, 16, 32, 64]
+    assert looks(40) == [8, 16, 32, 40]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(20))
+def test_three_per_cent_are_found_every_time(guestmark: CommandLine, tmp_path: Path, number: int) -> None:
+    where = random.Random(number).randrange(1, 10)
+    folder = tmp_path / "repository"
+    commits = repository(folder, 10, where, slowdown=0.03, noise=0.007)
+    done = bisected(guestmark, folder, "--fail-if", "> +1.5%", good=commits[0])
+    assert done.status == 0, done.stderr
+    assert done.stdout.startswith(f"{commits[where]} is the first bad commit"), done.stderr

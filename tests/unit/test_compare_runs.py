@@ -1,0 +1,111 @@
+"""Runs beside each other: the variation between runs is learned, and what cannot be known is not claimed."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from guestmark.ledger import open_ledger
+from guestmark.ledger.store import Ledger
+from guestmark.report.compared import compare, document, page, worst
+from guestmark.report.render import markdown
+from guestmark.stats.across_runs import FEWEST_RUNS, Across, change
+from guestmark.stats.between_runs import Past
+from tests.framework.known import known
+from tests.unit.test_cli_start import guestmark
+from tests.unit.test_history import ENVIRONMENT, a_run
+
+
+def past(log_ratio: float, half: float = 0.01, blocks: int = 10) -> Past:
+    ratio = math.exp(log_ratio)
+    return Past("", 0.0, ratio, ratio * math.exp(-half), ratio * math.exp(half), blocks)
+
+
+def test_without_earlier_runs_nothing_is_claimed() -> None:
+    found = change(past(0.0), past(0.5), [past(0.0)] * (FEWEST_RUNS - 1))
+    assert (found.verdict, found.ci, found.spread) == (Across.UNKNOWN, None, None)
+    assert found.ratio == pytest.approx(math.exp(0.5))
+    assert found.within[0] > 1.5
+
+
+def test_what_runs_differ_by_anyway_is_no_change() -> None:
+    noisy = [past(value) for value in (0.0, 0.1, -0.1, 0.05, -0.05, 0.08)]
+    quiet = [past(value) for value in (0.0, 0.002, -0.002, 0.001, -0.001, 0.0)]
+    assert change(past(0.0), past(0.1), noisy).verdict is Across.ALIKE
+    assert change(past(0.0), past(0.1), quiet).verdict is Across.HIGHER
+    assert change(past(0.1), past(0.0), quiet).verdict is Across.LOWER
+    assert known(change(past(0.0), past(0.1), noisy).spread) > 0.05
+    assert known(change(past(0.0), past(0.1), quiet).spread) == 0.0
+
+
+@pytest.mark.parametrize(("between", "runs"), [(0.0, 4), (0.02, 4), (0.05, 8), (0.02, 20)])
+def test_equal_runs_are_called_different_one_time_in_twenty(between: float, runs: int) -> None:
+    """What blocks alone say of equal runs is wrong far more often as soon as runs vary."""
+    generator = np.random.default_rng(3)
+    blocks, inside = 10, 0.01
+    half = 2.262 * inside  # Student's .975 quantile with 9 degrees of freedom
+    called = alone = 0
+    for _ in range(1500):
+        logs = generator.normal(0, math.hypot(between, inside), runs + 2)
+        before, after, *earlier = [past(log, half, blocks) for log in logs]
+        found = change(before, after, earlier)
+        called += found.verdict is not Across.ALIKE
+        alone += not found.within[0] <= 1 <= found.within[1]
+    assert called / 1500 <= 0.065
+    if between:
+        assert alone / 1500 > 0.2
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with open_ledger(tmp_path / "ledger.sqlite") as opened:
+        yield opened
+
+
+def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
+    for _ in range(5):
+        a_run(ledger, 2.0)
+    a_run(ledger, 2.4, environment={**ENVIRONMENT, "kernel": {"release": "6.12"}})
+    ids = [run.id for run in ledger.runs()]
+    found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
+    (pair,) = found.pairs
+    assert pair.cell == "uml"
+    assert pair.found.runs == 4
+    assert pair.found.ratio == pytest.approx(1.2, rel=0.01)
+    assert pair.found.verdict is Across.HIGHER
+    assert found.decisive == {"kernel": "6.1.0-41-amd64 → 6.12"}
+    text = markdown.render(page([found]))
+    assert "kernel 6.1.0-41-amd64 → 6.12" in text
+    assert "higher" in text
+    assert worst([found], 1.1) == (True, False)
+    assert worst([found], 1.3) == (False, True)
+    assert document([found])["comparisons"][0]["cells"][0]["earlier_runs"] == 4
+
+
+def test_of_two_machines_nothing_is_claimed(ledger: Ledger) -> None:
+    for _ in range(5):
+        a_run(ledger, 2.0)
+    a_run(ledger, 4.0, environment={**ENVIRONMENT, "machine": "another"})
+    ids = [run.id for run in ledger.runs()]
+    found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
+    assert not found.same_host
+    assert [pair.found.verdict for pair in found.pairs] == [Across.UNKNOWN]
+    assert worst([found], 1.1) == (False, False)
+    assert "another machine" in markdown.render(page([found]))
+
+
+def test_on_the_command_line(ledger: Ledger) -> None:
+    for _ in range(2):
+        a_run(ledger, 2.0)
+    first = ledger.runs()[0].id
+    shown = guestmark("compare", first, "last", "--fail-above", "5%", GUESTMARK_LEDGER=ledger.where)
+    assert shown.returncode == 125
+    assert "Nothing that is recorded of the surroundings differs" in shown.stdout
+    assert "cannot be told" in shown.stdout
+    told = guestmark("compare", first, "last", "--json", "-", GUESTMARK_LEDGER=ledger.where)
+    assert json.loads(told.stdout)["schema"] == "guestmark-comparison/1"
+    assert guestmark("compare", first, GUESTMARK_LEDGER=ledger.where).returncode == 2
+    assert guestmark("compare", first, first, GUESTMARK_LEDGER=ledger.where).returncode == 2

@@ -1,0 +1,108 @@
+"""Ratios over runs: the series, Otava's change points on planted steps, and what is written for others."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from guestmark.core.errors import GuestmarkError
+from guestmark.ledger import open_ledger
+from guestmark.ledger.remarks import Remarks
+from guestmark.ledger.shelf import Shelf
+from guestmark.ledger.store import Ledger
+from guestmark.report import series
+from guestmark.report.render import html
+from guestmark.report.series import Point, change_points, histories, only
+from guestmark.stats.between_runs import Past
+from tests.unit.test_cli_start import guestmark
+from tests.unit.test_history import a_run
+
+needs_otava = pytest.mark.skipif(not series.has_otava(), reason="Apache Otava is not installed")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with open_ledger(tmp_path / "ledger.sqlite") as opened:
+        yield opened
+
+
+def points(logs: list[float]) -> list[Point]:
+    return [
+        Point(
+            Past(f"r{number}", number, math.exp(log), math.exp(log - 0.01), math.exp(log + 0.01), 10),
+            f"{number}",
+        )
+        for number, log in enumerate(logs)
+    ]
+
+
+def test_a_series_has_the_runs_that_asked_the_same(ledger: Ledger) -> None:
+    for number in range(3):
+        a_run(ledger, 2.0)
+        ledger.annotate("last", Remarks(labels={"commit": f"c{number}"}))
+    a_run(ledger, 2.0, environment={"machine": "another", "processor": {"count": 8}})
+    gone = ledger.runs()[1].id
+    Shelf(ledger).remove(gone)
+    run = ledger.load_run(ledger.runs()[0].id)
+    (found,) = histories(ledger, run, "commit")
+    assert found.cell == "uml"
+    assert [point.name for point in found.points] == ["c0", "c2"]
+    assert found.changes is None  # too few
+    with pytest.raises(GuestmarkError, match="no history of cell 'kvm'"):
+        only([found], "kvm")
+
+
+def test_what_otava_and_others_read(ledger: Ledger) -> None:
+    for number in range(3):
+        a_run(ledger, 2.0)
+        ledger.annotate("last", Remarks(labels={"commit": f"c{number}"}))
+    found = histories(ledger, ledger.load_run("last"), "commit")
+    rows = list(
+        csv.DictReader(io.StringIO(series.otava_csv(found, {run.id: run.labels for run in ledger.runs()})))
+    )
+    assert [row["commit"] for row in rows] == ["c0", "c1", "c2"]
+    assert [float(row["uml"]) for row in rows] == pytest.approx([math.log(2)] * 3, abs=0.02)
+    assert "<svg" in html.render(series.page(ledger.load_run("last"), found))
+    shown = guestmark("history", GUESTMARK_LEDGER=ledger.where, COLUMNS="100")
+    assert shown.returncode == 0, shown.stderr
+    assert "c0" in shown.stdout
+    assert "Change points were not looked for: that takes 8 runs" in shown.stdout
+    told = guestmark("history", "--json", "-", GUESTMARK_LEDGER=ledger.where)
+    (only_one,) = json.loads(told.stdout)["series"]
+    assert [point["name"] for point in only_one["points"]] == ["c0", "c1", "c2"]
+
+
+@needs_otava
+def test_a_planted_step_of_two_per_cent_is_found_and_no_other() -> None:
+    """40 runs with a step at the 25th, 100 times; and 200 times without any step."""
+    generator = np.random.default_rng(11)
+    found = alone = alarms = 0
+    for _ in range(100):
+        logs = generator.normal(0, 0.005, 40)
+        logs[24:] += math.log(1.02)
+        changes = change_points(points(logs.tolist())) or ()
+        near = [change for change in changes if abs(change.at - 24) <= 2]
+        found += bool(near)
+        alone += len(changes) == len(near) == 1
+    for _ in range(200):
+        alarms += bool(change_points(points(generator.normal(0, 0.005, 40).tolist())))
+    assert found >= 98
+    assert alone >= 93
+    assert alarms / 200 <= 0.05
+
+
+@needs_otava
+def test_a_change_has_its_sides_and_what_to_do() -> None:
+    made = points(
+        [0.0, 0.001, -0.001, 0.002, 0.0, -0.002, 0.001, 0.0, 0.1, 0.101, 0.099, 0.1, 0.102, 0.1, 0.1]
+    )
+    (change,) = change_points(made) or ()
+    assert change.at == 8
+    assert (change.before, change.after) == pytest.approx((1.0, math.exp(0.1)), rel=0.01)
+    shown = str(series._change(series.Series("uml", tuple(made), (change,)), change))
+    assert "guestmark compare r7 r8" in shown

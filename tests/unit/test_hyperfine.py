@@ -1,0 +1,150 @@
+"""What people have in their fingers from hyperfine: parameters, several commands, hooks, and names of options."""
+
+import os
+import re
+import shlex
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from guestmark.cli.hyperfine import INSTEAD, commands, joined, parameters
+from guestmark.core.errors import UsageError
+from guestmark.plan.matrix import Null
+from guestmark.workloads.exec.plan import ExecOptions, build
+from tests.framework import CHECKOUT
+from tests.framework.command_line import CommandLine
+
+
+def test_the_words_of_a_parameter_become_one() -> None:
+    typed = ["exec", "-L", "level", "1,9", "-P", "t", "1", "8", "--", "program", "-L", "a", "b"]
+    assert joined(typed) == ["exec", "-L", "level=1,9", "-P", "t=1:8", "--", "program", "-L", "a", "b"]
+    assert joined(["exec", "-L", "level=1,9"]) == ["exec", "-L", "level=1,9"]
+    assert joined(["exec", "-L"]) == ["exec", "-L"]
+
+
+@pytest.mark.parametrize(
+    ("lists", "scans", "step", "found"),
+    [
+        (["c=gcc,clang"], None, None, {"c": ("gcc", "clang")}),
+        (None, ["t=1:4"], None, {"t": ("1", "2", "3", "4")}),
+        (None, ["d=0.3:0.7"], "0.2", {"d": ("0.3", "0.5", "0.7")}),
+        (["a=1"], ["b=-1:1"], "2", {"a": ("1",), "b": ("-1", "1")}),
+    ],
+)
+def test_levels(
+    lists: list[str] | None, scans: list[str] | None, step: str | None, found: dict[str, tuple[str, ...]]
+) -> None:
+    assert parameters(lists, scans, step) == found
+
+
+@pytest.mark.parametrize(
+    ("lists", "scans", "step", "said"),
+    [
+        (["memory=1,2"], None, None, "is a factor of machines"),
+        (["a b=1"], None, None, "cannot be a parameter's name"),
+        (["a=1,1"], None, None, "given twice"),
+        (["a=1,"], None, None, "missing"),
+        (None, ["a=1:x"], None, "not all numbers"),
+        (None, ["a=1:nan"], None, "nothing lies"),
+        (None, ["a=5:1"], None, "nothing lies"),
+        (None, ["a=1:5"], "0", "nothing lies"),
+        (None, ["a=1:1e9"], None, "more than 1000 levels"),
+        (None, None, "2", "-D goes with -P"),
+    ],
+)
+def test_levels_that_mean_nothing(
+    lists: list[str] | None, scans: list[str] | None, step: str | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        parameters(lists, scans, step)
+
+
+@pytest.mark.parametrize(
+    ("argv", "texts", "found"),
+    [
+        (["a", "b"], None, [["a", "b"]]),
+        (["a", "b", "---", "c"], None, [["a", "b"], ["c"]]),
+        ([], ["grep -R 'a b' x"], [["grep", "-R", "a b", "x"]]),
+        (["a"], ["grep -R TODO *"], [["a"], ["sh", "-c", "grep -R TODO *"]]),
+        ([], ["echo '*'"], [["echo", "*"]]),
+        ([], ['echo "$HOME"'], [["sh", "-c", 'echo "$HOME"']]),
+        ([], ["make -j {threads}"], [["make", "-j", "{threads}"]]),
+    ],
+)
+def test_commands(argv: list[str], texts: list[str] | None, found: list[list[str]]) -> None:
+    assert commands(argv, texts) == found
+
+
+@pytest.mark.parametrize(("argv", "texts"), [(["a", "---"], None), ([], [""]), ([], ["echo 'x"])])
+def test_commands_that_mean_nothing(argv: list[str], texts: list[str] | None) -> None:
+    with pytest.raises(UsageError):
+        commands(argv, texts)
+
+
+def test_several_commands_are_compared_with_the_first() -> None:
+    given = ExecOptions(commands=[["gzip", "-9"], ["zstd"]], names=["fast"], null=Null.NONE)
+    plan = build(given, ["gzip", "-1"])
+    assert [cell.id for cell in plan.cells] == ["fast host", "gzip host", "zstd host"]
+    assert [cell.workload.label for cell in plan.cells] == ["fast", "gzip -9", "zstd"]
+    assert [cell.baseline for cell in plan.cells] == [True, False, False]
+    assert all(cell.compares_with(plan.cells[0]) for cell in plan.cells)
+    with pytest.raises(UsageError, match="2 names for 1 commands"):
+        build(ExecOptions(names=["a", "b"]), ["true"])
+    with pytest.raises(UsageError, match=r"no command holds \{level\}"):
+        build(ExecOptions(parameters={"level": ("1",)}), ["true"])
+
+
+def test_what_runs_around_a_command_runs_as_often_as_it_should(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    hooks = {"-s": "setup", "-p": "prepare {x}", "-C": "conclude", "-c": "cleanup"}
+    options = [word for option, said in hooks.items() for word in (option, f"echo {said} >>{log}")]
+    done = guestmark.measure(
+        "-r", "2", "-w", "1", "--iterations", "2", "--null", "none", *options, "-L", "x", "1,2",
+        "--", "sh", "-c", f"echo run {{x}} >>{log}",
+    )  # fmt: skip
+    assert done.status == 0, done.stderr
+    # Two levels, two blocks; on each machine one warm-up and two iterations.
+    assert Counter(log.read_text().splitlines()) == {
+        "setup": 4, "cleanup": 4, "conclude": 12,
+        "prepare 1": 6, "prepare 2": 6, "run 1": 6, "run 2": 6,
+    }  # fmt: skip
+    first = log.read_text().splitlines()[:4]
+    assert first[0] == "setup"
+    assert [line.split()[0] for line in first[1:]] == ["prepare", "run", "conclude"]
+    assert [cell["id"] for cell in done.document()["cells"]] == ["host x=1", "host x=2"]
+
+
+def test_a_hook_that_fails_is_named(guestmark: CommandLine) -> None:
+    done = guestmark("exec", "-q", "-r", "1", "--null", "none", "-p", "echo broken >&2; exit 3", "--", "true")
+    assert done.status == 3
+    assert "--prepare: " in done.stdout
+
+
+@pytest.mark.parametrize("option", ["-m", "--show-output", "--sort"])
+def test_options_that_mean_nothing_here_say_what_to_use(guestmark: CommandLine, option: str) -> None:
+    done = guestmark("exec", option, "3", "--", "true")
+    assert done.status == 2
+    assert INSTEAD[option] in done.stderr
+
+
+@pytest.mark.long
+def test_every_line_of_the_guide_runs(guestmark: CommandLine, tmp_path: Path) -> None:
+    """Programs that not every machine has, and what only root may do, do nothing here."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("hexdump", "xxd", "make", "gcc", "clang", "zsh", "sudo"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / "file").write_text("TODO\n")
+    text = (CHECKOUT / "docs/guide/hyperfine.md").read_text().replace("\\|", "|")
+    lines = re.findall(r"\| `guestmark exec (.+?)` \|$", text, re.M)
+    assert len(lines) == 13
+    for line in lines:
+        words = shlex.split(line.replace("results.md …", "results.md -- true").replace("…", "file"))
+        brief = ("-q", "-r", "1", "-w", "0", "--iterations", "1", "--null", "none")
+        done = guestmark("exec", *brief, *words, env={"PATH": f"{programs}:{os.environ['PATH']}"})
+        assert done.status == 0, (line, done.stderr, done.stdout)
+    assert (tmp_path / "results.md").read_text()

@@ -1,0 +1,247 @@
+"""Runs as things to handle: named, found, removed and brought back, bundled, and taken over by another ledger."""
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from guestmark.core.errors import LedgerError, UsageError
+from guestmark.core.model import RunState
+from guestmark.ledger import open_ledger
+from guestmark.ledger.bundle import Packed, pack, shareable, unpack
+from guestmark.ledger.filters import parse_filter
+from guestmark.ledger.model import StoredRun
+from guestmark.ledger.remarks import NOTHING, Remarks, take_away
+from guestmark.ledger.shelf import Shelf
+from guestmark.ledger.store import Ledger
+from guestmark.report.bundled import page
+from tests.framework.runs import host_uml_tcg
+from tests.unit.test_cli_start import guestmark
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with open_ledger(tmp_path / "ledger.sqlite") as opened:
+        yield opened
+
+
+def stored(ledger: Ledger, blocks: int = 2) -> str:
+    run = host_uml_tcg(blocks=blocks, failing={("uml", 1)})
+    run_id = ledger.create_run(run.plan, {"machine": "0123", "processor": {"count": 2}}, run.seed)
+    for trial in run.trials:
+        ledger.append(run_id, trial)
+    ledger.record_left_out(run_id, run.unusable[0])
+    ledger.set_run_state(run_id, RunState.COMPLETE)
+    return run_id
+
+
+def test_a_run_is_found_by_the_name_it_was_given(ledger: Ledger) -> None:
+    first, second = stored(ledger), stored(ledger)
+    ledger.annotate(first, Remarks("before", ("quiet",), {"commit": "1a2b"}, ("release",)))
+    ledger.annotate("before", Remarks(notes=("indeed",), labels={"commit": "3c4d"}))
+    assert ledger.resolve("before") == first
+    assert ledger.remarks(first) == Remarks("before", ("quiet", "indeed"), {"commit": "3c4d"}, ("release",))
+    with pytest.raises(LedgerError, match="is called 'before' already"):
+        ledger.annotate(second, Remarks("before"))
+    assert ledger.remarks(second) == NOTHING
+    with ledger.writing("taking away") as connection:
+        take_away(connection, first, labels=["commit", "nothing"], tags=["release"])
+    assert ledger.remarks(first) == Remarks("before", ("quiet", "indeed"))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("name=before", "first"),
+        ("commit=1a2b", "first"),
+        ("label.commit!=1a2b", "second"),
+        ("tag=release and state=complete", "first"),
+        ("workload~SYSBENCH, platform=tcg", "both"),
+        ("platform!=kvm", "none"),
+        ("since=1h", "both"),
+        ("before=1h", "none"),
+        ("since=2020-01-01 and before=2099-01-01", "both"),
+        ("note~quiet", "first"),
+    ],
+)
+def test_filters(ledger: Ledger, text: str, found: str) -> None:
+    first, second = stored(ledger), stored(ledger)
+    ledger.annotate(first, Remarks("before", ("a quiet day",), {"commit": "1a2b"}, ("release",)))
+    wanted = parse_filter(text)
+    ids = {"first": [first], "second": [second], "both": [first, second], "none": []}
+    assert [run.id for run in ledger.runs() if wanted(run)] == ids[found]
+
+
+@pytest.mark.parametrize("text", ["", "state", "state>complete", "since=yesterday", "since~2d", "a=1 and"])
+def test_filters_that_mean_nothing(text: str) -> None:
+    with pytest.raises(UsageError, match="--filter"):
+        parse_filter(text)
+
+
+def test_a_removed_run_is_out_of_sight_until_it_is_brought_back(ledger: Ledger) -> None:
+    first, second = stored(ledger), stored(ledger)
+    shelf = Shelf(ledger)
+    assert shelf.remove("last") == second
+    assert [run.id for run in ledger.runs()] == [first]
+    assert [run.id for run in ledger.runs(removed=True)] == [second]
+    assert ledger.resolve("last") == first
+    with pytest.raises(LedgerError, match="was removed") as caught:
+        ledger.load_run(second)
+    assert f"rm --undo {second}" in caught.value.hint
+    assert shelf.restore(second) == second
+    assert [run.id for run in ledger.runs()] == [first, second]
+    with pytest.raises(LedgerError, match="no run"):
+        shelf.restore(second)
+
+
+def size_of(ledger: Ledger) -> int:
+    return sum(file.stat().st_size for file in Path(ledger.where).parent.glob("ledger.sqlite*"))
+
+
+def test_only_a_vacuum_deletes(ledger: Ledger) -> None:
+    kept, gone = stored(ledger), stored(ledger, blocks=30)
+    before = ledger.load_run(kept)
+    shelf = Shelf(ledger)
+    size = size_of(ledger)
+    shelf.remove(gone)
+    assert shelf.vacuum() == [gone]
+    assert shelf.vacuum() == []
+    assert ledger.load_run(kept) == before
+    assert ledger.check().problems == ()
+    assert size_of(ledger) < size
+    with pytest.raises(LedgerError, match="no run"):
+        shelf.restore(gone)
+
+
+def test_a_run_that_is_being_executed_is_not_removed(ledger: Ledger) -> None:
+    run_id = stored(ledger)
+    with ledger.claim(run_id), pytest.raises(LedgerError, match="is being executed"):
+        Shelf(ledger).remove(run_id)
+
+
+def bundle(run: StoredRun, said: Remarks = NOTHING) -> bytes:
+    return pack([Packed(run, said)], page([run]))
+
+
+def test_a_bundle_holds_all_that_another_ledger_needs(ledger: Ledger, tmp_path: Path) -> None:
+    run_id = stored(ledger, blocks=7)
+    ledger.annotate(run_id, Remarks("before", ("quiet",), {"commit": "1a2b"}, ("release",)))
+    sent = shareable(ledger.load_run(run_id), consoles=True)
+    data = bundle(sent, ledger.remarks(run_id))
+    assert data.startswith(b"<!doctype html>")
+    assert data.count(b"<svg") == 3
+    (packed,) = unpack(data, "run.gmk")
+    with open_ledger(tmp_path / "other.sqlite") as other:
+        shelf = Shelf(other)
+        assert shelf.add(packed.run, packed.said) == run_id
+        assert shelf.add(packed.run, packed.said) is None
+        assert other.check().problems == ()
+        taken = other.load_run("before")
+        assert taken == sent
+        assert other.remarks(run_id) == ledger.remarks(run_id)
+        # Another run that happens to have this id is another run.
+        again = shelf.add(replace(sent, seed=7), packed.said)
+        assert again is not None
+        assert again != run_id
+        assert other.remarks(again).name == ""  # the name is taken
+
+
+def test_a_bundle_names_nobody(ledger: Ledger) -> None:
+    run = host_uml_tcg(blocks=2, failing={("uml", 1)})
+    context = {
+        "env": {
+            "HOME": "/home/alice",
+            "USER": "alice",
+            "LANG": "C",
+            "TOKEN": "hunter2",
+            "OMP_NUM_THREADS": "2",
+        },
+        "cwd": "/home/alice/work",
+    }
+    trials = tuple(
+        replace(trial, reason="lab7: /home/alice/x died", console="lab7 login") for trial in run.trials
+    )
+    run = replace(run, plan=replace(run.plan, context=context), trials=trials)
+    data = bundle(shareable(run, host_name="lab7"))
+    head = json.loads(re.findall(rb'bundle\+json" id="guestmark-bundle">(\{.*?\})</script>', data)[0])
+    content = zlib.decompress(base64.b64decode(head["data"])).decode()
+    for text in (content, data.decode()):
+        assert not re.search(r"alice|hunter2|lab7|login", text)
+    (packed,) = unpack(data, "run.gmk")
+    assert packed.run.plan.context["env"] == {"LANG": "C", "OMP_NUM_THREADS": "2"}
+    assert packed.run.plan.context["env_names"] == ["HOME", "TOKEN", "USER"]
+    assert [cell.id for cell in packed.run.plan.cells] == [cell.id for cell in run.plan.cells]
+    named = unpack(bundle(shareable(run, consoles=True)), "run.gmk")[0].run.trials[0]
+    assert (named.reason, named.console) == ("lab7: /home/alice/x died", "lab7 login")
+
+
+def test_a_host_named_like_a_platform_spoils_nothing() -> None:
+    run = host_uml_tcg(blocks=1)
+    assert [cell.id for cell in shareable(run, host_name="host").plan.cells] == [
+        cell.id for cell in run.plan.cells
+    ]
+
+
+def damaged(data: bytes, how: str) -> bytes:
+    head = re.findall(rb'guestmark-bundle">(\{.*?\})</script>', data)[0]
+    document = json.loads(head)
+    if how == "bomb":
+        content = zlib.compress(b"0" * 50_000_000, 9)
+        document |= {"data": base64.b64encode(content).decode(), "size": 10}
+    elif how == "bit":
+        middle = len(document["data"]) // 2
+        flipped = "A" if document["data"][middle] != "A" else "B"
+        document["data"] = document["data"][:middle] + flipped + document["data"][middle + 1 :]
+    elif how == "version":
+        document["schema"] = "guestmark-bundle/9"
+    elif how == "content":
+        import hashlib
+
+        content = b'[{"id": "../../etc"}]'
+        document |= {
+            "data": base64.b64encode(zlib.compress(content)).decode(),
+            "size": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+    elif how == "shape":
+        document = {"schema": "guestmark-bundle/1"}
+    return data.replace(head, json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("how", ["bomb", "bit", "version", "content", "shape"])
+def test_a_bundle_that_is_not_as_it_was_packed_is_refused(how: str) -> None:
+    data = bundle(host_uml_tcg(blocks=1))
+    with pytest.raises(LedgerError, match=r"run\.gmk is (damaged|a bundle of another version)"):
+        unpack(damaged(data, how), "run.gmk")
+
+
+def test_what_is_not_a_bundle_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="is not a bundle"):
+        unpack(b"<html></html>", "page.html")
+
+
+def test_from_one_ledger_to_another_on_the_command_line(tmp_path: Path) -> None:
+    mine, theirs, merged = (str(tmp_path / f"{name}.sqlite") for name in ("mine", "theirs", "merged"))
+    with open_ledger(mine) as opened:
+        run_id = stored(opened, blocks=7)
+    with open_ledger(theirs) as opened:
+        stored(opened)
+        stored(opened)
+    file = tmp_path / "run.gmk"
+    assert guestmark("edit", "last", "--name", "before", GUESTMARK_LEDGER=mine).returncode == 0
+    assert guestmark("export", "before", "--bundle", str(file), GUESTMARK_LEDGER=mine).returncode == 0
+    done = guestmark("import", str(file), theirs, "--tag", "lab", GUESTMARK_LEDGER=merged)
+    assert done.returncode == 0, done.stderr
+    assert "run.gmk: 1 new run" in done.stderr
+    assert "theirs.sqlite: 2 new runs" in done.stderr
+    again = guestmark("import", theirs, GUESTMARK_LEDGER=merged)
+    assert "0 new runs, 2 there already" in again.stderr
+    listed = guestmark("runs", "--json", "--filter", "name=before", GUESTMARK_LEDGER=merged)
+    (run,) = json.loads(listed.stdout)
+    assert (run["id"], run["tags"], run["given_name"]) == (run_id, ["lab"], "before")
+    assert "before" in guestmark("runs", GUESTMARK_LEDGER=merged).stdout

@@ -1,0 +1,225 @@
+"""Power cuts: reading logs of writes, choosing what survives, replaying it, and judging what is left."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from guestmark.core.errors import MachineError, UsageError
+from guestmark.core.findings import Durability
+from guestmark.disks.logged import Logged
+from guestmark.powercut import cuts, evidence, proof, records, sqlite
+from guestmark.powercut.cuts import Cut, Piece, Survival
+from guestmark.powercut.records import Acknowledged, Method
+from guestmark.powercut.replay import Replay, copy_without_zeroes
+from guestmark.powercut.writelog import WriteLog
+from tests.framework import write_logs
+from tests.framework.known import known
+from tests.framework.write_logs import FLUSH, FUA, Request
+
+TAG = "tag:"
+
+
+def block(letter: str, size: int = 4096) -> bytes:
+    return letter.encode() * size
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> WriteLog:
+    """Four writes, a flush after the second, the last but one with FUA."""
+    requests: list[Request] = [
+        (0, block("a"), 0), (4096, block("b"), 0), (0, b"", FLUSH),
+        (0, block("c"), 0), (8192, block("d"), FUA), (4096, block("e"), 0),
+    ]  # fmt: skip
+    return WriteLog(write_logs.write(tmp_path / "log", requests))
+
+
+def test_a_log_is_read_with_its_data(log: WriteLog) -> None:
+    assert [entry.offset for entry in log.entries] == [0, 4096, 0, 0, 8192, 4096]
+    assert [entry.flushes for entry in log.entries] == [False, False, True, False, False, False]
+    assert log.data(log.entries[5]) == block("e")
+
+
+def test_a_log_without_any_flush_has_no_superblock_yet(tmp_path: Path) -> None:
+    path = write_logs.write(tmp_path / "log", [(512, block("a"), 0)], superblock=False)
+    assert [entry.offset for entry in WriteLog(path).entries] == [512]
+
+
+def test_a_log_whose_last_write_is_cut_short_ends_before_it(tmp_path: Path) -> None:
+    path = write_logs.write(tmp_path / "log", [(0, block("a"), 0), (0, block("b"), 0)])
+    path.write_bytes(path.read_bytes()[:-1])
+    assert len(WriteLog(path)) == 1
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"something else" * 100)
+    with pytest.raises(MachineError, match="no log of writes"):
+        WriteLog(tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("after", "survival", "left"),
+    [
+        (2, Survival.NONE, b"--"),
+        (2, Survival.HALF, b"a-"),
+        (2, Survival.ALL, b"ab"),
+        (3, Survival.NONE, b"ab"),  # the flush covers both
+        (4, Survival.NONE, b"ab"),
+        (4, Survival.ALL, b"cb"),
+        (6, Survival.NONE, b"abd"),  # FUA needs no flush
+        (6, Survival.ALL, b"ced"),
+    ],
+)
+def test_what_survives_a_cut(
+    log: WriteLog, tmp_path: Path, after: int, survival: Survival, left: bytes
+) -> None:
+    base = tmp_path / "base"
+    base.write_bytes(block("-", 3 * 4096))
+    replay = Replay(base, log, log.entries, tmp_path)
+    image = replay.state(cuts.at(log.entries, after, survival)).read_bytes()
+    assert bytes(image[start] for start in range(0, 3 * 4096, 4096)).startswith(left)
+    replay.close()
+    assert base.read_bytes() == block("-", 3 * 4096)
+
+
+def test_a_torn_write_survives_in_whole_sectors(log: WriteLog, tmp_path: Path) -> None:
+    (tmp_path / "base").write_bytes(block("-", 3 * 4096))
+    replay = Replay(tmp_path / "base", log, log.entries, tmp_path)
+    image = replay.state(Cut(1, 0, Survival.TORN_512, (Piece(0, 512, 1024),))).read_bytes()
+    assert image[:512] + image[512:1536] + image[1536:1537] == block("-", 512) + block("a", 1024) + b"-"
+
+
+def test_states_differ_and_are_the_same_each_time(log: WriteLog) -> None:
+    chosen = cuts.choose(log.entries, start=0, count=50, seed=1)
+    assert len({cut.outcome for cut in chosen}) == len(chosen) > 10
+    assert chosen == cuts.choose(log.entries, start=0, count=50, seed=1)
+    assert [cut.after for cut in chosen] == sorted(cut.after for cut in chosen)
+
+
+def test_dropped_flushes_leave_everything_in_flight(log: WriteLog) -> None:
+    without = cuts.without_flushes(log.entries, 0)
+    assert cuts.at(without, 6, Survival.NONE).pieces == ()
+    assert not cuts.write_through(log.entries, 0)
+
+
+def test_a_record_is_acknowledged_once_the_next_is_seen(tmp_path: Path) -> None:
+    requests = [(0, records.record(TAG, number, 512), 0) for number in range(3)]
+    with WriteLog(write_logs.write(tmp_path / "log", requests)) as log:
+        seen = Acknowledged.of(log, log.entries, TAG)
+        assert [seen.after(requests) for requests in range(4)] == [-1, -1, 0, 1]
+        assert [seen.ended(3, 3).after(requests) for requests in range(4)] == [-1, -1, 0, 2]
+
+
+def whole(*numbers: int, size: int = 512) -> bytes:
+    return b"".join(records.record(TAG, number, size) for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("method", "acknowledged", "content", "lost"),
+    [
+        (Method.APPEND, 2, whole(0, 1, 2), None),
+        (Method.APPEND, 2, whole(0, 1, 2) + b"\0" * 512, None),  # one more was on its way
+        (Method.APPEND, 2, whole(0, 1), 2),
+        (Method.APPEND, 2, whole(0) + b"\0" * 512 + whole(2), 1),
+        (Method.APPEND, -1, None, None),
+        (Method.APPEND, 0, None, 0),
+        (Method.REPLACE, 4, whole(4, size=4096), None),
+        (Method.REPLACE, 4, whole(5, size=4096), None),
+        (Method.REPLACE, 4, whole(3, size=4096), 4),
+        (Method.REPLACE, 4, whole(5, size=4096)[:4000], 4),
+        (Method.REPLACE, 4, None, 4),
+        (Method.OVERWRITE, 1, whole(0, 1, size=4096), None),
+        (Method.OVERWRITE, 1, whole(0, 0, size=4096), 1),
+        # Record 8 may be half on its way over record 0.
+        (Method.OVERWRITE, 7, b"?" * 4096 + whole(1, 2, 3, 4, 5, 6, 7, size=4096), None),
+        (Method.OVERWRITE, 7, whole(0, 1, 2, 3, 4, 5, 6, 6, size=4096), 7),
+    ],
+)
+def test_records_are_looked_for(
+    method: Method, acknowledged: int, content: bytes | None, lost: int | None
+) -> None:
+    assert records.lost(method, TAG, acknowledged, content) == lost
+
+
+def test_sqlite_recovers_its_rows_itself(tmp_path: Path) -> None:
+    database = tmp_path / "records"
+    subprocess.run(sqlite.command(str(database), TAG, 5), check=True, capture_output=True)
+    files: dict[str, bytes | None] = {
+        name: (tmp_path / name).read_bytes() for name in Method.SQLITE.files("records")
+    }
+    assert sqlite.lost(TAG, 4, "records", files) is None
+    assert sqlite.lost(TAG, 5, "records", files) == 5
+    log = known(files["records-wal"])
+    assert sqlite.lost(TAG, 4, "records", {**files, "records-wal": log[: len(log) * 2 // 3]}) is not None
+    assert sqlite.lost(TAG, 4, "records", {"records": b"torn" * 1024}) == 0
+    assert sqlite.lost(TAG, 0, "records", {"records": None}) == 0
+
+
+def test_a_copy_has_holes_where_there_are_zeroes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(block("a") + bytes(1 << 20) + block("b"))
+    copy_without_zeroes(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+    assert (tmp_path / "b").stat().st_blocks * 512 < 64 << 10
+
+
+class Written:
+    """An ext4 image to which files are written whole, each in a request of its own for every block that changes."""
+
+    def __init__(self, directory: Path, *, flushes: bool) -> None:
+        self.base, self.below = directory / "base", directory / "below"
+        with self.base.open("wb") as file:
+            file.truncate(2 << 20)
+        subprocess.run(
+            ["mke2fs", "-q", "-F", "-t", "ext2", str(self.base)], check=True, stdin=subprocess.DEVNULL
+        )
+        shutil.copy(self.base, self.below)
+        self.requests: list[Request] = []
+        for number in range(1, 6):
+            content = directory / "content"
+            content.write_bytes(b"".join(records.record(proof.PROOF.text, n, 512) for n in range(number)))
+            before = self.below.read_bytes()
+            subprocess.run(
+                ["debugfs", "-w", "-f", "-", str(self.below)],
+                input=f"rm records\nwrite {content} records\n".encode(), check=True, capture_output=True,
+            )  # fmt: skip
+            after = self.below.read_bytes()
+            # Data before metadata, as from the end: a replaced file is not a safe one, but only fsync is asked here.
+            for start in sorted(range(0, len(after), 1024), reverse=True):
+                if before[start : start + 1024] != after[start : start + 1024]:
+                    self.requests.append((start, after[start : start + 1024], 0))
+            if flushes:
+                self.requests.append((0, b"", FLUSH))
+        self.log = write_logs.write(directory / "log", self.requests, superblock=flushes)
+
+    def request(self, location: Path, counted: int | None = None) -> proof.Request:
+        files = Logged(self.base, self.log, self.below)
+        part = proof.Part(proof.PROOF, 5, 0, len(self.requests))
+        return proof.Request(
+            files=files, filesystem="ext2", form="raw", location=str(location), method=Method.APPEND, states=40,
+            written=part, counted=counted,
+        )  # fmt: skip
+
+
+def test_dropped_flushes_are_called_lost_and_the_log_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    found = proof.prove(Written(tmp_path, flushes=False).request(tmp_path, counted=61))
+    assert found.word is Durability.LOST
+    assert found.losing > 0
+    assert "counted 61 flushes, this host's kernel saw none" in found.why
+    assert found.first_loss.startswith("record ")
+    assert all(control.caught for control in found.controls)
+    kept = evidence.load(found.kept)
+    assert kept.method is Method.APPEND
+    assert [crash for crash in kept.crashes if crash["lost"] is not None]
+    with pytest.raises(UsageError, match="no log of writes"):
+        evidence.load("no-such-log")
+
+
+def test_memory_below_a_good_log_is_called_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    request = Written(tmp_path, flushes=True).request(Path("/dev/shm"))
+    judged = proof.prove(request)
+    assert known(judged).word in {Durability.MEMORY, Durability.LOST}

@@ -1,0 +1,166 @@
+"""Races: who is dropped when, what is measured next, and what a plan may ask of one."""
+
+import random
+from collections.abc import Mapping
+
+import pytest
+from bench.statistics import tuning as simulation
+
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Better
+from guestmark.plan.load import load
+from guestmark.plan.tuning import parse_limit
+from guestmark.stats.tuning import pareto, race, screen
+from guestmark.stats.tuning.race import Race, Stage
+from guestmark.stats.tuning.settings import Candidate, Limit, Settings
+
+FEW = [Candidate(name) for name in "abcd"]
+
+
+def raced(settings: Settings, truth: Mapping[str, float], noise: float = 0.01, blocks: int = 99) -> Race:
+    """A race over `FEW` until it is done, or so many blocks later."""
+    generator = random.Random(1)
+    values: dict[int, dict[str, float]] = {}
+    while True:
+        state = race.run(settings, FEW, values, {block: frozenset(row) for block, row in values.items()})
+        if not state.due or state.block >= blocks:
+            return state
+        values[state.block] = {name: truth[name] + generator.gauss(0, noise) for name in state.due}
+
+
+def test_the_worse_are_dropped_and_the_best_confirmed_in_fresh_blocks() -> None:
+    settings = Settings("wall_s", Better.LOWER, confirm=3)
+    done = raced(settings, {"a": 0.0, "b": 0.005, "c": 0.3, "d": 1.0})
+    assert done.stage is Stage.DONE
+    assert {entry.id for entry in done.dropped} == {"c", "d"}
+    assert set(done.finalists) == {"a", "b"}
+    assert done.confirmed_from >= settings.min_blocks
+    assert "worse than" in done.dropped[0].why
+
+
+def test_what_is_measured_next_depends_on_the_trials_alone() -> None:
+    settings = Settings("wall_s", Better.LOWER)
+    truth = {"a": 0.0, "b": 0.02, "c": 0.3, "d": 1.0}
+    assert raced(settings, truth, blocks=4) == raced(settings, truth, blocks=4)
+    later = raced(settings, truth)
+    early = raced(settings, truth, blocks=4)
+    assert later.dropped[: len(early.dropped)] == early.dropped
+
+
+def test_a_block_goes_on_where_it_was_killed() -> None:
+    settings = Settings("wall_s", Better.LOWER)
+    state = race.run(settings, FEW, {0: {"a": 0.0}}, {0: frozenset("a")})
+    assert (state.block, set(state.due)) == (0, set("abcd"))
+
+
+def test_cells_that_fail_or_break_a_limit_are_dropped() -> None:
+    settings = Settings("wall_s", Better.LOWER, limits=(Limit("guest_cpu_s", 5.0),))
+    values = {block: {"a": 0.0, "b": 0.0, "c": 0.0} for block in range(2)}
+    costs = {block: {"a": {"guest_cpu_s": 1.0}, "b": {"guest_cpu_s": 9.0}, "c": {}} for block in range(2)}
+    state = race.run(settings, FEW, values, {block: frozenset("abcd") for block in range(2)}, costs)
+    assert {entry.id: entry.why for entry in state.dropped} == {
+        "b": "does not keep to guest_cpu_s <= 5",
+        "c": "does not keep to guest_cpu_s <= 5",
+        "d": "its trials fail",
+    }
+
+
+def test_who_is_barred_is_never_measured() -> None:
+    barred = [Candidate("a", {}, "loses records"), *FEW[1:]]
+    state = race.run(Settings("wall_s", Better.LOWER), barred, {}, {})
+    assert "a" not in state.due
+    assert [(entry.id, entry.blocks) for entry in state.dropped] == [("a", 0)]
+
+
+def cells(count: int) -> list[Candidate]:
+    return [
+        Candidate(f"{x}{y}{z}", {"x": str(x), "y": str(y), "z": str(z)})
+        for x in range(2)
+        for y in range(3)
+        for z in range(count)
+    ]
+
+
+def test_a_fraction_is_measured_first_and_main_effects_say_what_is_worth_more() -> None:
+    candidates = cells(8)
+    truth = {one.id: 0.5 * int(one.levels["x"]) + 0.1 * int(one.levels["z"]) for one in candidates}
+    first = screen.fraction(candidates)
+    assert len(first) < len(candidates) / 2
+    dropped = screen.promising(candidates, {name: truth[name] for name in first}, 0.03)
+    assert min(truth, key=truth.__getitem__) not in dropped
+    assert len(dropped) > 10
+    assert screen.main_effects(candidates, truth)["x"]["1"] > screen.main_effects(candidates, truth)["x"]["0"]
+
+
+def test_interactions_are_named() -> None:
+    candidates = cells(4)
+    truth = {
+        one.id: 0.4 if (one.levels["x"], one.levels["y"]) == ("1", "2") else 0.001 * int(one.levels["z"])
+        for one in candidates
+    }
+    found = dict(screen.interactions(candidates, truth)[:2])
+    assert found["x=1", "y=2"] > 1 > found["x=0", "y=2"]
+
+
+def test_few_candidates_are_all_measured() -> None:
+    assert screen.fraction(FEW) == list("abcd")
+
+
+@pytest.mark.parametrize("scenario", simulation.SCENARIOS[:4], ids=lambda scenario: scenario.name)
+def test_a_planted_winner_is_found_with_few_trials(scenario: simulation.Scenario) -> None:
+    outcomes = [simulation.simulate(scenario, seed) for seed in range(3)]
+    assert all(outcome.found for outcome in outcomes)
+    assert sum(outcome.share for outcome in outcomes) / 3 < 0.4
+
+
+def test_the_front_holds_what_nothing_else_beats() -> None:
+    points = {"fast": (1.0, 9.0), "cheap": (5.0, 1.0), "both": (2.0, 2.0), "neither": (6.0, 6.0)}
+    assert pareto.front(points, (Better.LOWER, Better.LOWER)) == ["fast", "both", "cheap"]
+    assert pareto.front(points, (Better.HIGHER, Better.LOWER)) == ["neither", "cheap"]
+
+
+PLAN = """
+name = "x"
+title = "x"
+platforms = ["host"]
+metrics = ["wall_s"]
+[workloads.w]
+kind = "exec"
+params.command = ["true"]
+[tune]
+{}
+"""
+
+
+def test_a_plan_says_what_its_race_is_for() -> None:
+    outline = load(
+        PLAN.format('objective = "wall_s"\ndurability = "proven"\nlimits = ["guest_cpu_s < 5"]'), "x.toml"
+    )
+    assert outline.race is not None
+    settings = outline.race.settings
+    assert settings.durability == ("proven",)
+    assert Settings.of(outline.race.context) == settings
+    assert outline.race.context["prove"] is True
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('objective = "speed"', "no metric of the plan"),
+        ('durability = "safe"', "is none of proven"),
+        ('limits = ["cheap"]', "is no limit"),
+        ("max_blocks = 1", "greater than or equal to 2"),
+    ],
+)
+def test_what_a_race_cannot_be_for_is_said_with_its_line(table: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(PLAN.format(table), "x.toml")
+    assert said in caught.value.hint
+    assert "line " in caught.value.hint
+
+
+def test_limits_are_read() -> None:
+    assert parse_limit("guest_cpu_s < 5") == Limit("guest_cpu_s", 5.0)
+    assert parse_limit("throughput>=1e6") == Limit("throughput", 1e6, Better.HIGHER)
+    with pytest.raises(ValueError, match="is no limit"):
+        parse_limit("throughput is high")
