@@ -66,7 +66,13 @@ class Ledger:
 
     @contextmanager
     def writing(self, doing: str) -> Iterator[Connection]:
-        """A transaction for the modules of this package; `doing` is what errors say failed."""
+        """A transaction for the modules of this package, done once; `doing` is what errors say failed.
+
+        A server that has been away is waited for before it.
+        """
+        with explained(self.where, doing):
+            if not self._is_file:
+                self.patience.until_done(self._ping, is_transient)
         with (
             explained(self.where, doing),
             self._engine.execution_options(**{WRITING: True}).begin() as connection,
@@ -201,7 +207,7 @@ class Ledger:
 
         def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise naming.missing(connection, run_id, self.where)
+                raise self._missing(connection, run_id)
             checksums.store(connection, schema.runs, run_id)
 
         self._write(f"storing the plan of run {run_id}", store)
@@ -212,7 +218,7 @@ class Ledger:
 
         def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise naming.missing(connection, run_id, self.where)
+                raise self._missing(connection, run_id)
 
         self._write(f"storing that run {run_id} is {state}", store)
 
@@ -245,7 +251,7 @@ class Ledger:
         Raises `LedgerError` naming the candidates or the nearest ids.
         """
         with self._reading("looking for a run") as connection:
-            return naming.resolve(connection, wanted, self.where)
+            return self._resolve(connection, wanted)
 
     def resolve_removed(self, connection: Connection, wanted: str) -> str:
         """The full id of a run that was removed; see `resolve`."""
@@ -264,7 +270,7 @@ class Ledger:
     def load_run(self, wanted: str) -> StoredRun:
         """The whole run that `wanted` refers to (see `resolve`)."""
         with self._reading(f"reading run {wanted}") as connection:
-            run_id = naming.resolve(connection, wanted, self.where)
+            run_id = self._resolve(connection, wanted)
             run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
             trials = connection.execute(
                 select(schema.trials)
