@@ -1,7 +1,7 @@
 //! Any sequence of segments over few addresses and ports: the flow tracker, its eviction and its sequence space.
 #![no_main]
 use guestmark_capture::conn::Conn;
-use guestmark_capture::packet::{Direction, Family, FlowKey, Segment, TCP, UDP};
+use guestmark_capture::packet::{Direction, Family, FlowKey, Options, Segment, TCP, UDP};
 use guestmark_capture::summary::Summary;
 use guestmark_capture::tracker::{ConnSink, Tracker};
 use libfuzzer_sys::fuzz_target;
@@ -36,12 +36,16 @@ fuzz_target!(|data: &[u8]| {
             from,
             flags: bytes[2],
             window: u16::from(bytes[3]),
-            mss: u16::from(bytes[3]) * 16,
+            id: word(8) as u16,
+            checksum: word(4) as u16,
+            options: Options { mss: u16::from(bytes[3]) * 16, sacked: (bytes[2] & 64 != 0).then(|| word(8)), stamps: Some((word(4), word(8))), ..Options::default() },
+            tunnels: 0,
             direction: Direction::Unknown,
             seq_known: bytes[3] != 1,
             ts,
             wire_len: word(12) & 0xffff,
             payload: word(12) >> 16,
+            payload_at: 0,
             seq: word(8),
             ack: word(8) ^ word(12),
         });

@@ -340,7 +340,7 @@ def test_a_flood_of_open_connections_stays_within_the_limit() -> None:
             rows[:, 16 + 26 : 16 + 30] = address.view(np.uint8).reshape(-1, 4)
             out.write(rows.data)
 
-    peak, document = peak_kb(flood, "--top=5")
+    peak, document = peak_kb(flood, "--top=5", "--memory=128")
     trace = document["files"][0]
     assert trace["connection_count"] == 2_000_000
     assert trace["counters"]["evicted"] > 0

@@ -138,6 +138,12 @@ def test_boot_logs(tmp_path: Path) -> None:
 
     assert "sent nothing" in bootlog.what_happened(tmp_path / "none", asked=False)
     assert "sent nothing" in bootlog.what_happened(log(), asked=False)
+    hung = "iPXE initialising devices..."
+    assert "hangs while it initialises" in bootlog.what_happened(log(), asked=False, screen=hung)
+    told = bootlog.what_happened(log(), asked=False, screen=hung, invariant_tsc=False)
+    assert "no invariant TSC" in told
+    told = bootlog.what_happened(log(), asked=False, screen="SeaBIOS", invariant_tsc=False)
+    assert "sent nothing" in told
     assert "1 DHCP requests, no answer" in bootlog.what_happened(log(frame(67)), asked=False)
     assert "got an address" in bootlog.what_happened(log(frame(67), frame(68)), asked=False)
     assert "did not ask" in bootlog.what_happened(log(b"\xff" * 60), asked=False)

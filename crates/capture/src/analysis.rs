@@ -1,25 +1,30 @@
 //! The way of one input: bytes → packets → segments → connections → summaries, in one pass.
+//!
+//! The first half of the way ([`Front`]) and the second half may be on two processors: see [`Analysis::read_file`].
 
 use crate::conn::Conn;
-use crate::decode::decode;
 use crate::endpoint::Endpoints;
+use crate::exchange::Exchange;
 use crate::fault::Fault;
+use crate::figures::Causes;
 use crate::filter::Filter;
-use crate::input::{Compression, Source};
-use crate::mapped::cut_short;
-use crate::packet::{Packet, PacketSink, Segment, NO_TIME};
-use crate::packetlist::{self, Names, RowSink};
+use crate::front::{Front, Kind};
+use crate::input::Source;
+use crate::packet::Segment;
 use crate::services::Services;
 use crate::summary::Summary;
-use crate::tracker::{ConnSink, Tracker, BATCH};
+use crate::tracker::{ConnSink, Tracker};
 use crate::truth::Truth;
 use crate::watch::{Watch, MAX_WATCHED};
-use crate::{pcap, pcapng};
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::{channel, sync_channel, RecvTimeoutError};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Finished connections held back so that they come out in order of appearance.
 const MAX_HELD: usize = 16_384;
-const MAX_INTERFACES: usize = 65_536;
 
 /// Where summaries go, one by one: in order of their appearance, as long as no more than 16,384 must wait for it.
 pub trait Output {
@@ -103,16 +108,60 @@ impl ConnSink for Finished<'_> {
     }
 }
 
-/// One analysis: one input, or several that are read as one.
-pub struct Analysis<'o> {
+/// Smaller files are read before a second processor could help.
+const APART_FROM: u64 = 1 << 20;
+/// How often it is told how it stands.
+const TICK: Duration = Duration::from_secs(1);
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+/// Batches that may wait between two processors.
+const WAITING: usize = 16;
+
+/// The second half of the way.
+struct Back<'o> {
     tracker: Tracker,
     finished: Finished<'o>,
-    filter: Option<Filter>,
-    batch: Vec<Segment>,
-    clocks: Vec<i64>,
-    latest: i64,
-    first_ts: Option<i64>,
-    names: Names,
+    packets: u64,
+}
+
+impl Back<'_> {
+    #[inline]
+    fn take(&mut self, segments: &[Segment], names: &[Arc<str>]) {
+        self.tracker.names.extend_from_slice(names);
+        self.packets += segments.len() as u64;
+        self.tracker.take(segments, &mut self.finished);
+    }
+
+    fn so_far(&self) -> SoFar {
+        let mut causes = self.finished.endpoints.causes;
+        for conn in self.tracker.connections() {
+            if let Some(spent) = conn.causes() {
+                causes += Causes::new(spent, conn.client_end());
+            }
+        }
+        SoFar {
+            packets: self.packets,
+            connections: self.finished.connections + self.tracker.open() as u64,
+            causes,
+        }
+    }
+}
+
+/// One analysis: one input, or several that are read as one.
+pub struct Analysis<'o> {
+    front: Front,
+    back: Back<'o>,
+    watcher: Option<&'o mut dyn FnMut(&SoFar)>,
+}
+
+/// What is known while it is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoFar {
+    /// Packets that were counted.
+    pub packets: u64,
+    /// Connections, finished and open.
+    pub connections: u64,
+    /// What their time was spent on.
+    pub causes: Causes,
 }
 
 /// What is known when all was read.
@@ -125,19 +174,12 @@ pub struct Report {
     pub connections: u64,
     /// Time of the first packet, nanoseconds since 1970.
     pub start_ns: Option<i64>,
+    /// What was said over UDP in protocols that are understood.
+    pub exchanges: Vec<Exchange>,
     /// The connections worth a picture.
     pub largest: Largest,
     /// What was watched.
     pub watch: Option<Box<Watch>>,
-}
-
-/// What an input turned out to be.
-#[derive(Clone, Copy, Debug)]
-pub struct Kind {
-    /// `pcap`, `pcapng` or `csv`.
-    pub format: &'static str,
-    /// How it was compressed.
-    pub compression: Compression,
 }
 
 impl<'o> Analysis<'o> {
@@ -145,29 +187,36 @@ impl<'o> Analysis<'o> {
     #[must_use]
     pub fn new(memory: usize, filter: Option<Filter>, output: &'o mut dyn Output) -> Self {
         Self {
-            tracker: Tracker::new(memory),
-            finished: Finished {
-                truth: Truth::default(),
-                endpoints: Endpoints::default(),
-                held: BTreeMap::new(),
-                next: 0,
-                connections: 0,
-                largest: Largest::default(),
-                output,
+            front: Front::new(filter),
+            back: Back {
+                tracker: Tracker::new(memory),
+                finished: Finished {
+                    truth: Truth::default(),
+                    endpoints: Endpoints::default(),
+                    held: BTreeMap::new(),
+                    next: 0,
+                    connections: 0,
+                    largest: Largest::default(),
+                    output,
+                },
+                packets: 0,
             },
-            filter,
-            batch: Vec::with_capacity(BATCH),
-            clocks: Vec::new(),
-            latest: NO_TIME,
-            first_ts: None,
-            names: Names::default(),
+            watcher: None,
         }
+    }
+
+    /// Tell `watcher` every second how it stands; every packet is then counted at once.
+    #[must_use]
+    pub fn told_to(mut self, watcher: &'o mut dyn FnMut(&SoFar)) -> Self {
+        self.front.together = 1;
+        self.watcher = Some(watcher);
+        self
     }
 
     /// Also keep points of a time-sequence view.
     #[must_use]
     pub fn watching(mut self, watch: Watch) -> Self {
-        self.tracker.watch = Some(Box::new(watch));
+        self.back.tracker.watch = Some(Box::new(watch));
         self
     }
 
@@ -177,169 +226,94 @@ impl<'o> Analysis<'o> {
         source: &mut Source<'_>,
         services: &Services,
     ) -> (Option<Kind>, Result<(), Fault>) {
-        self.section();
-        let mut kind = None;
-        let mut result = self.read_as(source, services, &mut kind);
-        if source.is_cut() {
-            // Whatever else was found: lost bytes read as zero.
-            result = Err(Fault::io(source.offset(), &cut_short()));
-        }
-        self.flush();
-        (kind, result)
+        let back = &mut self.back;
+        self.front.read(source, services, &mut |segments, names| {
+            back.take(segments, names);
+            segments.clear();
+        })
     }
 
-    fn read_as(
+    /// The same for a file by name, or standard input for `-`; with two processors, one reads and the other counts.
+    pub fn read_file(
         &mut self,
-        source: &mut Source<'_>,
+        name: &str,
         services: &Services,
-        kind: &mut Option<Kind>,
-    ) -> Result<(), Fault> {
-        // Enough to see a packet list's header line; a shorter input is judged by what there is.
-        source
-            .need(4096)
-            .map_err(|e| Fault::io(source.offset(), &e))?;
-        let compression = source.compression;
-        let head = source.data();
-        if head.is_empty() {
-            return Err(
-                Fault::new(0, "the file is empty").hint("a capture holds at least a file header")
-            );
+    ) -> (Option<Kind>, Result<(), Fault>) {
+        let opened = |result: io::Result<Source<'static>>| result.map_err(|e| Fault::io(0, &e));
+        let small =
+            std::fs::metadata(name).is_ok_and(|about| about.is_file() && about.len() < APART_FROM);
+        let alone = small || thread::available_parallelism().map_or(1, usize::from) < 2;
+        if alone && self.watcher.is_none() {
+            return match opened(Source::open(name)) {
+                Ok(mut source) => self.read(&mut source, services),
+                Err(fault) => (None, Err(fault)),
+            };
         }
-        let mut is = |format| {
-            *kind = Some(Kind {
-                format,
-                compression,
+        let Self {
+            front,
+            back,
+            watcher,
+        } = self;
+        let (full, batches) = sync_channel::<(Vec<Segment>, Vec<Arc<str>>)>(WAITING);
+        let (empty, used) = channel::<Vec<Segment>>();
+        thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let mut source = match opened(Source::open(name)) {
+                    Ok(source) => source,
+                    Err(fault) => return (None, Err(fault)),
+                };
+                front.read(&mut source, services, &mut |segments, names| {
+                    let next = used
+                        .try_recv()
+                        .unwrap_or_else(|_| Vec::with_capacity(segments.capacity()));
+                    let batch = std::mem::replace(segments, next);
+                    // Nobody counts any more only when that side has panicked, which is told below.
+                    let _ = full.send((batch, names.to_vec()));
+                })
             });
-        };
-        if pcap::matches(head) {
-            is("pcap");
-            pcap::read(source, self)
-        } else if pcapng::matches(head) {
-            is("pcapng");
-            pcapng::read(source, self)
-        } else if packetlist::matches(head) {
-            is("csv");
-            packetlist::read(source, services, self)
-        } else {
-            Err(
-                Fault::new(0, "neither pcap nor pcapng nor a packet list in CSV")
-                    .hint("other formats: editcap -F pcapng FILE OUT"),
-            )
-        }
+            let mut next = Instant::now() + TICK;
+            loop {
+                let wait = if watcher.is_some() { TICK } else { FOR_EVER };
+                match batches.recv_timeout(wait) {
+                    Ok((mut segments, names)) => {
+                        back.take(&segments, &names);
+                        segments.clear();
+                        let _ = empty.send(segments);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+                if let Some(watcher) = watcher.as_mut().filter(|_| Instant::now() >= next) {
+                    next = Instant::now() + TICK;
+                    watcher(&back.so_far());
+                }
+            }
+            reader
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     /// Everything was read: finish what is open.
     #[must_use]
-    pub fn end(mut self) -> Report {
-        self.flush();
-        self.tracker.finish(&mut self.finished);
-        for (_, summary) in std::mem::take(&mut self.finished.held) {
-            self.finished.output.connection(&summary);
+    pub fn end(self) -> Report {
+        let Self {
+            front, mut back, ..
+        } = self;
+        back.tracker.finish(&mut back.finished);
+        for (_, summary) in std::mem::take(&mut back.finished.held) {
+            back.finished.output.connection(&summary);
         }
+        let mut truth = back.finished.truth;
+        truth.absorb(&front.truth);
         Report {
-            truth: self.finished.truth,
-            endpoints: self.finished.endpoints,
-            connections: self.finished.connections,
-            start_ns: self.first_ts,
-            largest: self.finished.largest,
-            watch: self.tracker.watch.take(),
+            truth,
+            endpoints: back.finished.endpoints,
+            connections: back.finished.connections,
+            start_ns: front.first_ts,
+            largest: back.finished.largest,
+            exchanges: front.datagrams.finish(),
+            watch: back.tracker.watch.take(),
         }
-    }
-
-    fn flush(&mut self) {
-        self.tracker.take(&self.batch, &mut self.finished);
-        self.batch.clear();
-    }
-
-    #[inline]
-    fn segment(&mut self, segment: Segment) {
-        if self
-            .filter
-            .as_ref()
-            .is_some_and(|filter| !filter.fits(&segment, &self.tracker.names))
-        {
-            return;
-        }
-        self.finished.truth.counted += 1;
-        self.batch.push(segment);
-        if self.batch.len() == BATCH {
-            self.flush();
-        }
-    }
-
-    #[inline]
-    fn clock(&mut self, interface: u32, ts: i64) -> i64 {
-        if ts == NO_TIME {
-            self.finished.truth.untimed += 1;
-            return if self.latest == NO_TIME {
-                0
-            } else {
-                self.latest
-            };
-        }
-        let interface = interface as usize;
-        if interface >= self.clocks.len() {
-            self.clocks
-                .resize((interface + 1).min(MAX_INTERFACES), NO_TIME);
-        }
-        if let Some(last) = self.clocks.get_mut(interface) {
-            self.finished.truth.clock(last, ts);
-        }
-        self.first_ts.get_or_insert(ts);
-        self.latest = ts;
-        ts
-    }
-
-    #[inline]
-    fn frame(&mut self, wire_len: u32) {
-        let truth = &mut self.finished.truth;
-        truth.packets += 1;
-        truth.wire_bytes += u64::from(wire_len);
-        truth.largest_frame = truth.largest_frame.max(wire_len);
-    }
-}
-
-impl PacketSink for Analysis<'_> {
-    #[inline]
-    fn packet(&mut self, packet: &Packet<'_>) {
-        self.frame(packet.wire_len);
-        let ts = self.clock(packet.interface, packet.ts);
-        self.finished.truth.cut += u64::from((packet.data.len() as u32) < packet.wire_len);
-        match decode(&Packet { ts, ..*packet }) {
-            Ok(segment) => self.segment(segment),
-            Err(skip) => self.finished.truth.skip(skip),
-        }
-    }
-
-    fn dropped(&mut self, packets: u64) {
-        self.finished.truth.dropped = self.finished.truth.dropped.saturating_add(packets);
-    }
-
-    fn section(&mut self) {
-        self.clocks.clear();
-    }
-}
-
-impl RowSink for Analysis<'_> {
-    fn row(&mut self, segment: Segment, inferred: bool) {
-        self.frame(segment.wire_len);
-        let ts = self.clock(0, segment.ts);
-        self.finished.truth.inferred += u64::from(inferred);
-        self.segment(Segment { ts, ..segment });
-    }
-
-    fn other_row(&mut self, ts: i64, wire_len: u32, unnamed_port: bool) {
-        self.frame(wire_len);
-        self.clock(0, ts);
-        let truth = &mut self.finished.truth;
-        if unnamed_port {
-            truth.unnamed_ports += 1;
-        } else {
-            truth.other += 1;
-        }
-    }
-
-    fn name(&mut self, name: &str) -> Option<u64> {
-        self.names.number(name, &mut self.tracker.names)
     }
 }

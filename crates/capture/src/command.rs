@@ -1,22 +1,24 @@
 //! `guestmark-capture`: the command behind `guestmark capture`.
 
-use crate::analysis::{Analysis, Kind, Report};
+use crate::analysis::{Analysis, Report, SoFar};
 use crate::fault::Fault;
 use crate::filter::Filter;
+use crate::front::Kind;
 use crate::inert::{inert, Shown};
-use crate::input::Source;
+use crate::memory;
 use crate::output::{By, Format, Options, Writer};
 use crate::services::Services;
 use crate::watch::Watch;
 use lexopt::prelude::*;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 Usage: guestmark-capture [OPTIONS] FILE…      (- is standard input)
 
 Who is slow in a packet capture: statistics of every connection, response latency of each end.
-Reads pcap, pcapng and Wireshark's packet list in CSV, each also compressed by gzip or zstd.
+Reads pcap, pcapng and Wireshark's packet list in CSV, each also compressed by
+gzip, zstd, xz or bzip2.
 
   --format json|csv|tcp-stats    output format [json]
   --by connection|endpoint       one row per connection or per endpoint [connection]
@@ -25,7 +27,8 @@ Reads pcap, pcapng and Wireshark's packet list in CSV, each also compressed by g
   --merge                        all FILEs are one trace, in this order (default: each is its own)
   --histograms                   with the latency histograms of endpoints (json)
   --sequence                     with the points of a time-sequence view of the largest connection (json)
-  --memory MB                    limit for open connections [128]
+  --memory MB                    limit for open connections [an eighth of what is available, at least 128]
+  --progress                     tell every second on standard error how it stands
   -h, --help  -V, --version
 
 Exit status: 0 all read, 1 some file could not be read to its end (what came before is in the output), 2 usage.
@@ -37,6 +40,7 @@ struct Args {
     filter: Option<String>,
     merge: bool,
     sequence: bool,
+    progress: bool,
     memory: usize,
 }
 
@@ -52,7 +56,8 @@ fn parse() -> Result<Option<Args>, String> {
         filter: None,
         merge: false,
         sequence: false,
-        memory: 128,
+        progress: false,
+        memory: 0,
     };
     let mut parser = lexopt::Parser::from_env();
     let text = |parser: &mut lexopt::Parser| -> Result<String, String> {
@@ -88,6 +93,7 @@ fn parse() -> Result<Option<Args>, String> {
             Long("merge") => args.merge = true,
             Long("histograms") => args.options.histograms = true,
             Long("sequence") => args.sequence = true,
+            Long("progress") => args.progress = true,
             Short('h') | Long("help") => {
                 print!("{USAGE}");
                 return Ok(None);
@@ -99,6 +105,9 @@ fn parse() -> Result<Option<Args>, String> {
             Value(file) => args.files.push(file.string().map_err(|e| e.to_string())?),
             other => return Err(other.unexpected().to_string()),
         }
+    }
+    if args.memory == 0 {
+        args.memory = memory::default_megabytes();
     }
     if args.files.is_empty() {
         return Err("which capture file? (- is standard input)".into());
@@ -139,7 +148,11 @@ pub fn main() -> ExitCode {
         services: Services::system(),
         memory: args.memory << 20,
         sequence: args.sequence,
+        progress: args.progress,
     };
+    if args.files.iter().any(|file| file == "-") {
+        outlive_interrupt();
+    }
     let out = Shown::new(BufWriter::with_capacity(1 << 16, io::stdout().lock()));
     let mut writer = Writer::new(out, args.options, services);
     let mut whole = true;
@@ -175,6 +188,46 @@ struct Job {
     services: Services,
     memory: usize,
     sequence: bool,
+    progress: bool,
+}
+
+/// The first Ctrl-C ends whoever writes the capture, and with that the input; what was captured is still told.
+fn outlive_interrupt() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: all-zero is a valid action, and a handler that does nothing is async-signal-safe.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
+        libc::sigaction(libc::SIGINT, &raw const action, std::ptr::null_mut());
+    }
+}
+
+/// One line that replaces the one before on a terminal.
+fn tell(so_far: &SoFar) {
+    let parts = [
+        ("client", so_far.causes.client_s),
+        ("server", so_far.causes.server_s),
+        ("network", so_far.causes.network_s),
+        ("window closed", so_far.causes.window_s),
+        ("loss recovery", so_far.causes.recovery_s),
+        ("idle", so_far.causes.idle_s),
+    ];
+    let whole: f64 = parts.iter().filter_map(|(_, part)| *part).sum();
+    let mut line = format!(
+        "{} packets, {} connections",
+        so_far.packets, so_far.connections
+    );
+    for (name, part) in parts {
+        let share = 100.0 * part.unwrap_or(0.0) / whole;
+        if share >= 0.5 {
+            line += &format!(", {name} {share:.0} %");
+        }
+    }
+    let mut out = io::stderr();
+    let ends = if out.is_terminal() { "\r\x1b[2K" } else { "" };
+    let after = if ends.is_empty() { "\n" } else { "" };
+    let _ = write!(out, "{ends}{line}{after}");
 }
 
 impl Job {
@@ -228,17 +281,15 @@ impl Job {
         if let Some(watch) = watch {
             analysis = analysis.watching(watch);
         }
+        let mut told = tell;
+        if self.progress {
+            analysis = analysis.told_to(&mut told);
+        }
         let mut kind = None;
         let mut faults = Vec::new();
         for file in files {
-            let result = match Source::open(file) {
-                Ok(mut source) => {
-                    let (found, result) = analysis.read(&mut source, &self.services);
-                    kind = kind.or(found);
-                    result
-                }
-                Err(e) => Err(Fault::io(0, &e)),
-            };
+            let (found, result) = analysis.read_file(file, &self.services);
+            kind = kind.or(found);
             if let Err(fault) = result {
                 faults.push((
                     if file == "-" {

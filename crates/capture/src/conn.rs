@@ -1,7 +1,9 @@
 //! One connection while it is open: everything is updated packet by packet in constant time and bounded space.
 
+use crate::cause::{Causes, Step};
 use crate::hist::Hist;
 use crate::packet::{flag, Direction, FlowKey, Segment, NO_TIME, TCP};
+use crate::path::Path;
 use crate::seqspace::{Seen, SeqSpace};
 
 /// Response latency of one endpoint: gaps between the peer's last packet and this endpoint's next one.
@@ -33,7 +35,7 @@ impl Default for Latency {
 
 impl Latency {
     #[inline]
-    fn record(&mut self, nanos: u64) -> usize {
+    pub(crate) fn record(&mut self, nanos: u64) -> usize {
         self.count += 1;
         self.sum = self.sum.saturating_add(nanos);
         self.min = self.min.min(nanos);
@@ -92,6 +94,9 @@ pub struct Rare {
     pub mss: u16,
 }
 
+/// Copies of a packet, seen on its way through several interfaces of a machine, are this close (nanoseconds).
+const COPY_WITHIN: u64 = 10_000_000;
+
 /// A byte with one value: where `Option<Conn>` keeps whether there is a connection, in the line that is looked at anyway.
 #[derive(Debug)]
 #[repr(u8)]
@@ -140,6 +145,12 @@ pub struct Conn {
     pub here: Here,
     /// Both directions.
     pub sent: [Sent; 2],
+    /// Both sides of the path.
+    pub paths: [Path; 2],
+    /// What the time was spent on.
+    pub causes: Causes,
+    /// Round trips between the point of capture and each end.
+    pub rtt: [Latency; 2],
     /// Both directions.
     pub rare: [Rare; 2],
     /// Smallest time.
@@ -158,6 +169,8 @@ pub struct Conn {
     pub backwards: bool,
     /// The same addresses and ports were used by an earlier connection.
     pub reused: bool,
+    /// Which ends permit selective acknowledgements.
+    pub selective: [bool; 2],
     /// Which end is the client, when the packets say so.
     pub client: Option<u8>,
     /// Which end is the capturing machine, when the packets say so.
@@ -179,6 +192,9 @@ impl Conn {
             shaken: false,
             here: Here::Here,
             sent: Default::default(),
+            paths: Default::default(),
+            causes: Causes::new(segment.ts, segment.from),
+            rtt: Default::default(),
             rare: Default::default(),
             start_ts: segment.ts,
             latest: NO_TIME,
@@ -193,6 +209,7 @@ impl Conn {
             heap: 0,
             backwards: false,
             reused: false,
+            selective: [false; 2],
             client: None,
             local: None,
         }
@@ -250,8 +267,17 @@ impl Conn {
     /// Count one segment; returns by how many bytes the heap has grown.
     #[inline]
     pub fn update(&mut self, segment: &Segment) -> usize {
-        let mut grown = self.time(segment);
         let from = usize::from(segment.from & 1);
+        // A copy is seen before the other end can have answered.
+        let close =
+            segment.from == self.last_from && segment.ts.abs_diff(self.last_ts) <= COPY_WITHIN;
+        let marked = segment.key.protocol == TCP || segment.id != 0;
+        let packets = self.sent[from].packets;
+        if self.paths[from].is_copy(segment, packets) && close && marked {
+            self.paths[from].copies += 1;
+            return 0;
+        }
+        let mut grown = self.time(segment);
         let own = &mut self.sent[from];
         own.packets += 1;
         own.wire += u64::from(segment.wire_len);
@@ -267,9 +293,15 @@ impl Conn {
         if segment.key.protocol != TCP {
             own.unique += u64::from(segment.payload);
             self.client.get_or_insert(segment.from);
+            self.attribute_datagram(segment);
             self.grow(grown);
             return grown;
         }
+        let own = &self.sent[from];
+        let (next, acked) = (own.space.next(), own.acked);
+        let acked = (self.flags[from] & flag::ACK != 0).then_some(acked);
+        let repeated = self.rare[from].retransmissions;
+        let own = &mut self.sent[from];
         if own.packets == 1 {
             self.rare[from].first_seq = segment.seq;
         }
@@ -305,13 +337,26 @@ impl Conn {
         }
         if segment.flags & (flag::SYN | flag::RST) != 0 {
             let rare = &mut self.rare[from];
-            rare.mss = rare.mss.max(segment.mss);
+            rare.mss = rare.mss.max(segment.options.mss);
             rare.resets += u32::from(segment.flags & flag::RST != 0);
             self.limit[1 - from] = rare.mss;
         }
         if !self.shaken {
             self.shake_hands(segment);
         }
+        let repeats = self.rare[from].retransmissions > repeated;
+        let phantoms = segment.flags & (flag::SYN | flag::FIN) != 0;
+        let segments = self.paths[from]
+            .last_len
+            .div_ceil(u32::from(self.limit[from].max(536)));
+        let step = Step {
+            fresh: seen.new > 0 || phantoms && !repeats,
+            repeats,
+            next,
+            acked,
+            lost_before: self.paths[from].lost_before(segment.id, segments),
+        };
+        grown += self.attribute(segment, &step);
         self.grow(grown);
         grown
     }
@@ -416,11 +461,15 @@ mod tests {
 
     /// Not for its own sake: half a million open connections are limited by how many lines each packet touches.
     #[test]
-    fn a_connection_is_eight_cache_lines() {
+    fn a_connection_is_fifteen_cache_lines() {
         assert_eq!(
             (size_of::<Option<Conn>>(), offset_of!(Conn, sent)),
-            (512, 64)
+            (960, 64)
         );
-        assert_eq!(size_of::<super::Sent>(), 128);
+        assert_eq!(
+            (size_of::<super::Sent>(), size_of::<super::Path>()),
+            (128, 128)
+        );
+        assert_eq!(offset_of!(Conn, paths) % 64, 0);
     }
 }

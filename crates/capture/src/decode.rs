@@ -3,7 +3,10 @@
 //! [`fast`] knows one shape only, Ethernet, IPv4 without options, TCP, which is nearly every packet of nearly every trace;
 //! [`general`] knows all of them. Whatever `fast` accepts, `general` decodes to the same (a property test holds them to it).
 
-use crate::packet::{flag, AddrWords, Direction, Family, FlowKey, Packet, Segment, TCP, UDP};
+use crate::packet::{
+    flag, AddrWords, Direction, Family, FlowKey, Options, Packet, Segment, TCP, UDP,
+};
+use crate::tunnels;
 
 /// Link types (`LINKTYPE_…` of the tcpdump group's registry) that can be read.
 pub mod link {
@@ -13,6 +16,12 @@ pub mod link {
     pub const ETHERNET: u16 = 1;
     /// Raw IP; 12 and 14 are what some systems wrote for it.
     pub const RAW: u16 = 101;
+    /// PPP.
+    pub const PPP: u16 = 9;
+    /// PPP in HDLC-like framing.
+    pub const PPP_HDLC: u16 = 50;
+    /// PPP over Ethernet, from its own header on.
+    pub const PPP_ETHER: u16 = 51;
     /// OpenBSD loopback, family in network byte order.
     pub const LOOP: u16 = 108;
     /// Linux cooked capture.
@@ -32,6 +41,8 @@ pub enum Skip {
     NotIp,
     /// IP, but neither TCP nor UDP.
     OtherProtocol,
+    /// A tunnel that cannot be looked through: encrypted, or of a kind that is not known.
+    Opaque,
     /// A later fragment: only the first one has ports.
     Fragment,
     /// Cut off by the snapshot length before the ports and flags.
@@ -42,8 +53,11 @@ pub enum Skip {
     UnknownLink,
 }
 
+/// Tunnels inside each other that are looked through.
+const MOST_TUNNELS: u8 = 4;
+
 #[inline]
-fn be16(data: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn be16(data: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(data.get(at..at + 2)?.try_into().ok()?))
 }
 
@@ -71,6 +85,18 @@ pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
     if !plain || headers < 40 || ip_len < headers || packet.wire_len < 14 + ip_len {
         return None;
     }
+    // Nearly all segments have no option or, as every system aligns it, a time stamp alone.
+    let stamps = match head[46] >> 4 {
+        5 => None,
+        8 => {
+            let [1, 1, 8, 10, rest @ ..] = packet.data[54..].first_chunk::<12>()? else {
+                return None;
+            };
+            let whole = u64::from_be_bytes(*rest);
+            Some(((whole >> 32) as u32, whole as u32))
+        }
+        _ => return None,
+    };
     let src = ([u64::from(be32(26)), 0], be16(34));
     let dst = ([u64::from(be32(30)), 0], be16(36));
     let (key, from) = FlowKey::new(Family::V4, TCP, src, dst);
@@ -79,12 +105,19 @@ pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
         from,
         flags,
         window: be16(48),
-        mss: 0,
+        id: be16(18),
+        checksum: be16(50),
+        options: Options {
+            stamps,
+            ..Options::default()
+        },
+        tunnels: 0,
         direction: packet.direction,
         seq_known: true,
         ts: packet.ts,
         wire_len: packet.wire_len,
         payload: ip_len - headers,
+        payload_at: 14 + headers,
         seq: be32(38),
         ack: be32(42),
     })
@@ -112,25 +145,52 @@ pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
                 0x0800 => (20, Some(4)),
                 0x86dd => (20, Some(6)),
                 0x8100 | 0x88a8 | 0x9100 | 0x9200 => ethertype(data, 22)?,
+                0x8847 | 0x8848 => labels(data, 20)?,
+                0x8864 => ppp(data, 26)?,
                 _ => return Err(Skip::NotIp),
             }
         }
+        link::PPP | link::PPP_HDLC => ppp(data, 0)?,
+        link::PPP_ETHER => ppp(data, 6)?,
         link::NULL | link::LOOP => (4, None),
         12 | 14 | link::RAW | link::IPV4 | link::IPV6 => (0, None),
         _ => return Err(Skip::UnknownLink),
     };
+    let inner = network(packet, at, version, packet.wire_len as usize, 0);
+    inner.map(|segment| Segment {
+        direction,
+        ..segment
+    })
+}
+
+/// What is in the network header at `at`, which was announced as this version of IP and ends before `end`.
+fn network(
+    packet: &Packet<'_>,
+    at: usize,
+    version: Option<u8>,
+    end: usize,
+    tunnels: u8,
+) -> Result<Segment, Skip> {
+    let data = packet.data;
     let first = *data.get(at).ok_or(Skip::Cut)?;
     let found = first >> 4;
     if version.is_some_and(|v| v != found) {
         return Err(Skip::Malformed);
     }
-    let wire = packet.wire_len as usize;
     let ip = match found {
-        4 => ipv4(data, at, wire)?,
-        6 => ipv6(data, at, wire)?,
+        4 => ipv4(data, at, end)?,
+        6 => ipv6(data, at, end)?,
         _ => return Err(Skip::NotIp),
     };
-    transport(packet, &ip, direction)
+    if let Some((at, version)) = tunnels::inner(data, ip.protocol, ip.at) {
+        // What only looks like a tunnel is a datagram, or nothing that is known.
+        if tunnels < MOST_TUNNELS {
+            if let Ok(segment) = network(packet, at, version, ip.end, tunnels + 1) {
+                return Ok(segment);
+            }
+        }
+    }
+    transport(packet, &ip).map(|segment| Segment { tunnels, ..segment })
 }
 
 fn sll_direction(kind: u32, otherwise: Direction) -> Direction {
@@ -141,18 +201,50 @@ fn sll_direction(kind: u32, otherwise: Direction) -> Direction {
     }
 }
 
-/// Offset of the network header and IP version behind an `EtherType` at `at`, VLAN tags skipped.
-fn ethertype(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+/// Offset of the network header and IP version behind an `EtherType` at `at`; VLAN tags, PPPoE and MPLS are skipped.
+pub(crate) fn ethertype(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
     // Two tags are QinQ; more than that is seen in provider networks. Eight bound a hostile frame.
     for _ in 0..8 {
         match be16(data, at).ok_or(Skip::Cut)? {
             0x0800 => return Ok((at + 2, Some(4))),
             0x86dd => return Ok((at + 2, Some(6))),
             0x8100 | 0x88a8 | 0x9100 | 0x9200 => at += 4,
+            0x8847 | 0x8848 => return labels(data, at + 2),
+            0x8864 => return ppp(data, at + 8),
             _ => return Err(Skip::NotIp),
         }
     }
     Err(Skip::NotIp)
+}
+
+/// Behind MPLS labels, where only the first half-byte tells what follows.
+fn labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+    for _ in 0..8 {
+        let label = be32(data, at).ok_or(Skip::Cut)?;
+        at += 4;
+        if label & 0x100 != 0 {
+            return match data.get(at).ok_or(Skip::Cut)? >> 4 {
+                4 | 6 => Ok((at, None)),
+                // A control word, and an Ethernet frame.
+                0 => ethertype(data, at + 4 + 12),
+                _ => Err(Skip::NotIp),
+            };
+        }
+    }
+    Err(Skip::NotIp)
+}
+
+/// Behind a PPP header, whose address and control bytes are optional.
+pub(crate) fn ppp(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+    if be16(data, at).ok_or(Skip::Cut)? == 0xff03 {
+        at += 2;
+    }
+    match be16(data, at).ok_or(Skip::Cut)? {
+        0x0021 => Ok((at + 2, Some(4))),
+        0x0057 => Ok((at + 2, Some(6))),
+        0x0281 | 0x0283 => labels(data, at + 2),
+        _ => Err(Skip::NotIp),
+    }
 }
 
 /// What the network layer says.
@@ -161,6 +253,8 @@ struct Ip {
     src: AddrWords,
     dst: AddrWords,
     protocol: u8,
+    /// Identification of an IPv4 packet.
+    id: u16,
     /// Offset of the transport header in the frame.
     at: usize,
     /// End of the datagram in the frame as it was on the wire.
@@ -191,6 +285,7 @@ fn ipv4(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
         src: [u64::from(src), 0],
         dst: [u64::from(dst), 0],
         protocol,
+        id: be16(data, at + 4).ok_or(Skip::Cut)?,
         at: at + header,
         end,
     })
@@ -233,6 +328,7 @@ fn ipv6(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
                     src,
                     dst,
                     protocol: next,
+                    id: 0,
                     at,
                     end,
                 })
@@ -244,10 +340,10 @@ fn ipv6(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
     Err(Skip::Malformed)
 }
 
-fn transport(packet: &Packet<'_>, ip: &Ip, direction: Direction) -> Result<Segment, Skip> {
+fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
     let (data, at) = (packet.data, ip.at);
     if ip.protocol != TCP && ip.protocol != UDP {
-        return Err(Skip::OtherProtocol);
+        return Err(tunnels::opaque(ip.protocol));
     }
     let ports = be32(data, at).ok_or(Skip::Cut)?;
     let (key, from) = FlowKey::new(
@@ -261,12 +357,16 @@ fn transport(packet: &Packet<'_>, ip: &Ip, direction: Direction) -> Result<Segme
         from,
         flags: 0,
         window: u16::MAX,
-        mss: 0,
-        direction,
+        id: ip.id,
+        checksum: 0,
+        options: Options::default(),
+        tunnels: 0,
+        direction: packet.direction,
         seq_known: true,
         ts: packet.ts,
         wire_len: packet.wire_len,
         payload: 0,
+        payload_at: at as u32 + 8,
         seq: 0,
         ack: 0,
     };
@@ -278,6 +378,7 @@ fn transport(packet: &Packet<'_>, ip: &Ip, direction: Direction) -> Result<Segme
             ip.end.min(at + claimed)
         };
         segment.payload = end.checked_sub(at + 8).ok_or(Skip::Malformed)? as u32;
+        segment.checksum = be16(data, at + 6).unwrap_or(0);
         return Ok(segment);
     }
     segment.seq = be32(data, at + 4).ok_or(Skip::Cut)?;
@@ -289,23 +390,55 @@ fn transport(packet: &Packet<'_>, ip: &Ip, direction: Direction) -> Result<Segme
         return Err(Skip::Malformed);
     }
     segment.payload = ip.end.checked_sub(at + header).ok_or(Skip::Malformed)? as u32;
-    if segment.flags & flag::SYN != 0 {
-        let options_end = (at + header).min(data.len());
-        segment.mss = max_segment_size(data.get(at + 20..options_end).unwrap_or(&[]));
-    }
+    segment.payload_at = (at + header) as u32;
+    segment.checksum = be16(data, at + 16).unwrap_or(0);
+    let options_end = (at + header).min(data.len());
+    segment.options = options(
+        data.get(at + 20..options_end).unwrap_or(&[]),
+        segment.ack,
+        segment.flags & flag::SYN != 0,
+    );
     Ok(segment)
 }
 
-/// The MSS option's value, 0 when there is none.
-fn max_segment_size(mut options: &[u8]) -> u16 {
+/// The options of a segment that acknowledges up to `ack`.
+fn options(mut rest: &[u8], ack: u32, is_syn: bool) -> Options {
+    let word = |bytes: &[u8]| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let mut found = Options::default();
     loop {
-        match options {
-            [1, rest @ ..] => options = rest,
-            [2, 4, high, low, ..] => return u16::from_be_bytes([*high, *low]),
-            [kind, length, ..] if *kind != 0 && *length >= 2 => {
-                options = options.get(usize::from(*length)..).unwrap_or(&[]);
+        match rest {
+            [1, after @ ..] => {
+                rest = after;
+                continue;
             }
-            _ => return 0,
+            [2, 4, high, low, ..] if is_syn && found.mss == 0 => {
+                found.mss = u16::from_be_bytes([*high, *low]);
+            }
+            [3, 3, scale, ..] if is_syn => found.scale = Some((*scale).min(14)),
+            [4, 2, ..] if is_syn => found.sack_permitted = true,
+            [5, length, blocks @ ..] => {
+                let length = usize::from(*length).saturating_sub(2).min(blocks.len());
+                for block in blocks[..length].chunks_exact(8) {
+                    let right = word(&block[4..]);
+                    let beyond = |edge: u32| edge.wrapping_sub(ack) as i32;
+                    if found
+                        .sacked
+                        .is_none_or(|known| beyond(right) > beyond(known))
+                    {
+                        found.sacked = Some(right);
+                    }
+                }
+            }
+            [8, 10, stamps @ ..] if stamps.len() >= 8 => {
+                found.stamps = Some((word(stamps), word(&stamps[4..])));
+            }
+            _ => {}
+        }
+        match rest {
+            [kind, length, ..] if *kind != 0 && *length >= 2 => {
+                rest = rest.get(usize::from(*length)..).unwrap_or(&[]);
+            }
+            _ => return found,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `--by endpoint`: connections added up per server (address and port) and per client (address).
 
 use crate::conn::{Conn, Latency};
+use crate::figures::Causes;
 use crate::hist::bucket_range;
 use crate::packet::{AddrWords, Family};
 use crate::pages;
@@ -69,6 +70,8 @@ pub struct Endpoints {
     heap: usize,
     /// Time of all connections captured in both directions, and of it the clients' and the servers' responses, nanoseconds.
     pub time: [u64; 3],
+    /// What that time was spent on.
+    pub causes: Causes,
 }
 
 /// One endpoint's row.
@@ -114,6 +117,7 @@ impl Endpoints {
         if both {
             self.time[0] += summary.duration_ns;
         }
+        self.causes += summary.causes;
         for (side, which, role) in sides {
             let latency = &conn.sent[which].latency;
             self.time[1 + usize::from(role == Role::Server)] += latency.sum;

@@ -22,7 +22,39 @@ pub enum Compression {
     Gzip,
     /// Zstandard, any number of frames.
     Zstd,
+    /// xz, any number of streams.
+    Xz,
+    /// bzip2, any number of streams.
+    Bzip2,
 }
+
+impl Compression {
+    /// By the first bytes.
+    fn of(head: &[u8]) -> Self {
+        match head {
+            [0x1f, 0x8b, ..] => Self::Gzip,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Self::Bzip2,
+            _ => Self::None,
+        }
+    }
+
+    /// Its name in the document.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Gzip => Some("gzip"),
+            Self::Zstd => Some("zstd"),
+            Self::Xz => Some("xz"),
+            Self::Bzip2 => Some("bzip2"),
+        }
+    }
+}
+
+/// What the dictionary of an xz stream may take.
+const XZ_MEMORY: u64 = 128 << 20;
 
 /// A reader with a window of unread bytes that knows its offset.
 pub struct Source<'a> {
@@ -67,7 +99,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Read from anything, decompressing when it starts like gzip or Zstandard.
+    /// Read from anything, decompressing what starts like a compressed file.
     pub fn new(inner: Box<dyn Read + 'a>) -> io::Result<Self> {
         let mut source = Self {
             inner,
@@ -80,18 +112,22 @@ impl<'a> Source<'a> {
             failed: None,
             compression: Compression::None,
         };
-        source.need(4)?;
-        let compression = match source.data() {
-            [0x1f, 0x8b, ..] => Compression::Gzip,
-            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
-            _ => return Ok(source),
-        };
+        source.need(6)?;
+        let compression = Compression::of(source.data());
+        if compression == Compression::None {
+            return Ok(source);
+        }
         let head = io::Cursor::new(source.data().to_vec());
         let whole = head.chain(source.inner);
-        let inner: Box<dyn Read + 'a> = if compression == Compression::Gzip {
-            Box::new(flate2::read::MultiGzDecoder::new(whole))
-        } else {
-            Box::new(zstd::stream::read::Decoder::new(whole)?)
+        let inner: Box<dyn Read + 'a> = match compression {
+            Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(whole)),
+            Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(whole)?),
+            Compression::Bzip2 => Box::new(bzip2::read::MultiBzDecoder::new(whole)),
+            _ => {
+                let flags = liblzma::stream::CONCATENATED;
+                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, flags)?;
+                Box::new(liblzma::read::XzDecoder::new_stream(whole, stream))
+            }
         };
         Ok(Self {
             inner,

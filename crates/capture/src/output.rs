@@ -1,11 +1,13 @@
 //! The formats: a JSON document, CSV, and the line of the published `tcp-stats` script. All are written as connections end.
 
-use crate::analysis::{Kind, Output, Report};
+use crate::analysis::{Output, Report};
 use crate::csv;
 use crate::endpoint::Endpoint;
+use crate::exchange::Exchange;
 use crate::fault::Fault;
+use crate::figures::Causes;
+use crate::front::Kind;
 use crate::hist;
-use crate::input::Compression;
 use crate::services::Services;
 use crate::summary::{seconds, Host, Side, Summary};
 use crate::watch::Series;
@@ -82,6 +84,7 @@ struct SequenceDoc {
     connection: u64,
     stride: u32,
     points: Vec<crate::watch::SeriesPoint>,
+    spans: Vec<crate::watch::Span>,
 }
 
 #[derive(Serialize)]
@@ -91,10 +94,12 @@ struct Tail<'a> {
     connection_count: u64,
     start_ns: Option<i64>,
     shares: Shares,
+    causes: Causes,
     relative_error: f64,
     counters: &'a crate::truth::Truth,
     limits: Vec<crate::truth::Limit>,
     endpoints: Vec<Endpoint>,
+    exchanges: &'a [Exchange],
     sequence: Option<SequenceDoc>,
     error: Option<FaultDoc<'a>>,
 }
@@ -157,11 +162,7 @@ impl<W: Write> Writer<W> {
                 .rows(self.options.histograms, self.options.top);
             let tail = Tail {
                 format: kind.map(|k| k.format),
-                compression: kind.and_then(|k| match k.compression {
-                    Compression::None => None,
-                    Compression::Gzip => Some("gzip"),
-                    Compression::Zstd => Some("zstd"),
-                }),
+                compression: kind.and_then(|k| k.compression.name()),
                 connection_count: report.connections,
                 start_ns: report.start_ns,
                 shares: Shares {
@@ -169,14 +170,17 @@ impl<W: Write> Writer<W> {
                     server: share(server),
                     unknown: share((all - client - server).max(0.0)),
                 },
+                causes: report.endpoints.causes,
                 relative_error: hist::RELATIVE_ERROR,
                 counters: &report.truth,
                 limits: report.truth.limits(),
                 endpoints,
+                exchanges: &report.exchanges,
                 sequence: sequence.map(|(connection, s)| SequenceDoc {
                     connection,
                     stride: s.stride.max(1),
                     points: s.points,
+                    spans: s.spans,
                 }),
                 error: fault.map(|f| FaultDoc {
                     offset: f.offset,

@@ -8,6 +8,8 @@ pub mod flag {
     pub const SYN: u8 = 2;
     /// Reset.
     pub const RST: u8 = 4;
+    /// Push: the sender had nothing more to send at that moment.
+    pub const PSH: u8 = 8;
     /// Acknowledge.
     pub const ACK: u8 = 16;
 }
@@ -80,6 +82,21 @@ pub enum Direction {
     Out,
 }
 
+/// The options of a TCP header that are looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The sender's clock and the peer's that it echoes.
+    pub stamps: Option<(u32, u32)>,
+    /// Right edge of the furthest block of a selective acknowledgement.
+    pub sacked: Option<u32>,
+    /// Announced maximum segment size, 0 when there is none.
+    pub mss: u16,
+    /// Announced window scale.
+    pub scale: Option<u8>,
+    /// Selective acknowledgements are permitted.
+    pub sack_permitted: bool,
+}
+
 /// One TCP segment or UDP datagram, everything the tracker needs of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
@@ -91,8 +108,14 @@ pub struct Segment {
     pub flags: u8,
     /// Announced window, unscaled.
     pub window: u16,
-    /// Announced maximum segment size, 0 when there is none.
-    pub mss: u16,
+    /// Identification of the IPv4 packet, 0 in IPv6.
+    pub id: u16,
+    /// TCP's or UDP's checksum, which tells equal contents.
+    pub checksum: u16,
+    /// Options.
+    pub options: Options,
+    /// How many tunnels it was in.
+    pub tunnels: u8,
     /// Which way it went.
     pub direction: Direction,
     /// False when the sequence number is not known (some rows of a packet list).
@@ -103,6 +126,8 @@ pub struct Segment {
     pub wire_len: u32,
     /// Payload bytes on the wire.
     pub payload: u32,
+    /// Where the payload begins in the frame.
+    pub payload_at: u32,
     /// Sequence number.
     pub seq: u32,
     /// Acknowledgement number.

@@ -7,13 +7,15 @@
 use crate::fault::Fault;
 use crate::info::{split, Detail};
 use crate::input::Source;
-use crate::packet::{flag, AddrWords, Direction, Family, FlowKey, Segment, TCP, UDP};
+use crate::packet::{flag, AddrWords, Direction, Family, FlowKey, Options, Segment, TCP, UDP};
 use crate::services::Services;
 use crate::wiretime;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// Rows by which the kind of the time column is judged.
+const LOOKED_AT: usize = 40;
 const MAX_LINE: usize = 64 * 1024;
 const MAX_NAMES: usize = 1 << 20;
 /// Protocols of rows without ports that cannot belong to a TCP connection.
@@ -34,6 +36,8 @@ pub trait RowSink {
 
 /// Positions of the columns.
 struct Columns {
+    /// The time column holds the time since the row before.
+    delta: bool,
     time: usize,
     source: usize,
     destination: usize,
@@ -76,16 +80,28 @@ impl Columns {
             "unres_dst_port",
             "res_dst_port",
         ]);
+        let delta = find(&[
+            "delta time",
+            "delta time displayed",
+            "delta",
+            "frame.time_delta",
+            "frame.time_delta_displayed",
+            "time delta from previous captured frame",
+            "time delta from previous displayed frame",
+            "time since previous captured packet",
+        ]);
+        let time = find(&[
+            "time",
+            "cls_time",
+            "rel_time",
+            "abs_time",
+            "frame.time_epoch",
+            "frame.time_relative",
+            "epoch time",
+        ]);
         Some(Self {
-            time: find(&[
-                "time",
-                "cls_time",
-                "rel_time",
-                "abs_time",
-                "frame.time_epoch",
-                "frame.time_relative",
-                "epoch time",
-            ])?,
+            delta: time.is_none(),
+            time: time.or(delta)?,
             source: find(&["source", "def_src", "src", "ip.src", "source address"])?,
             destination: find(&[
                 "destination",
@@ -130,6 +146,7 @@ pub fn read(
         last: HashMap::new(),
         overhead: HashMap::new(),
         line: 0,
+        now: 0,
     };
     let mut fields = Vec::new();
     let mut wanted = 1;
@@ -156,10 +173,14 @@ pub fn read(
         };
         list.line += 1;
         let used = (end + 1).min(data.len());
+        let heading = list.columns.is_none();
         let text = String::from_utf8_lossy(&data[..end]);
         let result = list.line(text.trim_end_matches('\r'), &mut fields, sink);
         result.map_err(|reason| Fault::new(offset, format!("line {}: {reason}", list.line)))?;
         source.consume(used);
+        if heading {
+            list.recognise_deltas(source.data());
+        }
         wanted = 1;
     }
 }
@@ -174,9 +195,30 @@ struct List<'s> {
     /// Bytes of headers in frames of a pair.
     overhead: HashMap<Pair, u32>,
     line: u64,
+    /// The sum of all times between rows.
+    now: i64,
 }
 
 impl List<'_> {
+    /// Wireshark calls its time column "Time" also when it shows the time since the packet before: then the first is zero
+    /// and later ones go up and down, as no clock does.
+    fn recognise_deltas(&mut self, rows: &[u8]) {
+        let Some(columns) = &mut self.columns else {
+            return;
+        };
+        let mut fields = Vec::new();
+        let text = String::from_utf8_lossy(rows);
+        let times: Vec<i64> = text
+            .lines()
+            .take(LOOKED_AT)
+            .filter_map(|line| {
+                split(line, &mut fields).then(|| wiretime::parse(fields.get(columns.time)?))?
+            })
+            .collect();
+        let falls = times.windows(2).filter(|pair| pair[1] < pair[0]).count();
+        columns.delta |= times.first() == Some(&0) && falls >= 2 && falls * 8 >= times.len();
+    }
+
     fn line(
         &mut self,
         text: &str,
@@ -198,7 +240,14 @@ impl List<'_> {
         let field = |i: usize| fields.get(i).map(String::as_str);
         let missing = |what: &str| format!("the column {what} is missing");
         let time = field(columns.time).ok_or_else(|| missing("Time"))?;
-        let ts = wiretime::parse(time).ok_or_else(|| format!("{time:?} is not a time"))?;
+        let mut ts = wiretime::parse(time).ok_or_else(|| format!("{time:?} is not a time"))?;
+        if columns.delta {
+            self.now = self
+                .now
+                .saturating_add(ts)
+                .clamp(i64::MIN / 4, i64::MAX / 4);
+            ts = self.now;
+        }
         let source = field(columns.source).ok_or_else(|| missing("Source"))?;
         let destination = field(columns.destination).ok_or_else(|| missing("Destination"))?;
         let length = columns.length.and_then(field);
@@ -260,12 +309,19 @@ impl List<'_> {
                 from: end,
                 flags: if detail.tcp { detail.flags } else { flag::ACK },
                 window: detail.window,
-                mss: detail.mss,
+                id: 0,
+                checksum: 0,
+                options: Options {
+                    mss: detail.mss,
+                    ..Options::default()
+                },
+                tunnels: 0,
                 direction: Direction::Unknown,
                 seq_known: detail.seq.is_some(),
                 ts,
                 wire_len,
                 payload,
+                payload_at: 0,
                 seq: detail.seq.unwrap_or(0),
                 ack: detail.ack,
             },

@@ -62,6 +62,13 @@ impl SeqSpace {
         self.inexact
     }
 
+    /// True when bytes between the lowest and the highest were not seen (yet).
+    #[inline]
+    #[must_use]
+    pub fn has_gaps(&self) -> bool {
+        self.gaps.as_ref().is_some_and(|gaps| !gaps.is_empty())
+    }
+
     /// Bytes below `ack` (the peer's highest acknowledgement) that were never seen, capped at what a window can hold.
     #[must_use]
     pub fn unseen_below(&self, ack: u32) -> u64 {

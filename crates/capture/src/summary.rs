@@ -1,6 +1,7 @@
 //! What is left of a connection when it is over, and what is said about it.
 
 use crate::conn::{Conn, Latency};
+use crate::figures::{Causes, RoundTrips};
 use crate::packet::{flag, AddrWords, Family, FlowKey, NO_TIME, TCP};
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -206,6 +207,18 @@ pub struct Side {
     pub oversized: u32,
     /// Unique payload over the connection's duration.
     pub throughput_bytes_per_s: Option<f64>,
+    /// Round trips between the point of capture and this end.
+    pub rtt: RoundTrips,
+    /// Smallest window it announced after the handshake, scaled.
+    pub window_min: Option<u32>,
+    /// Largest window.
+    pub window_max: Option<u32>,
+    /// Packets with selective acknowledgements.
+    pub sacks: u32,
+    /// Most bytes it had in flight.
+    pub in_flight_max: u32,
+    /// Packets of it that the capture holds more than once, which are counted once.
+    pub copies: u32,
     /// Its response latency.
     pub response: Response,
 }
@@ -243,6 +256,8 @@ pub struct Summary {
     pub unknown_share: Option<f64>,
     /// Near which end the capture was taken.
     pub capture_point: Point,
+    /// What the duration was spent on; absent when only one direction was captured.
+    pub causes: Causes,
 }
 
 impl Summary {
@@ -286,6 +301,9 @@ impl Summary {
             synack_to_ack_s,
             unknown_share: (duration > 0).then(|| (1.0 - answered / seconds(duration)).max(0.0)),
             capture_point: capture_point(conn, client, syn_to_synack_s, synack_to_ack_s),
+            causes: conn
+                .causes()
+                .map_or_else(Causes::default, |spent| Causes::new(spent, client)),
         };
         (summary, client)
     }
@@ -298,14 +316,12 @@ impl Summary {
 }
 
 fn roles(conn: &Conn) -> (usize, Roles) {
-    match conn.client {
-        Some(client) if conn.key.protocol == TCP => (usize::from(client), Roles::Handshake),
-        Some(client) => (usize::from(client), Roles::First),
-        None => (
-            usize::from(conn.key.port[0] < conn.key.port[1]),
-            Roles::Ports,
-        ),
-    }
+    let how = match conn.client {
+        Some(_) if conn.key.protocol == TCP => Roles::Handshake,
+        Some(_) => Roles::First,
+        None => Roles::Ports,
+    };
+    (conn.client_end(), how)
 }
 
 fn captured(conn: &Conn) -> Captured {
@@ -338,7 +354,7 @@ fn missing(conn: &Conn, which: usize) -> u64 {
 
 fn side(conn: &Conn, which: usize, percentiles: bool, names: &[Arc<str>]) -> Side {
     let duration = conn.duration();
-    let (sent, rare) = (&conn.sent[which], &conn.rare[which]);
+    let (sent, rare, path) = (&conn.sent[which], &conn.rare[which], &conn.paths[which]);
     let FlowKey {
         addr, port, family, ..
     } = conn.key;
@@ -359,6 +375,12 @@ fn side(conn: &Conn, which: usize, percentiles: bool, names: &[Arc<str>]) -> Sid
         largest_payload: sent.largest,
         oversized: rare.oversized,
         throughput_bytes_per_s: (duration > 0).then(|| sent.unique as f64 / seconds(duration)),
+        rtt: RoundTrips::new(&conn.rtt[which], percentiles),
+        window_min: (path.window_min != u32::MAX).then_some(path.window_min),
+        window_max: (path.window_min != u32::MAX).then_some(path.window_max),
+        sacks: path.sacks,
+        in_flight_max: path.in_flight,
+        copies: path.copies,
         response: Response::new(&sent.latency, duration, percentiles),
     }
 }

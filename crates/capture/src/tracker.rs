@@ -114,6 +114,11 @@ impl Tracker {
         self.open
     }
 
+    /// Every connection in the table.
+    pub fn connections(&self) -> impl Iterator<Item = &Conn> {
+        self.chunks.iter().flatten().flatten()
+    }
+
     /// Take in a batch of segments, in order of capture.
     pub fn take(&mut self, batch: &[Segment], sink: &mut impl ConnSink) {
         if self.open < LOOK_AHEAD_FROM {
@@ -220,12 +225,14 @@ impl Tracker {
         };
         conn.touched = true;
         let unique = conn.sent[usize::from(segment.from & 1)].unique;
+        let spent = conn.causes.spent;
         let grown = conn.update(segment);
         if let Some(watch) = &mut self.watch {
             watch.record(
                 conn,
                 segment,
                 conn.sent[usize::from(segment.from & 1)].unique > unique,
+                spent,
             );
         }
         let over = conn.is_over() && !conn.closed;

@@ -26,6 +26,10 @@ pub struct Truth {
     pub malformed: u64,
     /// Packets without IP, or with neither TCP nor UDP.
     pub other: u64,
+    /// Packets in tunnels that cannot be looked through.
+    pub opaque: u64,
+    /// Packets that were found inside tunnels.
+    pub tunnelled: u64,
     /// Packets of a link type that cannot be read.
     pub unknown_link: u64,
     /// Packets without a time.
@@ -48,6 +52,8 @@ pub struct Truth {
     pub evicted: u64,
     /// Connections whose unique bytes are not exact.
     pub inexact: u64,
+    /// Packets captured more than once, and counted once.
+    pub copies: u64,
     /// Connections captured near the client.
     pub near_client: u64,
     /// Connections captured near the server.
@@ -70,10 +76,44 @@ pub struct Limit {
 }
 
 impl Truth {
+    /// Add what was counted on another part of the way.
+    pub fn absorb(&mut self, other: &Truth) {
+        self.packets += other.packets;
+        self.wire_bytes += other.wire_bytes;
+        self.counted += other.counted;
+        self.cut += other.cut;
+        self.cut_headers += other.cut_headers;
+        self.dropped += other.dropped;
+        self.fragments += other.fragments;
+        self.malformed += other.malformed;
+        self.other += other.other;
+        self.opaque += other.opaque;
+        self.tunnelled += other.tunnelled;
+        self.unknown_link += other.unknown_link;
+        self.untimed += other.untimed;
+        self.clock_backwards += other.clock_backwards;
+        self.offload += other.offload;
+        self.missing_bytes += other.missing_bytes;
+        self.half_captured += other.half_captured;
+        self.one_sided += other.one_sided;
+        self.evicted += other.evicted;
+        self.inexact += other.inexact;
+        self.copies += other.copies;
+        self.near_client += other.near_client;
+        self.near_server += other.near_server;
+        self.inferred += other.inferred;
+        self.unnamed_ports += other.unnamed_ports;
+        self.clock_backwards_ns = self.clock_backwards_ns.max(other.clock_backwards_ns);
+        self.largest_frame = self.largest_frame.max(other.largest_frame);
+        // Only connections tell which packets are copies.
+        self.counted -= self.copies.min(self.counted);
+    }
+
     /// A packet that is part of no flow.
     pub fn skip(&mut self, why: Skip) {
         match why {
             Skip::NotIp | Skip::OtherProtocol => self.other += 1,
+            Skip::Opaque => self.opaque += 1,
             Skip::Fragment => self.fragments += 1,
             Skip::Cut => self.cut_headers += 1,
             Skip::Malformed => self.malformed += 1,
@@ -93,6 +133,8 @@ impl Truth {
 
     /// A connection is over.
     pub fn connection(&mut self, summary: &Summary) {
+        let copies = u64::from(summary.client.copies) + u64::from(summary.server.copies);
+        self.copies += copies;
         self.missing_bytes += summary.client.missing_bytes + summary.server.missing_bytes;
         let half = !matches!(summary.captured, Captured::Whole | Captured::Flow);
         self.half_captured += u64::from(half);
@@ -117,10 +159,13 @@ impl Truth {
             ("evicted", self.evicted, "connections were put away while open to stay within the memory limit; their later packets count as another connection (raise --memory)".to_owned()),
             ("inexact", self.inexact, "connections had too many gaps at once: their unique and retransmitted bytes are bounds".to_owned()),
             ("clock_backwards", self.clock_backwards, format!("time stamps step backwards, by up to {step:.6} s: gaps that would be negative are left out")),
+            ("copies", self.copies, "packets were captured more than once (on several interfaces on their way): each is counted once, at its first time".to_owned()),
             ("untimed", self.untimed, "packets have no time stamp: they are counted at the time of the packet before".to_owned()),
             ("fragments", self.fragments, "IP fragments have no ports and are not counted".to_owned()),
             ("malformed", self.malformed, "packets contradict themselves and are not counted".to_owned()),
             ("unknown_link", self.unknown_link, "packets have a link type that cannot be read".to_owned()),
+            ("opaque", self.opaque, "packets are in tunnels that cannot be looked through (ESP, L2TP, unknown kinds of GRE) and are not counted".to_owned()),
+            ("tunnelled", self.tunnelled, "packets were in tunnels: what is counted is inside, sizes on the wire are those of the whole frames".to_owned()),
             ("offload", self.offload, format!("connections hold packets larger than the segment size (largest frame {frame} bytes): segmentation offload, so one packet here was several on the wire, and packet counts and burst times are the sending machine's")),
             ("half_captured", self.half_captured, "connections were captured without their beginning or end".to_owned()),
             ("one_sided", self.one_sided, "connections were captured in one direction only: they have no response latency, and the shares leave out their time".to_owned()),

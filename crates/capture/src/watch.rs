@@ -1,10 +1,14 @@
 //! Points for a time-sequence view of one connection, bounded by leaving out every other point when there are too many.
 
+use crate::cause::on;
 use crate::conn::Conn;
 use crate::packet::{flag, Segment};
+use crate::summary::seconds;
 use serde::Serialize;
 use std::collections::HashMap;
 
+/// In which order the causes of one step follow each other: first the way, then the end that acts.
+const ORDER: [usize; 6] = [on::WINDOW, on::RECOVERY, on::NETWORK, 0, 1, on::IDLE];
 const MAX_POINTS: usize = 4096;
 /// Standard input cannot be read twice: the first connections are watched, and the largest of them is shown.
 pub const MAX_WATCHED: u64 = 64;
@@ -37,6 +41,23 @@ pub struct SeriesPoint {
     pub to: u64,
     /// How much of the peer's stream it acknowledges.
     pub acked: u64,
+    /// How far into the peer's stream its window reaches; 0 when it does not say.
+    pub room: u64,
+    /// It acknowledges selectively, so something before is missing.
+    pub sack: bool,
+}
+
+/// A piece of time and what it was spent on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Span {
+    /// Seconds since the connection's first packet.
+    pub from_s: f64,
+    /// Where it ends.
+    pub to_s: f64,
+    /// `client`, `server`, `network`, `window`, `recovery` or `idle`.
+    pub cause: &'static str,
+    #[serde(skip)]
+    position: usize,
 }
 
 /// Points of one connection.
@@ -44,6 +65,8 @@ pub struct SeriesPoint {
 pub struct Series {
     /// The points, in order of capture.
     pub points: Vec<SeriesPoint>,
+    /// What the time was spent on, piece by piece.
+    pub spans: Vec<Span>,
     /// Only each so many-th packet is kept.
     pub stride: u32,
     seen: u32,
@@ -64,6 +87,26 @@ impl Series {
                 keep
             });
             self.stride = self.stride.saturating_mul(2);
+        }
+    }
+
+    /// Time up to `end` (seconds) by cause, in nanoseconds.
+    fn spend(&mut self, end: f64, spent: [u64; 6]) {
+        let mut from_s = end - seconds(spent.iter().sum());
+        for position in ORDER {
+            let to_s = from_s + seconds(spent[position]);
+            let full = self.spans.len() >= MAX_POINTS;
+            match self.spans.last_mut() {
+                _ if spent[position] == 0 => {}
+                Some(last) if last.position == position || full => last.to_s = to_s,
+                _ => self.spans.push(Span {
+                    from_s,
+                    to_s,
+                    cause: "",
+                    position,
+                }),
+            }
+            from_s = to_s;
         }
     }
 }
@@ -92,10 +135,27 @@ impl Watch {
         for point in &mut series.points {
             point.client = usize::from(point.from) == client;
         }
+        for span in &mut series.spans {
+            span.cause = match span.position {
+                on::NETWORK => "network",
+                on::WINDOW => "window",
+                on::RECOVERY => "recovery",
+                on::IDLE => "idle",
+                end if end == client => "client",
+                _ => "server",
+            };
+        }
         Some(series)
     }
 
-    pub(crate) fn record(&mut self, conn: &Conn, segment: &Segment, was_new: bool) {
+    /// One packet, counted into `conn`; before it was, time had been spent like this.
+    pub(crate) fn record(
+        &mut self,
+        conn: &Conn,
+        segment: &Segment,
+        was_new: bool,
+        before: [u64; 6],
+    ) {
         if self
             .wanted
             .map_or(conn.index >= MAX_WATCHED, |wanted| wanted != conn.index)
@@ -120,16 +180,30 @@ impl Watch {
             peer.space.position(segment.ack)
         };
         let t = segment.ts.saturating_sub(conn.start_ts) as f64 / 1e9;
-        self.series
-            .entry(conn.index)
-            .or_default()
-            .push(SeriesPoint {
-                t,
-                from: segment.from,
-                client: false,
-                kind,
-                to,
-                acked,
-            });
+        let path = &conn.paths[usize::from(segment.from & 1)];
+        let says = segment.flags & (flag::ACK | flag::SYN | flag::RST) == flag::ACK;
+        let series = self.series.entry(conn.index).or_default();
+        let mut spent = conn.causes.spent;
+        for (now, before) in spent.iter_mut().zip(before) {
+            *now -= before;
+        }
+        series.spend(
+            conn.attributed_until().saturating_sub(conn.start_ts) as f64 / 1e9,
+            spent,
+        );
+        series.push(SeriesPoint {
+            t,
+            from: segment.from,
+            client: false,
+            kind,
+            to,
+            acked,
+            room: if says {
+                acked + u64::from(path.window)
+            } else {
+                0
+            },
+            sack: segment.options.sacked.is_some(),
+        });
     }
 }

@@ -141,7 +141,7 @@ proptest! {
         if !spec.udp {
             prop_assert_eq!((segment.seq, segment.window, segment.flags), (spec.seq, spec.window, spec.flags));
             let announced = if spec.flags & 2 != 0 { spec.mss.unwrap_or(0) } else { 0 };
-            prop_assert_eq!(segment.mss, announced);
+            prop_assert_eq!(segment.options.mss, announced);
         }
     }
 
@@ -170,6 +170,8 @@ proptest! {
         let (Ok(ours), Ok(theirs)) = (general(&packet(data, frame.len() as u32)), LaxSlicedPacket::from_ethernet(data)) else {
             return Ok(());
         };
+        // Damage may make a tunnel of it, which etherparse does not look through.
+        prop_assume!(ours.tunnels == 0);
         let sent_by = usize::from(ours.from);
         let ports = (ours.key.port[sent_by], ours.key.port[1 - sent_by]);
         match theirs.transport {

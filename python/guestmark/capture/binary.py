@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
+import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +62,7 @@ class Selection:
     filter_by: str | None = None
     merge: bool = False
     memory_mb: int | None = None
+    source: int | None = None  # a file descriptor that becomes the program's standard input
 
     def arguments(self) -> list[str]:
         """As arguments of the program."""
@@ -76,11 +80,18 @@ def stream(selection: Selection, options: Sequence[str], output: int | None = No
     """Runs the program with `output` (a file descriptor; None for standard output); returns its exit status."""
     sys.stdout.flush()
     command = [str(capture_binary()), *options, *selection.arguments()]
-    return _checked(subprocess.run(command, stdout=output, check=False).returncode)
+    with _outliving_interrupts(selection):
+        done = subprocess.run(command, stdin=selection.source, stdout=output, check=False)
+    return _checked(done.returncode)
 
 
 def analyse(
-    selection: Selection, *, top: int | None = None, histograms: bool = False, sequence: bool = False
+    selection: Selection,
+    *,
+    top: int | None = None,
+    histograms: bool = False,
+    sequence: bool = False,
+    progress: bool = False,
 ) -> tuple[Document, int]:
     """The analysis of all files and the program's exit status (1: some file could not be read to its end).
 
@@ -93,7 +104,11 @@ def analyse(
         command.append("--histograms")
     if sequence:
         command.append("--sequence")
-    done = subprocess.run([*command, *selection.arguments()], stdout=subprocess.PIPE, check=False)
+    if progress:
+        command.append("--progress")
+    command += selection.arguments()
+    with _outliving_interrupts(selection):
+        done = subprocess.run(command, stdin=selection.source, stdout=subprocess.PIPE, check=False)
     status = _checked(done.returncode)
     try:
         document = msgspec.json.decode(done.stdout, type=Document)
@@ -115,6 +130,19 @@ def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = F
             f"{path}: at byte {trace.error.offset}: {trace.error.reason}", hint=trace.error.hint
         )
     return trace
+
+
+@contextlib.contextmanager
+def _outliving_interrupts(selection: Selection) -> Iterator[None]:
+    """Ctrl-C ends whoever writes a capture to standard input; what was captured until then is the result."""
+    if "-" not in selection.files or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _checked(status: int) -> int:

@@ -9,12 +9,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from guestmark.capture.model import Endpoint, SequencePoint, Trace
-from guestmark.capture.table import duration, host_port, percent, size
+from guestmark.capture.model import Endpoint, SequencePoint, Span, Trace
+from guestmark.capture.table import host_port
+from guestmark.capture.units import duration, percent, size
+from guestmark.capture.verdict import NAMES
 
 WIDTH, LEFT, RIGHT = 960, 190, 24
 ROW, BINS = 64, 160
 _SPAN = WIDTH - LEFT - RIGHT
+_VISIBLE = 0.1  # of a pixel
 _EDGE = 110  # what a label beside a mark needs
 
 
@@ -57,6 +60,7 @@ class Row:
     share: str
     count: str
     bars: tuple[Bar, ...]
+    times: tuple[tuple[float, float], ...]
     marks: tuple[Mark, ...]
 
 
@@ -89,9 +93,12 @@ class Distributions:
 def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
     response = endpoint.response
     bins: dict[int, float] = {}
+    spent: dict[int, float] = {}
     for low, high, count in endpoint.histogram or ():
-        at = min(int((x(math.sqrt(max(low, 1e-9) * high)) - LEFT) / _SPAN * BINS), BINS - 1)
+        middle = math.sqrt(max(low, 1e-9) * high)
+        at = min(int((x(middle) - LEFT) / _SPAN * BINS), BINS - 1)
         bins[at] = bins.get(at, 0) + count
+        spent[at] = spent.get(at, 0) + count * middle
     most, wide = max(bins.values()), _SPAN / BINS
     quantiles = (("p50", response.p50_s, 14), ("p99", response.p99_s, 26))
     return Row(
@@ -105,12 +112,23 @@ def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
             Bar(LEFT + at * wide, wide, count / most * (ROW - 22), f"{count:,.0f}")
             for at, count in sorted(bins.items())
         ),
+        _outline(spent, top + ROW - 6, wide),
         tuple(
             Mark(x(value), top + offset, f"{name} {duration(value)}", x(value) >= WIDTH - _EDGE)
             for name, value, offset in quantiles
             if value is not None
         ),
     )
+
+
+def _outline(spent: dict[int, float], base: int, wide: float) -> tuple[tuple[float, float], ...]:
+    """Steps along the time of each bin, from the first to the last."""
+    most = max(spent.values())
+    points: list[tuple[float, float]] = []
+    for at in range(min(spent), max(spent) + 1):
+        y = base - spent.get(at, 0.0) / most * (ROW - 22)
+        points += [(LEFT + at * wide, y), (LEFT + (at + 1) * wide, y)]
+    return tuple(points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +141,16 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of time in the colour of its cause."""
+
+    x: float
+    width: float
+    cause: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """One direction: what was sent, and what the other side had acknowledged of it."""
 
@@ -131,6 +159,9 @@ class Stream:
     times: tuple[Tick, ...]
     sizes: tuple[Tick, ...]
     acknowledged: tuple[tuple[float, float], ...]
+    room: tuple[tuple[float, float], ...]
+    gaps: tuple[float, ...]
+    pieces: tuple[Piece, ...]
     dots: tuple[Dot, ...]
 
 
@@ -160,12 +191,17 @@ class Sequences:
             sent = [point for point in points if point.client == by_client and point.kind != "ack"]
             answers = [point for point in points if point.client != by_client]
             if sent and max(point.to for point in sent) > 0:
-                streams.append(_stream("client" if by_client else "server", sent, answers, last))
+                role = "client" if by_client else "server"
+                streams.append(_stream(role, sent, answers, sequence.spans, last))
         return cls(title, sequence.stride, tuple(streams))
 
 
 def _stream(
-    role: str, sent: Sequence[SequencePoint], answers: Sequence[SequencePoint], last: float
+    role: str,
+    sent: Sequence[SequencePoint],
+    answers: Sequence[SequencePoint],
+    spans: Sequence[Span],
+    last: float,
 ) -> Stream:
     height = 300 if role == "server" else 180
     most = max(point.to for point in sent)
@@ -188,6 +224,15 @@ def _stream(
         tuple(Tick(x(t), duration(t) if t else "0") for t in _round_values(last, 6)),
         tuple(Tick(y(to), size(to) if to else "0") for to in _round_values(most, 4)),
         tuple(steps),
+        tuple((x(point.t), y(point.room)) for point in answers if point.room),
+        tuple(x(point.t) for point in answers if point.sack),
+        tuple(
+            Piece(
+                x(span.from_s), width, span.cause, f"{NAMES[span.cause]} {duration(span.to_s - span.from_s)}"
+            )
+            for span in spans
+            if (width := x(span.to_s) - x(span.from_s)) >= _VISIBLE
+        ),
         tuple(
             Dot(x(point.t), y(point.to), point.kind == "repeated")
             for point in sorted(sent, key=lambda point: point.kind == "repeated")

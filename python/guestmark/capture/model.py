@@ -25,6 +25,28 @@ class Response(msgspec.Struct, frozen=True):
     max_s: float | None
 
 
+class Causes(msgspec.Struct, frozen=True):
+    """What time was spent on; the parts add up to the whole. All None where only one direction was captured."""
+
+    client_s: float | None = None
+    server_s: float | None = None
+    network_s: float | None = None
+    window_s: float | None = None
+    recovery_s: float | None = None
+    idle_s: float | None = None
+
+
+class RoundTrips(msgspec.Struct, frozen=True):
+    """Round trips between the point of capture and one end."""
+
+    count: int = 0
+    min_s: float | None = None
+    mean_s: float | None = None
+    p50_s: float | None = None
+    p99_s: float | None = None
+    max_s: float | None = None
+
+
 class Side(msgspec.Struct, frozen=True):
     """One endpoint of a connection: what it sent, how fast it answered."""
 
@@ -45,6 +67,12 @@ class Side(msgspec.Struct, frozen=True):
     oversized: int
     throughput_bytes_per_s: float | None
     response: Response
+    rtt: RoundTrips = RoundTrips()
+    window_min: int | None = None
+    window_max: int | None = None
+    sacks: int = 0
+    in_flight_max: int = 0
+    copies: int = 0
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -65,6 +93,7 @@ class Connection(msgspec.Struct, frozen=True):
     synack_to_ack_s: float | None
     unknown_share: float | None
     capture_point: str
+    causes: Causes = Causes()
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -116,7 +145,8 @@ class Fault(msgspec.Struct, frozen=True):
 
 class SequencePoint(msgspec.Struct, frozen=True):
     """One packet: `kind` is data, repeated or ack, `to` the end of its payload in the sender's stream, `acked` what
-    it acknowledges of the peer's; both are counted from the stream's first sequence number.
+    it acknowledges of the peer's, `room` where its window ends there; all are counted from the stream's first
+    sequence number.
     """
 
     t: float
@@ -124,6 +154,16 @@ class SequencePoint(msgspec.Struct, frozen=True):
     kind: str
     to: int
     acked: int
+    room: int = 0
+    sack: bool = False
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A piece of a connection's time, in seconds since its first packet, and its cause."""
+
+    from_s: float
+    to_s: float
+    cause: str
 
 
 class Sequence(msgspec.Struct, frozen=True):
@@ -132,6 +172,38 @@ class Sequence(msgspec.Struct, frozen=True):
     connection: int
     stride: int
     points: list[SequencePoint]
+    spans: list[Span] = []
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of an exchange, in the protocol's words."""
+
+    at_s: float
+    client: bool
+    kind: str
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """A DHCP lease, a TFTP transfer, a QUIC handshake, or all questions to one DNS server.
+
+    `count` is blocks or questions, `answers` what the server took for each of them.
+    """
+
+    protocol: str
+    client: str
+    server: str | None
+    name: str | None
+    start_ns: int
+    duration_s: float
+    client_s: float
+    server_s: float
+    recovery_s: float
+    repeated: int
+    count: int
+    unanswered: int
+    bytes: int
+    answers: RoundTrips
+    messages: list[Message]
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -150,6 +222,8 @@ class Trace(msgspec.Struct, frozen=True):
     endpoints: list[Endpoint]
     sequence: Sequence | None
     error: Fault | None
+    causes: Causes = Causes()
+    exchanges: list[Exchange] = []
 
 
 class Document(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.capture import verdict
 from guestmark.capture.drawings import LEFT, RIGHT, WIDTH, Distributions, Sequences
 from guestmark.capture.model import Document, Endpoint, Trace
 from guestmark.capture.table import divided, said_shares
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MOST_ENDPOINTS = 12
-_LABELLED = 0.15  # smaller shares have no room for their name
+_PER_LETTER = 0.009  # of the bar's width: smaller shares have no room for their name
 _VISIBLE = 0.001
 
 
@@ -59,7 +60,7 @@ class _Share:
 
     @property
     def labelled(self) -> bool:
-        return self.share > _LABELLED
+        return self.share > _PER_LETTER * (len(self.name) + 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class _Shown:
 
     file: str
     verdict: str
+    by_latency: str
     shares: tuple[_Share, ...]
     count: str
     error: str
@@ -78,14 +80,15 @@ class _Shown:
 
 
 def _shown(trace: Trace) -> _Shown:
-    said, error = said_shares(trace.shares), trace.error
+    said, causes, error = said_shares(trace.shares), verdict.said(trace.causes), trace.error
     endpoints = [
         endpoint for endpoint in trace.endpoints if endpoint.histogram and endpoint.address != "others"
     ]
     return _Shown(
         trace.file,
-        said.capitalize(),
-        _shares(trace, said.split(", ")),
+        (causes or said).capitalize(),
+        said if causes else "",
+        _shares(trace),
         f"{divided(trace)}, {trace.counters['packets']:,} packets",
         f"{trace.relative_error:.1%}",
         Distributions.of(endpoints[:MOST_ENDPOINTS]) if endpoints else None,
@@ -95,15 +98,11 @@ def _shown(trace: Trace) -> _Shown:
     )
 
 
-def _shares(trace: Trace, names: Sequence[str]) -> tuple[_Share, ...]:
-    shares = trace.shares
-    if shares.client is None or shares.server is None or shares.unknown is None:
-        return ()
-    values = (shares.client, shares.server, shares.unknown)
+def _shares(trace: Trace) -> tuple[_Share, ...]:
     return tuple(
-        _Share(css, name, share)
-        for css, name, share in zip("csu", names, values, strict=True)
-        if share > _VISIBLE
+        _Share(part.cause, f"{part.name} {part.share:.0%}", part.share)
+        for part in verdict.parts(trace.causes)
+        if part.share > _VISIBLE
     )
 
 

@@ -7,51 +7,22 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from guestmark.capture import verdict
+from guestmark.capture.exchanges import exchange_lines
 from guestmark.capture.model import Connection, Endpoint, Response, Shares, Side, Trace
+from guestmark.capture.units import duration, percent, size
 from guestmark.page.text import inert
 
 _CAPTURED = {"no-start": "no start", "no-end": "no end", "middle": "no start, no end"}
-WIDE, MIDDLE = 140, 92
+WIDE, MIDDLE, WIDEST = 160, 100, 220
 # Said for the whole trace below the table.
 _SAID_ONCE = {"offload"}
-
-
-def duration(seconds: float | None) -> str:
-    """`256 µs`, `13.2 ms`, `19.5 s`: three significant digits."""
-    if seconds is None:
-        return "–"
-    for factor, unit in ((1e9, "ns"), (1e6, "µs"), (1e3, "ms")):
-        if abs(seconds) * factor < 999.5:
-            return f"{_three(seconds * factor)} {unit}"
-    return f"{_three(seconds)} s"
-
-
-def size(count: float | None, unit: str = "B") -> str:
-    """`105 MB`: three significant digits, powers of 1000."""
-    if count is None:
-        return "–"
-    for prefix in ("", "k", "M", "G"):
-        if count < 999.5:
-            return f"{_three(count)} {prefix}{unit}"
-        count /= 1000
-    return f"{_three(count)} T{unit}"
-
-
-def percent(share: float | None) -> str:
-    """`94 %`."""
-    return "–" if share is None else f"{share * 100:.0f} %"
 
 
 def said_shares(shares: Shares) -> str:
     """`client 94 %, server 3 %, network/unknown 3 %`, which add up to 100."""
     client, server = (round(100 * (share or 0.0)) for share in (shares.client, shares.server))
     return f"client {client} %, server {server} %, network/unknown {max(100 - client - server, 0)} %"
-
-
-def _three(value: float) -> str:
-    if value == int(value) and value < 1000:
-        return str(int(value))
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def host_port(address: str, port: int | None) -> str:
@@ -77,7 +48,8 @@ def render(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Renderab
     if by == "connection" and more > 0 and trace.connections:
         parts.append(Text(f"… and {more:,} shorter ones (--top to see more)", style="dim"))
     if trace.connection_count or not trace.error:
-        parts.append(_sentence(trace))
+        parts += _sentences(trace)
+    parts += [Text(line) for line in exchange_lines(trace)]
     for limit in trace.limits:
         parts.append(Text(f"note: {limit.count:,} {inert(limit.text)}", style="yellow"))
     if trace.error:
@@ -95,7 +67,7 @@ def _table(*columns: str) -> Table:
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim", show_edge=False
     )
     for heading in columns:
-        numeric = heading not in {"client → server", "endpoint", "role", "remarks"}
+        numeric = heading not in {"client → server", "endpoint", "role", "remarks", "most of it"}
         table.add_column(
             heading, justify="right" if numeric else "left", overflow="fold", no_wrap=heading != "remarks"
         )
@@ -109,6 +81,7 @@ def _connections(trace: Trace, width: int) -> Table:
         "duration",
         "bytes",
         "bytes/s",
+        "most of it",
         client,
         "p99",
         "share",
@@ -117,9 +90,7 @@ def _connections(trace: Trace, width: int) -> Table:
         "share",
         "remarks",
     ]
-    shown = set(range(11)) if width >= WIDE else {0, 1, 2, 4, 6, 7, 9} if width >= MIDDLE else {0, 1, 6, 9}
-    if width < MIDDLE:
-        headings[6], headings[9] = "client", "server"
+    shown = set(range(12)) if width >= WIDE else {0, 1, 2, 4, 5, 8} if width >= MIDDLE else {0, 1, 4}
     table = _table(*(heading for at, heading in enumerate(headings) if at in shown))
     for connection in trace.connections:
         unique = connection.client.unique_bytes + connection.server.unique_bytes
@@ -130,6 +101,7 @@ def _connections(trace: Trace, width: int) -> Table:
             duration(connection.duration_s),
             size(unique),
             size(rate, "B/s"),
+            _most(connection),
             *_response(connection.client.response, slower is connection.client.response),
             *_response(connection.server.response, slower is connection.server.response),
             ", ".join(_remarks(connection)),
@@ -141,6 +113,11 @@ def _connections(trace: Trace, width: int) -> Table:
 def _plain(cell: str | Text) -> Text:
     """The cell as text: Rich would take square brackets in a string for markup."""
     return Text(cell) if isinstance(cell, str) else cell
+
+
+def _most(connection: Connection) -> Text:
+    most = verdict.main_part(connection.causes)
+    return Text("–") if most is None else Text(f"{most.name} {percent(most.share)}", style="bold")
 
 
 def _ends(connection: Connection) -> str:
@@ -178,6 +155,8 @@ def _response(response: Response, slow: bool) -> list[Text]:
 
 
 def _remarks(connection: Connection) -> list[str]:
+    if unanswered := _unanswered(connection):
+        return [unanswered]
     out = [_CAPTURED[connection.captured]] if connection.captured in _CAPTURED else []
     out += [mark.replace("-", " ") for mark in connection.marks if mark not in _SAID_ONCE]
     if connection.handshake_s is not None:
@@ -196,6 +175,15 @@ def _remarks(connection: Connection) -> list[str]:
     both("zero window", total("zero_windows"))
     out += _resets(connection.client, "client") + _resets(connection.server, "server")
     return out
+
+
+def _unanswered(connection: Connection) -> str:
+    """What became of a SYN that nobody answered."""
+    client, server = connection.client, connection.server
+    if connection.captured != "no-end" or server.packets or client.payload_bytes:
+        return ""
+    times = client.retransmissions + 1
+    return f"SYN not answered, sent {times} times" if times > 1 else "SYN not answered"
 
 
 def _resets(side: Side, name: str) -> list[str]:
@@ -224,18 +212,17 @@ def _endpoint(endpoint: Endpoint) -> list[str]:
     ]
 
 
-def _sentence(trace: Trace) -> Text:
-    shares = trace.shares
+def _sentences(trace: Trace) -> list[Text]:
     packets = trace.counters["packets"]
     if not trace.connection_count:
-        return Text(f"No TCP or UDP among {packets:,} packets.", style="bold")
-    if shares.client is None or shares.server is None:
-        return Text(
-            "No connection has both directions and a duration, so who is slow is unknown.", style="bold"
-        )
-    return Text.assemble(
-        (said_shares(shares), "bold"), f" of the time of {divided(trace)} ({packets:,} packets)"
-    )
+        return [Text(f"No TCP or UDP among {packets:,} packets.", style="bold")]
+    causes = verdict.said(trace.causes)
+    if causes is None:
+        return [Text("No connection has both directions and a duration, so who is slow is unknown.", "bold")]
+    return [
+        Text.assemble((causes, "bold"), f" of the time of {divided(trace)} ({packets:,} packets)"),
+        Text(f"by response latency alone: {said_shares(trace.shares)}", style="dim"),
+    ]
 
 
 def divided(trace: Trace) -> str:

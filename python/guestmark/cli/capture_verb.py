@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -36,11 +37,11 @@ class By(StrEnum):
 
 def command(  # noqa: PLR0917 - one parameter per option
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="FILE...", help="pcap, pcapng or Wireshark's CSV, also .gz and .zst; - is stdin."
+            metavar="FILE...", help="pcap, pcapng or Wireshark's CSV, also .gz, .zst, .xz, .bz2; - is stdin."
         ),
-    ],
+    ] = None,
     filter_by: Annotated[
         str | None,
         typer.Option(
@@ -58,48 +59,91 @@ def command(  # noqa: PLR0917 - one parameter per option
     top: Annotated[
         int | None, typer.Option("--top", min=1, help=f"Only the N longest connections (table: {ROWS}).")
     ] = None,
+    live: Annotated[
+        str | None,
+        typer.Option("--live", metavar="IFACE", help="Capture from this interface until Ctrl-C, then tell."),
+    ] = None,
     merge: Annotated[
         bool,
         typer.Option("--merge", help="Treat all FILEs as one trace, in this order, instead of one each."),
     ] = False,
     memory: Annotated[
         int | None,
-        typer.Option("--memory", metavar="MB", min=1, help="Memory for open connections (default 128)."),
+        typer.Option(
+            "--memory",
+            metavar="MB",
+            min=1,
+            help="Memory for open connections (default: an eighth of what is available).",
+        ),
     ] = None,
 ) -> None:
-    """Say who is slow in a packet capture, the client or the server."""
+    """Say who is slow in a packet capture: the client, the server, the network or something else."""
     from guestmark.capture.binary import Selection
 
-    selection = Selection(tuple(files), filter_by, merge, memory)
-    if plot and "-" in files and format is not Format.TABLE:
+    if (live is None) == (not files):
+        raise UsageError(
+            "which capture?",
+            hint="name files, - for standard input, or an interface with --live (one of these)",
+        )
+    if live is not None:
+        from guestmark.capture.live import capturing
+
+        with capturing(live) as source:
+            selection = Selection(("-",), filter_by, merge, memory, source)
+            status = _answer(selection, format, by, plot, top, output, live=True)
+        raise typer.Exit(status)
+    selection = Selection(tuple(files or ()), filter_by, merge, memory)
+    raise typer.Exit(_answer(selection, format, by, plot, top, output))
+
+
+def _answer(  # noqa: PLR0917 - what the options say
+    selection: Selection,
+    format: Format,  # noqa: A002
+    by: By,
+    plot: Path | None,
+    top: int | None,
+    output: str,
+    *,
+    live: bool = False,
+) -> int:
+    if plot and "-" in selection.files and format is not Format.TABLE:
         raise UsageError(
             "standard input can be read only once, for the picture or for the rows",
             hint="leave out --format, or save the capture to a file first",
         )
     try:
         if format is Format.TABLE:
-            status = _table(selection, by, plot, top, output)
-        else:
-            status = _rows(selection, format, by, top, output)
-            if plot:
-                _draw(selection, plot)
+            return _table(selection, by, plot, top, output, live=live)
+        status = _rows(selection, format, by, top, output)
+        if plot:
+            _draw(selection, plot)
     except OSError as error:
         if error.filename is None:
             raise
         raise GuestmarkError(f"{error.filename} cannot be written: {error.strerror}") from error
-    raise typer.Exit(status)
+    return status
 
 
-def _table(selection: Selection, by: By, plot: Path | None, top: int | None, output: str) -> int:
+def _table(
+    selection: Selection, by: By, plot: Path | None, top: int | None, output: str, *, live: bool
+) -> int:
     from guestmark.capture import table
     from guestmark.capture.binary import analyse
     from guestmark.cli.console import Console
 
     document, status = analyse(
-        selection, top=top or ROWS, histograms=plot is not None, sequence=plot is not None
+        selection,
+        top=top or ROWS,
+        histograms=plot is not None,
+        sequence=plot is not None,
+        progress=live,
     )
+    if live and sys.stderr.isatty():
+        print(file=sys.stderr)
     file = None if output == "-" else Path(output).open("w", encoding="utf-8")  # noqa: SIM115
-    console = Console(file=file, width=160 if file else None)
+    # Nothing is left out where no terminal limits the width.
+    limited = file is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
+    console = Console(file=file, width=None if limited else table.WIDEST)
     for trace in document.files:
         console.print(table.render(trace, by.value, named=len(document.files) > 1, width=console.width))
     if file:

@@ -207,7 +207,7 @@ class Ledger:
 
         def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise self._missing(connection, run_id)
+                raise naming.missing(connection, run_id, self.where)
             checksums.store(connection, schema.runs, run_id)
 
         self._write(f"storing the plan of run {run_id}", store)
@@ -218,7 +218,7 @@ class Ledger:
 
         def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise self._missing(connection, run_id)
+                raise naming.missing(connection, run_id, self.where)
 
         self._write(f"storing that run {run_id} is {state}", store)
 
@@ -251,7 +251,7 @@ class Ledger:
         Raises `LedgerError` naming the candidates or the nearest ids.
         """
         with self._reading("looking for a run") as connection:
-            return self._resolve(connection, wanted)
+            return naming.resolve(connection, wanted, self.where)
 
     def resolve_removed(self, connection: Connection, wanted: str) -> str:
         """The full id of a run that was removed; see `resolve`."""
@@ -270,7 +270,7 @@ class Ledger:
     def load_run(self, wanted: str) -> StoredRun:
         """The whole run that `wanted` refers to (see `resolve`)."""
         with self._reading(f"reading run {wanted}") as connection:
-            run_id = self._resolve(connection, wanted)
+            run_id = naming.resolve(connection, wanted, self.where)
             run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
             trials = connection.execute(
                 select(schema.trials)

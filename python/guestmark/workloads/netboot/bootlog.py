@@ -7,18 +7,37 @@ _GLOBAL_HEADER, _RECORD_HEADER = 24, 16
 _LIMIT = 1 << 20  # bytes; a boot has a few dozen packets
 
 
-def what_happened(capture: Path, *, asked: bool) -> str:
-    """One clause for the user; `asked` when iPXE has fetched its first script."""
+_STARTED = "iPXE initialising devices"
+
+
+def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc: bool | None = None) -> str:
+    """One clause for the user; `asked` when iPXE has fetched its first script.
+
+    `screen` is what stands on the screen and went to the serial line, `invariant_tsc` what the processor offers.
+    """
     if asked:
         return "it fetched its script and went silent"
     requests, answers, packets = _dhcp(capture)
     if not packets:
-        return "the card sent nothing (its ROM was not started, or the firmware hangs)"
+        return _without_packets(screen, invariant_tsc)
     if answers:
         return "it got an address, but did not fetch its script"
     if requests:
         return f"it never got an address ({requests} DHCP requests, no answer)"
     return f"it did not ask for an address ({packets} packets)"
+
+
+def _without_packets(screen: str, invariant_tsc: bool | None) -> str:
+    if _STARTED not in screen:
+        return "the card sent nothing (its ROM was not started, or the firmware hangs)"
+    # iPXE measures time before it opens a card. Without a timer that it accepts, it waits for ever.
+    hung = "its ROM was started and hangs while it initialises devices, before the card is used"
+    if invariant_tsc is not False:
+        return hung
+    return (
+        f"{hung}; the processor has no invariant TSC, without which iPXE refuses the TSC as its timer: "
+        "a ROM without another timer hangs just here"
+    )
 
 
 def _dhcp(capture: Path) -> tuple[int, int, int]:

@@ -52,7 +52,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def _row(result: CellResult, endpoint: Endpoint) -> Row:
-    from guestmark.capture.table import percent
+    from guestmark.capture.units import percent
 
     response = endpoint.response
     return Row(
@@ -67,7 +67,7 @@ def _row(result: CellResult, endpoint: Endpoint) -> Row:
 
 
 def _duration(seconds: float | None) -> Cell:
-    from guestmark.capture.table import duration
+    from guestmark.capture.units import duration
 
     return words("–") if seconds is None else figure(*duration(seconds).split(" ", 1))
 

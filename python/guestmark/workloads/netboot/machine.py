@@ -202,11 +202,24 @@ def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> It
         machine = NetbootMachine(cell, settings, process, monitor, link, control, request or Request("", {}))
         machine.seat = seat
         if request is None or request.kind != "hello":
-            reason = what_happened(boot, asked=bool(control.fetched))
+            reason = what_happened(
+                boot,
+                asked=bool(control.fetched),
+                screen=machine.console(),
+                invariant_tsc=_has_invariant_tsc(monitor),
+            )
             raise NetbootError(f"iPXE did not ask what to do within {deadline_s:.0f} s: {reason}", machine)
         machine.phases["ready"] = time.monotonic() - process.started_at
         monitor.execute("object-del", {"id": _BOOT_CAPTURE})
         yield machine
+
+
+def _has_invariant_tsc(monitor: Monitor) -> bool | None:
+    """Whether the machine's first processor has an invariant TSC; None when QEMU does not say."""
+    with contextlib.suppress(MachineError, LookupError):
+        path = monitor.execute("query-cpus-fast")[0]["qom-path"]
+        return bool(monitor.execute("qom-get", {"path": path, "property": "invtsc"}))
+    return None
 
 
 class NetbootError(MachineError):

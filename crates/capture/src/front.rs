@@ -1,0 +1,262 @@
+//! The first half of an analysis: bytes → packets → segments, in batches, with what limits the truth of them.
+
+use crate::datagrams::Datagrams;
+use crate::decode::decode;
+use crate::fault::Fault;
+use crate::filter::Filter;
+use crate::input::{Compression, Source};
+use crate::mapped::cut_short;
+use crate::packet::{Packet, PacketSink, Segment, NO_TIME, UDP};
+use crate::packetlist::{self, Names, RowSink};
+use crate::services::Services;
+use crate::truth::Truth;
+use crate::{pcap, pcapng};
+use std::sync::Arc;
+
+const MAX_INTERFACES: usize = 65_536;
+/// Segments that are handed on together: few enough for the caches, enough that handing them on costs nothing.
+const BATCH: usize = 256;
+
+/// What an input turned out to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// `pcap`, `pcapng` or `csv`.
+    pub format: &'static str,
+    /// How it was compressed.
+    pub compression: Compression,
+}
+
+/// Everything that is known before segments become connections.
+pub struct Front {
+    filter: Option<Filter>,
+    batch: Vec<Segment>,
+    clocks: Vec<i64>,
+    latest: i64,
+    names: Names,
+    list: Vec<Arc<str>>,
+    told: usize,
+    /// Segments that are handed on together.
+    pub together: usize,
+    /// Time of the first packet.
+    pub first_ts: Option<i64>,
+    /// What was said over UDP.
+    pub datagrams: Datagrams,
+    /// Counters of packets.
+    pub truth: Truth,
+}
+
+/// Where segments go, with names that are new; the receiver empties or replaces the batch.
+type Deliver<'d> = dyn FnMut(&mut Vec<Segment>, &[Arc<str>]) + 'd;
+
+struct Reading<'f, 'd> {
+    front: &'f mut Front,
+    deliver: &'f mut Deliver<'d>,
+}
+
+impl Front {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(filter: Option<Filter>) -> Self {
+        Self {
+            filter,
+            batch: Vec::with_capacity(BATCH),
+            clocks: Vec::new(),
+            latest: NO_TIME,
+            names: Names::default(),
+            list: Vec::new(),
+            told: 0,
+            together: BATCH,
+            first_ts: None,
+            datagrams: Datagrams::default(),
+            truth: Truth::default(),
+        }
+    }
+
+    /// Read one input to its end or to a fault, and deliver everything before it.
+    pub fn read(
+        &mut self,
+        source: &mut Source<'_>,
+        services: &Services,
+        deliver: &mut Deliver<'_>,
+    ) -> (Option<Kind>, Result<(), Fault>) {
+        let mut reading = Reading {
+            front: self,
+            deliver,
+        };
+        reading.section();
+        let mut kind = None;
+        let mut result = reading.read_as(source, services, &mut kind);
+        if source.is_cut() {
+            // Whatever else was found: lost bytes read as zero.
+            result = Err(Fault::io(source.offset(), &cut_short()));
+        }
+        reading.flush();
+        (kind, result)
+    }
+}
+
+impl Reading<'_, '_> {
+    fn read_as(
+        &mut self,
+        source: &mut Source<'_>,
+        services: &Services,
+        kind: &mut Option<Kind>,
+    ) -> Result<(), Fault> {
+        // Enough to see a packet list's header line; a shorter input is judged by what there is.
+        source
+            .need(4096)
+            .map_err(|e| Fault::io(source.offset(), &e))?;
+        let compression = source.compression;
+        let head = source.data();
+        if head.is_empty() {
+            return Err(
+                Fault::new(0, "the file is empty").hint("a capture holds at least a file header")
+            );
+        }
+        let mut is = |format| {
+            *kind = Some(Kind {
+                format,
+                compression,
+            });
+        };
+        if pcap::matches(head) {
+            is("pcap");
+            pcap::read(source, self)
+        } else if pcapng::matches(head) {
+            is("pcapng");
+            pcapng::read(source, self)
+        } else if packetlist::matches(head) {
+            is("csv");
+            packetlist::read(source, services, self)
+        } else {
+            Err(
+                Fault::new(0, "neither pcap nor pcapng nor a packet list in CSV")
+                    .hint("other formats: editcap -F pcapng FILE OUT"),
+            )
+        }
+    }
+
+    fn flush(&mut self) {
+        let front = &mut *self.front;
+        (self.deliver)(&mut front.batch, &front.list[front.told..]);
+        front.told = front.list.len();
+    }
+
+    #[inline]
+    fn is_wanted(&self, segment: &Segment) -> bool {
+        self.front
+            .filter
+            .as_ref()
+            .is_none_or(|filter| filter.fits(segment, &self.front.list))
+    }
+
+    fn datagram(&mut self, mut segment: Segment, data: &[u8]) {
+        if !self.is_wanted(&segment) {
+            return;
+        }
+        let end = (segment.payload_at + segment.payload) as usize;
+        let payload = data
+            .get(segment.payload_at as usize..end.min(data.len()))
+            .unwrap_or(&[]);
+        let (names, list) = (&mut self.front.names, &mut self.front.list);
+        self.front
+            .datagrams
+            .see(&mut segment, payload, |name| names.number(name, list));
+        self.count(segment);
+    }
+
+    #[inline]
+    fn segment(&mut self, segment: Segment) {
+        if self.is_wanted(&segment) {
+            self.count(segment);
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, segment: Segment) {
+        self.front.truth.counted += 1;
+        self.front.truth.tunnelled += u64::from(segment.tunnels > 0);
+        self.front.batch.push(segment);
+        if self.front.batch.len() >= self.front.together {
+            self.flush();
+        }
+    }
+
+    #[inline]
+    fn clock(&mut self, interface: u32, ts: i64) -> i64 {
+        if ts == NO_TIME {
+            self.front.truth.untimed += 1;
+            return if self.front.latest == NO_TIME {
+                0
+            } else {
+                self.front.latest
+            };
+        }
+        let interface = interface as usize;
+        if interface >= self.front.clocks.len() {
+            self.front
+                .clocks
+                .resize((interface + 1).min(MAX_INTERFACES), NO_TIME);
+        }
+        if let Some(last) = self.front.clocks.get_mut(interface) {
+            self.front.truth.clock(last, ts);
+        }
+        self.front.first_ts.get_or_insert(ts);
+        self.front.latest = ts;
+        ts
+    }
+
+    #[inline]
+    fn frame(&mut self, wire_len: u32) {
+        let truth = &mut self.front.truth;
+        truth.packets += 1;
+        truth.wire_bytes += u64::from(wire_len);
+        truth.largest_frame = truth.largest_frame.max(wire_len);
+    }
+}
+
+impl PacketSink for Reading<'_, '_> {
+    #[inline]
+    fn packet(&mut self, packet: &Packet<'_>) {
+        self.frame(packet.wire_len);
+        let ts = self.clock(packet.interface, packet.ts);
+        self.front.truth.cut += u64::from((packet.data.len() as u32) < packet.wire_len);
+        match decode(&Packet { ts, ..*packet }) {
+            Ok(segment) if segment.key.protocol == UDP => self.datagram(segment, packet.data),
+            Ok(segment) => self.segment(segment),
+            Err(skip) => self.front.truth.skip(skip),
+        }
+    }
+
+    fn dropped(&mut self, packets: u64) {
+        self.front.truth.dropped = self.front.truth.dropped.saturating_add(packets);
+    }
+
+    fn section(&mut self) {
+        self.front.clocks.clear();
+    }
+}
+
+impl RowSink for Reading<'_, '_> {
+    fn row(&mut self, segment: Segment, inferred: bool) {
+        self.frame(segment.wire_len);
+        let ts = self.clock(0, segment.ts);
+        self.front.truth.inferred += u64::from(inferred);
+        self.segment(Segment { ts, ..segment });
+    }
+
+    fn other_row(&mut self, ts: i64, wire_len: u32, unnamed_port: bool) {
+        self.frame(wire_len);
+        self.clock(0, ts);
+        let truth = &mut self.front.truth;
+        if unnamed_port {
+            truth.unnamed_ports += 1;
+        } else {
+            truth.other += 1;
+        }
+    }
+
+    fn name(&mut self, name: &str) -> Option<u64> {
+        self.front.names.number(name, &mut self.front.list)
+    }
+}

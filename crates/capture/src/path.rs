@@ -1,0 +1,275 @@
+//! One end as seen along the path: its round trips, its window, what it has in flight, and copies of its packets.
+
+use crate::packet::{Segment, NO_TIME};
+use std::collections::VecDeque;
+
+/// Segments kept without memory of their own: more than most connections ever have unacknowledged.
+const FEW: usize = 3;
+/// As in Wireshark: when acknowledgements are not captured, nothing is learned from keeping more.
+const MOST: usize = 10_000;
+/// Packets among which a copy is looked for.
+const RECENT: usize = 4;
+/// The window scale is not known, because the handshake was not captured.
+pub const NO_SCALE: u8 = u8::MAX;
+/// Identifications that rose as expected before a jump means anything.
+const STEADY: u8 = 8;
+/// A larger step is a counter that others use, too.
+const MOST_LOST: u16 = 1000;
+
+/// True when sequence number `a` is not beyond `b`.
+#[inline]
+#[must_use]
+pub fn not_after(a: u32, b: u32) -> bool {
+    b.wrapping_sub(a) as i32 >= 0
+}
+
+/// When segments were sent that are not acknowledged yet.
+#[derive(Debug, Default)]
+pub struct Unacked {
+    ends: [u32; FEW],
+    count: u8,
+    /// Some segment ends before an earlier one's end.
+    tangled: bool,
+    times: [i64; FEW],
+    #[allow(
+        clippy::box_collection,
+        reason = "a word instead of four in every connection"
+    )]
+    more: Option<Box<VecDeque<(u32, i64)>>>,
+}
+
+impl Unacked {
+    /// A segment that ends before sequence number `end`; returns by how many bytes the heap has grown.
+    #[inline]
+    pub fn push(&mut self, end: u32, ts: i64) -> usize {
+        let count = usize::from(self.count);
+        if self.more.is_none() && count < FEW {
+            self.tangled |= count > 0 && !not_after(self.ends[count - 1], end);
+            (self.ends[count], self.times[count]) = (end, ts);
+            self.count += 1;
+            return 0;
+        }
+        self.push_more(end, ts)
+    }
+
+    fn push_more(&mut self, end: u32, ts: i64) -> usize {
+        let room = self.heap();
+        let more = self.more.get_or_insert_with(Box::default);
+        for at in 0..usize::from(self.count) {
+            more.push_back((self.ends[at], self.times[at]));
+        }
+        self.count = 0;
+        self.tangled |= more.back().is_some_and(|&(last, _)| !not_after(last, end));
+        if more.len() < MOST {
+            more.push_back((end, ts));
+        }
+        self.heap() - room
+    }
+
+    /// Everything before `ack` has arrived: when the segment was first sent that ends exactly there.
+    #[inline]
+    pub fn acknowledge(&mut self, ack: u32) -> Option<i64> {
+        let Some(more) = &mut self.more else {
+            let (mut sent, mut kept) = (None, 0);
+            for at in 0..usize::from(self.count) {
+                let (end, ts) = (self.ends[at], self.times[at]);
+                if not_after(end, ack) {
+                    sent = sent.or((end == ack).then_some(ts));
+                } else {
+                    (self.ends[kept], self.times[kept]) = (end, ts);
+                    kept += 1;
+                }
+            }
+            self.count = kept as u8;
+            self.tangled &= kept > 0;
+            return sent;
+        };
+        let mut sent = None;
+        if self.tangled {
+            more.retain(|&(end, ts)| {
+                sent = sent.or((end == ack).then_some(ts));
+                !not_after(end, ack)
+            });
+            self.tangled = !more.is_empty();
+            return sent;
+        }
+        while let Some(&(end, ts)) = more.front() {
+            if !not_after(end, ack) {
+                break;
+            }
+            sent = sent.or((end == ack).then_some(ts));
+            more.pop_front();
+        }
+        sent
+    }
+
+    fn heap(&self) -> usize {
+        self.more.as_ref().map_or(0, |more| {
+            size_of::<VecDeque<(u32, i64)>>() + more.capacity() * size_of::<(u32, i64)>()
+        })
+    }
+}
+
+/// What one end's packets tell about it and its side of the path. Two cache lines.
+#[derive(Debug)]
+pub struct Path {
+    /// Shortest time from the point of capture to this end and back, nanoseconds; `u64::MAX` when unknown.
+    pub nearest: u64,
+    /// The latest such time by time stamps, which includes queues; 0 when unknown.
+    pub lately: u64,
+    /// When it sent the time stamp whose echo is awaited, [`NO_TIME`] when none is.
+    stamp_at: i64,
+    stamp: u32,
+    /// Announced window, scaled.
+    pub window: u32,
+    /// Largest window.
+    pub window_max: u32,
+    /// Smallest window.
+    pub window_min: u32,
+    /// Most bytes it had in flight.
+    pub in_flight: u32,
+    /// Packets with selective acknowledgements.
+    pub sacks: u32,
+    /// Payload of its last packet with any.
+    pub last_len: u32,
+    /// Packets that were seen twice.
+    pub copies: u32,
+    id: u16,
+    steady: u8,
+    /// Its window scale.
+    pub scale: u8,
+    /// Its last data ended what it had to send.
+    pub pushed: bool,
+    /// It ever said so.
+    pub pushes: bool,
+    next_recent: u8,
+    recent: [u32; RECENT],
+    /// What the other end has not acknowledged.
+    pub unacked: Unacked,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self {
+            nearest: u64::MAX,
+            lately: 0,
+            stamp_at: NO_TIME,
+            stamp: 0,
+            window: 0,
+            window_max: 0,
+            window_min: u32::MAX,
+            in_flight: 0,
+            sacks: 0,
+            last_len: 0,
+            copies: 0,
+            id: 0,
+            steady: 0,
+            scale: NO_SCALE,
+            pushed: true,
+            pushes: false,
+            next_recent: 0,
+            recent: [0; RECENT],
+            unacked: Unacked::default(),
+        }
+    }
+}
+
+impl Path {
+    /// The shortest round trip, 0 when it is not known.
+    #[inline]
+    #[must_use]
+    pub fn round_trip(&self) -> u64 {
+        if self.nearest == u64::MAX {
+            0
+        } else {
+            self.nearest
+        }
+    }
+
+    /// Were packets of this end lost before the point of capture? `segments` is how many the packet before this one was.
+    ///
+    /// Most systems count the packets of a connection in IPv4's identification.
+    #[inline]
+    pub fn lost_before(&mut self, id: u16, segments: u32) -> bool {
+        let step = id.wrapping_sub(self.id);
+        self.id = id;
+        if step == 1 || u32::from(step) == segments {
+            self.steady = self.steady.saturating_add(1);
+            return false;
+        }
+        let jumped = self.steady >= STEADY && step > 1 && step < MOST_LOST;
+        if !jumped {
+            self.steady = 0;
+        }
+        jumped
+    }
+
+    /// Its time stamp passes, to be echoed by the other end.
+    #[inline]
+    pub fn stamp(&mut self, value: u32, ts: i64) {
+        if self.stamp_at == NO_TIME {
+            (self.stamp, self.stamp_at) = (value, ts);
+        }
+    }
+
+    /// The other end echoes `value`: how long that took.
+    #[inline]
+    pub fn echoed(&mut self, value: u32, ts: i64) -> Option<u64> {
+        if self.stamp_at == NO_TIME || !not_after(self.stamp, value) {
+            return None;
+        }
+        let sent = std::mem::replace(&mut self.stamp_at, NO_TIME);
+        u64::try_from(ts.saturating_sub(sent)).ok()
+    }
+
+    /// Is `segment` a copy of one of the last packets of this end? `packets` is how many it has sent.
+    ///
+    /// A network that doubles a packet now and then, or a sender that repeats itself, is not taken for it: only where
+    /// nearly every packet is there twice was it captured twice.
+    #[inline]
+    pub fn is_copy(&mut self, segment: &Segment, packets: u64) -> bool {
+        let words = [
+            u64::from(segment.seq) << 32 | u64::from(segment.ack),
+            u64::from(segment.payload) << 32
+                | u64::from(segment.id) << 16
+                | u64::from(segment.window),
+            u64::from(segment.checksum) << 8 | u64::from(segment.flags),
+        ];
+        let mixed = (words[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ words[1])
+            .wrapping_mul(0xd6e8_feb8_6659_fd93)
+            ^ words[2].wrapping_mul(0xa076_1d64_78bd_642f);
+        let mark = (mixed >> 32) as u32 | 1;
+        if self.recent.contains(&mark) {
+            return (u64::from(self.copies) + 1) * 5 >= packets * 4;
+        }
+        self.recent[usize::from(self.next_recent)] = mark;
+        self.next_recent = (self.next_recent + 1) % RECENT as u8;
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a plain list that is searched from its beginning, as Wireshark's analysis does.
+        #[test]
+        fn times_are_those_of_a_plain_list(steps in prop::collection::vec((any::<bool>(), 0_u32..40), 1..200), start: u32) {
+            let mut unacked = Unacked::default();
+            let mut list: Vec<(u32, i64)> = Vec::new();
+            for (ts, (is_ack, at)) in (0_i64..).zip(steps) {
+                let number = start.wrapping_add(at);
+                if is_ack {
+                    let first = list.iter().find(|(end, _)| *end == number).map(|&(_, ts)| ts);
+                    list.retain(|&(end, _)| !not_after(end, number));
+                    prop_assert_eq!(unacked.acknowledge(number), first);
+                } else {
+                    unacked.push(number, ts);
+                    list.push((number, ts));
+                }
+            }
+        }
+    }
+}

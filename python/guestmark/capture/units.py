@@ -1,0 +1,35 @@
+"""Durations, sizes and shares as text of three significant digits."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float | None) -> str:
+    """`256 µs`, `13.2 ms`, `19.5 s`: three significant digits."""
+    if seconds is None:
+        return "–"
+    for factor, unit in ((1e9, "ns"), (1e6, "µs"), (1e3, "ms")):
+        if abs(seconds) * factor < 999.5:
+            return f"{_three(seconds * factor)} {unit}"
+    return f"{_three(seconds)} s"
+
+
+def size(count: float | None, unit: str = "B") -> str:
+    """`105 MB`: three significant digits, powers of 1000."""
+    if count is None:
+        return "–"
+    for prefix in ("", "k", "M", "G"):
+        if count < 999.5:
+            return f"{_three(count)} {prefix}{unit}"
+        count /= 1000
+    return f"{_three(count)} T{unit}"
+
+
+def percent(share: float | None) -> str:
+    """`94 %`."""
+    return "–" if share is None else f"{share * 100:.0f} %"
+
+
+def _three(value: float) -> str:
+    if value == int(value) and value < 1000:
+        return str(int(value))
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"

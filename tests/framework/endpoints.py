@@ -1,0 +1,132 @@
+"""The programs at the relay's ends: real sockets that ask, answer, wait and do not read."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+
+from tests.framework.scenarios import Scenario
+
+CLIENT, SERVER = "10.9.1.1", "10.9.1.2"
+_BLOCK = 512
+_COOKIE = b"\x63\x82\x53\x63"
+
+
+def run_server(scenarios: list[Scenario]) -> None:
+    """Starts a server for every scenario and returns; they end with the process."""
+    for scenario in scenarios:
+        serve = {"": _tcp_server, "tftp": _tftp_server, "dhcp": _dhcp_server}[scenario.udp]
+        serve(scenario)
+
+
+def run_client(scenarios: list[Scenario]) -> None:
+    """Runs every scenario's client at the same time, to their ends."""
+    talk = {"": _tcp_client, "tftp": _tftp_client, "dhcp": _dhcp_client}
+    threads = [threading.Thread(target=talk[scenario.udp], args=(scenario,)) for scenario in scenarios]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def _tcp_server(scenario: Scenario) -> None:
+    listener = socket.create_server((SERVER, scenario.port))
+
+    def serve() -> None:
+        peer, _ = listener.accept()
+        with peer, contextlib.suppress(OSError):
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while _read(peer, scenario.upload):
+                time.sleep(scenario.server_s)
+                for part in range(scenario.parts):
+                    if part:
+                        time.sleep(scenario.part_s)
+                    peer.sendall(b"a" * (scenario.reply // scenario.parts))
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+def _tcp_client(scenario: Scenario) -> None:
+    with socket.create_connection((SERVER, scenario.port), 60) as own:
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for turn in range(scenario.turns):
+            if turn:
+                time.sleep(scenario.client_s)
+            own.sendall(b"q" * scenario.upload)
+            if not turn:
+                time.sleep(scenario.deaf_s)
+            _read(own, scenario.reply // scenario.parts * scenario.parts)
+
+
+def _read(peer: socket.socket, count: int) -> bool:
+    left = count
+    while left:
+        got = len(peer.recv(min(left, 65536)))
+        if not got:
+            return False
+        left -= got
+    return True
+
+
+def _tftp_server(scenario: Scenario) -> None:
+    well_known = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    well_known.bind((SERVER, scenario.port))
+
+    def serve() -> None:
+        _, client = well_known.recvfrom(2048)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+            own.bind((SERVER, 0))
+            for block in range(scenario.reply // _BLOCK + 1):
+                time.sleep(scenario.server_s)
+                size = min(_BLOCK, scenario.reply - block * _BLOCK)
+                own.sendto(struct.pack(">HH", 3, block + 1) + b"a" * size, client)
+                own.recvfrom(2048)
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+def _tftp_client(scenario: Scenario) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.bind((CLIENT, 0))
+        own.sendto(struct.pack(">H", 1) + b"pxelinux.0\0octet\0", (SERVER, scenario.port))
+        while True:
+            packet, server = own.recvfrom(2048)
+            own.sendto(b"\0\4" + packet[2:4], server)
+            if len(packet) < _BLOCK + 4:
+                return
+
+
+def _dhcp_packet(operation: int, kind: int) -> bytes:
+    fixed = struct.pack(">BBBBIHH", operation, 1, 6, 0, 0x1234ABCD, 0, 0x8000) + bytes(16)
+    return fixed + bytes.fromhex("525400123456") + bytes(10 + 64 + 128) + _COOKIE + bytes([53, 1, kind, 255])
+
+
+def _dhcp_socket(address: str, port: int) -> socket.socket:
+    own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    own.bind((address, port))
+    return own
+
+
+def _dhcp_server(scenario: Scenario) -> None:
+    own = _dhcp_socket(SERVER, 67)
+
+    def serve() -> None:
+        for kind in (2, 5):
+            own.recvfrom(2048)
+            time.sleep(scenario.server_s)
+            own.sendto(_dhcp_packet(2, kind), (CLIENT, 68))
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+def _dhcp_client(scenario: Scenario) -> None:
+    with _dhcp_socket(CLIENT, 68) as own:
+        for turn, kind in enumerate((1, 3)):
+            if turn:
+                time.sleep(scenario.client_s)
+            own.sendto(_dhcp_packet(1, kind), (SERVER, 67))
+            own.recvfrom(2048)

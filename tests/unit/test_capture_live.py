@@ -1,0 +1,60 @@
+"""Capturing from an interface: rolling figures, and Ctrl-C ends with the result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from tests.framework import IMPORTABLE
+from tests.framework import traffic as ct
+
+MAIN = "import sys; from guestmark.cli import main; sys.exit(main())"
+
+
+def test_an_interrupt_ends_with_the_result() -> None:
+    ct.need("dumpcap")
+    listener, stop = ct.echo_server(b"a" * 100, 0.02)
+    port = listener.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "capture", "--live", "lo", "--filter", str(port)],
+        env={**os.environ, "PYTHONPATH": IMPORTABLE, "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 30
+    assert process.stderr
+    told = ""
+    try:
+        while "server" not in told and time.monotonic() < deadline:
+            ct.talk(listener.getsockname(), 10, 100, 0.0)
+            os.set_blocking(process.stderr.fileno(), False)
+            told += process.stderr.read() or ""
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+    finally:
+        stop()
+        process.kill()
+    assert "packets, " in told
+    assert process.returncode == 0
+    assert f"127.0.0.1:{port}" in output
+    assert "server 9" in output
+
+
+def test_an_interface_that_is_not_there_is_an_error() -> None:
+    ct.need("dumpcap")
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "capture", "--live", "nosuch0"],
+        env={**os.environ, "PYTHONPATH": IMPORTABLE},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "cannot capture on nosuch0" in done.stderr
+    assert "Traceback" not in done.stderr
