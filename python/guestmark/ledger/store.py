@@ -116,23 +116,10 @@ class Ledger:
         Raises `LedgerError` naming the trial when it cannot be stored or its cell already has one in this
         block.
         """
-        body, console = codec.pack_trial(trial)
         doing = f"storing the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id}"
         with self._writing(doing) as connection:
             try:
-                connection.execute(
-                    insert(schema.trials).values(
-                        run_id=run_id,
-                        block=trial.block,
-                        cell_id=trial.cell_id,
-                        position=trial.order,
-                        status=trial.status.value,
-                        started_at=trial.started_at,
-                        duration_s=trial.duration_s,
-                        body=body,
-                        console=console,
-                    )
-                )
+                connection.execute(insert(schema.trials).values(run_id=run_id, **codec.trial_row(trial)))
                 here = schema.trials.c.block == trial.block, schema.trials.c.cell_id == trial.cell_id
                 checksums.store(connection, schema.trials, run_id, *here)
             except IntegrityError as error:
