@@ -103,6 +103,21 @@ def pack_trial(trial: Trial) -> tuple[str, bytes]:
     return dump(body), pack_console(trial.console)
 
 
+def trial_row(trial: Trial) -> dict[str, Any]:
+    """The columns of a trial's row, but for its run."""
+    body, console = pack_trial(trial)
+    return {
+        "block": trial.block,
+        "cell_id": trial.cell_id,
+        "position": trial.order,
+        "status": trial.status.value,
+        "started_at": trial.started_at,
+        "duration_s": trial.duration_s,
+        "body": body,
+        "console": console,
+    }
+
+
 def unpack_trial(body: str, console: bytes, what: str) -> Trial:
     """Inverse of `pack_trial`."""
     stored = load(body, dict[str, Any], what)

@@ -96,20 +96,7 @@ class Shelf:
                     )
                 )
             for trial in run.trials:
-                body, console = codec.pack_trial(trial)
-                connection.execute(
-                    insert(schema.trials).values(
-                        run_id=run_id,
-                        block=trial.block,
-                        cell_id=trial.cell_id,
-                        position=trial.order,
-                        status=trial.status.value,
-                        started_at=trial.started_at,
-                        duration_s=trial.duration_s,
-                        body=body,
-                        console=console,
-                    )
-                )
+                connection.execute(insert(schema.trials).values(run_id=run_id, **codec.trial_row(trial)))
             for table in (runs, schema.environments, schema.unusable, schema.trials):
                 checksums.store(connection, table, run_id)
             taken = {other.name for other in remarks.of_runs(connection).values()}

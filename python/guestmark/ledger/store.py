@@ -152,7 +152,6 @@ class Ledger:
         Raises `LedgerError` naming the trial when it cannot be stored or its cell already has one in this
         block.
         """
-        body, console = codec.pack_trial(trial)
         doing = f"storing the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id}"
         values = {
             "position": trial.order,

@@ -378,12 +378,9 @@ _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h"})
 _SIZE_UNITS = frozenset({"b", "byte", "bytes", "kb", "mb", "gb", "kib", "mib", "gib", "pages"})
 
 
-_COUNTED_UNITS = frozenset({*_SIZE_UNITS, "instructions"})
-
-
 def is_counted(metric: Metric) -> bool:
     """Return whether the metric counts what happens, so that waiting for a processor does not change it."""
-    return metric.unit.lower() in _COUNTED_UNITS
+    return metric.unit.lower() in {*_SIZE_UNITS, "instructions"}
 
 
 def label(verdict: Verdict, metric: Metric) -> str:
