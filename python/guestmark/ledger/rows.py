@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import insert, select
@@ -42,3 +42,17 @@ def left_out_of(row: Row[Any], plan: Plan) -> LeftOut:
     if cell is None:
         return LeftOut(name, row.reason, row.hint)
     return LeftOut(str(cell.platform), row.reason, row.hint, cell=cell.id)
+
+
+def last_environments(connection: Connection, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """The environment that each of these runs was last started or resumed in, in this order."""
+    table = schema.environments
+    statement = (
+        select(table.c.run_id, table.c.body).where(table.c.run_id.in_(run_ids)).order_by(table.c.position)
+    )
+    bodies = {row.run_id: row.body for row in connection.execute(statement)}
+    return {
+        run_id: codec.load(bodies[run_id], dict[str, Any], f"the environment of run {run_id}")
+        for run_id in run_ids
+        if run_id in bodies
+    }

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
@@ -29,7 +29,7 @@ from guestmark.ledger.model import Check, Compared, RunOverview, StoredRun
 from guestmark.ledger.overviews import overviews
 from guestmark.ledger.patience import Patience
 from guestmark.ledger.remarks import NOTHING, Remarks
-from guestmark.ledger.rows import CELL, add_environment, left_out_of, trial_of
+from guestmark.ledger.rows import CELL, add_environment, last_environments, left_out_of, trial_of
 from guestmark.ledger.server import is_transient
 from guestmark.ledger.upgrade import has_checks
 from guestmark.ledger.variables import recorded
@@ -329,17 +329,8 @@ class Ledger:
 
     def environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """The environment that each of these runs was last started or resumed in, in this order."""
-        table = schema.environments
-        statement = (
-            select(table.c.run_id, table.c.body).where(table.c.run_id.in_(run_ids)).order_by(table.c.position)
-        )
         with self._reading("reading environments") as connection:
-            bodies = {row.run_id: row.body for row in connection.execute(statement)}
-        return {
-            run_id: codec.load(bodies[run_id], dict[str, Any], f"the environment of run {run_id}")
-            for run_id in run_ids
-            if run_id in bodies
-        }
+            return last_environments(connection, run_ids)
 
     @functools.cached_property
     def _is_checked(self) -> bool:
@@ -349,23 +340,7 @@ class Ledger:
     def check(self) -> Check:
         """Looks at every row of every run, and at the database's own structure."""
         with self._reading("checking the ledger") as connection:
-            problems = []
-            if self._store.file is not None:
-                found = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
-                problems += [f"the database: {line}" for line in found if line != "ok"]
-            runs = list(
-                connection.execute(select(schema.runs.c.id).order_by(schema.runs.c.created_at)).scalars()
-            )
-            if not self._is_checked:
-                return Check(len(runs), 0, tuple(problems), checked=False)
-            missing = 0
-            for run_id in runs:
-                try:
-                    problems += list(checksums.damage(connection, run_id))
-                    missing += checksums.unchecked(connection, run_id)
-                except DBAPIError as error:  # bytes that are no text, for one
-                    problems.append(f"run {run_id} cannot be read: {error.orig}")
-        return Check(len(runs), missing, tuple(problems), checked=True)
+            return checking.check(connection, is_file=self._is_file, is_checked=self._is_checked)
 
     def _state(self, run_id: str, stored: str) -> RunState:
         state = RunState(stored)
