@@ -174,7 +174,7 @@ def _assert_same(side: Side, fields: Fields, name: str) -> None:
 def test_packets_captured_twice_are_counted_once(captures: Path, tmp_path: Path) -> None:
     ct.need("mergecap", "editcap")
     once, again, twice = captures / "client.pcapng", tmp_path / "again.pcapng", tmp_path / "twice.pcapng"
-    ct.run("editcap", "-t", "0.000001", str(once), str(again))
+    ct.run("editcap", "-t", "0.0000002", str(once), str(again))
     ct.run("mergecap", "-w", str(twice), str(once), str(again))
     single, double = analyse_file(once), analyse_file(twice)
     assert double.counters["copies"] > 0.97 * single.counters["packets"]
