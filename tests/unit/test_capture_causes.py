@@ -184,6 +184,8 @@ def test_packets_captured_twice_are_counted_once(captures: Path, tmp_path: Path)
         whole, doubled = connection_of(single, scenario), connection_of(double, scenario)
         if scenario.link.double:
             continue  # where everything is there twice, a packet that the network doubled is one copy more
+        if "clock-backwards" in whole.marks:
+            continue  # two files with such a clock cannot be merged packet beside copy
         sent = whole.server.retransmitted_bytes + whole.client.retransmitted_bytes
         assert doubled.server.retransmitted_bytes + doubled.client.retransmitted_bytes == sent
         assert doubled.server.packets == whole.server.packets
