@@ -174,7 +174,7 @@ def _assert_same(side: Side, fields: Fields, name: str) -> None:
 def test_packets_captured_twice_are_counted_once(captures: Path, tmp_path: Path) -> None:
     ct.need("mergecap", "editcap")
     once, again, twice = captures / "client.pcapng", tmp_path / "again.pcapng", tmp_path / "twice.pcapng"
-    ct.run("editcap", "-t", "0.000001", str(once), str(again))
+    ct.run("editcap", "-t", "0.0000002", str(once), str(again))
     ct.run("mergecap", "-w", str(twice), str(once), str(again))
     single, double = analyse_file(once), analyse_file(twice)
     assert double.counters["copies"] > 0.97 * single.counters["packets"]
@@ -184,6 +184,8 @@ def test_packets_captured_twice_are_counted_once(captures: Path, tmp_path: Path)
         whole, doubled = connection_of(single, scenario), connection_of(double, scenario)
         if scenario.link.double:
             continue  # where everything is there twice, a packet that the network doubled is one copy more
+        if "clock-backwards" in whole.marks:
+            continue  # two files with such a clock cannot be merged packet beside copy
         sent = whole.server.retransmitted_bytes + whole.client.retransmitted_bytes
         assert doubled.server.retransmitted_bytes + doubled.client.retransmitted_bytes == sent
         assert doubled.server.packets == whole.server.packets

@@ -204,6 +204,7 @@ fn outlive_interrupt() {
 }
 
 /// One line that replaces the one before on a terminal.
+#[allow(clippy::format_push_string, reason = "once a second")]
 fn tell(so_far: &SoFar) {
     let parts = [
         ("client", so_far.causes.client_s),
@@ -221,7 +222,7 @@ fn tell(so_far: &SoFar) {
     for (name, part) in parts {
         let share = 100.0 * part.unwrap_or(0.0) / whole;
         if share >= 0.5 {
-            line += &format!(", {name} {share:.0} %");
+            line.push_str(&format!(", {name} {share:.0} %"));
         }
     }
     let mut out = io::stderr();

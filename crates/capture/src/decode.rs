@@ -201,7 +201,7 @@ fn sll_direction(kind: u32, otherwise: Direction) -> Direction {
     }
 }
 
-/// Offset of the network header and IP version behind an `EtherType` at `at`; VLAN tags, PPPoE and MPLS are skipped.
+/// Offset of the network header and IP version behind an `EtherType` at `at`; VLAN tags, PPP and MPLS are skipped.
 pub(crate) fn ethertype(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
     // Two tags are QinQ; more than that is seen in provider networks. Eight bound a hostile frame.
     for _ in 0..8 {

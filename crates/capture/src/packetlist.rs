@@ -219,6 +219,7 @@ impl List<'_> {
         columns.delta |= times.first() == Some(&0) && falls >= 2 && falls * 8 >= times.len();
     }
 
+    #[allow(clippy::too_many_lines, reason = "one column after the other")]
     fn line(
         &mut self,
         text: &str,

@@ -6,7 +6,7 @@ use crate::packet::UDP;
 const IPV4_IN_IP: u8 = 4;
 const IPV6_IN_IP: u8 = 41;
 const GRE: u8 = 47;
-/// Encrypted, or tunnels of other kinds: ESP, EtherIP, IPComp, L2TP.
+/// Encrypted, or tunnels of other kinds: ESP, Ethernet in IP, compressed IP, L2TP.
 const OPAQUE: [u8; 4] = [50, 97, 108, 115];
 /// The registered port, and the one Linux used before there was one.
 const VXLAN: [u16; 2] = [4789, 8472];
