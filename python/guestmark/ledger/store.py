@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
-from guestmark.ledger import checksums, codec, comparisons, copying, naming, remarks, schema
+from guestmark.ledger import checking, checksums, codec, comparisons, copying, naming, remarks, schema
 from guestmark.ledger import claim as claims
 from guestmark.ledger.connect import WRITING, Store
 from guestmark.ledger.faults import explained
@@ -153,14 +153,7 @@ class Ledger:
         block.
         """
         doing = f"storing the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id}"
-        values = {
-            "position": trial.order,
-            "status": trial.status.value,
-            "started_at": trial.started_at,
-            "duration_s": trial.duration_s,
-            "body": body,
-            "console": console,
-        }
+        values = codec.trial_row(trial)
         table = schema.trials
         here = table.c.block == trial.block, table.c.cell_id == trial.cell_id
 
@@ -170,9 +163,7 @@ class Ledger:
                 # The very same attempt, to the last bit: the connection was lost when it had just been stored.
                 if found is not None and all(getattr(found, name) == value for name, value in values.items()):
                     return
-            connection.execute(
-                insert(table).values(run_id=run_id, block=trial.block, cell_id=trial.cell_id, **values)
-            )
+            connection.execute(insert(table).values(run_id=run_id, **values))
             checksums.store(connection, table, run_id, *here)
 
         try:
