@@ -291,7 +291,11 @@ impl Operation for Fault {
             self.next = 0;
             // SAFETY: the region is ours, and nobody relies on what it holds.
             sys::check(unsafe {
-                libc::madvise(self.region.cast(), FAULTING * self.page, libc::MADV_DONTNEED)
+                libc::madvise(
+                    self.region.cast(),
+                    FAULTING * self.page,
+                    libc::MADV_DONTNEED,
+                )
             })?;
         }
         // SAFETY: inside of the region.
