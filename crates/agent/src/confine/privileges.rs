@@ -107,14 +107,23 @@ pub fn drop_capabilities(is_root: bool, serves_files: bool, builds_files: bool) 
     Ok(())
 }
 
-/// From now on this process is that user, in that group and no other, with what that leaves.
+/// From now on this process is that user, in that group and no other, with what that leaves. It still ends with its
+/// parent, if it did: a change of user makes the kernel forget that.
 pub fn become_user(user: u32, group: u32) -> io::Result<()> {
-    // SAFETY: plain system calls; this process has a single thread.
+    let mut ends_by: libc::c_int = 0;
+    // SAFETY: plain system calls, one of which fills a number; this process has a single thread.
     unsafe {
+        let parent = libc::getppid();
+        check(libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut ends_by))?;
         check(libc::setgroups(1, &raw const group))?;
         check(libc::setresgid(group, group, group))?;
-        check(libc::setresuid(user, user, user)).map(drop)
+        check(libc::setresuid(user, user, user))?;
+        check(libc::prctl(libc::PR_SET_PDEATHSIG, ends_by, 0, 0, 0))?;
+        if ends_by != 0 && libc::getppid() != parent {
+            libc::_exit(127);
+        }
     }
+    Ok(())
 }
 
 /// Programs that are executed from now on gain nothing by who owns their files.
