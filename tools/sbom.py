@@ -38,7 +38,7 @@ _SPDX = {
 # The library is used as it is and can be replaced, as its licence asks for.
 ALLOWED = {
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "ISC", "LGPL-2.0-or-later", "MIT",
-    "MIT-0", "MPL-2.0", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib",
+    "MIT-0", "MPL-2.0", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib", "bzip2-1.0.6",
 }  # fmt: skip
 
 

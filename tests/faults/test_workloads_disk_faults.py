@@ -199,7 +199,7 @@ def test_a_trial_that_works_leaves_nothing_to_keep(guestmark: CommandLine, tmp_p
 def test_a_location_that_is_too_small_is_said_before_anything_starts(
     guestmark: CommandLine, tmp_path: Path
 ) -> None:
-    (tmp_path / "one.toml").write_text(PLAN.format(amount="16M"))
+    (tmp_path / "one.toml").write_text(PLAN.format(amount="48M"))
     with small_mount(tmp_path / "small", "tmpfs", "size=32M") as where:
         result = guestmark("run", "one.toml", "--set", f"location={where}")
         assert result.status == 2

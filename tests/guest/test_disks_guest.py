@@ -8,6 +8,7 @@ from guestmark.agent.bulk import Pattern
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
+from guestmark.disks.location import default_location, in_memory
 from guestmark.disks.spec import Role
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
@@ -24,9 +25,10 @@ NEEDS = {
 
 
 def start(platform: str, **factors: str) -> AbstractContextManager[Machine]:
-    """A fresh guest with a target and a source."""
+    """A fresh guest with a target and a source, on a disk where there is one."""
+    placed = {"location": default_location(), **factors}
     return registry.get(platform).start(
-        Cell("test", WorkloadSpec("test", NEEDS), PlatformSpec.read(platform), factors)
+        Cell("test", WorkloadSpec("test", NEEDS), PlatformSpec.read(platform), placed)
     )
 
 
@@ -96,7 +98,7 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, fac
         assert values["host_read_bytes"] >= 24 * MB
         assert values["allocated_bytes"] >= 56 * MB
         assert values["guest_cpu_s"] > 0
-        assert flushes.in_memory
+        assert flushes.in_memory == in_memory(default_location())
         reached = flushes.reached
         if factors.get("cache") == "unsafe":
             assert reached == "no"

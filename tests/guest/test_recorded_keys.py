@@ -33,7 +33,10 @@ def named(keys: Iterator[str] | list[str]) -> set[str]:
             ["run", "filesystems", "--scale", "0.02", "--only", "filesystem=ext2"],
             marks=pytest.mark.long,
         ),
-        ("20261122-220748-a9a", ["run", "filesystems", "--scale", "0.02", "--only", "platform=host"]),
+        (
+            "20261122-220748-a9a",
+            ["run", "filesystems", "--scale", "0.02", "--only", "platform=host and workload=write,read"],
+        ),
         (
             "20261122-220345-rz5",
             ["run", "sysbench", "--scale", "0.002", "--only", "workload=fileio,mariadb and platform=uml"],

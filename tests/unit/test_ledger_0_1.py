@@ -101,7 +101,18 @@ def test_every_fact_belongs_to_a_type_and_comes_out_the_same(runs: Mapping[str, 
                 found = trial.facts.of(kind, name)
                 if found is not None:
                     read |= {f"{name}_{key}" if name else key: value for key, value in flat(found).items()}
-        assert json.loads(json.dumps(read)) == trial.facts.kept
+        kept = trial.facts.kept
+        assert read.keys() == kept.keys()
+        assert like(kept, json.loads(json.dumps(read))) == kept
+
+
+def like(kept: Any, read: Any) -> Any:
+    """What was read, without the fields inside of a fact that only newer versions have."""
+    if isinstance(kept, Mapping) and isinstance(read, Mapping):
+        return {key: like(kept[key], value) for key, value in read.items() if key in kept}
+    if isinstance(kept, list) and isinstance(read, list) and len(kept) == len(read):
+        return [like(old, new) for old, new in zip(kept, read, strict=True)]
+    return read
 
 
 def test_what_only_goes_wrong_elsewhere_has_its_key() -> None:

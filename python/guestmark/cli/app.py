@@ -14,35 +14,46 @@ from guestmark.cli.faults import PipeClosed
 if TYPE_CHECKING:
     from typer.core import TyperCommand
 
-# Verb: what it does. The module is `guestmark.cli.<verb>_verb`, its function `command`.
-VERBS = {
-    "exec": "Measure any command on the host and in guests.",
-    "ab": "Compare two kernels, QEMUs, firmwares, root filesystems or settings.",
-    "tour": "See what virtualization costs here, in one to three minutes.",
-    "run": "Run a plan: workloads, platforms and factors from a TOML file.",
-    "boot": "Measure how guests start and end, phase by phase.",
-    "tune": "Find the fastest of many configurations that keeps to what is asked of it.",
-    "powercut": "Cut the power at every moment of a guest's writes, and see what is lost.",
-    "plans": "List the built-in plans, or print one to edit.",
-    "doctor": "Find out which platforms can be used here, by booting them.",
-    "prepare": "Make beforehand what machines of other architectures boot.",
-    "runs": "List the runs in the ledger.",
-    "show": "Show the result of a run.",
-    "bisect": "Find the commit that made a command slower.",
-    "gate": "Say whether a run keeps its limits: an exit status for build servers and git bisect.",
-    "compare": "Hold runs against each other: what differs around them, and in their ratios.",
-    "history": "Follow ratios over runs, and find where they changed.",
-    "resume": "Continue a run where it stopped.",
-    "export": "Write a run as JSON, CSV, Parquet, Markdown or HTML, or runs as a bundle to share.",
-    "import": "Take over runs from bundles and other ledgers.",
-    "edit": "Give a run a name, a note, labels and tags.",
-    "rm": "Remove runs, or bring them back.",
-    "vacuum": "Delete removed runs for good.",
-    "capture": "Say who is slow in a packet capture, the client or the server.",
-    "shell": "Open a shell in the very guest that would be measured.",
-    "ledger": "Copy runs between ledgers, or set up a lab's server.",
-    "clean": "Remove what crashes have left behind.",
+# Verb: what it does, by what it is for. The module is `guestmark.cli.<verb>_verb`, its function `command`.
+GROUPS = {
+    "Measure": {
+        "exec": "Measure any command on the host and in guests.",
+        "ab": "Compare two kernels, QEMUs, firmwares, root filesystems or settings.",
+        "tour": "See what virtualization costs here, in one to three minutes.",
+        "run": "Run a plan: workloads, platforms and factors from a TOML file.",
+        "boot": "Measure how guests start and end, phase by phase.",
+        "powercut": "Cut the power at every moment of a guest's writes, and see what is lost.",
+        "tune": "Find the fastest of many configurations that keeps to what is asked of it.",
+        "resume": "Continue a run where it stopped.",
+        "bisect": "Find the commit that made a command slower.",
+    },
+    "Results": {
+        "show": "Show the result of a run.",
+        "runs": "List the runs in the ledger.",
+        "compare": "Hold runs against each other: what differs around them, and in their ratios.",
+        "history": "Follow ratios over runs, and find where they changed.",
+        "gate": "Say whether a run keeps its limits: an exit status for build servers and git bisect.",
+        "export": "Write a run as JSON, CSV, Parquet, Markdown or HTML, or runs as a bundle to share.",
+    },
+    "Machines and plans": {
+        "doctor": "Find out which platforms can be used here, by booting them.",
+        "plans": "List the built-in plans, or print one to edit.",
+        "prepare": "Make beforehand what machines of other architectures boot.",
+        "shell": "Open a shell in the very guest that would be measured.",
+        "clean": "Remove what crashes have left behind.",
+    },
+    "Ledgers": {
+        "edit": "Give a run a name, a note, labels and tags.",
+        "rm": "Remove runs, or bring them back.",
+        "vacuum": "Delete removed runs for good.",
+        "import": "Take over runs from bundles and other ledgers.",
+        "ledger": "Copy runs between ledgers, or set up a lab's server.",
+    },
+    "Captures": {
+        "capture": "Say who is slow in a packet capture, the client or the server.",
+    },
 }
+VERBS = {verb: does for group in GROUPS.values() for verb, does in group.items()}
 
 
 class LazyGroup(TyperGroup):
@@ -79,8 +90,10 @@ class LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list of verbs, without importing any of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        widest = max(map(len, VERBS))
+        for heading, verbs in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{verb:{widest}}", does) for verb, does in verbs.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command; a reader that stopped reading is not an error."""

@@ -130,6 +130,7 @@ def _table(
     from guestmark.capture import table
     from guestmark.capture.binary import analyse
     from guestmark.cli.console import Console
+    from guestmark.cli.say import say
 
     document, status = analyse(
         selection,
@@ -139,7 +140,7 @@ def _table(
         progress=live,
     )
     if live and sys.stderr.isatty():
-        print(file=sys.stderr)
+        say("", prefix="")
     file = None if output == "-" else Path(output).open("w", encoding="utf-8")  # noqa: SIM115
     # Nothing is left out where no terminal limits the width.
     limited = file is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
