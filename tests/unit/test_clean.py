@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.keeper import Keeper, keeper
+from tests.framework.preloaded import call as guestmark
 from tests.framework.processes import wait_until
-from tests.unit.test_cli_start import guestmark
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from guestmark.cli.app import VERBS
 from guestmark.ledger import open_ledger
 from tests.framework import PACKAGES
 from tests.framework import captures as cf
+from tests.framework.preloaded import PreloadedCall
 from tests.unit.test_report_hostile import run_with
 
 CODE = "import sys; sys.argv[0] = 'guestmark'; from guestmark.cli import main; sys.exit(main())"
@@ -32,8 +33,9 @@ def on_a_terminal(*arguments: str, folder: Path, code: str = CODE, **environment
     """Everything that a call prints to a terminal, which is both its outputs."""
     ledger = "measured.sqlite" if arguments[:1] == ("exec",) else "ledger.sqlite"
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+    start = PreloadedCall if code == CODE else subprocess.Popen
+    process = start(
+        [sys.executable, *(("-m", "guestmark") if code == CODE else ("-c", code)), *arguments],
         env={
             **os.environ,
             "PYTHONPATH": str(PACKAGES),

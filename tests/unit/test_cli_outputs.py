@@ -11,8 +11,8 @@ import pytest
 
 from guestmark.ledger import open_ledger
 from tests.framework import PACKAGES
+from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import host_uml_tcg
-from tests.unit.test_cli_start import guestmark
 
 MEASURING = ("exec", "run", "boot", "tour", "resume", "show")
 CODE = "import sys; sys.argv[0] = 'guestmark'; from guestmark.cli import main; sys.exit(main())"

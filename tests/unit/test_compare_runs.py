@@ -15,7 +15,7 @@ from guestmark.report.render import markdown
 from guestmark.stats.across_runs import FEWEST_RUNS, Across, change
 from guestmark.stats.between_runs import Past
 from tests.framework.known import known
-from tests.unit.test_cli_start import guestmark
+from tests.framework.preloaded import call as guestmark
 from tests.unit.test_history import ENVIRONMENT, a_run
 
 

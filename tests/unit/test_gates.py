@@ -24,8 +24,8 @@ from guestmark.stats.analysis import analyse
 from guestmark.stats.gates import ALPHA, Judged, Outcome, judge, overall
 from guestmark.stats.multiple import holm
 from tests.framework.known import known
+from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import EXEC, constructed
-from tests.unit.test_cli_start import guestmark
 
 CELLS = (
     Cell("host", EXEC, HOST, {}, True),

@@ -19,7 +19,7 @@ from guestmark.report import series
 from guestmark.report.render import html
 from guestmark.report.series import Point, change_points, histories, only
 from guestmark.stats.between_runs import Past
-from tests.unit.test_cli_start import guestmark
+from tests.framework.preloaded import call as guestmark
 from tests.unit.test_history import a_run
 
 needs_otava = pytest.mark.skipif(not series.has_otava(), reason="Apache Otava is not installed")

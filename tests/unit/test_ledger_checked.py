@@ -15,8 +15,8 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut
 from guestmark.ledger import open_ledger
 from guestmark.ledger.variables import is_recorded, recorded, restored
+from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import host_uml_tcg
-from tests.unit.test_cli_start import guestmark
 
 OLD = Path(__file__).parents[1] / "ledger_0_1"
 

@@ -20,8 +20,8 @@ from guestmark.ledger.remarks import NOTHING, Remarks, take_away
 from guestmark.ledger.shelf import Shelf
 from guestmark.ledger.store import Ledger
 from guestmark.report.bundled import page
+from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import host_uml_tcg
-from tests.unit.test_cli_start import guestmark
 
 
 @pytest.fixture
