@@ -193,7 +193,7 @@ def test_packets_captured_twice_are_counted_once(captures: Path, tmp_path: Path)
             continue  # where everything is there twice, a packet that the network doubled is one copy more
         if "clock-backwards" in whole.marks:
             continue
-        # On a busy host a copy may come so late that it is taken for a repetition, or the other way round: one in fifty.
+        # On a busy host a late copy may be taken for a repetition, or the other way round: one in fifty.
         sent = whole.server.retransmitted_bytes + whole.client.retransmitted_bytes
         found = doubled.server.retransmitted_bytes + doubled.client.retransmitted_bytes
         assert abs(found - sent) <= 0.02 * (whole.server.payload_bytes + whole.client.payload_bytes)
