@@ -5,7 +5,7 @@ durable.
 import errno
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,7 @@ from guestmark.ledger.location import default_path
 from guestmark.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, metadata, schema
 from guestmark.ledger.server import engine_of
 
-WRITING = (
-    "guestmark_writing"  # execution option: take SQLite's write lock at once instead of on the first write
-)
+_WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,11 @@ class Store:
     engine: Engine
     where: str
     file: Path | None
+
+
+def begin_writing(engine: Engine) -> AbstractContextManager[Connection]:
+    """A transaction that will write: it takes its turn at once, not when it first writes."""
+    return engine.execution_options(**{_WRITING: True}).begin()
 
 
 def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) -> Store:
@@ -122,7 +125,7 @@ def _upgrade_file(file: Path, version: int, busy_timeout_s: float) -> None:
     copied(file, version)
     engine = _file_engine(file, True, busy_timeout_s)
     try:
-        with engine.execution_options(**{WRITING: True}).begin() as connection:
+        with begin_writing(engine) as connection:
             if (
                 connection.exec_driver_sql("PRAGMA user_version").scalar() == version
             ):  # nobody else was faster
@@ -209,7 +212,7 @@ def _file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        writing = connection.get_execution_options().get(WRITING, False)
+        writing = connection.get_execution_options().get(_WRITING, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
     return engine
@@ -235,7 +238,7 @@ def _make_tables(engine: Engine) -> None:
             "the ledger's filesystem does not support write-ahead logging",
             hint="choose a file on a local filesystem with --ledger FILE",
         )
-    with engine.execution_options(**{WRITING: True}).begin() as connection:
+    with begin_writing(engine) as connection:
         metadata.create_all(connection, tables=[t for t in metadata.sorted_tables if t is not schema])
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")

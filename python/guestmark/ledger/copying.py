@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, insert, select, update
-from sqlalchemy.engine import Connection, Engine, Row
+from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import checksums, schema
-from guestmark.ledger.connect import WRITING, Store
+from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def copy_runs(source: Store, target: Store) -> Copied:
         rows = _rows(source, run_id)
         with (
             explained(target.where, f"copying run {run_id}"),
-            _writing(target.engine) as connection,
+            begin_writing(target.engine) as connection,
         ):
             count = select(func.count()).where(schema.trials.c.run_id == run_id)
             known = int(connection.execute(count).scalar_one())
@@ -98,7 +98,3 @@ def _went_on(connection: Connection, before: Row[Any], run: dict[str, Any]) -> b
         connection.execute(update(schema.runs).where(schema.runs.c.id == run["id"]).values(**changing))
         checksums.store(connection, schema.runs, run["id"])
     return bool(changing)
-
-
-def _writing(engine: Engine) -> Any:
-    return engine.execution_options(**{WRITING: True}).begin()

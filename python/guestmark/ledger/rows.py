@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Row
 from guestmark.core.model import LeftOut, Plan, Trial
 from guestmark.ledger import checksums, codec, schema
 
-CELL = "cell:"  # before the id of a cell among the names of what is left out
+_CELL = "cell:"  # before the id of a cell among the names of what is left out
 
 
 def add_environment(connection: Connection, run_id: str, environment: Mapping[str, Any]) -> None:
@@ -32,10 +32,16 @@ def trial_of(row: Row[Any]) -> Trial:
     return codec.unpack_trial(row.body, row.console, what)
 
 
+def left_out_row(entry: LeftOut) -> dict[str, str]:
+    """The columns of a row, but for its run; the inverse of `left_out_of`."""
+    name = f"{_CELL}{entry.cell}" if entry.cell else entry.platform
+    return {"platform": name, "reason": entry.reason, "hint": entry.hint}
+
+
 def left_out_of(row: Row[Any], plan: Plan) -> LeftOut:
     """What a row says cannot be measured."""
     name = str(row.platform)
-    wanted = name.removeprefix(CELL)
+    wanted = name.removeprefix(_CELL)
     # Ledgers of version 0.1 hold a cell's id as it is.
     is_cell = name != wanted or all(str(cell.platform) != name for cell in plan.cells)
     cell = next((cell for cell in plan.cells if is_cell and cell.id == wanted), None)

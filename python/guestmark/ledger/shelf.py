@@ -11,6 +11,7 @@ from sqlalchemy import delete, insert, inspect, select
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
 from guestmark.ledger import checksums, codec, remarks, schema
+from guestmark.ledger.rows import left_out_row
 from guestmark.ledger.schema import comparisons
 from guestmark.ledger.variables import recorded
 
@@ -89,12 +90,7 @@ class Shelf:
                     )
                 )
             for entry in run.unusable:
-                name = f"cell:{entry.cell}" if entry.cell else entry.platform
-                connection.execute(
-                    insert(schema.unusable).values(
-                        run_id=run_id, platform=name, reason=entry.reason, hint=entry.hint
-                    )
-                )
+                connection.execute(insert(schema.unusable).values(run_id=run_id, **left_out_row(entry)))
             for trial in run.trials:
                 connection.execute(insert(schema.trials).values(run_id=run_id, **codec.trial_row(trial)))
             for table in (runs, schema.environments, schema.unusable, schema.trials):

@@ -23,13 +23,13 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import checking, checksums, codec, comparisons, copying, naming, remarks, schema
 from guestmark.ledger import claim as claims
-from guestmark.ledger.connect import WRITING, Store
+from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
 from guestmark.ledger.model import Check, Compared, RunOverview, StoredRun
 from guestmark.ledger.overviews import overviews
 from guestmark.ledger.patience import Patience
 from guestmark.ledger.remarks import NOTHING, Remarks
-from guestmark.ledger.rows import CELL, add_environment, last_environments, left_out_of, trial_of
+from guestmark.ledger.rows import add_environment, last_environments, left_out_of, left_out_row, trial_of
 from guestmark.ledger.server import is_transient
 from guestmark.ledger.upgrade import has_checks
 from guestmark.ledger.variables import recorded
@@ -75,7 +75,7 @@ class Ledger:
                 self.patience.until_done(self._ping, is_transient)
         with (
             explained(self.where, doing),
-            self._engine.execution_options(**{WRITING: True}).begin() as connection,
+            begin_writing(self._engine) as connection,
         ):
             yield connection
 
@@ -89,7 +89,7 @@ class Ledger:
         def once() -> T:
             for claim in self._claims:
                 claim.hold()
-            with self._engine.execution_options(**{WRITING: True}).begin() as connection:
+            with begin_writing(self._engine) as connection:
                 return action(connection)
 
         with explained(self.where, doing):
@@ -179,13 +179,12 @@ class Ledger:
     def record_left_out(self, run_id: str, entry: LeftOut) -> None:
         """Records what cannot be measured here; a later record of the same replaces it."""
         table = schema.unusable
-        name = f"{CELL}{entry.cell}" if entry.cell else entry.platform
+        row = left_out_row(entry)
+        name = row["platform"]
 
         def store(connection: Connection) -> None:
             connection.execute(delete(table).where(table.c.run_id == run_id, table.c.platform == name))
-            connection.execute(
-                insert(table).values(run_id=run_id, platform=name, reason=entry.reason, hint=entry.hint)
-            )
+            connection.execute(insert(table).values(run_id=run_id, **row))
             checksums.store(connection, table, run_id, table.c.platform == name)
 
         self._write(f"recording that {entry.name} is unusable in run {run_id}", store)
