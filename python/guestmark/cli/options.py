@@ -280,6 +280,19 @@ Prove = Annotated[
     typer.Option("--prove", help="Cut the power of every kind of disk once, untimed, and say what it loses."),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random order.")]
+Scale = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FACTOR", help="Multiply the sizes, durations and counts that the plan marks, e.g. 0.05."
+    ),
+]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        metavar="EXPR",
+        help="Only these cells, e.g. 'platform=tcg and filesystem=ext2,ext4', or a cell's id.",
+    ),
+]
 Published = Annotated[
     bool,
     typer.Option("--published", "--then", help="Show published figures beside the measured ones."),

@@ -30,19 +30,8 @@ def command(
         list[str] | None,
         options.on("Where to run it, instead of the platforms in the plan."),
     ] = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FACTOR", help="Multiply the sizes, durations and counts that the plan marks, e.g. 0.05."
-        ),
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            metavar="EXPR",
-            help="Only these cells, e.g. 'platform=tcg and filesystem=ext2,ext4', or a cell's id.",
-        ),
-    ] = None,
+    scale: options.Scale = None,
+    only: options.Only = None,
     list_: Annotated[
         bool,
         typer.Option("--list", help="Show the cells that would run and how long they take; run nothing."),

@@ -43,10 +43,8 @@ def command(
     on: Annotated[
         list[str] | None, options.on("Where to run it, instead of the platforms in the plan.")
     ] = None,
-    scale: Annotated[
-        str | None, typer.Option(metavar="FACTOR", help="Multiply the sizes and counts that the plan marks.")
-    ] = None,
-    only: Annotated[str | None, typer.Option(metavar="EXPR", help="Only these cells.")] = None,
+    scale: options.Scale = None,
+    only: options.Only = None,
     given: Measuring,
 ) -> None:
     """Find the fastest of many configurations, of those that keep to what is asked of them.

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection, Row
 
-from guestmark.core.model import LeftOut, Plan, Trial
+from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import checksums, codec, schema
+from guestmark.ledger.variables import recorded
 
 _CELL = "cell:"  # before the id of a cell among the names of what is left out
+
+
+def run_row(plan: Plan, *, created_at: float, seed: int, state: RunState) -> dict[str, Any]:
+    """The columns of a run's row, but for its id. `created_at` is in seconds since the epoch."""
+    return {
+        "name": plan.name,
+        "created_at": created_at,
+        "seed": str(seed),
+        "state": state.value,
+        "owner": "",
+        "plan": codec.dump(replace(plan, context=recorded(plan.context))),
+    }
 
 
 def add_environment(connection: Connection, run_id: str, environment: Mapping[str, Any]) -> None:

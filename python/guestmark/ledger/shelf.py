@@ -11,9 +11,8 @@ from sqlalchemy import delete, insert, inspect, select
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
 from guestmark.ledger import checksums, codec, remarks, schema
-from guestmark.ledger.rows import left_out_row
+from guestmark.ledger.rows import add_environment, left_out_row, run_row
 from guestmark.ledger.schema import comparisons
-from guestmark.ledger.variables import recorded
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -72,28 +71,15 @@ class Shelf:
                 if (found.created_at, found.seed) == (run.created_at, str(run.seed)):
                     return None
                 run_id = f"{run.id[:-3]}{secrets.token_hex(2)[:3]}"
-            connection.execute(
-                insert(runs).values(
-                    id=run_id,
-                    name=run.plan.name,
-                    created_at=run.created_at,
-                    seed=str(run.seed),
-                    state=state.value,
-                    owner="",
-                    plan=codec.dump(replace(run.plan, context=recorded(run.plan.context))),
-                )
-            )
-            for position, environment in enumerate(run.environments):
-                connection.execute(
-                    insert(schema.environments).values(
-                        run_id=run_id, position=position, body=codec.dump(environment)
-                    )
-                )
+            row = run_row(run.plan, created_at=run.created_at, seed=run.seed, state=state)
+            connection.execute(insert(runs).values(id=run_id, **row))
+            for environment in run.environments:
+                add_environment(connection, run_id, environment)
             for entry in run.unusable:
                 connection.execute(insert(schema.unusable).values(run_id=run_id, **left_out_row(entry)))
             for trial in run.trials:
                 connection.execute(insert(schema.trials).values(run_id=run_id, **codec.trial_row(trial)))
-            for table in (runs, schema.environments, schema.unusable, schema.trials):
+            for table in (runs, schema.unusable, schema.trials):
                 checksums.store(connection, table, run_id)
             taken = {other.name for other in remarks.of_runs(connection).values()}
             remarks.add(connection, run_id, replace(said, name="") if said.name in taken else said)

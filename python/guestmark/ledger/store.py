@@ -29,7 +29,14 @@ from guestmark.ledger.model import Check, Compared, RunOverview, StoredRun
 from guestmark.ledger.overviews import overviews
 from guestmark.ledger.patience import Patience
 from guestmark.ledger.remarks import NOTHING, Remarks
-from guestmark.ledger.rows import add_environment, last_environments, left_out_of, left_out_row, trial_of
+from guestmark.ledger.rows import (
+    add_environment,
+    last_environments,
+    left_out_of,
+    left_out_row,
+    run_row,
+    trial_of,
+)
 from guestmark.ledger.server import is_transient
 from guestmark.ledger.upgrade import has_checks
 from guestmark.ledger.variables import recorded
@@ -111,16 +118,10 @@ class Ledger:
 
     def create_run(self, plan: Plan, environment: Mapping[str, Any], seed: int) -> str:
         """Stores a new run and returns its id: UTC time and three random letters, so ids sort by age."""
-        values = {
-            "name": plan.name,
-            "created_at": time.time(),
-            "seed": str(seed),
-            "state": RunState.CREATED.value,
-            "owner": "",
-            "plan": codec.dump(replace(plan, context=recorded(plan.context))),
-        }
+        created_at = time.time()
+        values = run_row(plan, created_at=created_at, seed=seed, state=RunState.CREATED)
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created_at))
         for _ in range(20):
-            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(values["created_at"]))  # type: ignore[arg-type]
             run_id = f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(3))}"
 
             def store(connection: Connection, run_id: str = run_id) -> bool:
