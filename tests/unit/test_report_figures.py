@@ -92,3 +92,10 @@ def test_bars() -> None:
     assert bar(1e-9, 10, 8) == "▏"
     assert bar(0, 10, 8) == ""
     assert bar(float("nan"), 10, 8) == ""
+
+
+def test_a_ratio_is_never_zero() -> None:
+    assert ratio(0.267, (0.0058, 12.3)) == "×0.3 [0.006, 12]"
+    assert ratio(0.6, (0.2, 15.0)) == "×0.6 [0.2, 15]"
+    assert ratio(0.0031, (0.0004, 0.6)) == "×0.003 [0.0004, 0.60]"
+    assert ratio(2.0, (0.0, 40.0)) == "×2 [0, 40]"

@@ -91,17 +91,29 @@ def estimate(mean: float, ci: tuple[float, float] | None, unit: Unit) -> tuple[s
 
 
 def ratio(value: float, ci: tuple[float, float] | None) -> str:
-    """A ratio with its interval: `×1.23 [1.20, 1.27]`."""
-    places = ratio_decimals(value, ci)
+    """A ratio with its interval: `×1.23 [1.20, 1.27]`. No limit is rounded to zero: `×0.3 [0.006, 12]`."""
+    shown = f"×{number(value, ratio_decimals(value, ci))}"
     if ci is None:
-        return f"×{number(value, places)}"
-    return f"×{number(value, places)} [{number(ci[0], places)}, {number(ci[1], places)}]"
+        return shown
+    places = _supported(value, ci)
+    low, high = (number(limit, max(places, _leading(limit))) for limit in ci)
+    return f"{shown} [{low}, {high}]"
 
 
 def ratio_decimals(value: float, ci: tuple[float, float] | None) -> int:
-    """Decimals of a ratio: as `decimals`, but at most four, because nobody measures better than that."""
-    half = None if ci is None else (ci[1] - ci[0]) / 2
-    return min(decimals(half, value), 4)
+    """Decimals of a ratio: as `decimals`, but at most four, because nobody measures better than that, and as many as
+    its first digit takes, because a ratio is never zero.
+    """
+    return max(_supported(value, ci), _leading(value))
+
+
+def _supported(value: float, ci: tuple[float, float] | None) -> int:
+    return min(decimals(None if ci is None else (ci[1] - ci[0]) / 2, value), 4)
+
+
+def _leading(value: float) -> int:
+    """Decimals of the first digit of a number, at most five."""
+    return min(max(0, -math.floor(math.log10(value))), 5) if 0 < value < math.inf else 0
 
 
 def percent(share: float) -> str:

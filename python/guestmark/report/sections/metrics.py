@@ -50,9 +50,9 @@ def _cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     comparison = result.comparison.get(metric.name)
     if comparison is None or comparison.ratio is None:
         return figure(mean)
-    places = min(figures.ratio_decimals(comparison.ratio, comparison.ci), 2)
-    if 0 < comparison.ratio < 0.095:  # at least one significant digit
-        places = min(figures.decimals(None, comparison.ratio) - 1, 5)
+    places = figures.ratio_decimals(comparison.ratio, comparison.ci)
+    if comparison.ratio >= 0.095:
+        places = min(places, 2)
     against = f"×{figures.number(comparison.ratio, places)}{MARKS[comparison.verdict]}"
     return figure(mean, against, last=TONES[comparison.verdict])
 
