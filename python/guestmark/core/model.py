@@ -11,6 +11,7 @@ from typing import Any
 
 from guestmark.core.facts import Facts
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.question import Question
 
 PROVE = "prove"  # in a plan's context: whether power cuts are to prove what its disks keep
 
@@ -201,6 +202,7 @@ class Plan:
     )  # command line, cwd, env, uid, what the user gave
     title: str = ""  # the question it answers
     published: tuple[Published, ...] = ()
+    questions: tuple[Question, ...] = ()  # what that comes down to, each answered at the end
 
 
 @dataclass(frozen=True, slots=True)

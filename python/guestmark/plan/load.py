@@ -10,6 +10,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.model import Metric, Policy, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
+from guestmark.core.question import Question
 from guestmark.core.units import parse_duration, parse_fraction
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan import pattern, schema
@@ -18,6 +19,7 @@ from guestmark.plan.outline import Outline
 from guestmark.plan.own_factors import own_factors, standing_in
 from guestmark.plan.problems import Problems
 from guestmark.plan.published_units import check_unit
+from guestmark.plan.questions import NESTED, question_of
 from guestmark.plan.scale import scale_table
 from guestmark.plan.tuning import Race, race_of
 
@@ -133,9 +135,32 @@ class _Reader:
             published=tuple(self._published(number, metrics) for number in range(len(model.published))),
             cost=self._cost(),
             scale=self._scale,
+            questions=self._questions(metrics),
             race=self._race(metrics),
             gates=tuple(model.fail_if),
         )
+
+    def _questions(self, metrics: Sequence[Metric]) -> tuple[Question, ...]:
+        found = []
+        for number, model in enumerate(self._model.question):
+            path = ("question", number)
+            tables = {
+                name: self._levels_by_name((*path, name), getattr(model, name))
+                for name in ("where", "compare", "against")
+            }
+            try:
+                found.append(question_of(model, tables, metrics))
+            except ValueError as error:
+                self._problems.add(path, str(error))
+        return tuple(found)
+
+    def _levels_by_name(
+        self, path: tuple[str | int, ...], table: Mapping[str, Sequence[str]]
+    ) -> dict[str, tuple[str, ...]]:
+        """As a pattern, but for the name that only questions know."""
+        named = {name: levels for name, levels in table.items() if name != NESTED}
+        found = {condition.name: condition.levels for condition in self._pattern(path, named)}
+        return {**found, **({NESTED: tuple(table[NESTED])} if NESTED in table else {})}
 
     def _race(self, metrics: Sequence[Metric]) -> Race | None:
         """What `[tune]` asks for; None without it."""

@@ -10,6 +10,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.gate import GATES, parse_gates
 from guestmark.core.model import Cell, Metric, Plan, Policy, Published
 from guestmark.core.platform_spec import parse_platforms
+from guestmark.core.question import Question
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
 from guestmark.plan.placing import inequality, with_placements
 from guestmark.plan.tuning import Race
@@ -28,6 +29,7 @@ class Outline:
     title: str = ""
     description: str = ""
     published: tuple[Published, ...] = ()
+    questions: tuple[Question, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
     scale: float = 1.0
     race: Race | None = None  # for the best of its cells
@@ -161,4 +163,5 @@ def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
         about,
         title=outline.title,
         published=outline.published,
+        questions=outline.questions,
     )

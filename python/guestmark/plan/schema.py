@@ -89,6 +89,20 @@ class Tune(Strict):
     confirm: Annotated[int, Field(ge=0)] | None = None
 
 
+class Question(Strict):
+    """`[[question]]`: what the run's last sentences answer, as `guestmark.core.question.Question`."""
+
+    ask: Annotated[str, Field(min_length=1)]
+    wants: Literal["best", "compare", "parts", "durability"]
+    metric: str = ""
+    where: dict[str, Texts] = {}
+    per: list[str] = []
+    durability: Texts | None = None
+    compare: dict[str, Texts] = {}
+    against: dict[str, Texts] = {}
+    parts: list[str] = []
+
+
 class Plan(Strict):
     """A whole plan."""
 
@@ -110,5 +124,6 @@ class Plan(Strict):
     repetition: Repetition = Repetition()
     cost: dict[str, Duration] = {}
     published: list[Published] = []
+    question: list[Question] = []
     tune: Tune | None = None
     fail_if: list[str] = []

@@ -10,7 +10,7 @@ from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page
 from guestmark.report.render import plain
-from guestmark.report.sections import environment, gates, history, page, tuning, validity
+from guestmark.report.sections import answers, environment, gates, history, page, tuning, validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 from guestmark.stats.stopping import more_time
@@ -71,6 +71,7 @@ def result_document(
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
         "more_time": _more_time(run, found),
+        "questions": answers.document(found),
         "gates": gates.document(gates.judged(found)),
         "validity": validity.document(found),
         "since_earlier_runs": dict(found.history.changed),

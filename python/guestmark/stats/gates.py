@@ -7,7 +7,7 @@ one would. They are kept only if each is: that is an intersection-union test, wh
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.gate import Gate
-from guestmark.core.model import TrialStatus
 from guestmark.stats import signed_rank
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.multiple import holm
 from guestmark.stats.paired import log_ratios
+from guestmark.stats.pairwise import by_block, doubt
 from guestmark.stats.repetition import blocks_until_within
-from guestmark.stats.validity import severe_by_cell
 
 Array = NDArray[np.float64]
 
@@ -124,7 +123,7 @@ def _measured(
         walsh,
         beyond,
         within,
-        _refused(result, workload, metric, analysis),
+        doubt(result, workload, metric, analysis),
         workload.noise_floors.get(metric),
         stretch,
     )
@@ -168,28 +167,7 @@ def _blocks(evidence: _Evidence, alpha: float) -> int | None:
     return None if needed is None else max(needed, smallest, judged.n + 1) - judged.n
 
 
-def _refused(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:
-    """Why verdicts about this cell are taken back; empty when they are not."""
-    if metric in workload.downgraded:
-        return "a null comparison differs"
-    primary = bool(workload.metrics) and metric == workload.metrics[0].name
-    findings = [
-        finding for finding in (*workload.findings, *analysis.findings) if primary or not finding.primary_only
-    ]
-    return ", ".join(severe_by_cell(findings).get(result.cell.id, ()))
-
-
 def _paired(result: CellResult, base: CellResult, metric: str) -> Array | None:
-    cell, reference = _by_block(result, metric), _by_block(base, metric)
+    cell, reference = by_block(result.trials, metric), by_block(base.trials, metric)
     both = sorted(cell.keys() & reference.keys())
     return log_ratios(np.array([cell[b] for b in both]), np.array([reference[b] for b in both]))
-
-
-def _by_block(result: CellResult, metric: str) -> Mapping[int, float]:
-    return {
-        trial.block: measurement.value
-        for trial in result.trials
-        if trial.status is TrialStatus.OK
-        for measurement in trial.measurements
-        if measurement.metric.name == metric and math.isfinite(measurement.value)
-    }

@@ -9,9 +9,9 @@ from guestmark.core.model import Metric
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page import figures
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
-from guestmark.report.sections.results import by_block
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
+from guestmark.stats.pairwise import by_block
 
 TITLE = "Nested over bare"
 
@@ -75,8 +75,8 @@ def table(analysis: Analysis) -> list[Table]:
         Row(
             RowName((pair.workload.title, f"{pair.bare.cell.platform} → {pair.nested.cell.platform}")),
             (
-                figure(*_mean(pair.bare, pair.metric)),
-                figure(*_mean(pair.nested, pair.metric)),
+                figure(*mean_of(pair.bare, pair.metric)),
+                figure(*mean_of(pair.nested, pair.metric)),
                 figure(*str(pair.ratio).split(" ", 1)),
             ),
         )
@@ -105,7 +105,7 @@ def _bare(nested: CellResult, others: Sequence[CellResult]) -> CellResult | None
     return None
 
 
-def _mean(result: CellResult, metric: Metric) -> tuple[str, str]:
+def mean_of(result: CellResult, metric: Metric) -> tuple[str, str]:
     """The mean and its unit; nanoseconds become what reads best."""
     mean, unit = result.summary[metric.name].mean, metric.unit
     if unit == "ns":

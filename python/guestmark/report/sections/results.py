@@ -1,9 +1,8 @@
 """The result itself: each cell's primary metric, its ratio to the baseline, and the verdict."""
 
-import math
 from collections.abc import Sequence
 
-from guestmark.core.model import CellStatus, Metric, Trial, TrialStatus
+from guestmark.core.model import CellStatus, Metric, Trial
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import RatioRow, Ratios
@@ -16,6 +15,7 @@ from guestmark.report.sections.durability import MEANING, durability
 from guestmark.report.sections.verdicts import TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, label
+from guestmark.stats.pairwise import by_block
 
 ESTIMATE = (Align.POINT, Align.LEFT, Align.POINT)  # 1.24 ± 0.04
 RATIO = (Align.POINT, Align.LEFT)  # ×1.05 [1.04, 1.06]
@@ -162,15 +162,4 @@ def block_ratios(reference: Sequence[Trial], trials: Sequence[Trial], metric: st
     base, cell = by_block(reference, metric), by_block(trials, metric)
     return {
         block: cell[block] / base[block] for block in sorted(cell) if base.get(block, 0) > 0 < cell[block]
-    }
-
-
-def by_block(trials: Sequence[Trial], metric: str) -> dict[int, float]:
-    """The finite values of a metric in the good trials, by block."""
-    return {
-        trial.block: measurement.value
-        for trial in trials
-        if trial.status is TrialStatus.OK
-        for measurement in trial.measurements
-        if measurement.metric.name == metric and math.isfinite(measurement.value)
     }

@@ -13,10 +13,10 @@ from guestmark.page.names import brief, label, platform, row_names, varying
 from guestmark.page.nodes import Chart, Matrix, MatrixCell, Node
 from guestmark.page.tables import Align, Column, Row, Table, figure
 from guestmark.page.text import Tone, line
-from guestmark.report.sections.results import by_block
 from guestmark.report.sections.verdicts import MARKS, TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.disturbed import disturbed_blocks
+from guestmark.stats.pairwise import by_block
 
 _TICKS = "▁▂▃▄▅▆▇█"
 _FEWEST = 3  # the fewest blocks that show a spread

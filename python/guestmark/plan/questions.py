@@ -1,0 +1,55 @@
+"""`[[question]]`: what a plan's run answers in its last sentences, and which cells a question is about."""
+
+from collections.abc import Mapping, Sequence
+
+from guestmark.core import factors
+from guestmark.core.findings import Durability
+from guestmark.core.model import Cell, Metric
+from guestmark.core.question import Asked, Question
+from guestmark.plan import pattern, schema
+from guestmark.plan.pattern import PLATFORM, WORKLOAD
+
+NESTED = "nested"
+_YES_NO = ("yes", "no")
+
+
+def question_of(
+    model: schema.Question, tables: Mapping[str, Mapping[str, tuple[str, ...]]], metrics: Sequence[Metric]
+) -> Question:
+    """The question that a plan's table asks; `tables` are those of its levels. Raises `ValueError` in one line."""
+    known = [metric.name for metric in metrics]
+    for name in (model.metric, *model.parts):
+        if name and known and name not in known:
+            raise ValueError(f"{name!r} is no metric of the plan (known: {', '.join(known)})")
+    for name in model.per:
+        if name not in {WORKLOAD, PLATFORM, NESTED, *factors.known()}:
+            raise ValueError(f"per: {name!r} is neither workload, platform, nested nor a factor")
+    for table in tables.values():
+        if set(table.get(NESTED, ())) - set(_YES_NO):
+            raise ValueError(f"nested is one of {', '.join(_YES_NO)}")
+    wants = Asked(model.wants)
+    if (wants is Asked.COMPARE) != bool(model.compare and model.against):
+        raise ValueError("compare and against belong together, and to wants = 'compare'")
+    if (wants is Asked.PARTS) != bool(model.parts):
+        raise ValueError("parts belong to wants = 'parts', which needs some")
+    if model.durability and (wants is not Asked.BEST):
+        raise ValueError("durability limits wants = 'best' alone")
+    for word in model.durability or ():
+        if word not in tuple(Durability):
+            raise ValueError(f"durability {word!r} is none of {', '.join(Durability)}")
+    return Question(
+        " ".join(model.ask.split()), wants, model.metric, tables["where"], tuple(model.per),
+        tuple(model.durability or ()), tables["compare"], tables["against"], tuple(model.parts),
+    )  # fmt: skip
+
+
+def level_of(cell: Cell, name: str) -> str | None:
+    """As `pattern.level_of`, and whether the cell's machine is inside another guest."""
+    if name == NESTED:
+        return _YES_NO[not cell.platform.nested]
+    return pattern.level_of(cell, name)
+
+
+def fits(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:
+    """Whether the cell has one of the levels of each name; a table without names fits every cell."""
+    return all(level_of(cell, name) in levels for name, levels in wanted.items())

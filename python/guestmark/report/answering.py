@@ -1,0 +1,299 @@
+"""The answers to a plan's questions: which cells each is about, and what their trials say."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from guestmark.core.findings import Durability
+from guestmark.core.model import Better, Metric
+from guestmark.core.question import Asked, Question
+from guestmark.plan.pattern import PLATFORM, WORKLOAD
+from guestmark.plan.questions import fits, level_of
+from guestmark.report.sections.durability import verdicts
+from guestmark.report.sections.published import figure_for
+from guestmark.stats.analysis import Analysis, CellResult
+from guestmark.stats.compare import Comparison, Verdict
+from guestmark.stats.pairwise import Pair, between
+from guestmark.stats.repetition import blocks_until_within, half_width
+
+_MOST_BLOCKS = 1000  # a forecast beyond this is no help
+_FEWEST_PARTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """Cells by a metric, best first. Nobody is shown to be better than `best` and those in `open`.
+
+    `against_best` compares each other cell with it. `barred` were measured and are not what was asked for; `missing`
+    were not measured.
+    """
+
+    of: tuple[str, ...]  # levels of the names in the question's `per`
+    metric: Metric
+    cells: tuple[CellResult, ...]
+    best: CellResult | None = None
+    open: tuple[CellResult, ...] = ()
+    against_best: Mapping[str, Comparison] = field(default_factory=dict)
+    barred: tuple[CellResult, ...] = ()
+    missing: tuple[CellResult, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether each that is not worse than the best does not differ from it."""
+        return all(
+            self.against_best[result.cell.id].verdict is Verdict.NO_DIFFERENCE
+            for result in self.open
+            if result.cell.id in self.against_best
+        )
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a best, or several that do not differ."""
+        return self.best is not None and len(self.cells) > 1 and self.equal
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A cell over another; without a comparison one of them was not measured."""
+
+    metric: Metric
+    first: CellResult
+    second: CellResult
+    found: Comparison | None
+    published: float | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a verdict."""
+        return self.found is not None and self.found.verdict is not Verdict.INCONCLUSIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a cell's sum consists of, the largest part first, in the metrics' unit."""
+
+    result: CellResult
+    parts: tuple[tuple[Metric, float], ...]
+
+    @property
+    def answered(self) -> bool:
+        """It has values, or it would not be here."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The cells of which the same was found out about a power cut."""
+
+    word: Durability
+    results: tuple[CellResult, ...]
+
+    @property
+    def answered(self) -> bool:
+        """Whether it was found out at all."""
+        return self.word not in {Durability.UNKNOWN, Durability.CLAIMED}
+
+
+Finding = Ranked | Against | Parts | Kept
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question with all that was found; nothing where the run has no such cells."""
+
+    question: Question
+    findings: tuple[Finding, ...]
+
+    @property
+    def answered(self) -> bool:
+        """Whether nothing is missing."""
+        return bool(self.findings) and all(finding.answered for finding in self.findings)
+
+
+def answers(analysis: Analysis) -> tuple[Answer, ...]:
+    """The answers to all questions of the run's plan, in order."""
+    makers = {
+        Asked.BEST: _ranked,
+        Asked.COMPARE: _against,
+        Asked.PARTS: _parts,
+        Asked.DURABILITY: _kept,
+    }
+    return tuple(
+        Answer(question, tuple(makers[question.wants](question, analysis)))
+        for question in analysis.plan.questions
+    )
+
+
+def more_blocks(comparison: Comparison) -> int | None:
+    """How many more blocks would probably tell two cells apart; None where that cannot be said."""
+    if comparison.ci is None or comparison.ratio is None:
+        return None
+    away = abs(math.log(comparison.ratio)) - comparison.stretch
+    half = half_width(comparison.ci)
+    if not math.isfinite(half) or away <= 0:
+        return None
+    needed = blocks_until_within(half, comparison.n, away, most=_MOST_BLOCKS)
+    return None if needed is None or needed <= comparison.n else needed - comparison.n
+
+
+def _about(question: Question, analysis: Analysis) -> list[CellResult]:
+    return [
+        result
+        for result in analysis.cells
+        if result.cell.null_of is None and fits(result.cell, question.where)
+    ]
+
+
+def _metric(question: Question, result: CellResult, analysis: Analysis) -> Metric | None:
+    """The metric that the question is about, else the primary one of the cell's table."""
+    named = {metric.name: metric for metric in analysis.plan.metrics}
+    if question.metric:
+        return named.get(question.metric)
+    for workload in analysis.workloads:
+        if result in workload.cells and workload.metrics:
+            return workload.metrics[0]
+    return analysis.plan.metrics[0] if analysis.plan.metrics else None
+
+
+# --- the best -----------------------------------------------------------------------------------------------
+
+
+def _ranked(question: Question, analysis: Analysis) -> Iterator[Ranked]:
+    groups: dict[tuple[str, ...], list[CellResult]] = {}
+    for result in _about(question, analysis):
+        of = tuple(_level(result, name) for name in question.per)
+        groups.setdefault(of, []).append(result)
+    for of, results in groups.items():
+        metric = next((found for result in results if (found := _metric(question, result, analysis))), None)
+        if metric is not None:
+            yield _order(of, results, metric, question, analysis)
+
+
+def _level(result: CellResult, name: str) -> str:
+    if name == WORKLOAD:
+        return result.cell.workload.label or result.cell.workload.name
+    if name == PLATFORM:
+        return str(result.cell.platform)
+    return result.cell.shown(name) or level_of(result.cell, name) or "–"
+
+
+def _order(
+    of: tuple[str, ...],
+    results: Sequence[CellResult],
+    metric: Metric,
+    question: Question,
+    analysis: Analysis,
+) -> Ranked:
+    measured = [result for result in results if metric.name in result.summary]
+    missing = tuple(result for result in results if result not in measured)
+    wanted = set(question.durability)
+    able = [result for result in measured if not wanted or _is(result, wanted)]
+    barred = tuple(result for result in measured if result not in able)
+    sign = 1 if metric.better is Better.LOWER else -1
+    ordered = sorted(able, key=lambda result: sign * result.summary[metric.name].median)
+    if not ordered:
+        return Ranked(of, metric, (), barred=barred, missing=missing)
+    pairs = [(second.cell.id, first.cell.id) for first, second in combinations(ordered, 2)]
+    found = between(pairs, metric, analysis)
+    beaten = {first for (first, _), comparison in found.items() if comparison.verdict is Verdict.SLOWER}
+    beaten |= {second for (_, second), comparison in found.items() if comparison.verdict is Verdict.FASTER}
+    best = next((result for result in ordered if result.cell.id not in beaten), ordered[0])
+    others = [result for result in ordered if result is not best]
+    against = {
+        result.cell.id: comparison
+        for result in others
+        if (comparison := _compared(result, best, found)) is not None
+    }
+    return Ranked(
+        of,
+        metric,
+        tuple(ordered),
+        best,
+        tuple(result for result in others if result.cell.id not in beaten),
+        against,
+        barred,
+        missing,
+    )
+
+
+def _is(result: CellResult, wanted: set[str]) -> bool:
+    words = verdicts(result)
+    return bool(words) and {str(word) for word in words} <= wanted
+
+
+def _compared(result: CellResult, best: CellResult, found: Mapping[Pair, Comparison]) -> Comparison | None:
+    """The cell over the best one: where that ranks behind it, there is none this way round."""
+    return found.get((result.cell.id, best.cell.id))
+
+
+# --- some against others ------------------------------------------------------------------------------------
+
+
+def _against(question: Question, analysis: Analysis) -> Iterator[Against]:
+    about = _about(question, analysis)
+    named = question.compare.keys() | question.against.keys()
+    pairs: dict[Metric, list[tuple[CellResult, CellResult]]] = {}
+    for first in about:
+        for second in about:
+            if not (fits(first.cell, question.compare) and fits(second.cell, question.against)):
+                continue
+            if first is second or not _alike(first, second, named):
+                continue
+            metric = _metric(question, first, analysis)
+            if metric is not None:
+                pairs.setdefault(metric, []).append((first, second))
+    for metric, some in pairs.items():
+        measured = [
+            (first.cell.id, second.cell.id)
+            for first, second in some
+            if metric.name in first.summary and metric.name in second.summary
+        ]
+        found = between(measured, metric, analysis)
+        for first, second in some:
+            yield Against(
+                metric,
+                first,
+                second,
+                found.get((first.cell.id, second.cell.id)),
+                _published(first, second, metric, analysis),
+            )
+
+
+def _alike(first: CellResult, second: CellResult, but: set[str]) -> bool:
+    """Whether both are the same in each name that both have, but for some."""
+    names = {WORKLOAD, PLATFORM, *(first.cell.factors.keys() & second.cell.factors.keys())} - but
+    return all(level_of(first.cell, name) == level_of(second.cell, name) for name in names)
+
+
+def _published(first: CellResult, second: CellResult, metric: Metric, analysis: Analysis) -> float | None:
+    for published in analysis.plan.published:
+        mine, theirs = figure_for(first, published), figure_for(second, published)
+        if published.metric == metric.name and mine and theirs and mine is not theirs:
+            return mine.value / theirs.value
+    return None
+
+
+# --- parts, and power cuts ----------------------------------------------------------------------------------
+
+
+def _parts(question: Question, analysis: Analysis) -> Iterator[Parts]:
+    named = {metric.name: metric for metric in analysis.plan.metrics}
+    for result in _about(question, analysis):
+        parts = [
+            (named[name], result.summary[name].mean)
+            for name in question.parts
+            if name in named and name in result.summary and result.summary[name].mean > 0
+        ]
+        if len(parts) >= _FEWEST_PARTS:
+            yield Parts(result, tuple(sorted(parts, key=lambda part: -part[1])))
+
+
+def _kept(question: Question, analysis: Analysis) -> Iterator[Kept]:
+    by_word: dict[Durability, list[CellResult]] = {}
+    for result in _about(question, analysis):
+        for word in verdicts(result):
+            by_word.setdefault(word, []).append(result)
+    for word in Durability:
+        if word in by_word:
+            yield Kept(word, tuple(by_word[word]))

@@ -1,0 +1,372 @@
+"""What a plan asked, and the answers of its run: in sentences, and where several are ranked alike in a table."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from guestmark.core.findings import Durability, Proof
+from guestmark.core.model import Cell
+from guestmark.core.question import Asked
+from guestmark.page import figures
+from guestmark.page.names import varying
+from guestmark.page.nodes import Bullets, Node
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
+from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.report.answering import Against, Answer, Finding, Kept, Parts, Ranked, answers, more_blocks
+from guestmark.report.sections.nested import mean_of
+from guestmark.report.sections.verdicts import MARKS, TONES
+from guestmark.stats.analysis import Analysis, CellResult
+from guestmark.stats.compare import Comparison, Verdict, label
+
+_NAMED = 6  # cells in one sentence
+_SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
+_SUFFIXES = ("_s", "_ns", "_bytes")
+
+
+def nodes(analysis: Analysis) -> list[Node]:
+    """The sentences under each question, and a table of those that rank cells of several kinds; empty without any."""
+    found: list[Node] = []
+    for answer in answers(analysis):
+        ranked = [finding for finding in answer.findings if isinstance(finding, Ranked)]
+        if table := _table(answer, ranked):
+            found.append(table)
+        items = [_sentence(finding) for finding in answer.findings]
+        found.append(
+            Bullets(line(answer.question.ask, Tone.STRONG), tuple(items or [line(_nothing(answer))]))
+        )
+    return found
+
+
+def document(analysis: Analysis) -> list[dict[str, Any]]:
+    """For the result document."""
+    return [
+        {
+            "ask": answer.question.ask,
+            "wants": answer.question.wants.value,
+            "answered": answer.answered,
+            "answers": [_plain(finding) for finding in answer.findings],
+            "sentences": [_text(_sentence(finding)) for finding in answer.findings] or [_nothing(answer)],
+        }
+        for answer in answers(analysis)
+    ]
+
+
+def _nothing(answer: Answer) -> str:
+    why = {
+        Asked.BEST: "none of the cells that it is about is part of this run",
+        Asked.COMPARE: "no two cells of this run differ in just that",
+        Asked.PARTS: "none of its cells has been measured",
+        Asked.DURABILITY: "nobody looked whether anything was flushed; --prove cuts the power",
+    }
+    return f"Not answered: {why[answer.question.wants]}."
+
+
+def _sentence(finding: Finding) -> Inline:
+    match finding:
+        case Ranked():
+            return _best(finding)
+        case Against():
+            return _compared(finding)
+        case Parts():
+            return _shares(finding)
+        case Kept():
+            return _safe(finding)
+
+
+# --- the best -----------------------------------------------------------------------------------------------
+
+
+def _best(ranked: Ranked) -> Inline:
+    where = (
+        f"{' on '.join(ranked.of) if len(ranked.of) <= 2 else ', '.join(ranked.of)}: " if ranked.of else ""
+    )
+    best = ranked.best
+    if best is None:
+        return line(f"{where}not answered. {_lacking(ranked)}")
+    names = names_of([*ranked.cells, *ranked.barred, *ranked.missing])
+    word = _SUPERLATIVES[label(Verdict.FASTER, ranked.metric)]
+    shown = f"{names[best.cell.id]} ({' '.join(mean_of(best, ranked.metric))})"
+    behind = [result for result in ranked.cells if result is not best and result not in ranked.open]
+    said: list[str] = []
+    if len(ranked.cells) == 1:
+        said.append("nothing else was measured that it could be held against")
+    same = [result for result in ranked.open if _verdict(ranked, result) is Verdict.NO_DIFFERENCE]
+    unclear = [result for result in ranked.open if result not in same]
+    for title, some in (("no difference from", same), ("not told apart from", unclear), ("behind", behind)):
+        if some:
+            said.append(f"{title} it: {_listed(some, names, ranked)}")
+    verb = f"is {word}" if not unclear and len(ranked.cells) > 1 else "leads"
+    return spans(
+        where,
+        Span(shown, Tone.FASTER if ranked.answered else Tone.UNCLEAR),
+        f" {verb}{'; ' if said else ''}{'; '.join(said)}.{_more(ranked, unclear)}{_space(_lacking(ranked))}",
+    )
+
+
+def _verdict(ranked: Ranked, result: CellResult) -> Verdict | None:
+    comparison = ranked.against_best.get(result.cell.id)
+    return None if comparison is None else comparison.verdict
+
+
+def _listed(some: Sequence[CellResult], names: dict[str, str], ranked: Ranked) -> str:
+    shown = [
+        f"{names[result.cell.id]}{_ratio(ranked.against_best.get(result.cell.id))}"
+        for result in some[:_NAMED]
+    ]
+    more = [f"{len(some) - _NAMED} more"] if len(some) > _NAMED else []
+    return ", ".join([*shown, *more])
+
+
+def _ratio(comparison: Comparison | None) -> str:
+    if comparison is None or comparison.ratio is None:
+        return ""
+    return f" {figures.ratio(comparison.ratio, comparison.ci)}"
+
+
+def _more(ranked: Ranked, unclear: Iterable[CellResult]) -> str:
+    """Why they are not told apart, and what would help."""
+    open_ = [found for result in unclear if (found := ranked.against_best.get(result.cell.id))]
+    if not open_:
+        return ""
+    reasons = ", ".join(dict.fromkeys(comparison.reason for comparison in open_ if comparison.reason))
+    forecasts = [more_blocks(comparison) for comparison in open_]
+    known = [blocks for blocks in forecasts if blocks]
+    helps = f"; about {max(known)} more blocks would tell" if known and len(known) == len(forecasts) else ""
+    return f" What is missing: {reasons or 'narrower intervals'}{helps}."
+
+
+def _lacking(ranked: Ranked) -> str:
+    """Cells that were not measured, or are not what was asked for."""
+    names = names_of([*ranked.cells, *ranked.barred, *ranked.missing])
+    said = []
+    if ranked.barred:
+        words: dict[str, list[str]] = {}
+        for result in ranked.barred:
+            words.setdefault(_word(result), []).append(names[result.cell.id])
+        listed = "; ".join(f"{word}: {_few(some)}" for word, some in words.items())
+        said.append(f"Left out: {listed}{_unproven(ranked.barred)}.")
+    if ranked.missing:
+        reason = ranked.missing[0].reason
+        listed = _few([names[result.cell.id] for result in ranked.missing])
+        said.append(f"Not measured: {listed}{f' ({reason})' if reason else ''}.")
+    return " ".join(said) or ("" if ranked.cells else "No cell has been measured.")
+
+
+def _unproven(results: Iterable[CellResult]) -> str:
+    if any(trial.facts.of(Proof) for result in results for trial in result.trials):
+        return ""
+    return " (no power was cut in this run: --prove does)"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join([*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])])
+
+
+def _table(answer: Answer, ranked: Sequence[Ranked]) -> Table | None:
+    """A column for each ranking, where several are of cells with the same names."""
+    ranked = [ranking for ranking in ranked if ranking.cells]
+    names = [names_of(ranking.cells) for ranking in ranked]
+    rows = dict.fromkeys(name for some in names for name in some.values())
+    shared = sum(sum(name in some.values() for some in names) > 1 for name in rows)
+    if len(ranked) < 2 or shared < 2 or len({ranking.metric for ranking in ranked}) > 1:
+        return None
+    metric = ranked[0].metric
+    unit = figures.table_unit(
+        metric.unit,
+        [result.summary[metric.name].mean for ranking in ranked for result in ranking.cells],
+    )
+    made = [_column(ranking, some, unit) for ranking, some in zip(ranked, names, strict=True)]
+    columns = tuple(Column(" on ".join(ranking.of), (Align.POINT, Align.LEFT)) for ranking in ranked)
+    body = tuple(
+        Row(RowName((name,)), tuple(column.get(name, figure("–", "")) for column in made)) for name in rows
+    )
+    legend = f"{MARKS[Verdict.SLOWER]} behind the best, = no difference from it, ? not told apart"
+    title = f"{figures.heading(metric, unit)} ({legend})"
+    return Table(title, ("",), columns, body, heading=answer.question.ask)
+
+
+def _column(ranking: Ranked, names: dict[str, str], unit: figures.Unit) -> dict[str, Any]:
+    found = {}
+    for result in ranking.cells:
+        summary = result.summary[ranking.metric.name]
+        shown, _ = figures.estimate(summary.mean, summary.ci, unit)
+        verdict = _verdict(ranking, result)
+        mark = "best" if result is ranking.best else MARKS[verdict] if verdict else ""
+        found[names[result.cell.id]] = figure(shown, mark)
+    return found
+
+
+# --- some against others ------------------------------------------------------------------------------------
+
+
+def _compared(against: Against) -> Inline:
+    first, second = against.first, against.second
+    mine, theirs, common = _apart(first.cell, second.cell)
+    where = f"{common}: " if common else ""
+    if against.found is None:
+        lacking = next((one for one in (first, second) if against.metric.name not in one.summary), first)
+        why = f" ({lacking.reason})" if lacking.reason else ""
+        return line(
+            f"{where}{mine} against {theirs} is not answered: {lacking.cell.id} was not measured{why}."
+        )
+    comparison = against.found
+    word = label(comparison.verdict, against.metric)
+    missing = ""
+    if comparison.verdict is Verdict.INCONCLUSIVE:
+        blocks = more_blocks(comparison)
+        missing = f" ({comparison.reason}{f'; about {blocks} more blocks would tell' if blocks else ''})"
+    return spans(
+        f"{where}{mine} is {figures.ratio(comparison.ratio or 1.0, comparison.ci)} of {theirs} "
+        f"in {against.metric.name}: ",
+        Span(word, TONES[comparison.verdict]),
+        f"{missing}{_then(against, comparison)}.",
+    )
+
+
+def _then(against: Against, comparison: Comparison) -> str:
+    """How that agrees with the publication."""
+    then = against.published
+    if then is None:
+        return ""
+    if comparison.ci is None:
+        return f"; published ×{then:.2g}, of which one block says nothing"
+    low, high = comparison.ci
+    if low <= then <= high:
+        held = "which agrees" if low > 1 or high < 1 else "which these blocks do not exclude"
+    elif (then > 1 and low > 1) or (then < 1 and high < 1):
+        held = "the same direction, by another factor"
+    else:
+        held = "which is excluded here"
+    return f"; published ×{then:.2g}, {held}"
+
+
+def _apart(first: Cell, second: Cell) -> tuple[str, str, str]:
+    """What the one has and the other has not, and the other way round, and what both are."""
+    mine, theirs = _named(first), _named(second)
+    own = [text for name, text in mine.items() if theirs.get(name) != text]
+    others = [text for name, text in theirs.items() if mine.get(name) != text]
+    both = [
+        text for name, text in mine.items() if theirs.get(name) == text and name in {"workload", "platform"}
+    ]
+    return " ".join(own) or first.id, " ".join(others) or second.id, " on ".join(both)
+
+
+def _named(cell: Cell) -> dict[str, str]:
+    levels = {name: cell.shown(name) or "" for name in cell.factors}
+    return {"workload": cell.workload.label or cell.workload.name, "platform": str(cell.platform), **levels}
+
+
+# --- parts, and power cuts ----------------------------------------------------------------------------------
+
+
+def _shares(found: Parts) -> Inline:
+    total = sum(value for _, value in found.parts)
+    said = ", ".join(
+        f"{_part(metric.name)} {figures.percent(value / total)}" for metric, value in found.parts
+    )
+    metric = found.parts[0][0]
+    unit = figures.fitting_unit(metric.unit, [total])
+    shown = total / unit.size
+    whole = f"{figures.number(shown, figures.decimals(None, shown))} {unit.name}".strip()
+    return line(f"{found.result.cell.id}: most goes to {_part(metric.name)} (of {whole}: {said}).")
+
+
+def _part(name: str) -> str:
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name.replace("_", " ")
+
+
+def _safe(kept: Kept) -> Inline:
+    tone = {Durability.PROVEN: Tone.FASTER, Durability.LOST: Tone.SLOWER, Durability.MEMORY: Tone.SLOWER}
+    shown = [f"{result.cell.id}{_states(result)}" for result in kept.results]
+    return spans(Span(str(kept.word), tone.get(kept.word, Tone.UNCLEAR)), f": {', '.join(shown)}.")
+
+
+def _states(result: CellResult) -> str:
+    found = [proof.proven for trial in result.trials if (proof := trial.facts.of(Proof)) is not None]
+    return f" ({found[-1].losing} of {found[-1].states} states lose)" if found else ""
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+
+def names_of(results: Sequence[CellResult]) -> dict[str, str]:
+    """What tells these cells apart, by id: workload, platform and levels of factors, as far as they vary."""
+    labels = {result.cell.workload.label or result.cell.workload.name for result in results}
+    platforms = {str(result.cell.platform) for result in results}
+    several = [
+        name
+        for name in varying(results)
+        if len({result.cell.factors[name] for result in results if name in result.cell.factors}) > 1
+    ]
+    found = {}
+    for result in results:
+        cell = result.cell
+        parts = [cell.workload.label or cell.workload.name] if len(labels) > 1 else []
+        parts += [str(cell.platform)] if len(platforms) > 1 else []
+        parts += [cell.shown(name) or "" for name in several if name in cell.factors]
+        found[cell.id] = " ".join(parts) or cell.id
+    return found if len(set(found.values())) == len(found) else {name: name for name in found}
+
+
+def _word(result: CellResult) -> str:
+    from guestmark.report.sections.durability import durability
+
+    return durability(result) or "unknown"
+
+
+def _space(text: str) -> str:
+    return f" {text}" if text else ""
+
+
+def _text(inline: Inline) -> str:
+    return "".join(span.text for span in inline)
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    match finding:
+        case Ranked():
+            return {
+                "of": list(finding.of),
+                "metric": finding.metric.name,
+                "answered": finding.answered,
+                "best": finding.best.cell.id if finding.best else None,
+                "not_worse": [result.cell.id for result in finding.open],
+                "order": [result.cell.id for result in finding.cells],
+                "against_best": {
+                    name: _plain_comparison(comparison) for name, comparison in finding.against_best.items()
+                },
+                "left_out": {result.cell.id: _word(result) for result in finding.barred},
+                "missing": {result.cell.id: result.reason for result in finding.missing},
+            }
+        case Against():
+            return {
+                "metric": finding.metric.name,
+                "answered": finding.answered,
+                "cell": finding.first.cell.id,
+                "against": finding.second.cell.id,
+                "published": finding.published,
+                **({} if finding.found is None else _plain_comparison(finding.found)),
+            }
+        case Parts():
+            return {
+                "cell": finding.result.cell.id,
+                "parts": {metric.name: value for metric, value in finding.parts},
+            }
+        case Kept():
+            return {
+                "durability": str(finding.word),
+                "cells": [result.cell.id for result in finding.results],
+            }
+
+
+def _plain_comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "ratio": comparison.ratio,
+        "ci": None if comparison.ci is None else list(comparison.ci),
+        "n": comparison.n,
+        "q": comparison.q,
+        "verdict": comparison.verdict.value,
+        "reason": comparison.reason,
+        "more_blocks": more_blocks(comparison) if comparison.verdict is Verdict.INCONCLUSIVE else None,
+    }

@@ -1,0 +1,117 @@
+"""Any two cells of a run against each other, not only each against its baseline."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guestmark.core.model import Metric, Trial, TrialStatus
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.compare import Comparison, Table, compare_tables, downgraded, stretched
+from guestmark.stats.noise import Null
+from guestmark.stats.validity import severe_by_cell
+
+Array = NDArray[np.float64]
+Pair = tuple[str, str]  # ids of cells: the first over the second
+
+
+def by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:
+    """The finite values of a metric in the good trials, by block."""
+    return {
+        trial.block: measurement.value
+        for trial in trials
+        if trial.status is TrialStatus.OK
+        for measurement in trial.measurements
+        if measurement.metric.name == metric and math.isfinite(measurement.value)
+    }
+
+
+def doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:
+    """Why nothing is said of a cell in a metric, whatever the figures are; empty when nothing speaks against it."""
+    if metric in workload.downgraded:
+        return "a null comparison differs"
+    primary = bool(workload.metrics) and metric == workload.metrics[0].name
+    findings = [
+        finding for finding in (*workload.findings, *analysis.findings) if primary or not finding.primary_only
+    ]
+    return ", ".join(severe_by_cell(findings).get(result.cell.id, ()))
+
+
+def between(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> dict[Pair, Comparison]:
+    """Every pair compared; p values are adjusted over all of them, as one question is one family.
+
+    Pairs without a common block are left out.
+    """
+    owner = {result.cell.id: workload for workload in analysis.workloads for result in workload.cells}
+    results = {result.cell.id: result for result in analysis.cells}
+    blocks = sorted({trial.block for result in results.values() for trial in result.trials})
+    arrays = {
+        name: _array(results[name], metric.name, blocks)
+        for name in dict.fromkeys(cell_id for pair in pairs for cell_id in pair)
+    }
+    tables: dict[str, Table] = {}
+    for base in dict.fromkeys(second for _, second in pairs):
+        above = {first: arrays[first] for first, second in pairs if second == base}
+        nulls, history = _nulls(owner[base], metric, analysis, blocks)
+        tables[base] = Table(
+            {base: arrays[base], **above}, base, metric.better, analysis.plan.policy.margin, nulls, history
+        )
+    found = {
+        (first, base): comparison
+        for base, row in compare_tables(tables).items()
+        for first, comparison in row.items()
+    }
+    return {
+        pair: _allowed(found[pair], pair, (owner[pair[0]], owner[pair[1]]), results, metric, analysis)
+        for pair in pairs
+        if pair in found and found[pair].ratio is not None
+    }
+
+
+def _array(result: CellResult, metric: str, blocks: Sequence[int]) -> Array:
+    values = by_block(result.trials, metric)
+    return np.array([values.get(block, np.nan) for block in blocks])
+
+
+def _nulls(
+    workload: WorkloadResult, metric: Metric, analysis: Analysis, blocks: Sequence[int]
+) -> tuple[list[tuple[Array, Array]], Sequence[Null]]:
+    """What shows the noise: copies in this run, and for the primary metric those of earlier ones."""
+    results = {result.cell.id: result for result in workload.cells}
+    copies = [
+        (_array(result, metric.name, blocks), _array(results[result.cell.null_of], metric.name, blocks))
+        for result in workload.null_cells
+        if result.cell.null_of in results
+    ]
+    if not workload.metrics or metric.name != workload.metrics[0].name:
+        return copies, ()
+    summaries = {name: result.summary for name, result in results.items()}
+    cells = [result.cell for result in workload.cells]
+    return copies, analysis.history.nulls_for(cells, summaries, metric)
+
+
+def _allowed(  # noqa: PLR0917 (all of it is what one comparison is judged by)
+    comparison: Comparison,
+    pair: Pair,
+    owners: tuple[WorkloadResult, WorkloadResult],
+    results: Mapping[str, CellResult],
+    metric: Metric,
+    analysis: Analysis,
+) -> Comparison:
+    """With what speaks against either cell, and with what ran before them."""
+    margin = analysis.plan.policy.margin
+    shifts = [_shift(name, owner, metric) for name, owner in zip(pair, owners, strict=True)]
+    comparison = stretched(comparison, shifts[0] - shifts[1], margin, "carry-over")
+    reasons = [
+        reason
+        for name, owner in zip(pair, owners, strict=True)
+        if (reason := doubt(results[name], owner, metric.name, analysis))
+    ]
+    return downgraded(comparison, ", ".join(dict.fromkeys(reasons))) if reasons else comparison
+
+
+def _shift(name: str, workload: WorkloadResult, metric: Metric) -> float:
+    if not workload.metrics or metric.name != workload.metrics[0].name:
+        return 0.0
+    return next((finding.shifts[name] for finding in workload.findings if name in finding.shifts), 0.0)
