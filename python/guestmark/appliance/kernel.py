@@ -52,6 +52,11 @@ def find_kernel(wanted: str = "", notify: Notify = lambda _: None, rank: Rank = 
         return _find_kernel(wanted, notify, rank)
 
 
+def kernel_of_release(release: str) -> Path | None:
+    """The image of a kernel that is here already, cached or installed, by its `uname -r`; None without one."""
+    return next((kernel.image for kernel in (*_cached(), *_installed()) if kernel.release == release), None)
+
+
 def _find_kernel(wanted: str, notify: Notify, rank: Rank) -> Kernel:
     if wanted:
         image = Path(wanted).expanduser().absolute()

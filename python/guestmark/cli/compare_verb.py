@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from guestmark.cli import options
 
 if TYPE_CHECKING:
+    from guestmark.cli.session import Outputs
     from guestmark.report.compared import Comparison
 
 
@@ -31,18 +32,36 @@ def command(
             help="Exit with 1 when a cell is shown to have grown by more, 125 when it cannot be told.",
         ),
     ] = None,
+    confirm: Annotated[
+        bool,
+        typer.Option(
+            "--confirm",
+            help="Measure both sides of two runs again, side by side in one run, as far as both are still here.",
+        ),
+    ] = False,
+    list_: Annotated[
+        bool,
+        typer.Option("--list", help="With --confirm: only say what would be measured, and what cannot be."),
+    ] = False,
+    blocks: options.Blocks = None,
+    precision: options.Precision = None,
+    time_limit: options.TimeLimit = None,
+    fail_if: options.FailIf = None,
     json: options.Json = None,
     markdown: options.Markdown = None,
     html: options.Html = None,
     ledger: options.Ledger = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Hold runs against each other, cell by cell, and say first what differs in their surroundings.
 
     Compared are ratios to each run's own baseline. Their intervals allow for how far runs differ here without any
     change, which is learned from earlier runs of the same cells in the ledger. To know what a change does,
-    `guestmark ab` is the better way: it measures both sides at the same time.
+    `guestmark ab` is the better way: it measures both sides at the same time. --confirm does that with two stored runs:
+    programs, guests' kernels and QEMUs of both, in one new run. Its documents are then those of the new run.
 
-    Exit status: 0; with --fail-above also 1 a growth beyond it is shown, 125 it cannot be told.
+    Exit status: 0; with --fail-above also 1 a growth beyond it is shown, 125 it cannot be told; with --confirm that of
+    the new run, as of exec.
     """
     from guestmark.core.errors import GateStatus, UsageError
     from guestmark.core.units import parse_fraction
@@ -52,6 +71,27 @@ def command(
     if len(runs) < 2:
         raise UsageError("one run alone cannot be compared", hint="guestmark runs lists others")
     limit = options.value("--fail-above", parse_fraction, fail_above)
+    if not confirm and (list_ or blocks or precision or time_limit or fail_if):
+        raise UsageError(
+            "--list, --blocks, --precision, --time-limit and --fail-if are of a new run", hint="add --confirm"
+        )
+    if confirm:
+        from guestmark.cli.session import Outputs
+
+        if len(runs) != 2 or limit is not None:
+            raise UsageError("--confirm takes two runs, and --fail-if instead of --fail-above")
+        if blocks is not None and (precision or time_limit):
+            raise UsageError(
+                "--blocks says exactly how long to go on", hint="leave out --precision and --time-limit"
+            )
+        policy = {
+            "blocks": blocks,
+            "precision": options.value("--precision", parse_fraction, precision),
+            "time_limit_s": options.positive_duration("--time-limit", time_limit),
+        }
+        outputs = Outputs(json=json, markdown=markdown, html=html, quiet=quiet, gates=tuple(fail_if or ()))
+        _confirm(runs, policy, outputs, ledger, only_list=list_)
+        return
     with open_ledger(ledger, writable=False) as opened:
         ids = [opened.resolve(run) for run in runs]
         if len(set(ids)) < len(ids):
@@ -62,6 +102,29 @@ def command(
     if limit is not None:
         broken, kept = compared.worst(found, 1 + limit)
         raise typer.Exit(GateStatus.BROKEN if broken else GateStatus.KEPT if kept else GateStatus.UNDECIDED)
+
+
+def _confirm(
+    runs: Sequence[str], policy: Mapping[str, Any], outputs: Outputs, ledger: str | None, *, only_list: bool
+) -> None:
+    """Plans both sides as one run, says what it can show, and measures it."""
+    from guestmark.cli import session
+    from guestmark.cli.say import say
+    from guestmark.experiment.confirming import confirmation
+    from guestmark.ledger import open_ledger
+
+    with open_ledger(ledger, writable=False) as opened:
+        before, after = (opened.load_run(opened.resolve(run)) for run in runs)
+    found = confirmation(before, after, policy)
+    say(f"side by side: {', '.join(found.differing)}")
+    for said in found.missing:
+        say(f"not shown by it: {said}")
+    if only_list:
+        for cell in found.plan.cells:
+            if cell.null_of is None:
+                say(f"  {cell.id}")
+        return
+    raise typer.Exit(session.execute(found.plan, ledger, outputs))
 
 
 def _write(found: Sequence[Comparison], paths: Mapping[str, str | None]) -> None:

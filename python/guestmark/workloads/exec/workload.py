@@ -38,7 +38,7 @@ class ExecWorkload:
         self._limit_s = plan.policy.trial_limit_s
         self._caller: dict[str, Any] = {
             "env": {**context["env"], **_variables(cell)},
-            "cwd": context["cwd"],
+            "cwd": params.get("cwd", context["cwd"]),
         }
         if cell.platform.is_guest:  # elsewhere the agent has the right identity already
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
@@ -50,9 +50,12 @@ class ExecWorkload:
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` when a command is not there. A machine with other files than the host's finds its own."""
         typed = plan.name == "exec"
-        commands = {tuple(filled(cell)) for cell in cells if cell.shares_root}
-        for argv in sorted(commands):
-            check_command(argv, env=plan.context["env"], cwd=plan.context["cwd"], typed=typed)
+        here = plan.context["cwd"]
+        commands = {
+            (*filled(cell), cell.workload.params.get("cwd", here)) for cell in cells if cell.shares_root
+        }
+        for *argv, cwd in sorted(commands):
+            check_command(argv, env=plan.context["env"], cwd=cwd, typed=typed)
 
     def prepare(self, machine: Machine) -> None:
         """Finds the command on both sides and compares its digest.

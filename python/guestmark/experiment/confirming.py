@@ -1,0 +1,273 @@
+"""Two runs as one: both sides of a comparison beside each other in every block, as far as both can still be had.
+
+A side is what its trials attest: the program by its digest, the guest's kernel by its release, QEMU by its version.
+What is no longer there is never replaced by something of the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from guestmark.appliance.bzimage import release_of
+from guestmark.appliance.kernel import kernel_of_release
+from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.core.factors import is_variable
+from guestmark.core.findings import Program
+from guestmark.core.machine_facts import GuestMachine
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+from guestmark.ledger.model import StoredRun
+from guestmark.ledger.variables import restored
+from guestmark.platforms.base import Caller
+from guestmark.platforms.factors import PROGRAM
+from guestmark.platforms.probe import GIVEN
+from guestmark.stats.conditions.surroundings import changes
+from guestmark.workloads.common.program import sha256_here
+
+SIDES = ("before", "after")
+CONFIRMS = "confirms"  # in a plan's context: the ids of the two runs
+_KEPT = ("cwd", "env", "env_names", "cost")  # of a plan's context; the rest is about that run alone
+_DEBIAN = re.compile(r"\((?:Debian|Ubuntu) ([^)]+)\)")
+_QEMU = "qemu-system-x86_64"
+_VERSION_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """A plan that measures both sides, what it holds against each other, and what of the difference it cannot show."""
+
+    plan: Plan
+    differing: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A cell of one run: what its machines and program were, and the levels by which they are had again."""
+
+    run: StoredRun
+    cell: Cell
+    used: Mapping[str, str]
+    paths: Mapping[str, str] = field(default_factory=dict)  # where they were found then
+
+
+class _GoneError(Exception):
+    """What a side was measured with is no longer there."""
+
+
+def confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, Any]) -> Confirmation:
+    """The plan; `policy` are fields of `Policy` that the user gave, None for those that are as in the later run.
+
+    Raises `UsageError` when nothing differs that could be had on both sides.
+    """
+    differing: dict[str, None] = {}
+    missing: dict[str, None] = {}
+    cells: list[Cell] = []
+    for pair in _pairs(before, after):
+        names = _differences(*pair)
+        try:
+            had = [_had(side, names) for side in pair]
+        except _GoneError as gone:
+            missing[str(gone)] = None
+            continue
+        if not names:
+            continue
+        differing |= dict.fromkeys(
+            f"{name} {_short(pair[0].used.get(name))} → {_short(pair[1].used.get(name))}" for name in names
+        )
+        cells += _beside(pair, had)
+    missing |= dict.fromkeys(_of_the_host(before, after))
+    if not cells:
+        why = "; ".join(missing) or "the two runs measured the same"
+        raise UsageError(
+            f"nothing of what differs can be measured side by side: {why}",
+            hint="what is the host's own is measured over restarts: guestmark campaign --help",
+        )
+    given = {name: value for name, value in policy.items() if value is not None}
+    usual = after.plan.policy
+    if {"precision", "time_limit_s"} & given.keys():
+        usual = replace(usual, blocks=None)
+    kept = {name: value for name, value in after.plan.context.items() if name in _KEPT}
+    me = {name: value for name, value in asdict(Caller.current()).items() if name not in kept}
+    plan = Plan(
+        "confirm",
+        (*cells, *_copies(cells)),
+        replace(usual, seed=secrets.randbits(32), **given),
+        after.plan.metrics,
+        {**me, **kept, CONFIRMS: [before.id, after.id]},
+        title=f"{before.id} against {after.id}, side by side",
+    )
+    return Confirmation(restored(plan, os.environ)[0], tuple(differing), tuple(missing))
+
+
+def _pairs(before: StoredRun, after: StoredRun) -> Iterator[tuple[_Side, _Side]]:
+    """The cells that both runs have, but for what may differ between them."""
+    one_each = all(len({cell.workload.key for cell in run.plan.cells}) == 1 for run in (before, after))
+    olds = {_question(cell, one_each): cell for cell in before.plan.cells if cell.null_of is None}
+    for cell in after.plan.cells:
+        old = olds.get(_question(cell, one_each))
+        if cell.null_of is None and old is not None and old.workload.name == cell.workload.name:
+            yield _side(before, old), _side(after, cell)
+
+
+def _question(cell: Cell, one_workload: bool) -> tuple[Any, ...]:
+    params = None if one_workload else repr(sorted(cell.workload.params.items()))
+    levels = {name: level for name, level in cell.factors.items() if not _may_differ(name)}
+    return (cell.workload.name, params, str(cell.platform), tuple(sorted(levels.items())))
+
+
+def _may_differ(factor: str) -> bool:
+    return factor in GIVEN or is_variable(factor)
+
+
+def _side(run: StoredRun, cell: Cell) -> _Side:
+    trial = next(
+        (
+            trial
+            for trial in reversed(run.trials)
+            if trial.cell_id == cell.id and trial.status is TrialStatus.OK
+        ),
+        None,
+    )
+    used = {name: level for name, level in cell.factors.items() if _may_differ(name)}
+    paths: dict[str, str] = {}
+    if cell.workload.name == "exec":
+        used["command"] = " ".join(cell.workload.params["argv"])
+    if trial is not None:
+        paths = {"program": program.host_path} if (program := trial.facts.of(Program)) else {}
+        used |= dict(_attested(run, trial))
+    return _Side(run, cell, used, paths)
+
+
+def _attested(run: StoredRun, trial: Trial) -> Iterator[tuple[str, str]]:
+    program = trial.facts.of(Program)
+    if program is not None and program.host_sha256:
+        yield "program", program.host_sha256
+    machine = trial.facts.of(GuestMachine)
+    if machine is None:
+        return
+    yield "kernel", machine.guest.kernel
+    if machine.vmm is not None:
+        name = os.path.basename(trial.command_line[0]) if trial.command_line else ""
+        told = (run.environments[-1].get("programs") or {}).get(name, "") if run.environments else ""
+        yield "qemu", _said(told) if machine.vmm.qemu in told else machine.vmm.qemu
+
+
+def _said(line: str) -> str:
+    """`7.2.22 (Debian 1:7.2+dfsg-7)` of what QEMU said of itself."""
+    return line.partition(" version ")[2] or line
+
+
+def _differences(before: _Side, after: _Side) -> list[str]:
+    names = dict.fromkeys([*before.used, *after.used])
+    return [name for name in names if before.used.get(name) != after.used.get(name)]
+
+
+def _had(side: _Side, names: Sequence[str]) -> Cell:
+    """The side's cell as it can be measured now. Raises `_GoneError`."""
+    cell, levels = side.cell, dict(side.cell.factors)
+    params = dict(cell.workload.params)
+    if path := side.paths.get("program"):
+        if _digest(path) != side.used["program"]:
+            raise _GoneError(f"{path} was another file in run {side.run.id}, and that one is gone")
+        cwd = side.run.plan.context.get("cwd")
+        if cell.workload.name == "exec" and cell.platform.shares_root and cwd:
+            params["cwd"] = cwd
+    for name in names:
+        if name == "kernel":
+            levels["kernel"] = _kernel(side)
+        elif name == "qemu":
+            levels["qemu"] = _qemu(side)
+        elif name in GIVEN and name in levels and not os.path.exists(levels[name]):
+            raise _GoneError(f"{levels[name]} of run {side.run.id} is gone")
+    return replace(cell, workload=replace(cell.workload, params=params), factors=levels)
+
+
+def _digest(path: str) -> str:
+    try:
+        return sha256_here(path)
+    except OSError:
+        return ""
+
+
+def _kernel(side: _Side) -> str:
+    release = side.used["kernel"]
+    given = side.cell.factors.get("kernel") or (
+        shutil.which("linux.uml") if side.cell.platform.inner.kind == "uml" else None
+    )
+    if given is not None:
+        try:
+            if release_of(Path(given)) == release:
+                return given
+        except (GuestmarkError, OSError):
+            pass
+    found = kernel_of_release(release)
+    if found is None or side.cell.platform.inner.kind == "uml":
+        raise _GoneError(f"no kernel {release}, which run {side.run.id} had, is here any more")
+    return str(found)
+
+
+def _qemu(side: _Side) -> str:
+    wanted = side.used["qemu"]
+    given = side.cell.factors.get("qemu") or shutil.which(_QEMU)
+    if given is not None and _version(given).startswith(wanted):
+        return given
+    if package := _DEBIAN.search(wanted):
+        try:
+            return str(PROGRAM.parse(f"apt:{package[1]}"))
+        except (ValueError, GuestmarkError):
+            pass
+    raise _GoneError(f"QEMU {wanted}, which run {side.run.id} had, is not here any more")
+
+
+def _version(program: str) -> str:
+    try:
+        told = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return _said(told.partition("\n")[0])
+
+
+def _beside(pair: Sequence[_Side], had: Sequence[Cell]) -> Iterator[Cell]:
+    """Both cells under names of their own, in a table of their own."""
+    group = pair[1].cell.id
+    for side, name, cell in zip(pair, SIDES, had, strict=True):
+        key = f"{name}-{cell.workload.key}" if cell.workload.key else name
+        label = f"{cell.workload.label or cell.workload.name} ({name})"
+        shown = {factor: name for factor in cell.factors if factor in GIVEN}
+        yield replace(
+            cell,
+            id=f"{name} {side.cell.id}",
+            workload=replace(cell.workload, key=key, label=label),
+            baseline=name == SIDES[0],
+            group=group,
+            labels={**cell.labels, **shown},
+        )
+
+
+def _copies(cells: Sequence[Cell]) -> Iterator[Cell]:
+    for cell in cells:
+        if cell.baseline:
+            yield replace(cell, id=f"{cell.id}#2", baseline=False, null_of=cell.id, added=True)
+
+
+def _of_the_host(before: StoredRun, after: StoredRun) -> Iterator[str]:
+    """What differed of the host itself, which both sides now have alike."""
+    decisive, _ = changes(before.environment, after.environment, frozenset())
+    for name, said in decisive.items():
+        yield f"the host's {name} ({said}) is the same for both now"
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "none"
+    return value[:12] if re.fullmatch(r"[0-9a-f]{64}", value) else value
