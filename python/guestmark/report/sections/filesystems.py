@@ -73,6 +73,8 @@ def _published(
     """Pairs of cells, the one that was faster in the publication first, with the published ratio."""
     said = set()
     for published in analysis.plan.published:
+        if published.metric != _METRIC:
+            continue
         known = [(result, figure) for result in there if (figure := figure_for(result, published))]
         for index, (first, mine) in enumerate(known):
             for second, theirs in known[index + 1 :]:
@@ -96,7 +98,11 @@ def _holds(found: Ratio, then: float) -> str:
     if low > 1:
         more = "" if low <= then <= high else ", though by another factor"
         return f"the published conclusion holds{more}."
-    return "it does not hold here." if high < 1 else "these blocks cannot tell whether that holds."
+    if high < 1:
+        return "it does not hold here."
+    if high < then:
+        return "so large a difference is excluded here."
+    return "these blocks cannot tell whether that holds."
 
 
 def _ceiling(analysis: Analysis) -> CellResult | None:
