@@ -89,6 +89,21 @@ def platform_names() -> tuple[str, ...]:
     )
 
 
+def platform_forms() -> tuple[str, ...]:
+    """How single layers are written, for errors: `kvm`, `tcg[@ARCH]`, `user@ARCH`, `ssh:DEST`."""
+    return tuple(
+        f"{name}:DEST"
+        if kind.takes_destination
+        else f"{name}@ARCH"
+        if kind.needs_arch
+        else f"{name}[@ARCH]"
+        if kind.takes_arch
+        else name
+        for name, kind in platform_kinds().items()
+        if kind.supported
+    )
+
+
 def of_machines(factor: str) -> bool:
     """Whether machines of some kind, or the guest around one, can be given the factor of this name."""
     return any(

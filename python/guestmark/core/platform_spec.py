@@ -11,7 +11,7 @@ from typing import Any
 from guestmark.core.architectures import ARCHITECTURES, Architecture, architecture, host_architecture
 from guestmark.core.errors import UsageError
 from guestmark.core.nearest import unknown
-from guestmark.core.platform_kind import PlatformKind, platform_kinds, platform_names
+from guestmark.core.platform_kind import PlatformKind, platform_forms, platform_kinds, platform_names
 
 _ARCH = re.compile(r"[a-z0-9_]{2,20}", re.ASCII)
 # What ssh takes as a destination, without anything that could be read as an option or by a shell.
@@ -31,7 +31,7 @@ class Layer:
         """The description of its kind. Raises `UsageError` for a kind that this version does not have."""
         kinds = platform_kinds()
         if self.kind not in kinds:
-            raise unknown("platform", self.kind, platform_names())
+            raise unknown("platform", self.kind, platform_forms())
         return kinds[self.kind]
 
     @property
@@ -146,7 +146,7 @@ def parse_platform(text: str) -> PlatformSpec:
     """Parses one platform name. Raises `UsageError` naming what is wrong and the nearest known name."""
     stripped = text.strip()
     if not stripped:
-        raise UsageError("a platform's name is empty", hint=f"known: {', '.join(sorted(platform_names()))}")
+        raise UsageError("a platform's name is empty", hint=f"known: {', '.join(platform_forms())}")
     layers = tuple(_parse_layer(part, stripped) for part in stripped.split("/"))
     for outer, layer in itertools.pairwise(layers):
         kind = layer.described
@@ -203,7 +203,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
             f"platform {whole!r}: only ssh takes a destination", hint="e.g. ssh:user@example.org"
         )
     if kind is None:
-        raise unknown("platform", layer.kind, sorted(platform_names()))
+        raise unknown("platform", layer.kind, platform_forms())
     if layer.arch is None:
         if kind.needs_arch:
             raise UsageError(

@@ -259,9 +259,11 @@ def only(series: Sequence[Series], cell: str | None) -> list[Series]:
     """The series of that cell, or all that have points. Raises `GuestmarkError` when there are none."""
     found = [replace(each) for each in series if each.points and cell in {None, each.cell}]
     if not found:
-        known = ", ".join(each.cell for each in series) or "none"
+        known = ", ".join(each.cell for each in series)
         raise GuestmarkError(
-            f"there is no history{f' of cell {cell!r}' if cell else ''}",
-            hint=f"cells with a ratio to a baseline: {known}; their runs need 6 blocks or more",
+            f"this run has no ratio to follow{f' of cell {cell!r}' if cell else ''}",
+            hint=f"cells that have one: {known}"
+            if known
+            else "name a run of 6 blocks or more with a baseline; guestmark runs lists them",
         )
     return found

@@ -115,7 +115,8 @@ class Session:
     def said(self) -> str:
         """What ssh and the machine's own programs printed on the error stream so far."""
         self._hear(0)
-        return inert(self._said.decode(errors="replace"), lines=True)
+        text = self._said.decode(errors="replace").replace("\r\n", "\n")  # as ssh ends its own lines
+        return inert(text, lines=True)
 
     def explained(self) -> str:
         """What became of a session that had begun."""
