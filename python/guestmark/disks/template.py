@@ -12,7 +12,8 @@ from guestmark.disks.formats import FORMATS, VARIANTS
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec
 
 _KEPT = 16
-_QUIETLY = {"vfat": (), "exfat": ("-q",), "jfs": ("-q",)}  # others: -q -f
+_SECTOR = 512
+_QUIETLY = {"vfat": (), "exfat": (), "jfs": ("-q",)}  # others: -q -f
 
 
 def template(spec: DiskSpec) -> tuple[Path, bool]:
@@ -45,7 +46,8 @@ def _key(spec: DiskSpec) -> str:
     if spec.format == "qcow2":
         variants = tuple(level for name in VARIANTS if (level := spec.switch(name)) and name != "backing")
         qcow2 = (spec.cluster_size, _preallocated(spec), *variants)
-    shape = (spec.format, spec.size, spec.filesystem, spec.mkfs_options, qcow2, identities)
+    sectors = _sectors(spec) if spec.filesystem != NO_FILESYSTEM else ()
+    shape = (spec.format, spec.size, spec.filesystem, (*sectors, *spec.mkfs_options), qcow2, identities)
     parts = (3, *shape, spec.tree) if spec.tree else (2, *shape)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
@@ -108,6 +110,7 @@ def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...])
         arguments: tuple[str, ...] = ("-q", "-F", "-t", spec.filesystem, *lazy)
     else:
         arguments = _QUIETLY.get(spec.filesystem, ("-q", "-f"))
+    arguments += _sectors(spec)
     try:
         programs.run(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[raw.parent])
     except MachineError as error:
@@ -115,6 +118,17 @@ def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...])
             f"{spec.filesystem} cannot be made: {error.message}",
             hint=f"check mkfs={spec.mkfs!r} and size; {error.hint}",
         ) from error
+
+
+def _sectors(spec: DiskSpec) -> tuple[str, ...]:
+    """Where the guest's disk has larger pieces than an image file, its maker has to be told."""
+    size = int(spec.switch("logical_block") or 512)
+    option = (
+        "-b" if spec.filesystem.startswith("ext") else {"xfs": "-ssize=", "vfat": "-S"}.get(spec.filesystem)
+    )
+    if size <= _SECTOR or option is None or (option == "-b" and "-b" in spec.mkfs_options):
+        return ()
+    return (option + str(size),) if option.endswith("=") else (option, str(size))
 
 
 def _check_map(image: Path, spec: DiskSpec) -> None:

@@ -40,7 +40,7 @@ _FILESYSTEM_MODULES = {
     "ext4": ("crc32c_generic", "ext4"),
     "xfs": ("crc32c_generic", "xfs"),
     "btrfs": ("crc32c_generic", "btrfs"),
-    "f2fs": ("crc32c_generic", "f2fs"),
+    "f2fs": ("crc32_generic", "f2fs"),
     "vfat": ("nls_cp437", "nls_iso8859-1", "nls_ascii", "vfat"),
     "exfat": ("exfat",),
     "nilfs2": ("nilfs2",),

@@ -70,7 +70,9 @@ def judge(evidence: Evidence, entries: Sequence[Entry], cuts: Sequence[Cut], par
     directory = keeper().directory("cut", parent, mode=0o711)
     total = Judged()
     try:
-        count = min(recovery.workers(evidence.filesystem), len(cuts)) or 1
+        count = (
+            min(recovery.workers(evidence.filesystem, mounted=evidence.reader is not None), len(cuts)) or 1
+        )
         share = -(-len(cuts) // count)
         with ThreadPoolExecutor(count) as pool:
             parts = [

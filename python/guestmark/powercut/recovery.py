@@ -21,6 +21,7 @@ from guestmark.agent.keeper import keeper
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.disks import loop, programs
 from guestmark.disks.formats import FORMATS, Format
+from guestmark.powercut import qcow2
 
 _DEADLINE_S = 60.0
 _TRUNCATED = 64 << 20
@@ -30,7 +31,8 @@ _ORDINARY = re.compile(
     r"recovering journal|^Fix\? yes$|orphaned inode|"
     r"(free (blocks|inodes) count|[Ff]ree (blocks|inodes) count wrong).*"
 )
-_MOUNT_ONCE = frozenset({"btrfs"})  # the kernel tells filesystems apart by an identity that copies share
+# The kernel tells btrfs filesystems apart by an identity that copies share; newer ones make up another for a copy.
+_TEMPORARY_ID = Path("/sys/fs/btrfs/features/temp_fsid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ class Mounted:
 
     def _repairs(self, image: Path) -> tuple[str, ...]:
         checkers = {
-            "xfs": ("xfs_repair", "-n", "-f", str(image)),
+            # Preparing its usual cache takes longer than checking a small image.
+            "xfs": ("xfs_repair", "-n", "-f", "-o", "bhash=512", str(image)),
             "btrfs": ("btrfs", "check", "--readonly", str(image)),
         }
         if self._filesystem not in checkers:
@@ -148,19 +151,10 @@ class Formatted:
                 return Recovered({}, damage=f"qemu-img check: {lines[0] if lines else done.returncode}")
         raw = image.with_suffix(".raw")
         try:
-            converted = _run(
-                [
-                    self._program,
-                    "convert",
-                    *self._format.named(image)[:-1],
-                    "-O",
-                    "raw",
-                    self._format.named(image)[-1],
-                    str(raw),
-                ]
-            )
-            if converted.returncode:
-                return Recovered({}, damage=converted.stderr.decode(errors="replace").strip()[:200])
+            if self._format.name != "qcow2" or not qcow2.to_raw(image, raw):
+                done = _run([self._program, "convert", "-O", "raw", *self._format.named(image), str(raw)])
+                if done.returncode:
+                    return Recovered({}, damage=done.stderr.decode(errors="replace").strip()[:200])
             return self._inner.recover(raw, names)
         finally:
             raw.unlink(missing_ok=True)
@@ -171,9 +165,12 @@ def why_not(filesystem: str, *, mounted: bool = False) -> str:
     return "" if filesystem.startswith("ext") and not mounted else loop.why_not()
 
 
-def workers(filesystem: str) -> int:
-    """How many states are judged at once."""
-    return 1 if filesystem in _MOUNT_ONCE else min(2, os.cpu_count() or 1)
+def workers(filesystem: str, *, mounted: bool = False) -> int:
+    """How many states are judged at once: mounting is mostly waiting, which needs no processor."""
+    if filesystem == "btrfs" and not _TEMPORARY_ID.exists():
+        return 1
+    processors = min(2, os.cpu_count() or 1)
+    return processors if filesystem.startswith("ext") and not mounted else 2 * processors
 
 
 @contextlib.contextmanager
