@@ -35,13 +35,13 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(directory)], check=False, capture_output=True)
 
 
-def trouble(platform: str, location: Path, *, records: int, method: str = "replace") -> str:
+def trouble(platform: str, location: Path, *, records: int, limit_s: float = LIMIT_S) -> str:
     """What the workload says when its records cannot be written; nothing of it is left then."""
     factors = {"location": str(location)}
-    cell = cell_of(platform, "powercut", factors, records=records, method=method, states=10)
+    cell = cell_of(platform, "powercut", factors, records=records, method="replace", states=10)
     with (
         pytest.raises(GuestmarkError) as caught,
-        prepared(cell, limit_s=LIMIT_S) as (machine, workload),
+        prepared(cell, limit_s=limit_s) as (machine, workload),
     ):
         workload.run(machine)
     assert "\n" not in caught.value.message
@@ -73,7 +73,7 @@ def signalled(number: signal.Signals, location: Path) -> threading.Thread:
 
 @pytest.mark.parametrize("platform", ["uml", "host", "tcg"])
 def test_no_room_for_the_log_is_said(platform: str, small: Path) -> None:
-    said = trouble(platform, small, records=20_000)
+    said = trouble(platform, small, records=20_000, limit_s=60)
     assert f"{small} is full, where the image and the log of its writes are" in said
     assert wait_until(lambda: not mounts(small), 10)
 

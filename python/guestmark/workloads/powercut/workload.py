@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guestmark.agent.binary import PROGRAM
-from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadError
+from guestmark.agent.results import CallError
+from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET, Findings, Mount, Proof
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.disks import logged
@@ -142,7 +143,12 @@ class PowercutWorkload:
         ]  # fmt: skip
         if method is Method.SQLITE:
             argv = sqlite.command(path, tag.text, count)
-        done = agent.exec(argv, timeout_s=self._limit_s)
+        try:
+            done = agent.exec(argv, timeout_s=self._limit_s)
+        except CallError:
+            raise
+        except AgentError as error:  # what hangs in a flush cannot be killed, and the agent waits for its end
+            raise self._not_written(disk, error.message, late=True) from error
         if not done.ok:
             said = done.stderr.decode(errors="replace").strip()
             raise self._not_written(disk, said or f"status {done.status}", late=done.timed_out)
