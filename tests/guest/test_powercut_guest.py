@@ -78,7 +78,8 @@ def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
         ("tcg", {"format": "vmdk"}, Durability.PROVEN),
         ("tcg", {"format": "vdi"}, Durability.PROVEN),
         ("tcg", {"format": "vhdx"}, Durability.PROVEN),
-        ("tcg", {"format": "luks"}, Durability.PROVEN),
+        # What was acknowledged when cannot be read in a log of encrypted writes.
+        ("tcg", {"format": "luks"}, Durability.REACHED),
         ("tcg", {"bus": "ide", "filesystem": "ext3"}, Durability.PROVEN),
         ("tcg/kvm", {}, Durability.PROVEN),
     ],

@@ -162,7 +162,9 @@ class Formatted:
 
 def why_not(filesystem: str, *, mounted: bool = False) -> str:
     """Why crash states of a filesystem cannot be judged here; empty when they can. `mounted`: it is not only read."""
-    return "" if filesystem.startswith("ext") and not mounted else loop.why_not()
+    if filesystem.startswith("ext") and not mounted:
+        return ""
+    return loop.why_not() or loop.unknown(filesystem)
 
 
 def workers(filesystem: str, *, mounted: bool = False) -> int:
