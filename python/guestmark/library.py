@@ -109,7 +109,7 @@ class Result:
 
     def values(self, cell: str, metric: str | None = None) -> dict[int, float]:
         """The value of each trial by block, failed ones left out."""
-        from guestmark.report.sections.results import by_block
+        from guestmark.stats.pairwise import by_block
 
         found = self._cell(cell)
         return by_block(found.trials, metric or self._primary(found))

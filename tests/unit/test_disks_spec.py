@@ -107,7 +107,7 @@ def test_levels_have_one_spelling(name: str, typed: str, canonical: str) -> None
 @pytest.mark.parametrize(
     ("name", "typed"),
     [
-        ("format", "vmdk"),
+        ("format", "zip"),
         ("cache", "direct"),
         ("cluster_size", "3K"),
         ("cluster_size", "4M"),

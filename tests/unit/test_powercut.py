@@ -9,7 +9,7 @@ import pytest
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.findings import Durability
 from guestmark.disks.logged import Logged
-from guestmark.powercut import cuts, evidence, proof, records, sqlite
+from guestmark.powercut import cuts, evidence, proof, qcow2, records, sqlite
 from guestmark.powercut.cuts import Cut, Piece, Survival
 from guestmark.powercut.records import Acknowledged, Method
 from guestmark.powercut.replay import Replay, copy_without_zeroes
@@ -230,3 +230,35 @@ def test_a_log_in_which_most_writes_are_flushed_is_one_of_a_disk_without_a_cache
     with WriteLog(write_logs.write(tmp_path / "log", requests)) as log:
         assert cuts.write_through(log.entries, 0)
         assert not cuts.write_through(cuts.without_flushes(log.entries, 0), 0)
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("-o", "cluster_size=4096"), ("-o", "preallocation=metadata")], ids=str
+)
+def test_a_qcow2_image_is_read_as_qemu_reads_it(options: tuple[str, ...], tmp_path: Path) -> None:
+    image, ours, theirs = tmp_path / "image", tmp_path / "ours", tmp_path / "theirs"
+    script = (
+        "-c",
+        "write -P 1 0 5000",
+        "-c",
+        "write -P 2 1M 300k",
+        "-c",
+        "write -z 1M 64k",
+        "-c",
+        "discard 1100k 64k",
+    )
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", *options, image, "9M"], check=True)
+    subprocess.run(["qemu-io", "-f", "qcow2", *script, image], check=True, capture_output=True)
+    subprocess.run(["qemu-img", "convert", "-O", "raw", image, theirs], check=True)
+    assert qcow2.to_raw(image, ours)
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert any(ours.read_bytes())
+
+
+@pytest.mark.parametrize("options", [("-c",), ("-o", "extended_l2=on")], ids=str)
+def test_a_qcow2_image_that_is_not_plain_is_left_to_qemu(options: tuple[str, ...], tmp_path: Path) -> None:
+    raw, image = tmp_path / "raw", tmp_path / "image"
+    raw.write_bytes(b"x" * (1 << 20))
+    subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", *options, raw, image], check=True)
+    assert not qcow2.to_raw(image, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()

@@ -36,11 +36,18 @@ def command(
         str,
         typer.Option(
             metavar="METHOD",
-            help="How records are made durable: append, replace, overwrite, dsync or sqlite.",
+            help="How records are made durable: append, replace, overwrite, dsync, sqlite, mariadb or postgresql.",
         ),
     ] = "append",
     records: Annotated[int, typer.Option(min=2, max=100_000, help="How many records are written.")] = 100,
-    states: Annotated[int, typer.Option(min=1, max=100_000, help="How many crash states are judged.")] = 300,
+    states: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=100_000,
+            help="How many crash states are judged. Default: 300, of a database server 40.",
+        ),
+    ] = None,
     after: Annotated[
         int | None, typer.Option(min=1, help="replay: only the states after so many requests.")
     ] = None,

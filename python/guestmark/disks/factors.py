@@ -5,8 +5,12 @@ import shlex
 
 from guestmark.core.factor import Factor, one_of
 from guestmark.core.units import format_size, parse_size
+from guestmark.disks import programs
+from guestmark.disks.formats import FORMATS
 
-FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "none")
+FILESYSTEMS = (*programs.MAKERS, "none")
+_MOST = 1_000_000
+_SECTORS = (512, 1024, 2048, 4096)
 _PREALLOCATIONS = {"sparse": "off", "prealloc": "falloc"}
 
 
@@ -51,7 +55,50 @@ def _options(text: str) -> str:
     return stripped or "defaults"
 
 
-FORMAT = Factor("format", "the image's format", one_of("raw", "qcow2"), ("raw", "qcow2"))
+def _rate(text: str) -> str:
+    size = parse_size(text)
+    if not size:
+        raise ValueError(f"{text!r} would let nothing through")
+    return format_size(size)
+
+
+def _count(text: str) -> str:
+    if not text.isdigit() or not 1 <= int(text) <= _MOST:
+        raise ValueError(f"{text!r} is not a number from 1 to {_MOST}")
+    return str(int(text))
+
+
+def _sector(text: str) -> str:
+    size = parse_size(text)
+    if size not in _SECTORS:
+        raise ValueError(f"{text!r} is none of {', '.join(map(str, _SECTORS))} bytes")
+    return str(size)
+
+
+FORMAT = Factor(
+    "format",
+    f"the image's format: {', '.join(f'{each.name} ({each.help})' for each in FORMATS.values())}",
+    one_of(*FORMATS),
+    tuple(FORMATS),
+)
+SUBCLUSTERS = Factor(
+    "subclusters",
+    "whether qcow2's clusters are divided in 32 (extended_l2)",
+    one_of("off", "on"),
+    ("off", "on"),
+)
+COMPRESSION = Factor(
+    "compression",
+    "how a qcow2 image is compressed at first; what is written to it is not",
+    one_of("off", "zlib", "zstd"),
+    ("off", "zlib", "zstd"),
+)
+BACKING = Factor(
+    "backing",
+    "whether a qcow2 image is empty at first, on top of another one with the filesystem",
+    one_of("off", "on"),
+    ("off", "on"),
+)
 PREALLOCATION = Factor(
     "preallocation",
     "what is allocated in advance: off (sparse), metadata (qcow2), falloc, full (written)",
@@ -108,7 +155,20 @@ IOTHREAD = Factor(
     one_of("off", "on"),
     ("off", "on"),
 )
-SWITCHES = (DISCARD, DETECT_ZEROES, IOTHREAD)  # with no level there is QEMU's default
+QUEUES = Factor("queues", "queues of a virtio-blk disk", _count, ("1", "2"))
+LOGICAL_BLOCK = Factor(
+    "logical_block", "bytes of the smallest piece that the guest may read or write", _sector, ("512", "4096")
+)
+PHYSICAL_BLOCK = Factor(
+    "physical_block", "bytes of a sector, as the disk tells the guest", _sector, ("512", "4096")
+)
+BANDWIDTH = Factor("bandwidth", "bytes that QEMU lets through in a second, e.g. 100M", _rate, ("50M", "500M"))
+IOPS = Factor("iops", "requests that QEMU lets through in a second", _count, ("100", "1000"))
+# With no level there is QEMU's default.
+SWITCHES = (
+    DISCARD, DETECT_ZEROES, IOTHREAD, QUEUES, LOGICAL_BLOCK, PHYSICAL_BLOCK, BANDWIDTH, IOPS, SUBCLUSTERS,
+    COMPRESSION, BACKING,
+)  # fmt: skip
 # What every guest's disk can be given, what only QEMU's can, and what of it is left where the disk is a directory.
 EVERY_GUEST = (PREALLOCATION, LOCATION, SIZE, FILESYSTEM, MKFS, MOUNT)
 QEMU = (FORMAT, CLUSTER_SIZE, CACHE, AIO, BUS, *SWITCHES)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.disks import programs, reading, sparse
+from guestmark.disks.formats import FORMATS
 from guestmark.disks.logged import Logged, exported
 from guestmark.disks.spec import DiskSpec, Role
 from guestmark.disks.store import store
@@ -106,14 +107,16 @@ class Image:
         return _checksums[self.path]
 
     def check(self) -> None:
-        """`qemu-img check` of a qcow2 image, the filesystem's own checker for a raw one; the disk must be unmounted.
+        """`qemu-img check`, of a raw image the filesystem's own checker; the disk must be unmounted.
 
         Raises `MachineError` with what they found.
         """
         if self.path.is_dir():
             return
-        if self.spec.format == "qcow2":
-            self.program("qemu-img", "check", "-q", "-U", "-f", "qcow2", str(self.path))
+        if self.spec.format != "raw":
+            form = FORMATS[self.spec.format]
+            if form.checked:
+                self.program("qemu-img", "check", "-q", "-U", *form.named(self.path))
         elif self.spec.filesystem.startswith("ext"):
             self.program("e2fsck", "-fn", str(self.path))
         elif self.spec.filesystem == "xfs":
@@ -197,10 +200,22 @@ def _target(spec: DiskSpec, directories: list[Path]) -> Image:
     begin = time.monotonic()
     path = _directory(spec, directories) / f"{spec.name}.{spec.format}"
     original, was_there = template(spec)
-    sparse.copy(original, path)
+    if spec.switch("backing") == "on":
+        _on_top_of(original, path)
+    else:
+        sparse.copy(original, path)
     allocate = {"falloc": sparse.allocate, "full": sparse.write_holes}.get(spec.preallocation)
     allocation = Allocation(allocate, path) if allocate else None
     return Image(spec, path, time.monotonic() - begin, was_there, allocation)
+
+
+def _on_top_of(original: Path, path: Path) -> None:
+    """An empty image whose content is that of a copy of the template, named by its full path: it may be copied."""
+    base = path.with_name(f"under-{path.name}")
+    sparse.copy(original, base)
+    programs.run(
+        "qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", "qcow2", str(path), writable=[path.parent]
+    )  # fmt: skip
 
 
 def _logged(image: Image, exports: ExitStack) -> Image:
@@ -210,8 +225,8 @@ def _logged(image: Image, exports: ExitStack) -> Image:
     image.path.rename(below)
     files = Logged(image.path.with_name(f"base-{image.path.name}"), image.path.with_name("writes.log"), below)
     sparse.copy(below, files.base)
-    exports.enter_context(exported(files, image.path))
-    return replace(image, logged=files)
+    kill = exports.enter_context(exported(files, image.path))
+    return replace(image, logged=replace(files, kill=kill))
 
 
 def _source(spec: DiskSpec) -> Image:

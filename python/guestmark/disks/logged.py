@@ -12,8 +12,8 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from guestmark.agent.binary import supervised
@@ -31,11 +31,15 @@ _HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """The files of a logged image: what it was at first, what has been written to it since, and the image below."""
+    """The files of a logged image: what it was at first, what has been written to it since, and the image below.
+
+    `kill` ends the daemon while it serves the image: what hangs in it gets an error then.
+    """
 
     base: Path
     log: Path
     image: Path
+    kill: Callable[[], None] | None = field(default=None, compare=False)
 
 
 def why_not() -> str:
@@ -52,14 +56,17 @@ def why_not() -> str:
 
 
 @contextlib.contextmanager
-def exported(files: Logged, at: Path) -> Iterator[None]:
-    """Serves the image as the file `at` while the context lasts. Raises `MachineError` when that is not to be had."""
+def exported(files: Logged, at: Path) -> Iterator[Callable[[], None]]:
+    """Serves the image as the file `at` while the context lasts, and says how to end that before.
+
+    Raises `MachineError` when that is not to be had.
+    """
     for path in (files.log, at):
         path.touch()
     daemon, lifeline = _start(files, at)
     try:
         _await_mount(daemon, at)
-        yield
+        yield daemon.kill
     finally:
         os.close(lifeline)
         daemon.terminate()

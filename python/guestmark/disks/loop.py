@@ -11,6 +11,7 @@ import functools
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, MachineError
@@ -47,6 +48,19 @@ def _why_not(user: int) -> str:
         return ""
     said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
     return f"this host provides no loop device or no mount namespace: {said}"
+
+
+@functools.cache
+def unknown(filesystem: str) -> str:
+    """Says that this host's kernel has no such filesystem; empty when it has, or has a module for it."""
+    if any(line.split()[-1] == filesystem for line in Path("/proc/filesystems").read_text().splitlines()):
+        return ""
+    modprobe = shutil.which("modprobe", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    if modprobe is not None:
+        command = [modprobe, "--dry-run", "--quiet", filesystem]
+        if subprocess.run(command, capture_output=True, timeout=_DEADLINE_S, check=False).returncode == 0:
+            return ""
+    return f"this host's kernel has no {filesystem}"
 
 
 def check() -> None:

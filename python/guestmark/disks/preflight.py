@@ -11,13 +11,13 @@ from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import parse_size
 from guestmark.disks import loop, programs
+from guestmark.disks.formats import FORMATS
 from guestmark.disks.location import in_memory
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
 
 _DIRECT = ("none", "directsync")
 _SPARSE = ("off", "metadata")
 _METADATA = 0.05  # of a filesystem's size, at most: its tables and its journal
-_QCOW2_TABLES = 1.01  # the size of a full qcow2 image, relative to its content
 
 
 def check(cells: Sequence[Cell]) -> None:
@@ -92,7 +92,7 @@ def needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
 
 def _occupied(cell: Cell, spec: DiskSpec) -> int:
     """Bytes that a target takes in the end: of a sparse one, where that is known, what is written to it."""
-    tables = _QCOW2_TABLES if spec.format == "qcow2" else 1.0
+    tables = FORMATS[spec.format].tables
     amount = cell.workload.params.get("amount")
     if spec.preallocation not in _SPARSE or amount is None or spec.tree:
         return round(spec.size * tables)

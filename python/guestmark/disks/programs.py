@@ -21,8 +21,24 @@ PACKAGES = {
     "xfs_repair": "xfsprogs",
     "mkfs.btrfs": "btrfs-progs",
     "btrfs": "btrfs-progs",
+    "mkfs.f2fs": "f2fs-tools",
+    "mkfs.vfat": "dosfstools",
+    "mkfs.exfat": "exfatprogs",
+    "mkfs.nilfs2": "nilfs-tools",
+    "mkfs.jfs": "jfsutils",
 }
-MAKERS = {"ext2": "mke2fs", "ext3": "mke2fs", "ext4": "mke2fs", "xfs": "mkfs.xfs", "btrfs": "mkfs.btrfs"}
+MAKERS = {
+    "ext2": "mke2fs",
+    "ext3": "mke2fs",
+    "ext4": "mke2fs",
+    "xfs": "mkfs.xfs",
+    "btrfs": "mkfs.btrfs",
+    "f2fs": "mkfs.f2fs",
+    "vfat": "mkfs.vfat",
+    "exfat": "mkfs.exfat",
+    "nilfs2": "mkfs.nilfs2",
+    "jfs": "mkfs.jfs",
+}
 
 
 def find(program: str) -> str:

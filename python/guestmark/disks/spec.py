@@ -14,6 +14,7 @@ from typing import Any
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
+from guestmark.disks.formats import VARIANTS
 
 SHARED_MEMORY = "/dev/shm"
 NO_FILESYSTEM = "none"
@@ -35,8 +36,12 @@ _SMALL = {
     "xfs": "320M",
     "btrfs": "128M",
     "f2fs": "128M",
+    "nilfs2": "256M",
 }  # what a log of writes is taken of where nobody says more
-_SWITCHES = ("discard", "detect_zeroes", "iothread")
+_SWITCHES = (
+    "discard", "detect_zeroes", "iothread", "queues", "logical_block", "physical_block", "bandwidth", "iops", *VARIANTS
+)  # fmt: skip
+_SMALLEST_DIVIDED = 16 << 10
 _LOOP_CACHES = ("writeback", "none")
 
 
@@ -173,6 +178,36 @@ def _check(disk: DiskSpec, cell: Cell) -> None:
         raise UsageError(
             f"{cell.id}: preallocation=metadata needs format=qcow2, because a raw image has no metadata",
             hint="use preallocation=off (sparse), falloc or full, or exclude the combination",
+        )
+    if disk.format not in {"raw", "qcow2"} and disk.preallocation == "metadata":
+        raise UsageError(
+            f"{cell.id}: preallocation=metadata is qcow2's", hint="use another, or exclude the combination"
+        )
+    variants = [name for name in VARIANTS if disk.switch(name) not in {"", "off"}]
+    if variants and disk.format != "qcow2":
+        raise UsageError(
+            f"{cell.id}: {variants[0]} needs format=qcow2", hint="use it, or exclude the combination"
+        )
+    if "subclusters" in variants and disk.cluster_size < _SMALLEST_DIVIDED:
+        raise UsageError(
+            f"{cell.id}: clusters of {disk.cluster_size} bytes cannot be divided",
+            hint="use cluster_size=16K or larger",
+        )
+    if disk.preallocation != "off" and {"compression", "backing"} & set(variants):
+        raise UsageError(
+            f"{cell.id}: what is compressed, or lies on top of another image, is not allocated in advance",
+            hint="use preallocation=off, or exclude the combination",
+        )
+    if disk.switch("queues") and disk.bus != "virtio-blk":
+        raise UsageError(
+            f"{cell.id}: queues are counted on virtio-blk",
+            hint="use bus=virtio-blk, or exclude the combination",
+        )
+    logical, physical = int(disk.switch("logical_block") or 512), disk.switch("physical_block")
+    if logical > int(physical or 4096):
+        raise UsageError(
+            f"{cell.id}: logical_block={logical} is more than physical_block={physical}",
+            hint="use a larger physical_block, or exclude the combination",
         )
     if disk.switch("iothread") == "on" and not disk.bus.startswith("virtio-"):
         raise UsageError(

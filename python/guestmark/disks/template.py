@@ -8,9 +8,12 @@ from pathlib import Path
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.disks import programs, trees
+from guestmark.disks.formats import FORMATS, VARIANTS
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec
 
 _KEPT = 16
+_SECTOR = 512
+_QUIETLY = {"vfat": (), "exfat": (), "jfs": ("-q",)}  # others: -q -f
 
 
 def template(spec: DiskSpec) -> tuple[Path, bool]:
@@ -39,8 +42,12 @@ def _key(spec: DiskSpec) -> str:
     if spec.filesystem != NO_FILESYSTEM:
         tools.append(programs.find(programs.MAKERS[spec.filesystem]))
     identities = [(tool, Path(tool).stat().st_size, Path(tool).stat().st_mtime_ns) for tool in tools]
-    qcow2 = (spec.cluster_size, _preallocated(spec)) if spec.format == "qcow2" else ()
-    shape = (spec.format, spec.size, spec.filesystem, spec.mkfs_options, qcow2, identities)
+    qcow2: tuple[object, ...] = ()
+    if spec.format == "qcow2":
+        variants = tuple(level for name in VARIANTS if (level := spec.switch(name)) and name != "backing")
+        qcow2 = (spec.cluster_size, _preallocated(spec), *variants)
+    sectors = _sectors(spec) if spec.filesystem != NO_FILESYSTEM else ()
+    shape = (spec.format, spec.size, spec.filesystem, (*sectors, *spec.mkfs_options), qcow2, identities)
     parts = (3, *shape, spec.tree) if spec.tree else (2, *shape)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
@@ -53,36 +60,39 @@ def _preallocated(spec: DiskSpec) -> bool:
 def _make(spec: DiskSpec, target: Path) -> None:
     raw = target if spec.format == "raw" else target.with_suffix(".raw")
     there = [target.parent]
-    options = ["-o", f"cluster_size={spec.cluster_size}"]
-    if _preallocated(spec):
-        options += ["-o", "preallocation=metadata"]
+    form = FORMATS[spec.format]
+    options = [word for option in (*form.create, *_qcow2_options(spec)) for word in ("-o", option)]
     if spec.filesystem == NO_FILESYSTEM:
-        more = options if spec.format == "qcow2" else []
         programs.run(
-            "qemu-img", "create", "-q", "-f", spec.format, *more, str(target), str(spec.size), writable=there
-        )
+            "qemu-img", "create", "-q", *form.objects, "-f", spec.format, *options, str(target), str(spec.size),
+            writable=there,
+        )  # fmt: skip
         return
     try:
         programs.run("qemu-img", "create", "-q", "-f", "raw", str(raw), str(spec.size), writable=there)
         _format(spec, raw)
-        if spec.format == "qcow2":
+        if spec.format != "raw":
+            packed = ["-c"] if spec.switch("compression") not in {"", "off"} else []
             programs.run(
-                "qemu-img",
-                "convert",
-                "-f",
-                "raw",
-                "-O",
-                "qcow2",
-                *options,
-                str(raw),
-                str(target),
-                writable=there,
-            )
-            if _preallocated(spec):
+                "qemu-img", "convert", *form.objects, *packed, "-f", "raw", "-O", spec.format, *options, str(raw),
+                str(target), writable=there,
+            )  # fmt: skip
+            if spec.format == "qcow2" and _preallocated(spec):
                 _check_map(target, spec)
     finally:
         if raw != target:
             raw.unlink(missing_ok=True)
+
+
+def _qcow2_options(spec: DiskSpec) -> list[str]:
+    if spec.format != "qcow2":
+        return []
+    options = [f"cluster_size={spec.cluster_size}"]
+    options += ["preallocation=metadata"] if _preallocated(spec) else []
+    options += ["extended_l2=on"] if spec.switch("subclusters") == "on" else []
+    if (kind := spec.switch("compression")) not in {"", "off"}:
+        options.append(f"compression_type={kind}")
+    return options
 
 
 def _format(spec: DiskSpec, raw: Path) -> None:
@@ -97,9 +107,10 @@ def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...])
     if maker == "mke2fs":
         # The kernel must not have anything left to initialise during the measurement.
         lazy = () if "-E" in spec.mkfs_options else ("-E", "lazy_itable_init=0,lazy_journal_init=0")
-        arguments = ("-q", "-F", "-t", spec.filesystem, *lazy)
+        arguments: tuple[str, ...] = ("-q", "-F", "-t", spec.filesystem, *lazy)
     else:
-        arguments = ("-q", "-f")
+        arguments = _QUIETLY.get(spec.filesystem, ("-q", "-f"))
+    arguments += _sectors(spec)
     try:
         programs.run(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[raw.parent])
     except MachineError as error:
@@ -107,6 +118,17 @@ def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...])
             f"{spec.filesystem} cannot be made: {error.message}",
             hint=f"check mkfs={spec.mkfs!r} and size; {error.hint}",
         ) from error
+
+
+def _sectors(spec: DiskSpec) -> tuple[str, ...]:
+    """Where the guest's disk has larger pieces than an image file, its maker has to be told."""
+    size = int(spec.switch("logical_block") or 512)
+    option = (
+        "-b" if spec.filesystem.startswith("ext") else {"xfs": "-ssize=", "vfat": "-S"}.get(spec.filesystem)
+    )
+    if size <= _SECTOR or option is None or (option == "-b" and "-b" in spec.mkfs_options):
+        return ()
+    return (option + str(size),) if option.endswith("=") else (option, str(size))
 
 
 def _check_map(image: Path, spec: DiskSpec) -> None:

@@ -11,6 +11,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Proof, flat
 from guestmark.core.model import Cell, Plan, WorkloadSpec
+from guestmark.disks.factors import SWITCHES
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
@@ -26,8 +27,8 @@ _PROOFS = "proofs"  # in a plan's context: by cell
 # Of a cell's factors those that say how its disk is kept, and what machine it is a disk of.
 _KEPT = frozenset({
     "bus", "uml_disk", "cache", "aio", "format", "cluster_size", "preallocation", "filesystem", "mount", "mkfs",
-    "location", "discard", "detect_zeroes", "iothread", "qemu_args", "machine", "kernel", "kernel_args", "memory",
-    "cpu", "outer_cpu",
+    "location", "qemu_args", "machine", "kernel", "kernel_args", "memory", "cpu", "outer_cpu",
+    *(factor.name for factor in SWITCHES),
 })  # fmt: skip
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from guestmark.agent.results import CallError
 from guestmark.core.machine_facts import Disk
+from guestmark.core.units import parse_size
 from guestmark.disks.attached import AttachedDisk
+from guestmark.disks.formats import FORMATS, VARIANTS
 from guestmark.platforms.block import facts_of_drives
 from guestmark.platforms.guest import Guest, mismatch
 
@@ -55,11 +57,21 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
         raise mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
     image = drive["image"]
     _same(disk, "format", spec.format, drive["drv"], guest)
-    _same(disk, "image", os.path.realpath(disk.image.path), os.path.realpath(image["filename"]), guest)
+    if not FORMATS[spec.format].encrypted:  # its name is its whole description then
+        _same(disk, "image", os.path.realpath(disk.image.path), os.path.realpath(image["filename"]), guest)
     _same(disk, "size", spec.size, image["virtual-size"], guest)
     _same(disk, f"cache ({spec.cache})", _CACHE[spec.cache], drive["cache"], guest)
     if spec.format == "qcow2":
         _same(disk, "cluster size", spec.cluster_size, image["cluster-size"], guest)
+        _check_qcow2(disk, image, guest)
+    for name, told in (("bandwidth", "bps"), ("iops", "iops")):
+        if asked := spec.switch(name):
+            _same(disk, name, parse_size(asked), drive[told], guest)
+    for name in ("logical_block", "physical_block"):
+        if asked := spec.switch(name):
+            _same(disk, name, asked, _in_sysfs(guest, disk, f"queue/{name}_size"), guest)
+    if asked := spec.switch("queues"):
+        _check_queues(guest, disk, int(asked))
     if (asked := spec.switch("detect_zeroes")) and "detect_zeroes" in drive:
         _same(disk, "detect_zeroes", asked, drive["detect_zeroes"], guest)
     if asked := spec.switch("iothread"):
@@ -87,17 +99,40 @@ def _engines(guest: Guest) -> set[str]:
     return found
 
 
+def _check_qcow2(disk: AttachedDisk, image: Mapping[str, Any], guest: Guest) -> None:
+    """What a qcow2 image says of itself."""
+    told = image.get("format-specific", {}).get("data", {})
+    found = {
+        "subclusters": "on" if told.get("extended-l2") else "off",
+        "compression": told.get("compression-type", "zlib"),
+        "backing": "on" if image.get("backing-filename") else "off",
+    }
+    for name in VARIANTS:
+        asked = disk.spec.switch(name)
+        if asked and (name, asked) != ("compression", "off"):
+            _same(disk, name, asked, found[name], guest)
+
+
+def _check_queues(guest: Guest, disk: AttachedDisk, asked: int) -> None:
+    """The guest takes no more queues than it has processors."""
+    expected = min(asked, guest.agent.facts().cpus_online)
+    found = 0
+    while found <= asked and _in_sysfs(guest, disk, f"mq/{found}/nr_tags"):
+        found += 1
+    _same(disk, "queues", expected, found, guest)
+
+
 def _inside(guest: Guest, disk: AttachedDisk) -> tuple[int, str]:
     """Size in bytes and write cache, as the guest's kernel has them."""
-    directory = f"/sys/block/{disk.device.removeprefix('/dev/')}"
+    return int(_in_sysfs(guest, disk, "size") or 0) * 512, _in_sysfs(guest, disk, "queue/write_cache")
 
-    def line(name: str) -> str:
-        try:
-            return guest.agent.read_file(f"{directory}/{name}", limit=4096).decode().strip()
-        except CallError:
-            return ""
 
-    return int(line("size") or 0) * 512, line("queue/write_cache")
+def _in_sysfs(guest: Guest, disk: AttachedDisk, name: str) -> str:
+    path = f"/sys/block/{disk.device.removeprefix('/dev/')}/{name}"
+    try:
+        return guest.agent.read_file(path, limit=4096).decode().strip()
+    except CallError:
+        return ""
 
 
 def _same(disk: AttachedDisk, what: str, asked: object, found: object, guest: Guest) -> None:

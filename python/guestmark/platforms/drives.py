@@ -9,7 +9,9 @@ from guestmark.appliance.initramfs import ModuleList
 from guestmark.core.architectures import Bus
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
+from guestmark.core.units import parse_size
 from guestmark.disks.attached import AttachedDisk, find_device
+from guestmark.disks.formats import FORMATS, KEY_ID
 from guestmark.disks.image import Image
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
 from guestmark.platforms.virtio import VirtioBus
@@ -38,6 +40,11 @@ _FILESYSTEM_MODULES = {
     "ext4": ("crc32c_generic", "ext4"),
     "xfs": ("crc32c_generic", "xfs"),
     "btrfs": ("crc32c_generic", "btrfs"),
+    "f2fs": ("crc32_generic", "f2fs"),
+    "vfat": ("nls_cp437", "nls_iso8859-1", "nls_ascii", "vfat"),
+    "exfat": ("exfat",),
+    "nilfs2": ("nilfs2",),
+    "jfs": ("jfs",),
 }
 
 
@@ -68,8 +75,10 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
         arguments += [
             "-drive",
             f"if=none,id={spec.name},file={path},format={spec.format},cache={spec.cache},aio={spec.aio}"
-            f"{',readonly=on' if read_only else ''}{_switches(spec)}",
+            f"{',readonly=on' if read_only else ''}{_switches(spec)}{_key(spec)}",
         ]
+        if FORMATS[spec.format].encrypted and FORMATS[spec.format].objects[1] not in arguments:
+            arguments += ["-object", FORMATS[spec.format].objects[1]]
         own_thread = ",iothread=disks" if spec.switch("iothread") == "on" else ""
         if own_thread and "iothread,id=disks" not in arguments:
             arguments += ["-object", "iothread,id=disks"]
@@ -79,15 +88,43 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
             own_thread = ""
         arguments += [
             "-device",
-            f"{_device(spec, index, virtio)},drive={spec.name},serial={spec.name}{own_thread}",
+            f"{_device(spec, index, virtio)},drive={spec.name},serial={spec.name}{own_thread}{_blocks(spec)}",
         ]
     return arguments
 
 
 def _switches(spec: DiskSpec) -> str:
     """Of a drive, those that are not left at QEMU's defaults."""
-    names = {"discard": "discard", "detect_zeroes": "detect-zeroes"}
-    return "".join(f",{option}={level}" for name, option in names.items() if (level := spec.switch(name)))
+    names = {
+        "discard": "discard", "detect_zeroes": "detect-zeroes", "bandwidth": "throttling.bps-total",
+        "iops": "throttling.iops-total",
+    }  # fmt: skip
+    # A machine that stops because its disk is full would be waited for; its guest is told instead.
+    reported = ",werror=report,rerror=report" if spec.logged else ""
+    rate = spec.switch("bandwidth")
+    bytes_ = {"bandwidth": str(parse_size(rate))} if rate else {}
+    return reported + "".join(
+        f",{option}={bytes_.get(name, level)}"
+        for name, option in names.items()
+        if (level := spec.switch(name))
+    )
+
+
+def _blocks(spec: DiskSpec) -> str:
+    """Properties of the device that are not left at QEMU's defaults."""
+    names = {
+        "queues": "num-queues",
+        "logical_block": "logical_block_size",
+        "physical_block": "physical_block_size",
+    }
+    given = {name: spec.switch(name) for name in names}
+    if given["logical_block"] and not given["physical_block"]:
+        given["physical_block"] = given["logical_block"]  # a sector is not smaller than what may be written
+    return "".join(f",{names[name]}={level}" for name, level in given.items() if level)
+
+
+def _key(spec: DiskSpec) -> str:
+    return f",key-secret={KEY_ID}" if FORMATS[spec.format].encrypted else ""
 
 
 def written(made: Sequence[Image]) -> list[Path]:

@@ -12,6 +12,7 @@ from guestmark.agent.keeper import keeper
 from guestmark.core.errors import MachineError
 from guestmark.powercut import recovery
 from guestmark.powercut.cuts import Cut
+from guestmark.powercut.recovery import Reader
 from guestmark.powercut.replay import Replay
 from guestmark.powercut.writelog import Entry, WriteLog
 
@@ -61,14 +62,17 @@ class Evidence:
     names: tuple[str, ...]  # of the files that are looked at
     acknowledged: Callable[[int], int]  # the newest record that had been, after so many requests
     lost: Callable[[int, dict[str, bytes | None]], int | None]
+    reader: Reader | None = None
 
 
 def judge(evidence: Evidence, entries: Sequence[Entry], cuts: Sequence[Cut], parent: Path) -> Judged:
     """Judges every cut, on as many processors as serve; images are made below `parent`."""
-    directory = keeper().directory("cut", parent)
+    directory = keeper().directory("cut", parent, mode=0o711)
     total = Judged()
     try:
-        count = min(recovery.workers(evidence.filesystem), len(cuts)) or 1
+        count = (
+            min(recovery.workers(evidence.filesystem, mounted=evidence.reader is not None), len(cuts)) or 1
+        )
         share = -(-len(cuts) // count)
         with ThreadPoolExecutor(count) as pool:
             parts = [
@@ -98,7 +102,9 @@ def _judge_some(
     with contextlib.ExitStack() as stack:
         replay = Replay(evidence.base, evidence.log, entries, directory)
         stack.callback(replay.close)
-        recovers = stack.enter_context(recovery.recovery(evidence.filesystem, evidence.form, directory))
+        recovers = stack.enter_context(
+            recovery.recovery(evidence.filesystem, evidence.form, directory, evidence.reader)
+        )
         for cut in cuts:
             image = replay.state(cut)
             left = recovers.recover(image, evidence.names)

@@ -25,6 +25,8 @@ class Method(StrEnum):
     OVERWRITE = "overwrite"
     DSYNC = "dsync"
     SQLITE = "sqlite"  # rows, each committed by SQLite
+    MARIADB = "mariadb"
+    POSTGRESQL = "postgresql"
 
     @property
     def words(self) -> str:
@@ -35,6 +37,11 @@ class Method(StrEnum):
     def size(self) -> int:
         """Bytes of a record."""
         return 4096 if self in (Method.REPLACE, Method.OVERWRITE) else 512
+
+    @property
+    def served(self) -> bool:
+        """Whether a database server commits the records, and has to recover them."""
+        return self in {Method.MARIADB, Method.POSTGRESQL}
 
     def files(self, name: str) -> tuple[str, ...]:
         """The files that hold records, of which the main one is called `name`."""
@@ -47,6 +54,8 @@ _WORDS = {
     Method.OVERWRITE: "overwrite, fdatasync",
     Method.DSYNC: "append, O_DSYNC",
     Method.SQLITE: "SQLite commit (WAL, synchronous=FULL)",
+    Method.MARIADB: "MariaDB commit",
+    Method.POSTGRESQL: "PostgreSQL commit",
 }
 
 
@@ -102,12 +111,16 @@ def record(tag: str, number: int, size: int) -> bytes:
     return line.ljust(LINE, b"%c" % (ord("a") + number % 26)) * (size // LINE)
 
 
-def lost(method: Method, tag: str, acknowledged: int, content: bytes | None) -> int | None:
+def lost(  # noqa: PLR0911 (one for each way)
+    method: Method, tag: str, acknowledged: int, content: bytes | None
+) -> int | None:
     """The first acknowledged record that is not whole in what is left of the file; None when all are."""
     if acknowledged < 0:
         return None
     if content is None:
         return acknowledged if method in (Method.REPLACE, Method.OVERWRITE) else 0
+    if method.served:
+        return _missing(method, tag, acknowledged, content)
     size = method.size
     match method:
         case Method.APPEND | Method.DSYNC:
@@ -128,6 +141,13 @@ def lost(method: Method, tag: str, acknowledged: int, content: bytes | None) -> 
                 ):
                     return number
     return None
+
+
+def _missing(method: Method, tag: str, acknowledged: int, rows: bytes) -> int | None:
+    """As `lost`, of rows that a server has, each a line."""
+    there = set(rows.splitlines())
+    numbers = range(acknowledged + 1)
+    return next((number for number in numbers if record(tag, number, method.size) not in there), None)
 
 
 def _number(tag: str, content: bytes) -> int:

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,8 @@ from guestmark.agent.client import Agent
 from guestmark.agent.keeper import keeper
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.disks import loop, programs
+from guestmark.disks.formats import FORMATS, Format
+from guestmark.powercut import qcow2
 
 _DEADLINE_S = 60.0
 _TRUNCATED = 64 << 20
@@ -29,7 +31,8 @@ _ORDINARY = re.compile(
     r"recovering journal|^Fix\? yes$|orphaned inode|"
     r"(free (blocks|inodes) count|[Ff]ree (blocks|inodes) count wrong).*"
 )
-_MOUNT_ONCE = frozenset({"btrfs"})  # the kernel tells filesystems apart by an identity that copies share
+# The kernel tells btrfs filesystems apart by an identity that copies share; newer ones make up another for a copy.
+_TEMPORARY_ID = Path("/sys/fs/btrfs/features/temp_fsid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,13 @@ class Recovered:
     files: dict[str, bytes | None]
     repairs: tuple[str, ...] = ()
     damage: str = ""
+
+
+class Reader(Protocol):
+    """Looks at a filesystem that is mounted, and may change it: a database server that recovers its files."""
+
+    def read(self, agent: Agent, directory: Path, names: Sequence[str]) -> Recovered:
+        """What is left in the directory, as `agent` sees it."""
 
 
 class Recovery(Protocol):
@@ -78,8 +88,9 @@ class Ext:
 class Mounted:
     """Any other filesystem: this host's kernel mounts the image, and its checker looks at it after that."""
 
-    def __init__(self, filesystem: str, agent: Agent, directory: Path) -> None:
+    def __init__(self, filesystem: str, agent: Agent, directory: Path, reader: Reader | None = None) -> None:
         self._filesystem = filesystem
+        self._reader = reader
         self._agent = agent
         self._at = directory / "mounted"
         self._at.mkdir()
@@ -92,11 +103,14 @@ class Mounted:
         if not done.ok:
             said = " ".join(done.stderr.decode(errors="replace").split())
             return Recovered({}, damage=f"it cannot be mounted: {said[:200]}")
-        files = {name: self._content(name) for name in names}
+        if self._reader is not None:
+            found = self._reader.read(self._agent, self._at, names)
+        else:
+            found = Recovered({name: self._content(name) for name in names})
         done = self._agent.exec(["umount", str(self._at)], timeout_s=_DEADLINE_S)
         if not done.ok:
             raise MachineError("a crash state cannot be unmounted", hint="see the kernel's log")
-        return Recovered(files, self._repairs(image))
+        return replace(found, repairs=(*found.repairs, *self._repairs(image)))
 
     def _content(self, name: str) -> bytes | None:
         try:
@@ -106,7 +120,8 @@ class Mounted:
 
     def _repairs(self, image: Path) -> tuple[str, ...]:
         checkers = {
-            "xfs": ("xfs_repair", "-n", "-f", str(image)),
+            # Preparing its usual cache takes longer than checking a small image.
+            "xfs": ("xfs_repair", "-n", "-f", "-o", "bhash=512", str(image)),
             "btrfs": ("btrfs", "check", "--readonly", str(image)),
         }
         if self._filesystem not in checkers:
@@ -119,48 +134,53 @@ class Mounted:
         return (lines[-1] if lines else f"{program} finds faults",)
 
 
-class Qcow2:
+class Formatted:
     """An image in a format: its own check comes first, then the filesystem in it."""
 
-    def __init__(self, inner: Recovery, form: str) -> None:
+    def __init__(self, inner: Recovery, form: Format) -> None:
         self._inner = inner
         self._format = form
         self._program = programs.find("qemu-img")
 
     def recover(self, image: Path, names: Sequence[str]) -> Recovered:
         """See `Recovery`."""
-        done = _run([self._program, "check", "-f", self._format, str(image)])
-        if done.returncode not in (0, 3, 63):  # 3: only leaked clusters; 63: the format has no check
-            lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
-            return Recovered({}, damage=f"qemu-img check: {lines[0] if lines else done.returncode}")
+        if self._format.checked:
+            done = _run([self._program, "check", *self._format.named(image)])
+            if done.returncode not in (0, 3):  # 3: only leaked clusters
+                lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
+                return Recovered({}, damage=f"qemu-img check: {lines[0] if lines else done.returncode}")
         raw = image.with_suffix(".raw")
         try:
-            converted = _run(
-                [self._program, "convert", "-f", self._format, "-O", "raw", str(image), str(raw)]
-            )
-            if converted.returncode:
-                return Recovered({}, damage=converted.stderr.decode(errors="replace").strip()[:200])
+            if self._format.name != "qcow2" or not qcow2.to_raw(image, raw):
+                done = _run([self._program, "convert", "-O", "raw", *self._format.named(image), str(raw)])
+                if done.returncode:
+                    return Recovered({}, damage=done.stderr.decode(errors="replace").strip()[:200])
             return self._inner.recover(raw, names)
         finally:
             raw.unlink(missing_ok=True)
 
 
-def why_not(filesystem: str) -> str:
-    """Why crash states of a filesystem cannot be judged here; empty when they can."""
-    return "" if filesystem.startswith("ext") else loop.why_not()
+def why_not(filesystem: str, *, mounted: bool = False) -> str:
+    """Why crash states of a filesystem cannot be judged here; empty when they can. `mounted`: it is not only read."""
+    if filesystem.startswith("ext") and not mounted:
+        return ""
+    return loop.why_not() or loop.unknown(filesystem)
 
 
-def workers(filesystem: str) -> int:
-    """How many states are judged at once."""
-    return 1 if filesystem in _MOUNT_ONCE else min(2, os.cpu_count() or 1)
+def workers(filesystem: str, *, mounted: bool = False) -> int:
+    """How many states are judged at once: mounting is mostly waiting, which needs no processor."""
+    if filesystem == "btrfs" and not _TEMPORARY_ID.exists():
+        return 1
+    processors = min(2, os.cpu_count() or 1)
+    return processors if filesystem.startswith("ext") and not mounted else 2 * processors
 
 
 @contextlib.contextmanager
-def recovery(filesystem: str, form: str, directory: Path) -> Iterator[Recovery]:
+def recovery(filesystem: str, form: str, directory: Path, reader: Reader | None = None) -> Iterator[Recovery]:
     """What recovers images of a filesystem in a format. `directory` is for its own use."""
     with contextlib.ExitStack() as stack:
         inner: Recovery
-        if filesystem.startswith("ext"):
+        if filesystem.startswith("ext") and reader is None:
             inner = Ext()
         else:
             loop.check()
@@ -168,8 +188,8 @@ def recovery(filesystem: str, form: str, directory: Path) -> Iterator[Recovery]:
             agent = Agent(transport)
             stack.callback(process.wait)
             stack.callback(agent.close)
-            inner = Mounted(filesystem, agent, directory)
-        yield inner if form == "raw" else Qcow2(inner, form)
+            inner = Mounted(filesystem, agent, directory, reader)
+        yield inner if form == "raw" else Formatted(inner, FORMATS[form])
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:

@@ -1,7 +1,7 @@
 """The answers to a plan's questions: which cells each is about, and what their trials say."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -113,7 +113,7 @@ class Answer:
 
 def answers(analysis: Analysis) -> tuple[Answer, ...]:
     """The answers to all questions of the run's plan, in order."""
-    makers = {
+    makers: Mapping[Asked, Callable[[Question, Analysis], Iterator[Finding]]] = {
         Asked.BEST: _ranked,
         Asked.COMPARE: _against,
         Asked.PARTS: _parts,

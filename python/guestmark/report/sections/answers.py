@@ -1,17 +1,18 @@
 """What a plan asked, and the answers of its run: in sentences, and where several are ranked alike in a table."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from guestmark.core.findings import Durability, Proof
-from guestmark.core.model import Cell
 from guestmark.core.question import Asked
 from guestmark.page import figures
-from guestmark.page.names import varying
-from guestmark.page.nodes import Bullets, Node
+from guestmark.page.nodes import Bullets, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report.answering import Against, Answer, Finding, Kept, Parts, Ranked, answers, more_blocks
+from guestmark.report.cell_names import Names, names_of
 from guestmark.report.sections.nested import mean_of
 from guestmark.report.sections.verdicts import MARKS, TONES
 from guestmark.stats.analysis import Analysis, CellResult
@@ -19,6 +20,7 @@ from guestmark.stats.compare import Comparison, Verdict, label
 
 _NAMED = 6  # cells in one sentence
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
+_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   = no difference from it   ? not told apart"
 _SUFFIXES = ("_s", "_ns", "_bytes")
 
 
@@ -26,13 +28,11 @@ def nodes(analysis: Analysis) -> list[Node]:
     """The sentences under each question, and a table of those that rank cells of several kinds; empty without any."""
     found: list[Node] = []
     for answer in answers(analysis):
+        items = _sentences(answer) or [line(_nothing(answer))]
+        found.append(Bullets(line(answer.question.ask, Tone.STRONG), tuple(items)))
         ranked = [finding for finding in answer.findings if isinstance(finding, Ranked)]
-        if table := _table(answer, ranked):
-            found.append(table)
-        items = [_sentence(finding) for finding in answer.findings]
-        found.append(
-            Bullets(line(answer.question.ask, Tone.STRONG), tuple(items or [line(_nothing(answer))]))
-        )
+        if table := _table(ranked):
+            found += [table, Note(line(_LEGEND))]
     return found
 
 
@@ -44,7 +44,7 @@ def document(analysis: Analysis) -> list[dict[str, Any]]:
             "wants": answer.question.wants.value,
             "answered": answer.answered,
             "answers": [_plain(finding) for finding in answer.findings],
-            "sentences": [_text(_sentence(finding)) for finding in answer.findings] or [_nothing(answer)],
+            "sentences": [_text(sentence) for sentence in _sentences(answer)] or [_nothing(answer)],
         }
         for answer in answers(analysis)
     ]
@@ -60,12 +60,18 @@ def _nothing(answer: Answer) -> str:
     return f"Not answered: {why[answer.question.wants]}."
 
 
-def _sentence(finding: Finding) -> Inline:
+def _sentences(answer: Answer) -> list[Inline]:
+    firsts = [finding.first.cell for finding in answer.findings if isinstance(finding, Against)]
+    asked = answer.question.compare.keys() | answer.question.against.keys()
+    return [_sentence(finding, Names(asked, firsts)) for finding in answer.findings]
+
+
+def _sentence(finding: Finding, names: Names) -> Inline:
     match finding:
         case Ranked():
             return _best(finding)
         case Against():
-            return _compared(finding)
+            return _compared(finding, names)
         case Parts():
             return _shares(finding)
         case Kept():
@@ -161,7 +167,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join([*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])])
 
 
-def _table(answer: Answer, ranked: Sequence[Ranked]) -> Table | None:
+def _table(ranked: Sequence[Ranked]) -> Table | None:
     """A column for each ranking, where several are of cells with the same names."""
     ranked = [ranking for ranking in ranked if ranking.cells]
     names = [names_of(ranking.cells) for ranking in ranked]
@@ -179,9 +185,7 @@ def _table(answer: Answer, ranked: Sequence[Ranked]) -> Table | None:
     body = tuple(
         Row(RowName((name,)), tuple(column.get(name, figure("–", "")) for column in made)) for name in rows
     )
-    legend = f"{MARKS[Verdict.SLOWER]} behind the best, = no difference from it, ? not told apart"
-    title = f"{figures.heading(metric, unit)} ({legend})"
-    return Table(title, ("",), columns, body, heading=answer.question.ask)
+    return Table("the same in figures", (figures.heading(metric, unit),), columns, body)
 
 
 def _column(ranking: Ranked, names: dict[str, str], unit: figures.Unit) -> dict[str, Any]:
@@ -198,9 +202,9 @@ def _column(ranking: Ranked, names: dict[str, str], unit: figures.Unit) -> dict[
 # --- some against others ------------------------------------------------------------------------------------
 
 
-def _compared(against: Against) -> Inline:
+def _compared(against: Against, names: Names) -> Inline:
     first, second = against.first, against.second
-    mine, theirs, common = _apart(first.cell, second.cell)
+    mine, theirs, common = names.apart(first.cell, second.cell)
     where = f"{common}: " if common else ""
     if against.found is None:
         lacking = next((one for one in (first, second) if against.metric.name not in one.summary), first)
@@ -239,22 +243,6 @@ def _then(against: Against, comparison: Comparison) -> str:
     return f"; published ×{then:.2g}, {held}"
 
 
-def _apart(first: Cell, second: Cell) -> tuple[str, str, str]:
-    """What the one has and the other has not, and the other way round, and what both are."""
-    mine, theirs = _named(first), _named(second)
-    own = [text for name, text in mine.items() if theirs.get(name) != text]
-    others = [text for name, text in theirs.items() if mine.get(name) != text]
-    both = [
-        text for name, text in mine.items() if theirs.get(name) == text and name in {"workload", "platform"}
-    ]
-    return " ".join(own) or first.id, " ".join(others) or second.id, " on ".join(both)
-
-
-def _named(cell: Cell) -> dict[str, str]:
-    levels = {name: cell.shown(name) or "" for name in cell.factors}
-    return {"workload": cell.workload.label or cell.workload.name, "platform": str(cell.platform), **levels}
-
-
 # --- parts, and power cuts ----------------------------------------------------------------------------------
 
 
@@ -288,25 +276,6 @@ def _states(result: CellResult) -> str:
 
 
 # --- words --------------------------------------------------------------------------------------------------
-
-
-def names_of(results: Sequence[CellResult]) -> dict[str, str]:
-    """What tells these cells apart, by id: workload, platform and levels of factors, as far as they vary."""
-    labels = {result.cell.workload.label or result.cell.workload.name for result in results}
-    platforms = {str(result.cell.platform) for result in results}
-    several = [
-        name
-        for name in varying(results)
-        if len({result.cell.factors[name] for result in results if name in result.cell.factors}) > 1
-    ]
-    found = {}
-    for result in results:
-        cell = result.cell
-        parts = [cell.workload.label or cell.workload.name] if len(labels) > 1 else []
-        parts += [str(cell.platform)] if len(platforms) > 1 else []
-        parts += [cell.shown(name) or "" for name in several if name in cell.factors]
-        found[cell.id] = " ".join(parts) or cell.id
-    return found if len(set(found.values())) == len(found) else {name: name for name in found}
 
 
 def _word(result: CellResult) -> str:

@@ -53,6 +53,9 @@ class Session(Protocol):
     def flushes(self) -> int:
         """The number of times the server has flushed its files since it started."""
 
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        """The rows of one statement, a transaction of its own."""
+
     def close(self) -> None:
         """Closes the session."""
 
@@ -70,6 +73,8 @@ class Database(ABC):
     needed_bytes: ClassVar[int]  # of a data directory without tables, without its log
     row_bytes: ClassVar[int]  # that a row of sysbench's takes at least, with its indexes
     reserved: ClassVar[frozenset[str]]  # settings that are ours
+    namespace: ClassVar[str]  # before the name of a table
+    unsafe: ClassVar[tuple[str, str]]  # the setting with which commits wait for no flush, and how it is made
 
     def __init__(self) -> None:
         self.programs = {program: self.find(program) for program in self.packages}

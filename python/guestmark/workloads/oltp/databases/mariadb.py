@@ -38,6 +38,12 @@ class MariaDB(Database):
     row_bytes = 200
     reserved = frozenset({"datadir", "socket", "user", "log_error", "bootstrap", "defaults_file", "pid_file"})
 
+    namespace = f"{DATABASE}."
+    unsafe = (
+        "innodb_flush_log_at_trx_commit=0",
+        "set global innodb_flush_log_at_trx_commit=0",
+    )
+
     @property
     def server(self) -> str:
         """The program mariadbd."""
@@ -127,6 +133,12 @@ class _Session:
             cursor.execute(_FLUSHES)
             ((found,),) = cursor.fetchall()
         return int(found)
+
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        """As the server commits by itself."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
 
     def close(self) -> None:
         """Ends the connection as the protocol asks for."""

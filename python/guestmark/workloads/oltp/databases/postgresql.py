@@ -47,6 +47,9 @@ class PostgreSQL(Database):
         {"data_directory", "unix_socket_directories", "port", "logging_collector", "log_destination"}
     )
 
+    namespace = ""
+    unsafe = ("synchronous_commit=off", "set synchronous_commit=off")
+
     @property
     def server(self) -> str:
         """The program postgres."""
@@ -128,6 +131,11 @@ class _Session:
         with _plain():
             ((found,),) = self._connection.run(_FLUSHES)
         return int(found)
+
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        """As the server commits by itself."""
+        with _plain():
+            return [tuple(row) for row in self._connection.run(statement) or ()]
 
     def close(self) -> None:
         """Ends the connection as the protocol asks for."""

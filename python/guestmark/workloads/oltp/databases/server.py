@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import MachineError, WorkloadError
@@ -91,16 +91,27 @@ class Server:
 
         One session is for all questions.
         """
+        with self._asked("does not say how often it has flushed"):
+            return self._connected().flushes()
+
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        """The rows of a statement, in the same session. Raises `WorkloadError` with what the server says."""
+        with self._asked("refuses a statement"):
+            return self._connected().execute(statement)
+
+    def _connected(self) -> Session:
+        if self._session is None:
+            self._link = Link(self._agent, self.database.socket(self.data), self._as)
+            self._session = self.database.session(self._link)
+        return self._session
+
+    @contextlib.contextmanager
+    def _asked(self, what: str) -> Iterator[None]:
         try:
-            if self._session is None:
-                self._link = Link(self._agent, self.database.socket(self.data), self._as)
-                self._session = self.database.session(self._link)
-            return self._session.flushes()
+            yield
         except self._session_errors as error:
             self._heard()
-            raise WorkloadError(
-                f"{self.database.title} does not say how often it has flushed: {str(error)[-_TALE:]}"
-            ) from error
+            raise WorkloadError(f"{self.database.title} {what}: {str(error)[-_TALE:]}") from error
 
     def _heard(self) -> None:
         """Raises what is to say when it has ended, which may be heard of a moment after its clients' failures."""

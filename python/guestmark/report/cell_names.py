@@ -1,0 +1,71 @@
+"""What cells are called in sentences: by what tells them apart."""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from guestmark.core.model import Cell
+from guestmark.page.names import varying
+from guestmark.plan.pattern import PLATFORM, WORKLOAD
+from guestmark.stats.analysis import CellResult
+
+_PLACES = {WORKLOAD, PLATFORM}
+
+
+def names_of(results: Sequence[CellResult]) -> dict[str, str]:
+    """What tells these cells apart, by id: workload, platform and levels of factors, as far as they vary."""
+    labels = {result.cell.workload.label or result.cell.workload.name for result in results}
+    platforms = {str(result.cell.platform) for result in results}
+    several = [
+        name
+        for name in varying(results)
+        if len({result.cell.factors[name] for result in results if name in result.cell.factors}) > 1
+    ]
+    found = {}
+    for result in results:
+        cell = result.cell
+        parts = [cell.workload.label or cell.workload.name] if len(labels) > 1 else []
+        parts += [str(cell.platform)] if len(platforms) > 1 else []
+        parts += [cell.shown(name) or "" for name in several if name in cell.factors]
+        found[cell.id] = " ".join(parts) or cell.id
+    return found if len(set(found.values())) == len(found) else {name: name for name in found}
+
+
+class Names:
+    """What the cells of a question that compares are called: by what it `asked` of, and what else varies."""
+
+    def __init__(self, asked: AbstractSet[str], firsts: Sequence[Cell]) -> None:
+        self._asked = asked
+        levels = [_named(cell) for cell in firsts]
+        self._varies = {
+            name
+            for some in levels
+            for name in some
+            if len({each[name] for each in levels if name in each}) > 1
+        }
+
+    def apart(self, first: Cell, second: Cell) -> tuple[str, str, str]:
+        """What the one is, what the other is, and what both are."""
+        mine, theirs = _named(first), _named(second)
+        own = [
+            text
+            for name, text in mine.items()
+            if name in self._asked or (name in self._varies and theirs.get(name) != text)
+        ]
+        others = [text for name, text in theirs.items() if name in self._asked]
+        alike = {name: text for name, text in mine.items() if theirs.get(name) == text} if own else {}
+        both = [text for name, text in alike.items() if name in _PLACES and name not in self._asked]
+        more = [
+            f"{name}={text}"
+            for name, text in alike.items()
+            if name in self._varies and name not in _PLACES and name not in self._asked
+        ]
+        return (
+            " ".join(own) or first.id,
+            " ".join(others) or second.id,
+            " ".join([" on ".join(both), *more]).strip(),
+        )
+
+
+def _named(cell: Cell) -> dict[str, str]:
+    levels = {name: cell.shown(name) or "" for name in cell.factors}
+    return {WORKLOAD: cell.workload.label or cell.workload.name, PLATFORM: str(cell.platform), **levels}

@@ -1,0 +1,100 @@
+"""Rows that a real server commits one by one on the disk under test, and recovers itself from every crash state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import MachineError, WorkloadError
+from guestmark.powercut import records
+from guestmark.powercut.recovery import Recovered
+from guestmark.workloads.oltp.databases.base import Account, Database
+from guestmark.workloads.oltp.databases.confined import launcher
+from guestmark.workloads.oltp.databases.kinds import KINDS
+from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
+from guestmark.workloads.oltp.databases.server import Server
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+    from guestmark.powercut.records import Method
+
+_SMALL: Mapping[str, object] = {"buffer": "32M", "log": "8M"}
+_READY_S = 60.0
+_TABLE = "records"
+_UNSAFE_FROM = 1_000_000  # the control's rows have numbers of their own
+
+
+class Rows:
+    """Commits rows on a machine's disk, and reads what a crash left of them. `account` is whose the server is."""
+
+    def __init__(self, method: Method, account: Account) -> None:
+        self._method = method
+        self._kind: Database = KINDS[method.value]()
+        self._account = account
+        self._settings = self._kind.settings(_SMALL, 1)
+        self._server: Server | None = None
+
+    @property
+    def unsafe(self) -> str:
+        """The setting of the control."""
+        return self._kind.unsafe[0]
+
+    def prepared(self) -> Prepared:
+        """A data directory of the server, from the cache or made now."""
+        return prepared(self._kind, self._settings, tables=1, rows=1, account=self._account)
+
+    @contextlib.contextmanager
+    def serving(self, agent: Agent, directory: str, *, on_host: bool) -> Iterator[None]:
+        """The server on the machine, with a table to fill; it is killed at the end, as by a power cut."""
+        data = f"{directory}/{DATA}"
+        with launcher(data, self._settings, self._account, on_host=on_host) as launched:
+            server = Server(agent, self._kind, data, self._settings, account=self._account, launcher=launched)
+            try:
+                server.start(_READY_S)
+                server.execute(
+                    f"create table {self._table} (number integer primary key, content varchar(600))"
+                )
+                self._server = server
+                yield
+            finally:
+                self._server = None
+                server.kill()
+
+    def commit(self, tag: str, count: int, *, unsafe: bool = False) -> None:
+        """Commits so many rows, each when the last is acknowledged; `unsafe`: no commit waits for a flush."""
+        server = self._server
+        assert server is not None
+        if unsafe:
+            server.execute(self._kind.unsafe[1])
+        first = _UNSAFE_FROM if unsafe else 0
+        for number in range(count):
+            content = records.record(tag, number, self._method.size).decode()
+            server.execute(f"insert into {self._table} values ({first + number}, '{content}')")
+
+    def read(self, agent: Agent, directory: Path, names: Sequence[str]) -> Recovered:
+        """See `recovery.Reader`: the server recovers its data, and tells the rows that it has then."""
+        data = str(directory / DATA)
+        # They name processes of a machine that is gone; here, others may have their numbers.
+        stale = [self._kind.pid_file(data), self._kind.socket(data), f"{self._kind.socket(data)}.lock"]
+        agent.exec(["rm", "-f", *stale], timeout_s=_READY_S)
+        with launcher(data, self._settings, self._account, on_host=True) as launched:
+            server = Server(agent, self._kind, data, self._settings, account=self._account, launcher=launched)
+            try:
+                server.start(_READY_S)
+                rows = server.execute(f"select content from {self._table}")
+            except WorkloadError as error:
+                if "exist" not in error.message:  # the table was not there yet
+                    return Recovered({}, damage=error.message)
+                rows = []
+            except MachineError as error:
+                return Recovered({}, damage=error.message)
+            finally:
+                server.kill()
+        content = "\n".join(str(row[0]) for row in rows).encode()
+        return Recovered(dict.fromkeys(names, content))
+
+    @property
+    def _table(self) -> str:
+        return f"{self._kind.namespace}{_TABLE}"

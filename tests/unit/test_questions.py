@@ -1,0 +1,182 @@
+"""Questions of a plan: any two cells are compared, and the last sentences answer them or say what is missing."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from guestmark.core.errors import UsageError
+from guestmark.core.model import (
+    Better,
+    Cell,
+    Metric,
+    Published,
+    PublishedFigure,
+    WorkloadSpec,
+)
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.question import Asked, Question
+from guestmark.ledger import codec
+from guestmark.ledger.model import StoredRun
+from guestmark.plan import library
+from guestmark.plan.load import load
+from guestmark.report.answering import Against, Ranked, answers
+from guestmark.report.document import result_document
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
+from guestmark.stats.analysis import analyse
+from tests.framework.known import a, known
+from tests.framework.runs import constructed
+
+WRITE = WorkloadSpec("filewrite", {}, "sequential write", key="write")
+THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)
+BEST = Question("Which filesystem is fastest?", Asked.BEST, per=("platform",))
+EXT3 = Question(
+    "Is ext3 slower?",
+    Asked.COMPARE,
+    compare={"filesystem": ("ext3",)},
+    against={"filesystem": ("ext4",)},
+)
+
+
+def run_of(ratios: Mapping[str, float | None], *questions: Question, blocks: int = 12) -> StoredRun:
+    """Filesystems with the time that each takes, measured as a rate."""
+    cells = [
+        (Cell(name, WRITE, PlatformSpec.read("tcg"), {"filesystem": name}, name == "ext2"), ratio)
+        for name, ratio in ratios.items()
+    ]
+    run = constructed(cells, blocks=blocks)
+    trials = tuple(
+        replace(
+            trial,
+            measurements=tuple(
+                replace(
+                    each, metric=THROUGHPUT, value=1e8 / each.value, iterations=(1e8 / each.iterations[0],)
+                )
+                for each in trial.measurements
+                if each.metric.name == "wall_s"
+            ),
+        )
+        for trial in run.trials
+    )
+    plan = replace(run.plan, metrics=(THROUGHPUT,), questions=questions)
+    return replace(run, plan=plan, trials=trials)
+
+
+def ranked(run: StoredRun) -> Ranked:
+    (answer,) = answers(analyse(run.plan, run.trials, run.unusable))
+    (finding,) = answer.findings
+    return a(Ranked, finding)
+
+
+def sentences(run: StoredRun) -> list[str]:
+    """As every format draws them."""
+    (question,) = result_document(run)["questions"]
+    return [str(sentence) for sentence in question["sentences"]]
+
+
+def test_the_best_is_found_among_cells_that_are_not_the_baseline() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8, "xfs": 0.5}, BEST)
+    found = ranked(run)
+    assert known(found.best).cell.id == "xfs"
+    assert found.open == ()
+    assert found.answered
+    (said,) = sentences(run)
+    assert "xfs (" in said
+    assert "is fastest; behind it: ext4 ×0.6" in said
+
+
+def test_cells_that_hardly_differ_are_not_ranked() -> None:
+    found = ranked(run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 1.001}, BEST))
+    assert {known(found.best).cell.id, *(result.cell.id for result in found.open)} == {"ext2", "ext4"}
+    assert "ext3" in found.against_best
+
+
+def test_too_few_blocks_are_said_to_be_missing() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 1.4}, BEST, blocks=3)
+    assert not ranked(run).answered
+    (said,) = sentences(run)
+    assert "What is missing: fewer than 6 blocks" in said
+
+
+def test_cells_that_were_not_measured_are_named() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 1.4, "btrfs": None}, BEST)
+    (said,) = sentences(run)
+    assert "Not measured: btrfs" in said
+
+
+def test_any_two_cells_are_compared_beside_the_published_figures() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3)
+    published = Published(
+        "then", "throughput", "MB/s", "throughput",
+        (PublishedFigure({"filesystem": "ext4"}, 29.6), PublishedFigure({"filesystem": "ext3"}, 7.6)),
+    )  # fmt: skip
+    run = replace(run, plan=replace(run.plan, published=(published,)))
+    (answer,) = answers(analyse(run.plan, run.trials, run.unusable))
+    (finding,) = answer.findings
+    against = a(Against, finding)
+    ratio = known(against.found).ratio
+    assert 0.55 < known(ratio) < 0.59
+    (said,) = sentences(run)
+    assert said.startswith("sequential write on tcg: ext3 is ×0.57")
+    assert "slower; published ×0.26, the same direction, by another factor." in said
+
+
+def test_what_is_proven_is_asked_for_and_nobody_looked() -> None:
+    asked = replace(BEST, durability=("proven",))
+    run = run_of({"ext2": 1.0, "ext3": 1.4}, asked)
+    (said,) = sentences(run)
+    assert "not answered" in said
+    assert "no power was cut in this run: --prove does" in said
+
+
+@pytest.mark.parametrize("form", [Format.JSON, Format.MARKDOWN, Format.HTML], ids=str)
+def test_every_report_draws_the_answer(form: Format) -> None:
+    run = run_of({"ext2": 1.0, "ext3": 1.4, "xfs": 0.5}, BEST, EXT3)
+    text = render(run, form).decode()
+    assert "Which filesystem is fastest?" in text
+    assert "is fastest" in text
+
+
+def test_questions_are_kept_with_the_plan() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 1.4}, BEST, EXT3)
+    stored = codec.load(codec.dump(run.plan), type(run.plan), "a plan")
+    assert stored.questions == (BEST, EXT3)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('wants = "best"\nmetric = "speed"', "'speed' is no metric"),
+        ('wants = "compare"\ncompare = { workload = "w" }', "compare and against belong together"),
+        ('wants = "parts"', "parts belong to wants = 'parts'"),
+        ('wants = "best"\nper = ["colour"]', "'colour' is neither"),
+        ('wants = "best"\nwhere = { workload = "x" }', "unknown workload"),
+        ('wants = "best"\ndurability = "surely"', "'surely' is none of"),
+        ('wants = "best"\nwhere = { nested = "maybe" }', "nested is one of"),
+    ],
+)
+def test_questions_that_cannot_be_meant_are_refused(table: str, said: str) -> None:
+    text = f"""
+schema = "guestmark-plan/1"
+name = "p"
+title = "t"
+platforms = ["host"]
+[workloads.w]
+kind = "filewrite"
+params.amount = "1M"
+[[question]]
+ask = "?"
+{table}
+"""
+    with pytest.raises(UsageError, match="1 mistake") as caught:
+        load(text, "p.toml")
+    assert said in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_every_plan_but_a_race_asks_what_its_title_does() -> None:
+    for name in library.names():
+        outline = load(library.builtin(name), name)
+        assert outline.questions or outline.race, name
+        assert json.dumps(codec.to_plain(outline.questions))
