@@ -12,6 +12,7 @@ from typing import Any
 from guestmark.core.facts import Facts
 from guestmark.core.platform_spec import PlatformSpec
 
+AROUND = "around"  # in a plan's context: commands on this host around its run and its trials
 PROVE = "prove"  # in a plan's context: whether power cuts are to prove what its disks keep
 
 
