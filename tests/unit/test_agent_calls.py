@@ -20,6 +20,7 @@ from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent, CallError, CommandError, ExecResult
 from guestmark.agent.clocks import host_boot_id
 from guestmark.core.errors import AgentError, GuestmarkError
+from guestmark.core.performance_events import EVENTS, why_not
 from tests.framework import PACKAGES
 from tests.framework.processes import alive, gone, wait_until
 
@@ -419,3 +420,22 @@ def test_the_agent_is_static_and_small() -> None:
     with contextlib.suppress(FileNotFoundError):
         headers = subprocess.run(["readelf", "-lW", str(binary)], capture_output=True, text=True, check=True)
         assert "INTERP" not in headers.stdout
+
+
+def test_performance_events_are_counted(agent: Agent) -> None:
+    """Of software, which every kernel has: the program's own, its children's included, nothing of the agent's."""
+    wanted = [EVENTS["page-faults"], EVENTS["task-clock"], EVENTS["instructions"]]
+    small = agent.exec(["/bin/true"], timeout_s=10, counters=wanted)
+    large = agent.exec(
+        ["sh", "-c", "sh -c 'head -c 40000000 /dev/zero | tail -c 39999999 >/dev/null'"],
+        timeout_s=30,
+        counters=wanted,
+    )
+    assert large.status == 0
+    assert 0 < small.counted[0] < 3000
+    assert large.counted[0] > small.counted[0] + 5000  # what a grandchild keeps in memory
+    used_s = large.user_s + large.system_s
+    assert large.counted[1] / 1e9 == pytest.approx(used_s, rel=0.3, abs=0.05)
+    for result in (small, large):
+        assert result.counted[2] > 1000 or why_not(-result.counted[2])
+    assert agent.exec(["/bin/true"], timeout_s=10).counted == ()

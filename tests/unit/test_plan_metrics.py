@@ -1,5 +1,7 @@
 """`--metric` specifications and what they find in output."""
 
+import errno
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,9 @@ from hypothesis import strategies as st
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric_spec import MetricSpec, parse_metric, parse_metrics
 from guestmark.core.model import Better
+from guestmark.core.performance_events import why_not
+from tests.framework.command_line import CommandLine
+from tests.framework.known import known
 
 SYSBENCH = "CPU speed:\n    events per second:   871.34\n\nGeneral statistics:\n    total time:  3.4420s\n"
 
@@ -100,3 +105,26 @@ def test_any_text_parses_or_is_a_usage_error(text: str) -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False), st.text(alphabet="abc :\n"))
 def test_a_printed_number_is_found_again(value: float, noise: str) -> None:
     assert parse_metric(r"n=<([^>]*)>").extract(f"{noise}<{value!r}>{noise}") == value
+
+
+def test_performance_events_have_names() -> None:
+    spec = parse_metric("instructions=perf:instructions")
+    assert known(spec.event).config == 1
+    assert MetricSpec.from_params(spec.to_params()) == spec
+    with pytest.raises(UsageError, match="instruction"):
+        parse_metric("n=perf:instruction")
+    assert why_not(errno.ENOENT) != why_not(errno.EACCES)
+
+
+def test_what_cannot_be_counted_is_told_once(guestmark: CommandLine) -> None:
+    """Page faults every kernel counts; whether this processor counts instructions, nobody knows."""
+    done = guestmark.measure(
+        "--metric", "faults=perf:page-faults", "--metric", "instructions=perf:instructions", "--metric",
+        "per_fault=expr:instructions / faults", "--blocks", "1", "--iterations", "2", "--null", "none", "--", "true",
+    )  # fmt: skip
+    assert done.status == 0, done.stderr
+    (trial,) = done.document()["cells"][0]["trials"]
+    assert trial["measurements"]["faults"] > 10
+    there = "instructions" in trial["measurements"]
+    assert ("per_fault" in trial["measurements"]) == there
+    assert sum("instructions is not counted" in warning for warning in trial["warnings"]) == (not there)

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use guestmark_wire::{Answer, Exec, Exited, Failure, Kind, Winsize, MAX_CHUNK, MAX_OUTPUT};
 
+use crate::counters::Counters;
 use crate::failure::{failure, os_failure};
 use crate::frame::Outbox;
 use crate::output::Output;
@@ -39,6 +40,7 @@ pub struct Job {
     /// has ended: on one processor in its way. Its end is waited for, never that of a pipe.
     _theirs: Option<[OwnedFd; 3]>,
     pty: bool,
+    counters: Counters,
 }
 
 impl Job {
@@ -68,6 +70,7 @@ impl Job {
                 .map_err(|error| os_failure("cannot set up pipes", &error))?;
         }
         let ooms_before = vmstat.and_then(oom_kills);
+        let counters = Counters::open(&exec.counters);
         let (pid, started_ns) = command
             .spawn()
             .map_err(|(step, error)| spawn_failure(step, &error, &shown, exec))?;
@@ -97,6 +100,7 @@ impl Job {
                 Output::new(err, 2, live, exec.output_limit),
             ],
             pty: exec.pty.is_some(),
+            counters,
         })
     }
 
@@ -212,6 +216,7 @@ impl Job {
             stdout_discarded: self.outputs[0].discarded(),
             stderr_discarded: self.outputs[1].discarded(),
             leftovers,
+            counted: self.counters.read(),
         };
         out.push(&Answer {
             id: self.id,

@@ -236,6 +236,7 @@ mod tests {
                 output_limit: how.2,
                 stream: how.3,
                 pty: size.map(|(rows, cols)| Winsize { rows, cols }),
+                counters: Vec::new(),
             },
         )
     }

@@ -11,6 +11,7 @@ mod bulk;
 mod calls;
 mod confine;
 mod connect;
+mod counters;
 mod cpuid;
 mod exec;
 mod failure;

@@ -137,6 +137,20 @@ pub struct Exec {
     /// Run on a terminal of this size; output is one stream (1), sent as it comes.
     #[serde(default)]
     pub pty: Option<Winsize>,
+    /// Performance events to count while it runs.
+    #[serde(default)]
+    pub counters: Vec<Event>,
+}
+
+/// A performance event, by the numbers of `perf_event_open(2)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Its type: hardware, software, cache, …
+    pub kind: u32,
+    /// Which one of that type.
+    pub config: u64,
+    /// Leaves out what happens in the kernel.
+    pub user_only: bool,
 }
 
 /// Size of a terminal in characters.
@@ -313,6 +327,9 @@ pub struct Exited {
     pub stderr_discarded: u64,
     /// Processes it left behind that were killed.
     pub leftovers: u32,
+    /// What its performance events counted, in their order; the negative error number of one that could not be had.
+    #[serde(default)]
+    pub counted: Vec<i64>,
 }
 
 /// Where a command is.

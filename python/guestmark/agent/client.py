@@ -15,6 +15,7 @@ from guestmark.agent.conversation import Guard
 from guestmark.agent.frames import LinkError
 from guestmark.agent.messages import MAX_CHUNK, MAX_OUTPUT
 from guestmark.agent.results import CallError, CommandError, ExecResult
+from guestmark.core.performance_events import PerformanceEvent
 
 __all__ = ["Agent", "CallError", "CommandError", "ExecResult"]
 
@@ -47,6 +48,7 @@ class Agent(BulkCalls):
         timeout_s: float,
         output_limit: int = MAX_CHUNK,
         grace_s: float = _GRACE_S,
+        counters: Sequence[PerformanceEvent] = (),
         **where: Unpack[Where],
     ) -> ExecResult:
         """Runs a program until it ends or for `timeout_s`, when its whole process group is killed.
@@ -63,6 +65,7 @@ class Agent(BulkCalls):
             "stdin": bool(stdin),
             "time_limit_ns": max(1, math.ceil(timeout_s * 1e9)),
             "output_limit": output_limit,
+            "counters": [event.to_wire() for event in counters],
         }
         before = self._clock_before()
         output = {1: bytearray(), 2: bytearray()}
@@ -110,6 +113,7 @@ class Agent(BulkCalls):
             pid=exited.pid,
             started_ns=exited.started_ns,
             ended_ns=exited.ended_ns,
+            counted=exited.counted,
         )
 
     def background(

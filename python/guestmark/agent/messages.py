@@ -87,6 +87,7 @@ class Exited(msgspec.Struct, frozen=True):
     stdout_discarded: int
     stderr_discarded: int
     leftovers: int
+    counted: tuple[int, ...] = ()
 
 
 class Which(msgspec.Struct, frozen=True):

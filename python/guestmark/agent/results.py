@@ -65,6 +65,9 @@ class ExecResult:
     pid: int
     started_ns: int
     ended_ns: int
+    counted: tuple[
+        int, ...
+    ] = ()  # by the performance events asked for; negative error numbers of those not had
 
     @property
     def ok(self) -> bool:

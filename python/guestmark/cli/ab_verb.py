@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 SETTINGS = {"allow_interspersed_args": False}
 
 _LABEL = ("A", "B")
-_TYPED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*:[/~.]", re.ASCII)
+_SOURCE = ("apt:", "image:")  # before what is no path
+_TYPED = re.compile(r"(?!apt:|image:)[A-Za-z0-9][A-Za-z0-9_.+-]*:([/~.]|apt:|image:)", re.ASCII)
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)
 
 
@@ -110,10 +111,14 @@ def _labelled(pair: tuple[str, str]) -> tuple[str, str]:
     if any(typed) or names[0] == names[1] or not all(map(_WORD.fullmatch, names)):
         names = list(_LABEL)
     first, second = (
-        path if found else f"{name}:{os.path.abspath(os.path.expanduser(path))}"
+        path if found else f"{name}:{path if path.startswith(_SOURCE) else _whole(path)}"
         for found, name, path in zip(typed, names, pair, strict=True)
     )
     return first, second
+
+
+def _whole(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _usual() -> str:

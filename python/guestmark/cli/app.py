@@ -25,6 +25,7 @@ GROUPS = {
         "powercut": "Cut the power at every moment of a guest's writes, and see what is lost.",
         "tune": "Find the fastest of many configurations that keeps to what is asked of it.",
         "resume": "Continue a run where it stopped.",
+        "campaign": "Compare two sides of a host over restarts, A B B A.",
         "bisect": "Find the commit that made a command slower.",
     },
     "Results": {

@@ -65,6 +65,7 @@ def command(
     ] = None,
     setup: options.Setup = None,
     prepare: options.Prepare = None,
+    check: options.Check = None,
     conclude: options.Conclude = None,
     cleanup: options.Cleanup = None,
     no_shell: Annotated[
@@ -116,7 +117,7 @@ def command(
         commands=others,
         names=names or (),
         parameters=hyperfine.parameters(lists, scans, step),
-        hooks=options.hooks(setup=setup, prepare=prepare, conclude=conclude, cleanup=cleanup),
+        hooks=options.hooks(setup=setup, prepare=prepare, check=check, conclude=conclude, cleanup=cleanup),
         caller=asdict(Caller.current()),
         **given.overrides(),
     )

@@ -34,7 +34,7 @@ def command(
         str | None,
         typer.Option(
             "--bundle",
-            metavar="FILE.gmk",
+            metavar="FILE.gmk.html",
             help="Write a bundle instead: a page for the browser that `guestmark import` can read.",
         ),
     ] = None,
@@ -57,7 +57,7 @@ def command(
     if not output:
         raise UsageError("-o names no file", hint="e.g. -o run.json, or - for standard output")
     if len(runs) > 1:
-        raise UsageError("only a bundle holds several runs", hint="e.g. --bundle runs.gmk")
+        raise UsageError("only a bundle holds several runs", hint="e.g. --bundle runs.gmk.html")
     chosen = format or _by_suffix(output)
     if chosen is Format.PARQUET and output == "-" and sys.stdout.isatty():
         raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")
@@ -76,7 +76,7 @@ def _bundle(runs: list[str], path: str, ledger: str | None, *, host_name: bool, 
     from guestmark.report import bundled
 
     if not path:
-        raise UsageError("--bundle names no file", hint="e.g. --bundle run.gmk")
+        raise UsageError("--bundle names no file", hint="e.g. --bundle run.gmk.html")
     name = "" if host_name else socket.gethostname()
     with open_ledger(ledger, writable=False) as opened:
         packed = [

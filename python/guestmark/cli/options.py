@@ -227,6 +227,14 @@ Conclude = Annotated[
         "--conclude", "-C", metavar="COMMAND", help="Runs after every run of the command; not measured."
     ),
 ]
+Check = Annotated[
+    str | None,
+    typer.Option(
+        "--check",
+        metavar="COMMAND",
+        help="Runs after every run; when it fails, so does the trial. Not measured.",
+    ),
+]
 Cleanup = Annotated[
     str | None,
     typer.Option("--cleanup", "-c", metavar="COMMAND", help="Runs once on each machine, last; not measured."),

@@ -36,6 +36,14 @@ def command(
         bool,
         typer.Option("--list", help="Show the cells that would run and how long they take; run nothing."),
     ] = False,
+    override_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--override",
+            metavar="KEY=VALUE",
+            help="Replace a value of the plan, e.g. workloads.gzip.params.values.events=100. Repeatable.",
+        ),
+    ] = None,
     published: options.Published = False,
     given: Measuring,
 ) -> None:
@@ -57,7 +65,8 @@ def command(
 
     wanted = Overrides(on=on or None, only=only, **given.overrides())
     factor = options.value("--scale", parse_scale, scale)
-    outline = load(*library.find(plan), scale=1.0 if factor is None else factor)
+    scaled = 1.0 if factor is None else factor
+    outline = load(*library.find(plan), scale=scaled, overrides=override_ or ())
     made = assemble(override(outline, wanted), asdict(Caller.current()))
     if published:
         options.check_published(made)

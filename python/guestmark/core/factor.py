@@ -7,7 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_LABELLED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.+-]*):(?=[/~.])(.+)", re.ASCII | re.DOTALL)
+# A label, and a path or where it comes from (`apt:VERSION`, `image:NAME`), which alone is no label.
+_LABELLED = re.compile(
+    r"(?!apt:|image:)([A-Za-z0-9][A-Za-z0-9_.+-]*):(?=[/~.]|apt:|image:)(.+)", re.ASCII | re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,12 @@ class Counted(Fact, kw_only=True):
     each: dict[str, float] = msgspec.field(name="counted")
 
 
+class Around(Fact, kw_only=True):
+    """How long each command of the user's around the measured one took, each time, in seconds."""
+
+    each: dict[str, list[float]] = msgspec.field(name="around_s")
+
+
 class Findings:
     """The facts of a trial that goes on. What is added may still be completed by whoever made it."""
 

@@ -1,4 +1,8 @@
-"""Metrics that are read from a program's output: `NAME[:UNIT[:higher|lower]]=REGEX`, or `=json:PATH`."""
+"""Metrics that are read from a program's output: `NAME[:UNIT[:higher|lower]]=REGEX`, or `=json:PATH`.
+
+`file:PATH#REGEX` and `file:PATH#json:PATH` read a file that the program wrote instead, `perf:EVENT` counts a
+performance event, and `expr:ARITHMETIC` makes a metric out of others.
+"""
 
 import json
 import re
@@ -6,14 +10,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from guestmark.core.derived import Derived, derived
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.model import Better, Metric
+from guestmark.core.nearest import unknown
+from guestmark.core.performance_events import EVENTS, PerformanceEvent
 from guestmark.core.units import parse_number
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _FORM = "write NAME[:UNIT[:higher|lower]]=REGEX, e.g. 'speed:events/s:higher=events per second: *([0-9.]+)'"
 
 _JSON = "json:"  # before a path such as jobs.0.read.bw, in place of an expression
+_FILE = "file:"  # before a path and what is looked for in that file
+_ANY_NUMBER = r"[-+]?[0-9][0-9,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?"
+_PERF = "perf:"  # before the name of a performance event
+EXPRESSION = "expr:"  # before arithmetic with other metrics; see `core.derived`
 
 WALL = Metric("wall_s", "s")
 GUEST_WALL = Metric("guest_wall_s", "s")
@@ -30,15 +41,30 @@ class MetricSpec:
     metric: Metric
     pattern: str
 
+    @property
+    def file(self) -> str:
+        """The path of the file that holds it; empty where it is in the output."""
+        return self.pattern.removeprefix(_FILE).partition("#")[0] if self.pattern.startswith(_FILE) else ""
+
+    @property
+    def event(self) -> PerformanceEvent | None:
+        """The performance event that it counts, if it does."""
+        return EVENTS.get(self.pattern.removeprefix(_PERF)) if self.pattern.startswith(_PERF) else None
+
+    @property
+    def sought(self) -> str:
+        """What is looked for in that file, or in the output."""
+        return self.pattern.partition("#")[2] or _ANY_NUMBER if self.file else self.pattern
+
     def extract(self, *texts: str) -> float:
         """The value in the first of `texts` that contains the metric; the last of several matches counts.
 
         Programs print interim figures first and the final one last. Raises `WorkloadError` when nothing matches or
         what matches is not a finite number.
         """
-        if self.pattern.startswith(_JSON):
+        if self.sought.startswith(_JSON):
             return self._from_json(texts)
-        expression = re.compile(self.pattern, re.MULTILINE)
+        expression = re.compile(self.sought, re.MULTILINE)
         group: int | str = "value" if "value" in expression.groupindex else min(expression.groups, 1)
         for text in texts:
             matches = list(expression.finditer(text))
@@ -49,11 +75,13 @@ class MetricSpec:
                 return parse_number(found or "")
             except ValueError as error:
                 raise WorkloadError(f"metric {self.metric.name}: {error}") from error
-        raise WorkloadError(f"metric {self.metric.name}: nothing in the output matches {self.pattern!r}")
+        raise WorkloadError(
+            f"metric {self.metric.name}: nothing in {self.file or 'the output'} matches {self.sought!r}"
+        )
 
     def _from_json(self, texts: Iterable[str]) -> float:
         """The number at a path in the first text that is JSON, or whose last line is."""
-        path = [part for part in self.pattern.removeprefix(_JSON).split(".") if part]
+        path = [part for part in self.sought.removeprefix(_JSON).split(".") if part]
         for text in texts:
             for candidate in (text, text.strip().rpartition("\n")[2]):
                 try:
@@ -63,9 +91,8 @@ class MetricSpec:
                     return parse_number(repr(found) if isinstance(found, float) else str(found))
                 except (ValueError, KeyError, IndexError, TypeError, RecursionError):
                     continue
-        raise WorkloadError(
-            f"metric {self.metric.name}: no output is JSON with a number at {'.'.join(path)!r}"
-        )
+        where = f"{self.file} is not" if self.file else "no output is"
+        raise WorkloadError(f"metric {self.metric.name}: {where} JSON with a number at {'.'.join(path)!r}")
 
     def to_params(self) -> dict[str, Any]:
         """As it is kept in a workload's parameters."""
@@ -99,8 +126,26 @@ def parse_metric(text: str) -> MetricSpec:
     direction = rest[1] if len(rest) == 2 else "lower"
     if direction not in {"higher", "lower"}:
         raise UsageError(f"--metric {text!r}: {direction!r} is neither higher nor lower", hint=_FORM)
-    if pattern.startswith(_JSON):
-        return MetricSpec(Metric(name, unit, Better(direction)), pattern)
+    made = MetricSpec(Metric(name, unit, Better(direction)), pattern)
+    _check_sought(name, made)
+    return made
+
+
+def _check_sought(name: str, made: MetricSpec) -> None:
+    """Raises `UsageError` for a path, arithmetic or a regular expression that cannot be."""
+    pattern = made.sought
+    if made.pattern.startswith(_FILE) and not made.file:
+        raise UsageError(f"--metric {name}: the file's path is missing", hint="e.g. n=file:out.json#json:n")
+    if pattern.startswith(EXPRESSION):
+        try:
+            derived(name, pattern.removeprefix(EXPRESSION))
+        except ValueError as error:
+            raise UsageError(f"--metric {name}: {error}") from error
+        return
+    if pattern.startswith(_PERF) and made.event is None:
+        raise unknown("performance event", pattern.removeprefix(_PERF), EVENTS)
+    if pattern.startswith((_JSON, _PERF)):
+        return
     try:
         expression = re.compile(pattern, re.MULTILINE)
     except re.error as error:
@@ -115,7 +160,6 @@ def parse_metric(text: str) -> MetricSpec:
             f"--metric {name}: the regular expression has {expression.groups} groups",
             hint="name the one that holds the number (?P<value>…) or make the others (?:…)",
         )
-    return MetricSpec(Metric(name, unit, Better(direction)), pattern)
 
 
 def parse_metrics(texts: Iterable[str]) -> tuple[MetricSpec, ...]:
@@ -126,3 +170,13 @@ def parse_metrics(texts: Iterable[str]) -> tuple[MetricSpec, ...]:
         if names.count(name) > 1:
             raise UsageError(f"--metric {name} is given twice", hint="give each metric its own name")
     return specs
+
+
+def split(specs: Iterable[MetricSpec]) -> tuple[tuple[MetricSpec, ...], tuple[Derived, ...]]:
+    """Those that are read from what a program says, and those that follow from others."""
+    every = tuple(specs)
+    read = tuple(spec for spec in every if not spec.pattern.startswith(EXPRESSION))
+    made = tuple(
+        Derived(spec.metric, spec.pattern.removeprefix(EXPRESSION)) for spec in every if spec not in read
+    )
+    return read, made

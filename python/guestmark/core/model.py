@@ -13,6 +13,7 @@ from guestmark.core.facts import Facts
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.question import Question
 
+AROUND = "around"  # in a plan's context: commands on this host around its run and its trials
 PROVE = "prove"  # in a plan's context: whether power cuts are to prove what its disks keep
 
 

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guestmark.core.errors import WorkloadError
 from guestmark.core.findings import Proof, with_fact
 from guestmark.core.model import PROVE, Cell, Plan, RunState, Trial, TrialStatus, runnable
 from guestmark.experiment import iterations
+from guestmark.experiment.around import RUN, SECONDS, HostCommands
 from guestmark.experiment.blocks import missing_trials
 from guestmark.experiment.interrupt import Interrupted, Interruption
 from guestmark.experiment.progress import Estimate, Observer
@@ -47,8 +49,9 @@ def run(
             interruption=interruption,
         )
         try:
-            loop.prove()
-            state = loop.blocks()
+            with loop.commands_around():
+                loop.prove()
+                state = loop.blocks()
         except Interrupted:
             state = RunState.INTERRUPTED
         except BaseException:
@@ -95,6 +98,28 @@ class _Loop:
         self._interruption = interruption
         self._next_estimate = 0.0
         self._proofs: Mapping[str, Proof] = {}
+
+    @contextmanager
+    def commands_around(self) -> Iterator[None]:
+        """Runs the user's commands around the run, and keeps how long they took."""
+        commands = HostCommands(self._plan)
+        if not commands.has(RUN):
+            yield
+            return
+        try:
+            with self._interruption.armed():
+                self._timed("setup", commands.call(RUN, "setup"))
+            yield
+        finally:
+            try:
+                self._timed("cleanup", commands.call(RUN, "cleanup"))
+            except WorkloadError as error:
+                self._observer.note(error.message)
+
+    def _timed(self, name: str, seconds: float) -> None:
+        times = {**self._plan.context.get(SECONDS, {}), name: seconds}
+        self._plan = replace(self._plan, context={**self._plan.context, SECONDS: times})
+        self._ledger.set_plan(self._run_id, self._plan)
 
     def prove(self) -> None:
         """Finds out what a power cut would leave of the run's disks, if that was asked for."""

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core.derived import derived_of, with_derived
 from guestmark.core.errors import (
     AgentError,
     GuestmarkError,
@@ -19,6 +20,7 @@ from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
+from guestmark.experiment.around import HostCommands
 from guestmark.experiment.counting import Counting
 from guestmark.experiment.interrupt import Interruption
 from guestmark.experiment.progress import Observer
@@ -71,7 +73,7 @@ def run_trial(
     record = _Record()
     reason = ""
     try:
-        with ExitStack() as stack:
+        with HostCommands(plan).around_trial(interruption, record.findings), ExitStack() as stack:
             _measure(
                 plan,
                 slot,
@@ -187,12 +189,13 @@ def _iterate(
 ) -> None:
     once = workloads.measures_once(workload)
     warmups, wanted = (0, 1) if once else (plan.policy.warmup, slot.iterations)
+    derived = derived_of(plan.context)
 
     def run() -> list[Measurement]:
         begin = time.monotonic()
         measured = workload.run(machine)
         record.run_s.append(time.monotonic() - begin)
-        return measured
+        return with_derived(derived, measured, slot.cell.factors)
 
     before, rounds = [], []
     for number in range(warmups):

@@ -1,11 +1,11 @@
 """Plans in TOML: read, checked as a whole, and made into an outline."""
 
-import copy
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core import factors, registry
+from guestmark.core.derived import Derived, check_names, derived
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Metric, Policy, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.nearest import unknown
@@ -14,24 +14,25 @@ from guestmark.core.question import Question
 from guestmark.core.units import parse_duration, parse_fraction
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan import pattern, schema
+from guestmark.plan.extending import extended, overridden
 from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
 from guestmark.plan.outline import Outline
 from guestmark.plan.own_factors import own_factors, standing_in
 from guestmark.plan.problems import Problems
+from guestmark.plan.pruning import without_mistakes
 from guestmark.plan.published_units import check_unit
 from guestmark.plan.questions import NESTED, question_of
 from guestmark.plan.scale import scale_table
 from guestmark.plan.tuning import Race, race_of
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-
-_PRUNINGS = 3
-_STAND_INS: Mapping[str, Any] = {"name": "plan", "title": "plan", "platforms": ["host"]}
+    pass
 
 
-def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
+def load(text: str, where: str, *, scale: float = 1.0, overrides: Sequence[str] = ()) -> Outline:
     """The outline of the plan `text`, which users know as `where` (a path), with what it marks multiplied by `scale`.
+
+    `overrides` replace values of its keys: `KEY.KEY=VALUE`.
 
     Raises `UsageError` with every mistake, its path and its line.
     """
@@ -44,11 +45,12 @@ def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
         raise UsageError(
             f"{where} is not TOML: {error}", hint="see docs/reference/plan-files.md for the form of a plan"
         ) from error
+    data = overridden(extended(data, where), overrides)
     try:
         model = schema.Plan.model_validate(data)
     except ValidationError as error:
         problems.add_invalid(error, schema.Plan)
-        rest = _without_mistakes(data, error)
+        rest = without_mistakes(data, error)
         if rest is not None:  # well-formed parts may still contain mistakes
             _Reader(rest, problems, 1.0).outline()
         problems.raise_if_any()
@@ -57,40 +59,6 @@ def load(text: str, where: str, *, scale: float = 1.0) -> Outline:
     outline = reader.outline()
     problems.raise_if_any()
     return outline
-
-
-def _without_mistakes(data: dict[str, Any], error: "ValidationError") -> schema.Plan | None:
-    """The plan without malformed keys, so that the others can be checked; None if that fails."""
-    from pydantic import ValidationError
-
-    rest = copy.deepcopy(data)
-    for _ in range(_PRUNINGS):
-        for mistake in error.errors():
-            _remove(rest, tuple(mistake["loc"]), missing=mistake["type"] == "missing")
-        for name, value in _STAND_INS.items():
-            rest.setdefault(name, value)
-        try:
-            return schema.Plan.model_validate(rest)
-        except ValidationError as another:
-            error = another
-    return None
-
-
-def _remove(data: dict[str, Any], path: Sequence[int | str], *, missing: bool) -> None:
-    """Takes away what is at `path`: of a list the whole list, as its elements are known by number.
-
-    Of a table in which a key is `missing`, the table.
-    """
-    where: Any = data
-    steps = list(path[:-1]) if missing and len(path) > 1 else list(path)
-    lists = [at for at, part in enumerate(steps) if isinstance(part, int)]
-    steps = steps[: lists[0]] if lists else steps
-    for part in steps[:-1]:
-        if not isinstance(where, dict) or part not in where:
-            return
-        where = where[part]
-    if isinstance(where, dict) and steps:
-        where.pop(steps[-1], None)
 
 
 class _Reader:
@@ -103,6 +71,7 @@ class _Reader:
         self._scaled_names: set[str] = set()  # the names in `scale` that were found
         self._kinds: dict[str, WorkloadKind] = {}
         self._own = own_factors(model)
+        self._derived: tuple[Derived, ...] = ()
 
     def outline(self) -> Outline:
         """The outline; meaningless when there are problems."""
@@ -116,7 +85,7 @@ class _Reader:
             platforms=platforms,
             include=tuple(self._row(number, row) for number, row in enumerate(model.include)),
             exclude=tuple(self._exclusion(number, row) for number, row in enumerate(model.exclude)),
-            baseline=None if model.baseline is None else self._one(("baseline",), model.baseline),
+            baseline=self._baseline(model.baseline),
             within=self._within(),
             null=Null(model.repetition.null),
             title=model.title,
@@ -138,6 +107,8 @@ class _Reader:
             questions=self._questions(metrics),
             race=self._race(metrics),
             gates=tuple(model.fail_if),
+            derived=self._derived,
+            around={name: dict(table) for name, table in model.around.model_dump(exclude_none=True).items()},
         )
 
     def _questions(self, metrics: Sequence[Metric]) -> tuple[Question, ...]:
@@ -161,6 +132,10 @@ class _Reader:
         named = {name: levels for name, levels in table.items() if name != NESTED}
         found = {condition.name: condition.levels for condition in self._pattern(path, named)}
         return {**found, **({NESTED: tuple(table[NESTED])} if NESTED in table else {})}
+
+    def _baseline(self, given: Mapping[str, str] | str | None) -> pattern.Pattern | str | None:
+        """A pattern, or what `--baseline` would take."""
+        return given if given is None or isinstance(given, str) else self._one(("baseline",), given)
 
     def _race(self, metrics: Sequence[Metric]) -> Race | None:
         """What `[tune]` asks for; None without it."""
@@ -325,6 +300,15 @@ class _Reader:
         for entry in entries:
             for metric in self._kinds[entry.key].metrics(entry.workload.params):
                 known.setdefault(metric.name, metric)
+        every = [
+            derived(name, given.of, given.unit, given.better) for name, given in self._model.derived.items()
+        ]
+        if entries:
+            levels = {name for entry in entries for name in entry.levels}
+            with self._problems.at("derived"):
+                check_names(every, {*known, *levels})
+        self._derived = tuple(every)
+        known |= {each.metric.name: each.metric for each in every}
         first = []
         for number, name in enumerate(self._model.metrics):
             if name in known:
@@ -372,8 +356,11 @@ class _Reader:
         elif known:
             with self._problems.at(*path, "metric"):
                 raise unknown("metric", given.metric, known)
-        asked = given.baseline if given.baseline is not None else self._model.baseline
-        wanted = self._cell((*path, "baseline"), asked or {})
+        usual = self._model.baseline
+        asked = given.baseline if given.baseline is not None else usual
+        wanted = self._cell(
+            (*path, "baseline"), {"platform": asked} if isinstance(asked, str) else asked or {}
+        )
         cells = [
             self._cell((*path, "figures", at, "cell"), figure.cell) for at, figure in enumerate(given.figures)
         ]

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from guestmark.core import factors
+from guestmark.core.derived import DERIVED, Derived
 from guestmark.core.errors import UsageError
 from guestmark.core.gate import GATES, parse_gates
-from guestmark.core.model import Cell, Metric, Plan, Policy, Published
+from guestmark.core.model import AROUND, Cell, Metric, Plan, Policy, Published
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.question import Question
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
@@ -34,6 +35,8 @@ class Outline:
     scale: float = 1.0
     race: Race | None = None  # for the best of its cells
     gates: tuple[str, ...] = ()  # limits that a run must keep, as `--fail-if` has them
+    derived: tuple[Derived, ...] = ()  # metrics that follow from others
+    around: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # commands on this host
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,10 @@ def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
         about |= outline.race.context
     if outline.cost:
         about["cost"] = dict(outline.cost)
+    if outline.derived:
+        about[DERIVED] = [each.to_context() for each in outline.derived]
+    if around := {name: dict(table) for name, table in outline.around.items() if table}:
+        about[AROUND] = around
     if outline.gates:
         parse_gates(outline.gates, cells, {metric.name for metric in outline.metrics})
         about[GATES] = list(outline.gates)

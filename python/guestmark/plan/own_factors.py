@@ -7,7 +7,7 @@ from typing import Any
 from guestmark.core import factors
 from guestmark.plan import schema
 
-HOOKS = ("setup", "prepare", "conclude", "cleanup")  # parameters of the workload exec
+HOOKS = ("setup", "prepare", "conclude", "cleanup", "check")  # parameters of the workload exec
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 

@@ -1,8 +1,10 @@
 """The pydantic models of a TOML plan: strict, and unknown keys are refused. Used only by `load`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from guestmark.core.derived import derived
 
 
 def _one_or_many(value: object) -> object:
@@ -103,6 +105,46 @@ class Question(Strict):
     parts: list[str] = []
 
 
+def _expression(value: object) -> object:
+    """A derived metric that is only its expression."""
+    return {"of": value} if isinstance(value, str) else value
+
+
+class DerivedMetric(Strict):
+    """`[derived] NAME = "EXPRESSION"`, or a table with its unit, too."""
+
+    of: str
+    unit: str = ""
+    better: Literal["lower", "higher"] = "lower"
+
+    @field_validator("of")
+    @classmethod
+    def _arithmetic(cls, text: str) -> str:
+        derived("metric", text)
+        return text
+
+
+class AroundRun(Strict):
+    """`[around.run]`: commands on this host, before the first trial and after the last one."""
+
+    setup: str | None = None
+    cleanup: str | None = None
+
+
+class AroundTrial(Strict):
+    """`[around.trial]`: commands on this host, before each machine is started and after it is gone."""
+
+    prepare: str | None = None
+    conclude: str | None = None
+
+
+class Around(Strict):
+    """`[around]`: what runs on this host around what is measured."""
+
+    run: AroundRun = AroundRun()
+    trial: AroundTrial = AroundTrial()
+
+
 class Plan(Strict):
     """A whole plan."""
 
@@ -117,7 +159,7 @@ class Plan(Strict):
     factors: dict[str, Texts] = {}
     exclude: list[dict[str, Texts]] = []
     include: list[dict[str, Texts]] = []
-    baseline: dict[str, Level] | None = None
+    baseline: dict[str, Level] | str | None = None
     compare_within: list[str] = ["workload"]
     metrics: list[str] = []
     scale: list[str] = []
@@ -127,3 +169,18 @@ class Plan(Strict):
     question: list[Question] = []
     tune: Tune | None = None
     fail_if: list[str] = []
+    derived: dict[Name, Annotated[DerivedMetric, BeforeValidator(_expression)]] = {}
+    around: Around = Around()
+
+    @model_validator(mode="after")
+    def _second(self) -> Self:
+        """What only the second edition has."""
+        if self.schema_ == "guestmark-plan/1":
+            for name in ("derived", "around"):
+                if name in self.model_fields_set:
+                    raise ValueError(f'{name} is of the second edition: schema = "guestmark-plan/2"')
+            if isinstance(self.baseline, str):
+                raise ValueError(
+                    'a baseline that is text is of the second edition: schema = "guestmark-plan/2"'
+                )
+        return self

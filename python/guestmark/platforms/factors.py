@@ -7,6 +7,7 @@ import shlex
 from guestmark.core import placement
 from guestmark.core.factor import Factor
 from guestmark.core.units import format_size, parse_size
+from guestmark.foreign import qemus
 
 _QEMU = "qemu-system-x86_64"
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
@@ -67,7 +68,9 @@ def _outer(text: str) -> str:
 
 
 def _program(text: str) -> str:
-    """QEMU itself, or a directory that holds it: a build, an installation, an unpacked package."""
+    """QEMU itself, a directory that holds it (a build, an installation, an unpacked package), or where it is from."""
+    if qemus.is_elsewhere(text.strip()):
+        return qemus.found(text.strip())
     path = os.path.abspath(os.path.expanduser(text.strip()))
     tried = [path, *(os.path.join(path, folder, _QEMU) for folder in ("", "bin", "usr/bin", "build"))]
     found = next((file for file in tried if os.path.isfile(file)), None)
@@ -115,7 +118,8 @@ KERNEL = Factor(
 )
 PROGRAM = Factor(
     "qemu",
-    f"the {_QEMU} to use: the program, or a directory such as a build or an unpacked package",
+    f"the {_QEMU} to use: the program, a directory such as a build or an unpacked package, apt:VERSION of the package "
+    "sources, or image:NAME of a container image, also image:ARCHIVE.tar",
     _program,
     path=True,
 )

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,8 +118,18 @@ def _digest_there(agent: Agent, found: str, host: _OnHost) -> tuple[str, str]:
     return _known[xxh3], xxh3
 
 
-def judge(result: ExecResult, warnings: list[str], limit_s: float, *, ignore_failure: bool = False) -> None:
-    """How a program ended: adds to the warnings, raises `WorkloadError` with a one-line reason for a failure."""
+def judge(
+    result: ExecResult,
+    warnings: list[str],
+    limit_s: float,
+    *,
+    ignore_failure: bool = False,
+    statuses: Collection[int] = (0,),
+) -> None:
+    """How a program ended: adds to the warnings, raises `WorkloadError` with a one-line reason for a failure.
+
+    `statuses` are those with which it may end.
+    """
     for name, discarded in (("stdout", result.stdout_discarded), ("stderr", result.stderr_discarded)):
         if discarded:
             warnings.append(f"{name} was longer than {format_size(OUTPUT_LIMIT)}; the rest was dropped")
@@ -132,7 +143,7 @@ def judge(result: ExecResult, warnings: list[str], limit_s: float, *, ignore_fai
         raise WorkloadError(f"{_killed_by(result)}{tail(result)}")
     if result.oom_killed:
         raise WorkloadError(f"the machine ran out of memory and a process was killed{tail(result)}")
-    if result.status != 0:
+    if result.status not in statuses:
         text = f"the command failed with exit status {result.status}"
         if not ignore_failure:
             raise WorkloadError(text + tail(result))

@@ -1,11 +1,11 @@
 """The workload `exec` in plans: any command, with numbers in it that `--scale` can multiply."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from guestmark.core.metric_spec import parse_metrics
+from guestmark.core.metric_spec import parse_metrics, split
 from guestmark.plan.schema import Strict
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
@@ -24,6 +24,9 @@ class ExecParams(Strict):
     prepare: str | None = None
     conclude: str | None = None
     cleanup: str | None = None
+    check: str | None = None
+    statuses: Annotated[list[int], Field(min_length=1)] | None = None
+    expect: str | None = None
 
     @field_validator("command")
     @classmethod
@@ -31,6 +34,15 @@ class ExecParams(Strict):
         if not command[0] or any("\0" in word for word in command):
             raise ValueError("an empty name or a NUL character cannot be run")
         return command
+
+    @field_validator("expect")
+    @classmethod
+    def _expression(cls, text: str | None) -> str | None:
+        try:
+            re.compile(text or "")
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"it is no regular expression: {error}") from error
+        return text
 
     def to_params(self) -> dict[str, Any]:
         """As `guestmark exec` gives them to the workload. Raises `UsageError`, `ValueError` for an unused value."""
@@ -41,20 +53,28 @@ class ExecParams(Strict):
             "prepare": self.prepare,
             "conclude": self.conclude,
             "cleanup": self.cleanup,
+            "check": self.check,
         }
         hooks = {name: self._filled(text) for name, text in given.items() if text}
         texts = [*self.command, *(text for text in given.values() if text)]
         for name in self.values:
             if not any("{" + name + "}" in text for text in texts):
                 raise ValueError(f"values.{name} is not used: the command holds no {{{name}}}")
+        specs, derived = split(parse_metrics(self.metrics))
+        if derived:
+            raise ValueError(f"metrics.{derived[0].metric.name}: in plans, arithmetic stands in [derived]")
         params = exec_params(
             [self._filled(word) for word in self.command],
-            parse_metrics(self.metrics),
+            specs,
             stdin_path=self.input,
             ignore_failure=self.ignore_failure,
             parameters=dict.fromkeys(_PLACEHOLDER.findall(" ".join([*self.command, *hooks.values()]))),
             hooks=hooks,
         )
+        if self.statuses is not None:
+            params["statuses"] = self.statuses
+        if self.expect is not None:
+            params["expect"] = self.expect
         if self.push:
             from guestmark.workloads.exec.push import described
 

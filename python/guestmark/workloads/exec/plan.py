@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from guestmark.core.derived import check_names
 from guestmark.core.errors import UsageError
-from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics
+from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics, split
 from guestmark.core.model import Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Shape
@@ -41,7 +42,10 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
         raise UsageError("the command contains a NUL character", hint="remove it: no program can receive one")
     if options.blocks is None and options.time_limit_s == 0:
         raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
-    specs = parse_metrics(options.metrics)
+    asked = parse_metrics(options.metrics)
+    specs, derived = split(asked)
+    known = [metric.name for metric in (*(spec.metric for spec in specs), *DEFAULT_METRICS)]
+    check_names(derived, {*known, *options.parameters})
     every = [list(argv), *map(list, options.commands)]
     _check_parameters(every, options)
     entries = []
@@ -59,8 +63,9 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
         entries.append(Entry(WorkloadSpec("exec", params, label, key=key)))
     several = len(every) > 1
     shape = Shape(tuple(entries), parse_platforms(options.on), within=() if several else None)
-    metrics = (*(spec.metric for spec in specs), *DEFAULT_METRICS)
-    outline = Outline("exec", shape, Policy(), metrics, title=f"{len(every)} commands" if several else "")
+    metrics = (*(spec.metric for spec in asked), *DEFAULT_METRICS)
+    title = f"{len(every)} commands" if several else ""
+    outline = Outline("exec", shape, Policy(), metrics, title=title, derived=derived)
     return assemble(override(outline, options), options.caller)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec
 from guestmark.core.errors import WorkloadError
 from guestmark.core.factors import VARIABLE, is_variable
-from guestmark.core.findings import Findings
+from guestmark.core.findings import Around, Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.core.performance_events import why_not
 from guestmark.platforms.base import LoggedIn
 from guestmark.workloads.common.lookup import check_command
 from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, find_same, judge, quote
@@ -31,8 +34,13 @@ class ExecWorkload:
         self.warnings: list[str] = []
         self._argv: list[str] = filled(cell)
         self._hooks = {name: filled_in(text, cell) for name, text in params.get("hooks", {}).items()}
-        self._metrics = [metric_spec.MetricSpec.from_params(spec) for spec in params.get("metrics", ())]
+        specs = [metric_spec.MetricSpec.from_params(spec) for spec in params.get("metrics", ())]
+        self._counted = [spec for spec in specs if spec.event is not None]
+        self._metrics = [spec for spec in specs if spec.event is None]
         self._push: Sequence[Mapping[str, Any]] = params.get("push", ())
+        self._around = Around(each={})
+        self._statuses: Sequence[int] = params.get("statuses", (0,))
+        self._expected = re.compile(params["expect"], re.MULTILINE) if "expect" in params else None
         self._ignore_failure = bool(params.get("ignore_failure"))
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
         self._limit_s = plan.policy.trial_limit_s
@@ -89,6 +97,8 @@ class ExecWorkload:
             timeout_s=self._limit_s,
             output_limit=OUTPUT_LIMIT,
         )
+        self._around.each.setdefault(name, []).append(result.wall_s)
+        self.facts.add(self._around)
         try:
             judge(result, self.warnings, self._limit_s, ignore_failure=False)
         except WorkloadError as error:
@@ -107,13 +117,23 @@ class ExecWorkload:
             stdin=self._stdin,
             timeout_s=self._limit_s,
             output_limit=OUTPUT_LIMIT,
+            counters=[spec.event for spec in self._counted if spec.event is not None],
         )
-        judge(result, self.warnings, self._limit_s, ignore_failure=self._ignore_failure)
-        self._hook("conclude", machine)
+        judge(
+            result,
+            self.warnings,
+            self._limit_s,
+            ignore_failure=self._ignore_failure,
+            statuses=self._statuses,
+        )
         values: list[tuple[Metric, float]] = []
-        if self._metrics:
+        if self._metrics or self._expected is not None:
             stdout, stderr = (text.decode(errors="replace") for text in (result.stdout, result.stderr))
-            values += [(spec.metric, self._extract(spec, stdout, stderr)) for spec in self._metrics]
+            self._check_output(stdout, stderr)
+            values += [(spec.metric, self._found(spec, machine, stdout, stderr)) for spec in self._metrics]
+        values += self._events(result.counted)
+        self._hook("check", machine)
+        self._hook("conclude", machine)
         values += [
             (metric_spec.WALL, result.wall_s),
             (metric_spec.GUEST_WALL, result.guest_wall_s),
@@ -126,6 +146,34 @@ class ExecWorkload:
     def cleanup(self, machine: Machine) -> None:
         """The user's own; what the command wrote is the user's on the host, and is thrown away with a guest."""
         self._hook("cleanup", machine)
+
+    def _events(self, counted: Sequence[int]) -> Iterator[tuple[Metric, float]]:
+        """What was counted; what cannot be is told, and is no metric of this trial."""
+        for spec, count in zip(self._counted, counted, strict=True):
+            if count >= 0:
+                yield spec.metric, float(count)
+                continue
+            self.warnings.append(f"{spec.metric.name} is not counted: {why_not(-count)}")
+
+    def _check_output(self, *texts: str) -> None:
+        if self._expected is not None and not any(self._expected.search(text) for text in texts):
+            raise WorkloadError(
+                f"the command succeeded, and nothing it said matches {self._expected.pattern!r}"
+                + quote(texts[0] or texts[1])
+            )
+
+    def _found(self, spec: metric_spec.MetricSpec, machine: Machine, stdout: str, stderr: str) -> float:
+        """The metric's value in what the command printed, or in the file it wrote."""
+        if not spec.file:
+            return self._extract(spec, stdout, stderr)
+        path = os.path.join(self._caller["cwd"], filled_in(spec.file, self._cell))
+        try:
+            text = machine.agent.read_file(path, limit=OUTPUT_LIMIT).decode(errors="replace")
+        except CommandError as error:
+            raise WorkloadError(
+                f"metric {spec.metric.name}: {path} cannot be read: {error.message}", hint=error.hint
+            ) from error
+        return spec.extract(text)
 
     def _extract(self, spec: metric_spec.MetricSpec, stdout: str, stderr: str) -> float:
         try:

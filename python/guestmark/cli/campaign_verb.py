@@ -1,0 +1,280 @@
+"""`guestmark campaign`: two sides of a host, boot by boot."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from guestmark.cli import options
+from guestmark.cli.measuring import Measuring, measuring
+from guestmark.cli.say import say, tell
+
+if TYPE_CHECKING:
+    from guestmark.core.model import Plan
+    from guestmark.experiment.campaign import Campaign, Commands
+
+
+def _complete(incomplete: str) -> list[str]:
+    from guestmark.experiment.campaign import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+@measuring
+def command(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="What the campaign is called.", autocompletion=_complete)
+    ],
+    argv: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND...]", help="Begins one: the command to measure. Without it: goes on."
+        ),
+    ] = None,
+    *,
+    sides: Annotated[
+        str, typer.Option("--sides", metavar="A,B", help="What the host's two sides are called.")
+    ] = "A,B",
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of four boots, A B B A.")] = 2,
+    switch: Annotated[
+        str,
+        typer.Option(
+            "--switch",
+            metavar="COMMAND",
+            help="Has the host start as {side} the next time, e.g. grub-reboot {side}.",
+        ),
+    ] = "",
+    verify: Annotated[
+        str,
+        typer.Option("--verify", metavar="COMMAND", help="Succeeds where the host runs as {side}."),
+    ] = "",
+    reboot_command: Annotated[
+        str,
+        typer.Option(
+            "--reboot-command",
+            metavar="COMMAND",
+            help="Restarts the host, e.g. systemctl reboot. Default: you do.",
+        ),
+    ] = "",
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place",
+            help="The reboot command restarts something else, and has done so when it returns: go on at once.",
+        ),
+    ] = False,
+    unit: Annotated[
+        bool,
+        typer.Option("--unit", help="Print a unit of systemd that goes on after every start of the host."),
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only say how far it is, with what it shows.")
+    ] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="End the campaign; its runs stay in the ledger.")
+    ] = False,
+    on: Annotated[list[str] | None, options.on("Where to run it. Default: host.")] = None,
+    metrics: options.Metrics = None,
+    stdin: options.Input = None,
+    given: Measuring,
+) -> None:
+    """Measure a host before and after what takes a restart, such as another kernel of its own: A B B A, boot by boot.
+
+    Every boot is one run of the command, and one observation: how far boots differ counts, not how far blocks do. The
+    same words without a command go on after a restart, by hand or by a unit of systemd (--unit). At the end, and with
+    --status, the sides are compared.
+
+    Exit status: 0 done, or the host is to be restarted; 2 the command line is wrong, 3 nothing could be measured, 130
+    interrupted.
+    """
+    from guestmark.core.errors import UsageError
+    from guestmark.experiment import campaign as campaigns
+
+    campaign = campaigns.Campaign(name)
+    if forget:
+        _ = campaign.state
+        campaign.remove()
+        return
+    if unit:
+        tell(campaigns.unit(campaign.state, [_program(), "campaign", name]).rstrip())
+        return
+    if status:
+        _tell_status(campaign, given)
+        return
+    with campaign.held():
+        if argv:
+            if campaign.exists:
+                raise UsageError(
+                    f"campaign {name} has been begun",
+                    hint=f"guestmark campaign {name} goes on; --forget ends it",
+                )
+            if in_place and not reboot_command:
+                raise UsageError("--in-place is about --reboot-command", hint="give that, too")
+            commands = campaigns.Commands(switch, verify, reboot_command, in_place)
+            campaign = _begun(
+                name,
+                _plan(argv, given, on, metrics, stdin),
+                commands,
+                sides=sides,
+                rounds=rounds,
+                ledger=given.ledger or "",
+            )
+        raise typer.Exit(_go_on(campaign, given))
+
+
+def _program() -> str:
+    return os.path.abspath(sys.argv[0]) if os.path.exists(sys.argv[0]) else "guestmark"
+
+
+def _plan(
+    argv: list[str],
+    given: Measuring,
+    on: list[str] | None,
+    metrics: list[str] | None,
+    stdin: str | None,
+) -> Plan:
+    from dataclasses import asdict
+
+    from guestmark.experiment import preflight
+    from guestmark.platforms.base import Caller
+    from guestmark.workloads.exec.plan import ExecOptions, build
+
+    wanted = ExecOptions(
+        on=on or ("host",),
+        metrics=metrics or (),
+        stdin_path=stdin,
+        caller=asdict(Caller.current()),
+        **given.overrides(),
+    )
+    plan = build(wanted, argv)
+    preflight.check_requests(plan, plan.cells)
+    return plan
+
+
+def _begun(name: str, plan: Plan, commands: Commands, *, sides: str, rounds: int, ledger: str) -> Campaign:
+    from dataclasses import replace
+
+    from guestmark.core.errors import UsageError
+    from guestmark.experiment.campaign import Campaign, State
+    from guestmark.ledger import codec
+    from guestmark.ledger.variables import recorded
+    from guestmark.stats.boots import order
+
+    both = [side.strip() for side in sides.split(",")]
+    if len(both) != 2 or both[0] == both[1] or not all(both):
+        raise UsageError(f"--sides {sides!r} is not two names", hint="e.g. --sides 6.1,6.12")
+    kept = replace(plan, context=recorded(plan.context))
+    named = dict(zip("AB", both, strict=True))
+    state = State(
+        name=name,
+        plan=codec.dump(kept),
+        ledger=ledger,
+        cwd=str(plan.context["cwd"]),
+        sides=(both[0], both[1]),
+        order=tuple(named[letter] for letter in order(rounds)),
+        commands=commands,
+    )
+    campaign = Campaign(name, state)
+    campaign.keep()
+    return campaign
+
+
+def _go_on(campaign: Campaign, given: Measuring) -> int:
+    """Measures and restarts until the campaign is done, or the host has to restart."""
+    while (side := campaign.state.next_side) is not None:
+        state = campaign.state
+        number = f"boot {len(state.done) + 1} of {len(state.order)}"
+        if state.is_fresh and campaign.is_side(side):
+            say(f"{number}: {side}")
+            if (ended := _measure(campaign, side, given)) is not None:
+                return ended
+            continue
+        campaign.switch(side)
+        if not state.commands.restart:
+            say(f"{number} is {side}: restart the host as {side}, then: guestmark campaign {state.name}")
+            return 0
+        say(f"{number} is {side}: restarting")
+        if not campaign.restart():
+            return 0
+        if not campaign.is_side(side):
+            from guestmark.core.errors import GuestmarkError
+
+            raise GuestmarkError(
+                f"after --reboot-command this does not run as {side}: {campaign.state.commands.verify}",
+                hint="check --switch and --verify by hand",
+            )
+    _tell_status(campaign, given)
+    return 0
+
+
+def _measure(campaign: Campaign, side: str, given: Measuring) -> int | None:
+    """Measures one boot; an exit status where the campaign cannot go on now."""
+    import platform
+    import secrets
+    from dataclasses import replace
+
+    from guestmark.cli import session
+    from guestmark.core.errors import ExitStatus, GuestmarkError
+    from guestmark.core.model import Plan, RunState
+    from guestmark.experiment.campaign import Boot
+    from guestmark.ledger import codec, open_ledger
+    from guestmark.ledger.remarks import Remarks
+    from guestmark.ledger.variables import restored
+
+    state, key = campaign.state, campaign.state.key
+    plan = restored(codec.load(state.plan, Plan, f"campaign {state.name}"), os.environ)[0]
+    labels = {"campaign": state.name, "side": side, "boot": str(len(state.done) + 1)}
+    outputs = session.Outputs(quiet=given.quiet, said=Remarks(labels=labels))
+    with open_ledger(state.ledger or given.ledger) as ledger:
+        if state.current is not None and state.current[1:] == key:
+            run_id = state.current[0]
+            plan = restored(ledger.load_run(run_id).plan, os.environ)[0]
+        else:
+            context = {**plan.context, "boot_id": key[0], "restarts": key[1]}
+            plan = replace(plan, context=context, policy=replace(plan.policy, seed=secrets.randbits(32)))
+            plan, run_id = session.prepared(plan, ledger, outputs)
+            campaign.keep(current=(run_id, *key))
+        ended = session.measured(plan, ledger, run_id, outputs)
+    if ended is RunState.INTERRUPTED:
+        return ExitStatus.INTERRUPTED
+    if ended is RunState.FAILED:
+        raise GuestmarkError(
+            f"nothing could be measured in this boot: run {run_id}", hint=f"guestmark show {run_id} says why"
+        )
+    boot = Boot(side, key[0], key[1], run_id, platform.release())
+    campaign.keep(done=(*state.done, boot), current=None)
+    return None
+
+
+def _tell_status(campaign: Campaign, given: Measuring) -> None:
+    """How far it is, and what it shows by now."""
+    import json
+
+    from guestmark.cli.console import Console
+    from guestmark.cli.session import write, writing_to_stdout
+    from guestmark.ledger import open_ledger
+    from guestmark.page.text import escaped_in_json
+    from guestmark.report import boots
+    from guestmark.report.render import html, markdown
+    from guestmark.report.render.terminal import print_page
+
+    state = campaign.state
+    if state.next_side is not None:
+        say(f"{len(state.done)} of {len(state.order)} boots are measured; the next one is {state.next_side}")
+    if not state.done:
+        return
+    with open_ledger(state.ledger or given.ledger, writable=False) as ledger:
+        found = boots.result(ledger, state.name, state.sides, [(boot.side, boot.run) for boot in state.done])
+    page = boots.page(found)
+    if given.json is not None:
+        text = json.dumps(boots.document(found), indent=2, ensure_ascii=False, allow_nan=False)
+        write((escaped_in_json(text) + "\n").encode(), given.json)
+    for render, path in ((html, given.html), (markdown, given.markdown)):
+        if path is not None:
+            write(render.render(page).encode(), path)
+    if "-" not in (given.json, given.html, given.markdown):
+        with writing_to_stdout():
+            print_page(page, Console())

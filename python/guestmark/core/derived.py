@@ -1,0 +1,170 @@
+"""Metrics computed from others: `mb_per_s = "bytes / wall_s / 1e6"`, for each iteration of a trial."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from guestmark.core.errors import UsageError, WorkloadError
+from guestmark.core.model import Better, Measurement, Metric
+
+DERIVED = "derived"  # in a plan's context
+_LONGEST = 500  # characters of an expression
+_HINT = "e.g. 'bytes / wall_s / 1e6', of metrics and numeric factors, with + - * / ** and min, max, sqrt, log, abs"
+_TWO: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: math.pow,
+}
+_CALLS: Mapping[str, Callable[..., float]] = {
+    "min": min,
+    "max": max,
+    "sqrt": math.sqrt,
+    "log": math.log,
+    "abs": abs,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A metric and the arithmetic that gives it."""
+
+    metric: Metric
+    expression: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What the expression is made of."""
+        return _names(_parsed(self.expression))
+
+    def value(self, known: Mapping[str, float]) -> float:
+        """The value. Raises `WorkloadError` when it is no finite number; every name must be known."""
+        try:
+            found = float(_value(_parsed(self.expression), known))
+        except (ArithmeticError, ValueError) as error:
+            raise WorkloadError(f"metric {self.metric.name}: {self.expression}: {error}") from error
+        if not math.isfinite(found):
+            raise WorkloadError(f"metric {self.metric.name}: {self.expression} is {found}")
+        return found
+
+    def to_context(self) -> dict[str, str]:
+        """As a plan's context keeps it."""
+        metric = self.metric
+        return {
+            "name": metric.name,
+            "unit": metric.unit,
+            "better": metric.better.value,
+            "of": self.expression,
+        }
+
+
+def derived(name: str, expression: str, unit: str = "", better: str = "lower") -> Derived:
+    """Raises `ValueError` with one line when the expression is not such arithmetic."""
+    _parsed(expression)
+    return Derived(Metric(name, unit, Better(better)), expression)
+
+
+def derived_of(context: Mapping[str, Any]) -> tuple[Derived, ...]:
+    """Those of a plan, in order."""
+    return tuple(
+        Derived(Metric(each["name"], each["unit"], Better(each["better"])), each["of"])
+        for each in context.get(DERIVED, ())
+    )
+
+
+def check_names(every: Sequence[Derived], known: Iterable[str]) -> None:
+    """Raises `UsageError` for a name that is neither known nor derived before."""
+    there = set(known)
+    for each in every:
+        if each.metric.name in there:
+            raise UsageError(f"metric {each.metric.name} is measured already", hint="choose another name")
+        if missing := sorted(each.names - there):
+            raise UsageError(
+                f"metric {each.metric.name}: nothing measures {', '.join(missing)}",
+                hint=f"known: {', '.join(sorted(there))}",
+            )
+        there.add(each.metric.name)
+
+
+def with_derived(
+    every: Sequence[Derived], measured: Sequence[Measurement], levels: Mapping[str, str]
+) -> list[Measurement]:
+    """What one iteration measured, and what follows from it; where a name is missing, nothing does."""
+    found = list(measured)
+    known = {
+        **{name: number for name, level in levels.items() if (number := _number(level)) is not None},
+        **{measurement.metric.name: measurement.value for measurement in measured},
+    }
+    for each in every:
+        if each.names <= known.keys():
+            known[each.metric.name] = value = each.value(known)
+            found.append(Measurement(each.metric, value, (value,)))
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _parsed(expression: str) -> ast.expr:
+    if len(expression) > _LONGEST:
+        raise ValueError(f"the expression is longer than {_LONGEST} characters")
+    try:
+        body = ast.parse(expression.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{expression!r} is no arithmetic ({_HINT})") from error
+    _check(body)
+    return body
+
+
+def _check(node: ast.expr) -> None:
+    match node:
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=int() | float()) | ast.Name():
+            return
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _TWO:
+            _check(left)
+            _check(right)
+            return
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+            _check(operand)
+            return
+        case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]) if name in _CALLS:
+            for argument in arguments:
+                _check(argument)
+            return
+    raise ValueError(f"{ast.unparse(node)!r} is no arithmetic ({_HINT})")
+
+
+def _names(node: ast.expr) -> frozenset[str]:
+    called = {id(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
+    return frozenset(
+        part.id for part in ast.walk(node) if isinstance(part, ast.Name) and id(part) not in called
+    )
+
+
+def _value(node: ast.expr, known: Mapping[str, float]) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return float(number)
+        case ast.Name(id=name):
+            return known[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            return _TWO[type(op)](_value(left, known), _value(right, known))
+        case ast.UnaryOp(op=op, operand=operand):
+            value = _value(operand, known)
+            return -value if isinstance(op, ast.USub) else value
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            return _CALLS[name](*(_value(argument, known) for argument in arguments))
+    raise ValueError(f"{ast.unparse(node)!r} is no arithmetic")

@@ -1,0 +1,60 @@
+"""What the kernel can count while a program runs: performance events by the names that perf gives them."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_HARDWARE, _SOFTWARE = 0, 1  # perf_event_open(2): PERF_TYPE_HARDWARE, PERF_TYPE_SOFTWARE
+
+
+@dataclass(frozen=True, slots=True)
+class PerformanceEvent:
+    """One event, by the numbers of perf_event_open(2); those of hardware leave the kernel out."""
+
+    name: str
+    kind: int
+    config: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """As the agent reads it."""
+        return {"kind": self.kind, "config": self.config, "user_only": self.kind == _HARDWARE}
+
+
+EVENTS: Mapping[str, PerformanceEvent] = {
+    name: PerformanceEvent(name, kind, config)
+    for kind, names in (
+        (
+            _HARDWARE,
+            {
+                "cycles": 0,
+                "instructions": 1,
+                "cache-references": 2,
+                "cache-misses": 3,
+                "branches": 4,
+                "branch-misses": 5,
+            },
+        ),
+        (_SOFTWARE, {"task-clock": 1, "page-faults": 2, "context-switches": 3, "cpu-migrations": 4}),
+    )
+    for name, config in names.items()
+}
+
+
+def why_not(errno: int) -> str:
+    """Why an event cannot be counted, in words."""
+    if errno in _NOT_THERE:
+        return "this processor, or the hypervisor around it, has no such counter"
+    if errno in _NOT_ALLOWED:
+        return "the kernel does not allow it: see /proc/sys/kernel/perf_event_paranoid"
+    return os.strerror(errno)
+
+
+def _numbers(*names: str) -> frozenset[int]:
+    import errno
+
+    return frozenset(getattr(errno, name) for name in names)
+
+
+_NOT_THERE = _numbers("ENOENT", "EOPNOTSUPP", "ENODEV", "EINVAL", "ENOSYS", "EBUSY")
+_NOT_ALLOWED = _numbers("EACCES", "EPERM")

@@ -1,0 +1,82 @@
+"""Commands of the user's on this host, around a run and around each of its trials; their time is in no figure."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from guestmark.agent.binary import start_host_agent
+from guestmark.agent.client import Agent
+from guestmark.agent.keeper import keeper
+from guestmark.core.errors import WorkloadError
+from guestmark.core.findings import Around
+from guestmark.core.model import AROUND, Plan
+from guestmark.workloads.common.program import OUTPUT_LIMIT, judge
+
+if TYPE_CHECKING:
+    from guestmark.core.findings import Findings
+    from guestmark.experiment.interrupt import Interruption
+
+RUN, TRIAL = "run", "trial"
+SECONDS = "around_s"  # in a plan's context: how long those around the run took, by name
+_END_S = 10.0
+
+
+class HostCommands:
+    """Those of one plan. An agent runs each, so that none outlives this process."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._commands: Mapping[str, Mapping[str, str]] = plan.context.get(AROUND, {})
+        self._context = plan.context
+        self._limit_s = plan.policy.trial_limit_s
+
+    def has(self, around: str) -> bool:
+        """Whether there is one around the run or around its trials."""
+        return bool(self._commands.get(around))
+
+    def call(self, around: str, name: str) -> float:
+        """Runs one, and returns the seconds it took; 0 where there is none. Raises `WorkloadError` when it fails."""
+        text = self._commands.get(around, {}).get(name)
+        if not text:
+            return 0.0
+        process, transport = start_host_agent(hold=(keeper().lifeline,))
+        try:
+            with contextlib.closing(Agent(transport)) as agent:
+                result = agent.exec(
+                    ["/bin/sh", "-c", text],
+                    env=self._context["env"],
+                    cwd=self._context["cwd"],
+                    timeout_s=self._limit_s,
+                    output_limit=OUTPUT_LIMIT,
+                )
+        finally:
+            _end(process)
+        try:
+            judge(result, [], self._limit_s)
+        except WorkloadError as error:
+            raise WorkloadError(f"around.{around}.{name}: {error.message}", hint=error.hint) from error
+        return result.wall_s
+
+    @contextlib.contextmanager
+    def around_trial(self, interruption: Interruption, findings: Findings) -> Iterator[None]:
+        """Runs those around a trial, before its machine is started and after it is gone; adds their times."""
+        if not self.has(TRIAL):
+            yield
+            return
+        times: dict[str, list[float]] = {}
+        findings.add(Around(each=times), "host")
+        with interruption.armed():
+            times["prepare"] = [self.call(TRIAL, "prepare")]
+        yield
+        with interruption.armed():
+            times["conclude"] = [self.call(TRIAL, "conclude")]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,263 @@
+"""A campaign: one plan measured in every boot of a host, which is started as one side and as the other in turn.
+
+What has been done is in a file that is on disk before the host restarts, so that a campaign goes on from wherever it
+was stopped: by hand, by a unit of systemd, or after a power cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from guestmark.agent.clocks import host_boot_id
+from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.core.home import home
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_SCHEMA = "guestmark-campaign/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """One boot that has been measured: which side, which boot of the host, and the run made in it."""
+
+    side: str
+    boot_id: str
+    restarts: int  # since the campaign began, of what restarts in place of the host
+    run: str
+    kernel: str
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Tells boots apart."""
+        return self.boot_id, self.restarts
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The user's commands: each is for a shell, and `{side}` in it stands for a side."""
+
+    switch: str = ""  # has the next start of the host be that side
+    verify: str = ""  # succeeds where the host runs as that side
+    restart: str = ""  # restarts the host; empty: the user does
+    in_place: bool = False  # restarts something else and has done so when it returns
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A campaign as it is kept. `order` names the side of each boot."""
+
+    name: str
+    plan: str  # as a ledger holds it
+    ledger: str
+    cwd: str
+    sides: tuple[str, str]
+    order: tuple[str, ...]
+    commands: Commands
+    done: tuple[Boot, ...] = ()
+    restarts: int = 0
+    switched: tuple[int, str, int] | None = (
+        None  # for which boot, in which one (its key) the side was switched
+    )
+    current: tuple[str, str, int] | None = None  # a run that has begun, and the boot it belongs to (its key)
+
+    @property
+    def next_side(self) -> str | None:
+        """The side of the boot that is to be measured next; None at the end."""
+        return self.order[len(self.done)] if len(self.done) < len(self.order) else None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """That of the boot the host is in."""
+        return host_boot_id(), self.restarts
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the host is in a boot that can be the next one: measured in by none before, and switched to."""
+        if any(boot.key == self.key for boot in self.done):
+            return False
+        if not self.commands.switch:
+            return True
+        if self.switched is None:
+            return not self.done and bool(self.commands.verify)
+        return self.switched[0] == len(self.done) and self.switched[1:] != self.key
+
+
+def directory() -> Path:
+    """Where campaigns are kept."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base.startswith("/") else home() / ".local/state") / "guestmark" / "campaigns"
+
+
+def names() -> list[str]:
+    """Those that are kept."""
+    return sorted(file.stem for file in directory().glob("*.json"))
+
+
+class Campaign:
+    """One campaign, which nobody else goes on with meanwhile."""
+
+    def __init__(self, name: str, state: State | None = None) -> None:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{name!r} cannot be a campaign's name", hint="letters, digits, dots and dashes")
+        self._path = directory() / f"{name}.json"
+        self._state = state
+
+    @property
+    def exists(self) -> bool:
+        """Whether it has been begun."""
+        return self._path.exists()
+
+    @property
+    def path(self) -> Path:
+        """Where it is kept."""
+        return self._path
+
+    @property
+    def state(self) -> State:
+        """What has been done. Raises `UsageError` when there is no such campaign or its file is damaged."""
+        if self._state is None:
+            self._state = _read(self._path)
+        return self._state
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from going on with it. Raises `UsageError` when one does."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._path.with_suffix(".lock"), "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(
+                    f"campaign {self._path.stem} is going on in another process", hint="wait for it"
+                ) from error
+            yield
+
+    def keep(self, **changes: Any) -> State:
+        """Stores the state with these changes, on disk when this returns."""
+        self._state = replace(self.state, **changes)
+        part = self._path.with_suffix(".part")
+        with open(part, "w") as stream:
+            json.dump({"schema": _SCHEMA, **asdict(self._state)}, stream, indent=1)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.rename(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return self._state
+
+    def remove(self) -> None:
+        """Forgets it; its runs stay in the ledger."""
+        self._path.unlink(missing_ok=True)
+        self._path.with_suffix(".lock").unlink(missing_ok=True)
+
+    def is_side(self, side: str) -> bool:
+        """Whether the host runs as that side, as far as the user's command can tell."""
+        return not self.state.commands.verify or self._call("verify", side) == 0
+
+    def switch(self, side: str) -> None:
+        """Has the next boot be of that side, and keeps that this was done. Raises `GuestmarkError` when it fails."""
+        if self.state.commands.switch:
+            if status := self._call("switch", side):
+                raise GuestmarkError(
+                    f"--switch failed with exit status {status}: {self._text('switch', side)}",
+                    hint=f"mend it, then: guestmark campaign {self.state.name}",
+                )
+            self.keep(switched=(len(self.state.done), *self.state.key))
+
+    def restart(self) -> bool:
+        """Restarts the host, or what stands for it; whether that is done by now. Raises `GuestmarkError`."""
+        if status := self._call("restart", self.state.next_side or ""):
+            raise GuestmarkError(
+                f"--reboot-command failed with exit status {status}",
+                hint=f"restart by hand, then: guestmark campaign {self.state.name}",
+            )
+        if self.state.commands.in_place:
+            self.keep(restarts=self.state.restarts + 1)
+        return self.state.commands.in_place
+
+    def _text(self, which: str, side: str) -> str:
+        text: str = getattr(self.state.commands, which)
+        return text.replace("{side}", side)
+
+    def _call(self, which: str, side: str) -> int:
+        return subprocess.run(
+            ["/bin/sh", "-c", self._text(which, side)],
+            cwd=self.state.cwd,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        ).returncode
+
+
+def _read(path: Path) -> State:
+    try:
+        found: Mapping[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        known = ", ".join(names())
+        raise UsageError(
+            f"there is no campaign {path.stem}",
+            hint=f"there are: {known}" if known else "guestmark campaign --help shows how to begin one",
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", hint="remove it to begin anew") from error
+    try:
+        return State(
+            name=found["name"],
+            plan=found["plan"],
+            ledger=found["ledger"],
+            cwd=found["cwd"],
+            sides=_two(found["sides"]),
+            order=tuple(found["order"]),
+            commands=Commands(**found["commands"]),
+            done=tuple(Boot(**boot) for boot in found["done"]),
+            restarts=found["restarts"],
+            switched=None if found["switched"] is None else _three(found["switched"], int, str),
+            current=None if found["current"] is None else _three(found["current"], str, str),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is not a campaign of this version: {error}") from error
+
+
+def _two(values: Sequence[str]) -> tuple[str, str]:
+    first, second = values
+    return first, second
+
+
+def _three(values: Sequence[Any], first: type, second: type) -> Any:
+    return first(values[0]), second(values[1]), int(values[2])
+
+
+def unit(state: State, command: Sequence[str]) -> str:
+    """A unit of systemd that goes on with the campaign after every start of the host, until it is done."""
+    words = " ".join(
+        '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"' for word in command
+    )
+    kept = directory() / f"{state.name}.json"
+    return f"""[Unit]
+Description=guestmark campaign {state.name}
+Wants=network-online.target
+After=network-online.target local-fs.target
+ConditionPathExists={kept}
+
+[Service]
+Type=exec
+User={os.getuid()}
+WorkingDirectory={state.cwd}
+Environment="HOME={home()}" "PATH={os.environ.get("PATH", os.defpath)}"
+ExecStart={words}
+KillMode=mixed
+
+[Install]
+WantedBy=multi-user.target
+"""

@@ -1,0 +1,181 @@
+"""A campaign's result: the host's two sides, boot against boot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guestmark.page import figures
+from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.text import Tone, line
+from guestmark.report import past
+from guestmark.stats.boots import BetweenBoots, Sides, between_boots
+from guestmark.stats.conditions.surroundings import changes
+
+if TYPE_CHECKING:
+    from guestmark.ledger.model import StoredRun
+    from guestmark.ledger.store import Ledger
+
+SCHEMA = "guestmark-campaign-result/1"
+_TONES = {
+    Sides.HIGHER: Tone.SLOWER,
+    Sides.LOWER: Tone.FASTER,
+    Sides.ALIKE: Tone.SAME,
+    Sides.UNKNOWN: Tone.UNCLEAR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A cell on both sides: its own values, or its ratios to the baseline of each boot."""
+
+    cell: str
+    of: str  # the metric, or `vs` the baseline
+    found: BetweenBoots
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All cells, what differs between the sides, and what differed among boots of one side."""
+
+    name: str
+    sides: tuple[str, str]
+    order: tuple[str, ...]
+    runs: tuple[StoredRun, ...]
+    cells: tuple[Compared, ...]
+    between: Mapping[str, str]
+    within: Mapping[str, str]
+
+
+def result(ledger: Ledger, name: str, sides: tuple[str, str], boots: Sequence[tuple[str, str]]) -> Result:
+    """The comparison of the runs of `boots`, each with its side, in their order."""
+    runs = [(side, ledger.load_run(run_id)) for side, run_id in boots]
+    values: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for side, run in runs:
+        for key, value in _values(ledger, run):
+            values.setdefault(key, {}).setdefault(side, []).append(value)
+    both = {
+        key: (by_side[sides[0]], by_side[sides[1]])
+        for key, by_side in values.items()
+        if all(by_side.get(side) for side in sides)
+    }
+    cells = [Compared(*key, between_boots(*pair, claims=len(both))) for key, pair in both.items()]
+    by_side = {side: [run for other, run in runs if other == side] for side in sides}
+    between = {}
+    if all(by_side.values()):
+        between = _changes(by_side[sides[0]][0], by_side[sides[1]][0])
+    within = {
+        f"{name} ({side})": said
+        for side, some in by_side.items()
+        for run in some[1:]
+        for name, said in _changes(some[0], run).items()
+    }
+    order = tuple(side for side, _ in boots)
+    return Result(name, sides, order, tuple(run for _, run in runs), tuple(cells), between, within)
+
+
+def _changes(one: StoredRun, other: StoredRun) -> dict[str, str]:
+    decisive, further = changes(one.environment, other.environment)
+    return {**decisive, **further}
+
+
+def _values(ledger: Ledger, run: StoredRun) -> list[tuple[tuple[str, str], float]]:
+    """The typical run of each cell in one boot, and its ratio to the baseline there."""
+    found = []
+    for workload in past.judged(ledger, run).workloads:
+        if not workload.metrics:
+            continue
+        metric = workload.metrics[0].name
+        for each in workload.cells:
+            if each.cell.null_of is not None or metric not in each.summary:
+                continue
+            found.append(((each.cell.id, metric), each.summary[metric].median))
+            comparison = each.comparison.get(metric)
+            if comparison is not None and comparison.ratio is not None and workload.baseline is not None:
+                found.append(((each.cell.id, f"{metric} vs {workload.baseline.cell.id}"), comparison.ratio))
+    return [(key, value) for key, value in found if value > 0]
+
+
+def page(found: Result) -> Page:
+    """For every renderer."""
+    nodes: list[Node] = [_differing(found), _table(found)]
+    counts = ", ".join(f"{found.order.count(side)} of {side}" for side in found.sides)
+    nodes.append(Paragraph(line(f"Boots: {counts}, in the order {' '.join(found.order)}.")))
+    if found.within:
+        told = ", ".join(f"{name} {said}" for name, said in found.within.items())
+        nodes.append(Note(line(f"Boots of one side were not alike: {told}"), NoteKind.WARNING))
+    if any(each.found.ci is None for each in found.cells):
+        nodes.append(
+            Note(
+                line("One boot of a side says nothing of how far boots differ: no verdict"), NoteKind.WARNING
+            )
+        )
+    title = f"{found.sides[1]} against {found.sides[0]}, boot by boot"
+    last = found.runs[-1].id if found.runs else ""
+    return Page(f"Campaign {found.name}", last, (Section(Part.WORKLOAD, title, tuple(nodes)),))
+
+
+def _differing(found: Result) -> Node:
+    if not found.between:
+        said = "Nothing that is recorded of the surroundings differs between the sides."
+        return Note(line(said), NoteKind.WARNING)
+    told = tuple(line(f"{name} {said}") for name, said in found.between.items())
+    return Bullets(line("What differs between the sides:"), told)
+
+
+def _table(found: Result) -> Table:
+    rows = []
+    for each in found.cells:
+        made = each.found
+        value, _, interval = figures.ratio(made.ratio, made.ci).partition(" ")
+        spread = "–" if made.spread is None else figures.percent(made.spread)
+        rows.append(
+            Row(
+                RowName((each.cell, each.of), f"{each.cell} {each.of}"),
+                (
+                    figure(value, interval) if interval else figure(value),
+                    figure(spread),
+                    words(made.verdict.value, _TONES[made.verdict]),
+                ),
+            )
+        )
+    columns = (
+        Column(f"{found.sides[1]} / {found.sides[0]}", (Align.POINT, Align.LEFT)),
+        Column("between boots", (Align.RIGHT,)),
+        Column("verdict"),
+    )
+    return Table("typical runs, boot by boot", ("cell", "of"), columns, tuple(rows))
+
+
+def document(found: Result) -> dict[str, Any]:
+    """For programs; a stable interface."""
+    return {
+        "schema": SCHEMA,
+        "campaign": found.name,
+        "sides": list(found.sides),
+        "boots": [
+            {
+                "side": side,
+                "run": run.id,
+                "boot_id": run.plan.context.get("boot_id", ""),
+                "restarts": run.plan.context.get("restarts", 0),
+            }
+            for side, run in zip(found.order, found.runs, strict=True)
+        ],
+        "between": dict(found.between),
+        "within": dict(found.within),
+        "cells": [
+            {
+                "cell": each.cell,
+                "of": each.of,
+                "ratio": each.found.ratio,
+                "ci": None if each.found.ci is None else list(each.found.ci),
+                "between_boots": each.found.spread,
+                "boots": list(each.found.boots),
+                "verdict": each.found.verdict.value,
+            }
+            for each in found.cells
+        ],
+    }

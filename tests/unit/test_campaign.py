@@ -1,0 +1,176 @@
+"""Campaigns over restarts: the order, what is kept, going on after any stop, and boots as replicates."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from guestmark.core.errors import UsageError
+from guestmark.experiment import campaign as campaigns
+from guestmark.experiment.campaign import Boot, Campaign, Commands, State, unit
+from guestmark.stats.boots import Sides, between_boots, order
+from tests.framework.command_line import CommandLine
+
+MEASURE = ("--blocks", "1", "--iterations", "1", "--warmup", "0", "--null", "none", "--quiet")
+
+
+def test_the_order_favours_no_side() -> None:
+    assert order(1) == "ABBA"
+    assert order(2) == "ABBABAAB"
+    for rounds in (1, 2, 3):
+        places = [at for at, side in enumerate(order(rounds)) if side == "A"]
+        assert 2 * sum(places) == sum(range(4 * rounds))  # of a steady drift both sides get the same
+
+
+def test_boots_are_the_replicate() -> None:
+    """Of equal sides one in twenty is called different, however little the blocks of a boot vary."""
+    generator = np.random.default_rng(5)
+    called = found = 0
+    for _ in range(2000):
+        boots = np.exp(generator.normal(0, 0.03, 8))
+        called += between_boots(boots[:4].tolist(), boots[4:].tolist()).verdict is not Sides.ALIKE
+        slower = (boots[4:] * 1.1).tolist()
+        found += between_boots(boots[:4].tolist(), slower).verdict is Sides.HIGHER
+    assert 0.035 <= called / 2000 <= 0.065
+    assert found / 2000 >= 0.9
+    assert between_boots([1.0], [2.0, 2.0]).verdict is Sides.UNKNOWN
+    wide = between_boots([1, 1.01], [1.02, 1.03], claims=4).ci or (1, 1)
+    narrow = between_boots([1, 1.01], [1.02, 1.03]).ci or (1, 1)
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    with pytest.raises(ValueError, match="above 0"):
+        between_boots([0.0], [1.0])
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> tuple[str, ...]:
+    """Something that restarts in place as one side or the other; the program is slow on side `slow`."""
+    (tmp_path / "now").write_text("none")
+    (tmp_path / "program").write_text(
+        f'#!/bin/sh\n[ "$(cat {tmp_path}/now)" = slow ] && sleep 0.15\nexit 0\n'
+    )
+    (tmp_path / "program").chmod(0o755)
+    return (
+        "--sides", "fast,slow", "--switch", "echo {side} >next", "--verify", '[ "$(cat now)" = {side} ]',
+        "--reboot-command", "cp next now; cat next >>log", "--in-place",
+    )  # fmt: skip
+
+
+def test_a_campaign_restarts_in_between_and_compares(
+    guestmark: CommandLine, tmp_path: Path, rig: tuple[str, ...]
+) -> None:
+    done = guestmark(
+        "campaign", "upgrade", *rig, "--rounds", "1", *MEASURE, "--json", "-", "--", "./program", cwd=tmp_path
+    )
+    assert done.status == 0, done.stderr
+    assert (tmp_path / "log").read_text().split() == ["fast", "slow", "slow", "fast"]
+    found = json.loads(done.stdout)
+    assert [boot["side"] for boot in found["boots"]] == ["fast", "slow", "slow", "fast"]
+    assert [boot["restarts"] for boot in found["boots"]] == [1, 2, 3, 4]
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert {boot["boot_id"] for boot in found["boots"]} == {boot_id}
+    (cell,) = found["cells"]
+    assert (cell["boots"], cell["of"]) == ([2, 2], "wall_s")
+    assert cell["ratio"] > 5
+    assert cell["verdict"] == "higher"
+    runs = guestmark("runs", "--filter", "campaign=upgrade", "--json")
+    assert runs.stdout.count('"upgrade"') == 4
+    shown = guestmark("campaign", "upgrade", "--status")
+    assert "Boots: 2 of fast, 2 of slow, in the order fast slow slow fast." in shown.stdout
+    assert guestmark("campaign", "upgrade", *rig, "--", "./program", cwd=tmp_path).status == 2
+    assert guestmark("campaign", "upgrade", "--forget").status == 0
+    assert guestmark("campaign", "upgrade").status == 2
+
+
+def test_by_hand_it_says_what_to_do(guestmark: CommandLine, tmp_path: Path) -> None:
+    begun = guestmark("campaign", "hand", "--sides", "old,new", *MEASURE, "--", "true", cwd=tmp_path)
+    assert begun.status == 0, begun.stderr
+    assert "boot 2 of 8 is new: restart the host as new, then: guestmark campaign hand" in begun.stderr
+    again = guestmark("campaign", "hand", cwd=tmp_path)  # in the same boot: nothing is measured twice
+    assert "boot 2 of 8 is new" in again.stderr
+    state = json.loads(next((guestmark.folder / "state").rglob("hand.json")).read_text())
+    assert len(state["done"]) == 1
+    assert state["done"][0]["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    unit_text = guestmark("campaign", "hand", "--unit").stdout
+    assert '"campaign" "hand"' in unit_text
+    assert f"WorkingDirectory={tmp_path}" in unit_text
+
+
+def test_it_goes_on_where_a_restart_stopped_it(
+    guestmark: CommandLine, tmp_path: Path, rig: tuple[str, ...]
+) -> None:
+    """The third restart kills guestmark, as a host that goes down does; the next call goes on."""
+    deadly = (
+        *rig[:-2],
+        "cp next now; cat next >>log; [ $(wc -l <log) = 3 ] && kill -9 $PPID; true",
+        "--in-place",
+    )
+    begun = guestmark(
+        "campaign", "killed", *deadly, "--rounds", "1", *MEASURE, "--", "./program", cwd=tmp_path
+    )
+    assert begun.status == -9
+    done = guestmark("campaign", "killed", "--json", "-", cwd=tmp_path)
+    assert done.status == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [boot["side"] for boot in found["boots"]] == ["fast", "slow", "slow", "fast"]
+    assert len({boot["run"] for boot in found["boots"]}) == 4
+
+
+def test_a_boot_of_the_wrong_side_is_never_measured(guestmark: CommandLine, tmp_path: Path) -> None:
+    done = guestmark(
+        "campaign", "wrong", "--switch", "true", "--verify", "false", "--reboot-command", "true", "--in-place",
+        *MEASURE, "--", "true", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.status == 3
+    assert "this does not run as A" in done.stderr
+    assert guestmark("runs", "--json").stdout.count('"id"') == 0
+
+
+def state(**changes: object) -> State:
+    fixed = State("c", "", "", "/", ("A", "B"), tuple("ABBA"), Commands(switch="true"))
+    return replace(fixed, **changes)  # type: ignore[arg-type]
+
+
+def test_which_boot_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaigns, "host_boot_id", lambda: "second")
+    first = Boot("A", "first", 0, "r", "6.1")
+    assert not state().is_fresh  # nobody knows which side this is
+    assert state(commands=Commands()).is_fresh
+    assert state(done=(first,), commands=Commands()).is_fresh
+    assert not state(done=(Boot("A", "second", 0, "r", "6.1"),), commands=Commands()).is_fresh
+    assert state(done=(first,), switched=(1, "first", 0)).is_fresh
+    assert not state(done=(first,), switched=(1, "second", 0)).is_fresh  # not restarted since
+    assert not state(done=(first,), switched=(0, "first", 0)).is_fresh  # switched for the boot before
+    assert state(done=(first,), restarts=1, switched=(1, "second", 0)).is_fresh
+
+
+def test_what_cannot_be_a_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="cannot be a campaign's name"):
+        Campaign("../x")
+    with pytest.raises(UsageError, match="there is no campaign"):
+        _ = Campaign("x").state
+    kept = Campaign("c", state())
+    with kept.held(), pytest.raises(UsageError, match="in another process"), Campaign("c").held():
+        pass
+    with kept.held():
+        kept.keep(restarts=3)
+    assert Campaign("c").state == kept.state
+    kept.path.write_text("{}")
+    with pytest.raises(UsageError, match="not a campaign of this version"):
+        _ = Campaign("c").state
+
+
+def test_the_unit_is_one_for_systemd(tmp_path: Path) -> None:
+    path = tmp_path / "campaign.service"
+    path.write_text(unit(state(), ["/bin/true", "campaign", 'a "b" %c']))
+    assert 'ExecStart="/bin/true" "campaign" "a \\"b\\" %%c"' in path.read_text()
+    try:
+        checked = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        pytest.skip("systemd-analyze is not installed")
+    assert "campaign.service:" not in checked.stderr, checked.stderr

@@ -1,0 +1,173 @@
+"""QEMUs from elsewhere: container images as podman and docker save them, and versions of the package sources."""
+
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from guestmark.cli.ab_verb import _labelled
+from guestmark.core import factors
+from guestmark.core.errors import UsageError
+from guestmark.core.factor import Labelled
+from guestmark.foreign import qemus
+from tests.framework.known import known
+
+SCRIPT = b"#!/bin/sh\necho QEMU emulator version 9.9\n"
+PATH = "usr/bin/qemu-system-x86_64"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def tar(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o755
+            archive.addfile(entry, io.BytesIO(content))
+        for name, target in (links or {}).items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            archive.addfile(entry)
+    return stream.getvalue()
+
+
+def saved(path: Path, layers: list[bytes], *, oci: bool = False) -> str:
+    """As `docker save` or `podman save --format oci-archive` write an image."""
+    files = {f"blobs/sha256/{number}": layer for number, layer in enumerate(layers)}
+    if oci:
+        described = {"layers": [{"digest": f"sha256:{number}"} for number in range(len(layers))]}
+        files |= {
+            "blobs/sha256/m": json.dumps(described).encode(),
+            "index.json": json.dumps({"manifests": [{"digest": "sha256:m"}]}).encode(),
+        }
+    else:
+        files["manifest.json"] = json.dumps([{"Layers": list(files)}]).encode()
+    path.write_bytes(tar(files))
+    return str(path)
+
+
+@pytest.mark.parametrize("oci", [False, True])
+def test_a_container_image_has_a_qemu(tmp_path: Path, oci: bool) -> None:
+    old = tar({PATH: b"#!/bin/sh\nexit 1\n", "etc/gone": b"x", "etc/kept": b"x"})
+    new = tar({PATH: SCRIPT, "etc/.wh.gone": b""})
+    image = saved(tmp_path / "image.tar", [old, new], oci=oci)
+    (level,) = factors.parse_settings([f"qemu=mine:image:{image}"])["qemu"]
+    assert isinstance(level, Labelled)
+    assert level.label == "mine"
+    assert Path(level).read_bytes() == SCRIPT
+    root = Path(level).parents[2]
+    assert not (root / "etc/gone").exists()
+    assert (root / "etc/kept").exists()
+    again = factors.parse_settings([f"qemu=image:{image}"])["qemu"][0]
+    assert again == str(level)  # unpacked once
+
+
+@pytest.mark.parametrize(
+    ("links", "files"),
+    [
+        ({"escape": "OUTSIDE"}, ["escape/file"]),
+        ({"escape": "../../../../../../../../OUTSIDE"}, ["escape/file"]),
+        ({"a": "b", "b": "OUTSIDE"}, ["a/file"]),
+        ({"file": "OUTSIDE/file"}, ["file"]),
+    ],
+)
+def test_nothing_leaves_the_directory_of_an_image(
+    tmp_path: Path, links: dict[str, str], files: list[str]
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    first = tar({PATH: SCRIPT}, {name: to.replace("OUTSIDE", str(outside)) for name, to in links.items()})
+    image = saved(tmp_path / "evil.tar", [first, tar(dict.fromkeys(files, b"x"))])
+    (level,) = factors.parse_settings([f"qemu=image:{image}"])["qemu"]
+    assert not list(outside.iterdir())
+    assert list(Path(level).parents[2].rglob("file"))
+    climbing = saved(tmp_path / "climbing.tar", [first, tar({"../../above": b"x"})])
+    with pytest.raises(UsageError, match="leads out of the image"):
+        factors.parse_settings([f"qemu=image:{climbing}"])
+    assert not list(tmp_path.rglob("above"))
+
+
+def test_links_of_an_image_are_its_own(tmp_path: Path) -> None:
+    """An absolute link means a file of the image, never one of this host; a circle ends."""
+    layer = tar({"opt/qemu": SCRIPT}, {PATH: "/opt/qemu"})
+    (level,) = factors.parse_settings([f"qemu=image:{saved(tmp_path / 'linked.tar', [layer])}"])["qemu"]
+    assert Path(level).read_bytes() == SCRIPT
+    circle = tar({}, {PATH: "other", "usr/bin/other": "qemu-system-x86_64"})
+    with pytest.raises(UsageError, match="in a circle"):
+        factors.parse_settings([f"qemu=image:{saved(tmp_path / 'circle.tar', [circle])}"])
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ([tar({"etc/x": b""})], "has no qemu-system-x86_64"),
+        ([tar({PATH: b"#!/bin/sh\necho libfoo.so.1 is missing >&2; exit 127\n"})], "libfoo.so.1 is missing"),
+        ([b"nonsense"], "cannot be unpacked"),
+    ],
+)
+def test_images_that_do_not_serve(tmp_path: Path, layers: list[bytes], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        factors.parse_settings([f"qemu=image:{saved(tmp_path / 'image.tar', layers)}"])
+
+
+def test_what_is_no_image(tmp_path: Path) -> None:
+    (tmp_path / "plain.tar").write_bytes(tar({"x": b""}))
+    with pytest.raises(UsageError, match="no container image"):
+        factors.parse_settings([f"qemu=image:{tmp_path / 'plain.tar'}"])
+    if shutil.which("podman") is None and shutil.which("docker") is None:
+        with pytest.raises(UsageError, match="neither podman nor docker"):
+            factors.parse_settings(["qemu=image:debian/qemu"])
+
+
+def test_an_engine_is_asked_for_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for podman, which knows one image."""
+    (tmp_path / "root.tar").write_bytes(tar({PATH: SCRIPT}))
+    engine = tmp_path / "bin/podman"
+    engine.parent.mkdir()
+    engine.write_text(
+        f"""#!/bin/sh
+echo "$@" >>{tmp_path}/log
+case "$1 $5$3" in
+"image "*known*) echo sha256:0123456789abcdef0123456789 ;;
+"image "*) exit 1 ;;
+"create "*) echo c0ffee ;;
+"export "*) cp {tmp_path}/root.tar "$3" ;;
+esac
+"""
+    )
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
+    (level,) = factors.parse_settings(["qemu=image:known"])["qemu"]
+    assert Path(level).read_bytes() == SCRIPT
+    assert "rm c0ffee" in (tmp_path / "log").read_text()
+    with pytest.raises(UsageError, match="podman has no image 'other'"):
+        factors.parse_settings(["qemu=image:other"])
+
+
+def test_versions_that_the_sources_do_not_have() -> None:
+    with pytest.raises(UsageError, match=r"the package sources have no QEMU 1:0\.1"):
+        factors.parse_settings(["qemu=apt:1:0.1"])
+    with pytest.raises(UsageError, match="is no version"):
+        factors.parse_settings(["qemu=apt:$(id)"])
+    assert _labelled(("apt:1:7.2", "image:x")) == ("A:apt:1:7.2", "B:image:x")
+    assert _labelled(("old:apt:1:7.2", "new:image:x")) == ("old:apt:1:7.2", "new:image:x")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not qemus.versions(), reason="the package lists have no QEMU")
+def test_a_version_of_the_sources_is_fetched(cache: Path) -> None:
+    version = known(qemus.versions()[-1])
+    (level,) = factors.parse_settings([f"qemu=old:apt:{version}"])["qemu"]
+    assert str(level).startswith(str(cache))
+    assert isinstance(level, Labelled)
+    assert level.label == "old"
