@@ -278,8 +278,9 @@ def _measured(
     outputs = session.Outputs(quiet=True, said=Remarks(name=name, labels=dict(labels or {})))
     preflight.check_requests(plan, plan.cells)
     with _opened(path, writable=True) as ledger:
-        plan, run_id = session.prepared(plan, ledger, outputs)
-        session.measured(plan, ledger, run_id, outputs)
+        with session.exclusively(plan, outputs):
+            plan, run_id = session.prepared(plan, ledger, outputs)
+            session.measured(plan, ledger, run_id, outputs)
         result = _result(ledger, run_id, path)
         past.remember(ledger, result.stored, result.analysis)
     return result

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.platforms.exclusive import NONE, VARIABLE
+
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 _READY_S = 10.0
 
@@ -64,13 +66,12 @@ def sshd(directory: Path, environment: Mapping[str, str] | None = None, settings
     directory.chmod(0o700)
     host, user, port = key(directory / "host"), key(directory / "user"), _free_port()
     shutil.copy(user.with_suffix(".pub"), directory / "authorized")
-    set_there = " ".join(shlex.quote(f"{name}={value}") for name, value in (environment or {}).items())
+    set_there = {VARIABLE: NONE, **(environment or {})}
+    settings += f"SetEnv {' '.join(shlex.quote(f'{name}={value}') for name, value in set_there.items())}\n"
     (directory / "sshd_config").write_text(
         f"ListenAddress 127.0.0.1:{port}\nHostKey {host}\nPidFile {directory}/pid\n"
         f"AuthorizedKeysFile {directory}/authorized\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
-        "KbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
-        + (f"SetEnv {set_there}\n" if set_there else "")
-        + settings
+        "KbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n" + settings
     )
     name = pwd.getpwuid(os.getuid()).pw_name
     (directory / "known").write_text(f"[127.0.0.1]:{port} {host.with_suffix('.pub').read_text()}")

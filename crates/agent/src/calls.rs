@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::failure::{failure, os_failure};
 use crate::frame::Outbox;
-use crate::{spawn, sys};
+use crate::{lock, spawn, sys};
 
 /// Answers a call that neither runs a program nor moves many bytes.
 pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
@@ -61,6 +61,7 @@ pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
             reply(id, done("remove", &remove.path, result), out);
         }
         Call::Facts => reply(id, Ok(facts()), out),
+        Call::Lock(lock) => reply(id, lock::take(&lock.holder), out),
         _ => reply::<Done>(
             id,
             Err(failure(Kind::BadRequest, "not a call of its own")),

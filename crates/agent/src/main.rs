@@ -18,6 +18,7 @@ mod failure;
 mod frame;
 mod init;
 mod keep;
+mod lock;
 mod output;
 mod reap;
 mod records;

@@ -8,11 +8,13 @@
 
 pub mod bulk;
 mod files;
+mod lock;
 pub mod syscalls;
 
 pub use files::{
     Count, Digest, Mkdir, Mount, Path, ReadFile, Remove, Stat, Statfs, Umount, WriteFile,
 };
+pub use lock::{Lock, Locked, MAX_HOLDER};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -75,6 +77,8 @@ pub enum Call<'a> {
     Remove(Remove),
     /// What the machine is: [`Facts`].
     Facts,
+    /// Asks for exclusive use of the machine: [`Locked`].
+    Lock(Lock),
     /// Data that follows goes into a file: [`bulk::Transferred`].
     WriteStream(bulk::WriteStream),
     /// Copies a file or device into a file: [`bulk::Transferred`].

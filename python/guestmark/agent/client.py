@@ -203,6 +203,10 @@ class Agent(BulkCalls):
         """Unmounts."""
         self._call("umount", {"target": os.fsencode(target), "lazy": lazy}, messages.Done, timeout_s)
 
+    def lock(self, holder: bytes, timeout_s: float = 10.0) -> messages.Locked:
+        """Asks for exclusive use of the machine, which the agent then holds until it ends; never waits."""
+        return self._call("lock", {"holder": holder}, messages.Locked, timeout_s)
+
     def sync(self, timeout_s: float = 120.0) -> None:
         """Writes back all caches of the machine."""
         self._call("sync", None, messages.Done, timeout_s)

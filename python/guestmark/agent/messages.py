@@ -107,6 +107,14 @@ class Done(msgspec.Struct, frozen=True):
     """Nothing to tell."""
 
 
+class Locked(msgspec.Struct, frozen=True):
+    """Whether the machine's lock is held; else what its holder says of itself, up to 4 KiB. `path` is where it is."""
+
+    held: bool
+    path: bytes
+    holder: bytes
+
+
 class Count(msgspec.Struct, frozen=True):
     """Bytes moved, and from when to when on the machine's monotonic clock."""
 

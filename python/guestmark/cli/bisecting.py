@@ -104,8 +104,8 @@ class Steps:
             "bisect": f"{self._bisection.good.short}..{self._bisection.bad.short}",
             "commit": commit.hash,
         }
-        outputs = session.Outputs(quiet=True, said=Remarks(labels=labels))
-        with open_ledger(self._given.ledger) as ledger:
+        outputs = session.Outputs(quiet=True, said=Remarks(labels=labels), wait=self._given.wait)
+        with open_ledger(self._given.ledger) as ledger, session.exclusively(plan, outputs):
             plan, run_id = session.prepared(plan, ledger, outputs)
             for blocks in self._looks:
                 plan = replace(plan, policy=replace(plan.policy, blocks=blocks))

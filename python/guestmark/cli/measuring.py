@@ -38,6 +38,7 @@ class Measuring:
     fail_if: options.FailIf = None
     junit: options.Junit = None
     prove: options.Prove = False
+    wait: options.Wait = True
     json: options.Json = None
     csv: options.Csv = None
     markdown: options.Markdown = None
@@ -79,6 +80,7 @@ class Measuring:
             junit=self.junit,
             said=remarking.remarks(self.name, self.note, self.label, self.tag),
             prove=self.prove,
+            wait=self.wait,
         )
 
 

@@ -283,6 +283,13 @@ Keep = Annotated[
     bool,
     typer.Option("--keep", help="Keep the disk images of trials that fail or are interrupted."),
 ]
+Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait/--no-wait",
+        help="Wait for a machine that another guestmark is measuring on, or fail at once.",
+    ),
+]
 Prove = Annotated[
     bool,
     typer.Option("--prove", help="Cut the power of every kind of disk once, untimed, and say what it loses."),

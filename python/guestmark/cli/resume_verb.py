@@ -23,6 +23,7 @@ def command(
         ),
     ] = None,
     keep: options.Keep = False,
+    wait: options.Wait = True,
     junit: options.Junit = None,
     json: options.Json = None,
     csv: options.Csv = None,
@@ -46,6 +47,6 @@ def command(
         options.positive_duration("--time-limit", time_limit),
     )
     outputs = session.Outputs(
-        json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, keep=keep, junit=junit
+        json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, keep=keep, junit=junit, wait=wait
     )
     raise typer.Exit(session.resume(run, ledger, outputs, further))

@@ -45,6 +45,7 @@ class Outputs:
     said: Remarks | None = None  # a name, notes, labels and tags of the run
     gates: tuple[str, ...] = ()  # limits that a run must keep, as typed
     junit: str | None = None  # where to write what became of them
+    wait: bool = True  # for machines that another guestmark uses
     page: Callable[[StoredRun], Page] | None = (
         None  # on the terminal instead of the report, in files before it
     )
@@ -91,8 +92,21 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     plan = gates.with_gates(plan, outputs.gates)
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     with open_ledger(ledger_path) as ledger:
-        plan, run_id = prepared(plan, ledger, outputs)
-        return _finish(ledger, run_id, measured(plan, ledger, run_id, outputs), outputs)
+        with exclusively(plan, outputs):
+            plan, run_id = prepared(plan, ledger, outputs)
+            state = measured(plan, ledger, run_id, outputs)
+        return _finish(ledger, run_id, state, outputs)
+
+
+@contextmanager
+def exclusively(plan: Plan, outputs: Outputs) -> Iterator[None]:
+    """Inside, no other guestmark measures on the machines that the plan uses, which are waited for if need be."""
+    from guestmark.platforms import exclusive
+
+    here = any(not cell.platform.is_elsewhere for cell in plan.cells)
+    policy = exclusive.Policy(plan.name, wait=outputs.wait, tell=lambda text: _say(text, outputs, loud=True))
+    with exclusive.measuring(policy, here=here):
+        yield
 
 
 def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
@@ -151,13 +165,15 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
         plan, gone = restored(plan, os.environ)
         if gone:
             _say(f"not set as they were when the run began: {', '.join(gone)}", outputs, loud=True)
-        ready = preflight.examine_again(plan, stored.unusable, _prober(outputs))
-        if further.asked:
-            with ledger.claim(stored.id):
-                ledger.set_plan(stored.id, plan)
-        ledger.add_environment(stored.id, _environment(plan))
-        _record_left_out(ledger, stored.id, ready.left_out, outputs)
-        return _finish(ledger, stored.id, measured(plan, ledger, stored.id, outputs), outputs)
+        with exclusively(plan, outputs):
+            ready = preflight.examine_again(plan, stored.unusable, _prober(outputs))
+            if further.asked:
+                with ledger.claim(stored.id):
+                    ledger.set_plan(stored.id, plan)
+            ledger.add_environment(stored.id, _environment(plan))
+            _record_left_out(ledger, stored.id, ready.left_out, outputs)
+            state = measured(plan, ledger, stored.id, outputs)
+        return _finish(ledger, stored.id, state, outputs)
 
 
 def _extended(stored: StoredRun, further: Further) -> Plan:
@@ -197,11 +213,12 @@ def measured(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> RunSt
     """Runs a stored plan from where its trials end; how it ended."""
     from guestmark.experiment import runner
     from guestmark.experiment.interrupt import Interruption
+    from guestmark.platforms import exclusive
 
     interruption = Interruption()
     with interruption.handled(), _keeping(outputs):
         try:
-            with _observer(outputs) as observer:
+            with _observer(outputs) as observer, exclusive.telling(observer.note):
                 return runner.run(plan, ledger, run_id, observer=observer, interruption=interruption)
         except LedgerError as error:
             _say(f"what has been measured so far is in run {run_id}", outputs, loud=True)

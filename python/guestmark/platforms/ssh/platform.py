@@ -17,6 +17,7 @@ from guestmark.core.platform_kind import of_machines
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.disks.spec import disks_of
 from guestmark.platforms.base import Caller, Unusable, Usable
+from guestmark.platforms.exclusive import lock_remote
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.attest import attest
 from guestmark.platforms.ssh.fresh import restart
@@ -136,8 +137,15 @@ class SshPlatform:
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Remote]:
         """Brings an agent to the machine; leaving the context ends it with all that it runs, and removes it.
 
-        Raises `UsageError` for what the machine cannot be given, `MachineError` for whatever ssh or the machine refuse.
+        The machine is then in exclusive use, for which this waits. Raises `UsageError` for what the machine cannot be
+        given, `MachineError` for whatever ssh or the machine refuse.
         """
+        with self._reached(cell, deadline_s) as remote:
+            lock_remote(remote.agent, str(self._spec))
+            yield remote
+
+    @contextlib.contextmanager
+    def _reached(self, cell: Cell, deadline_s: float | None) -> Iterator[Remote]:
         _check(cell)
         begin = time.monotonic()
         deadline = begin + (deadline_s or READY_DEADLINE_S)
@@ -174,7 +182,7 @@ class SshPlatform:
         if shutil.which(program()[0]) is None:
             return Unusable(f"{program()[0]} is not installed", "install the package openssh-client")
         try:
-            with self.start(Cell("probe", WorkloadSpec("probe"), self._spec), deadline_s) as remote:
+            with self._reached(Cell("probe", WorkloadSpec("probe"), self._spec), deadline_s) as remote:
                 remote.attest()
                 return Usable(remote.phases["ready"])
         except GuestmarkError as error:

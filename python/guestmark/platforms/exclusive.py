@@ -1,0 +1,279 @@
+"""Exclusive use of machines: two guestmarks never measure on one at once, whoever started them.
+
+Each machine has one lock, a file that whoever measures holds with `flock`, so that the kernel gives it back however
+the holder ends. This host's is held for a whole run, that of another machine (`ssh:DEST`) for each trial, by the
+agent there (`crates/agent/src/lock.rs` has the same rules).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import getpass
+import os
+import secrets
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from guestmark.core.errors import GuestmarkError
+from guestmark.page.text import inert
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+
+VARIABLE = "GUESTMARK_LOCK"
+NONE = "none"
+_PLACES = (
+    "/run/lock",
+    "/dev/shm",
+    "/tmp",
+)  # the first where everybody may make files, so that all users agree
+_NAME = "guestmark.lock"
+_EVERYBODY = 0o666
+_MAX_HOLDER = 4096
+_PAUSE_S = 0.2
+_TELL_S = 60.0  # how often a long wait is told of
+_WORDS = 120  # characters of what is measured
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """What whoever holds a lock says of itself; written for people, and never trusted."""
+
+    pid: int = 0
+    user: str = ""
+    host: str = ""
+    since: float = 0.0  # Unix time
+    what: str = ""
+    token: str = ""
+
+    @classmethod
+    def ours(cls, what: str) -> Holder:
+        """This process, which measures `what`."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a user without a name
+            user = f"user {os.getuid()}"
+        return cls(os.getpid(), user, socket.gethostname(), time.time(), what[:_WORDS], _token())
+
+    @classmethod
+    def read(cls, text: bytes) -> Holder:
+        """What a lock's file says; nothing of what cannot be understood."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError:
+            return cls()
+
+    @property
+    def is_us(self) -> bool:
+        """Whether it is this process, or one that measures this process."""
+        if not self.token:
+            return False
+        return self.token == _token() or (self.host == socket.gethostname() and self.pid in _ancestors())
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "another guestmark"
+        at = "" if self.host == socket.gethostname() else f" on {self.host}"
+        day = "%H:%M" if time.time() - self.since < 12 * 3600 else "%Y-%m-%d %H:%M"
+        since = time.strftime(day, time.localtime(max(0.0, min(self.since, 1e11))))
+        return inert(f"process {self.pid} of {self.user}{at}, since {since}: {self.what}")
+
+
+_RANDOM = secrets.token_hex(8)
+
+
+def _token() -> str:
+    """Tells this process from all others, also from those it was forked from."""
+    return f"{_RANDOM}-{os.getpid()}"
+
+
+@dataclass(slots=True)
+class Policy:
+    """What to do about a machine that is in use, and what others are told of us while we use one."""
+
+    what: str = ""
+    wait: bool = True
+    tell: Callable[[str], None] = lambda _: None
+
+
+class InUseError(GuestmarkError):
+    """Another guestmark measures on the machine, and it was asked not to wait."""
+
+
+@dataclass(slots=True)
+class _Measuring:
+    """What this process does at the moment."""
+
+    policy: Policy | None = None
+    depth: int = 0
+    file: int = -1
+    told: dict[str, float] = field(default_factory=dict)
+
+
+_now = _Measuring()
+
+
+@contextlib.contextmanager
+def measuring(policy: Policy, *, here: bool) -> Iterator[None]:
+    """Inside, machines are locked before they are measured; this host at once, when some of it happens `here`.
+
+    Blocks may be nested; the outermost counts. Raises `InUseError` when the machine is in use and the policy is not to
+    wait, `GuestmarkError` when there is no way to lock it.
+    """
+    outermost = _now.depth == 0
+    if outermost:
+        _now.policy = policy
+    _now.depth += 1
+    taken = -1
+    try:
+        if here and _now.file < 0:
+            taken = _now.file = _held(policy)
+        yield
+    finally:
+        _now.depth -= 1
+        if outermost:
+            _now.policy = None
+        if taken >= 0:
+            os.close(taken)
+            _now.file = -1
+
+
+@contextlib.contextmanager
+def telling(tell: Callable[[str], None]) -> Iterator[None]:
+    """Inside, who is waited for is told this way."""
+    if _now.policy is None:
+        yield
+        return
+    before, _now.policy.tell = _now.policy.tell, tell
+    try:
+        yield
+    finally:
+        if _now.policy is not None:
+            _now.policy.tell = before
+
+
+def lock_remote(agent: Agent, name: str) -> None:
+    """Waits for the machine's lock, which its agent holds from then on; nothing where nobody is `measuring`."""
+    policy = _now.policy
+    if policy is None:
+        return
+    ours = msgspec.json.encode(Holder.ours(policy.what))
+    begin = time.monotonic()
+    while True:
+        found = agent.lock(ours)
+        other = Holder.read(found.holder[:_MAX_HOLDER])
+        if found.held or other.is_us:
+            return
+        _wait(policy, name, inert(os.fsdecode(found.path)), other, begin)
+
+
+def lock_file() -> Path | None:
+    """Where this machine's lock is; None when none is wanted."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen == NONE:
+        return None
+    if chosen:
+        return Path(chosen)
+    shared = (place for place in map(Path, _PLACES) if _is_shared(place))
+    return next(shared, Path("/tmp")) / _NAME
+
+
+def _held(policy: Policy) -> int:
+    """The descriptor of this machine's lock, once it is ours; -1 when it needs none."""
+    path = lock_file()
+    if path is None:
+        return -1
+    begin = time.monotonic()
+    while True:
+        try:
+            file = _opened(path)
+        except OSError as error:
+            raise GuestmarkError(
+                f"the lock of this machine, {path}, cannot be opened: {error.strerror}",
+                hint=f"{VARIABLE} names another file, which all who measure here have to use",
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            other = Holder.read(os.pread(file, _MAX_HOLDER, 0))
+            os.close(file)
+            if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:
+                raise GuestmarkError(f"{path} cannot be locked: {error.strerror}") from error
+            if other.is_us:
+                return -1
+            _wait(policy, "this machine", str(path), other, begin)
+            continue
+        if _is_at(file, path):
+            with contextlib.suppress(OSError):  # a full filesystem only keeps others from reading who it is
+                os.ftruncate(file, 0)
+                os.pwrite(file, msgspec.json.encode(Holder.ours(policy.what)), 0)
+            return file
+        os.close(file)  # somebody removed it meanwhile
+
+
+def _wait(policy: Policy, name: str, path: str, other: Holder, begin: float) -> None:
+    """Says who is waited for, now and then, and pauses. Raises `InUseError` when that is not wanted."""
+    if not policy.wait:
+        raise InUseError(
+            f"{name} is in use by {other}",
+            hint="measure without --no-wait to wait for it; measurements at once would disturb each other",
+        )
+    said, now = f"waiting for {name}, which is in use by {other}", time.monotonic()
+    if now - _now.told.get(said, -_TELL_S) >= _TELL_S:
+        waited = f" ({now - begin:.0f} s so far)" if now - begin > 1 else ""
+        policy.tell(f"{said}{waited}\n  {path} is its lock")
+        _now.told[said] = now
+    time.sleep(_PAUSE_S)
+
+
+def _opened(path: Path) -> int:
+    """Opens the file, made if there is none. Where everybody may make files the kernel lets nobody open another
+    user's with `O_CREAT` (`fs.protected_regular`), and links are not followed.
+    """
+    while True:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with contextlib.suppress(FileExistsError):
+            file = os.open(path, flags | os.O_CREAT | os.O_EXCL, _EVERYBODY)
+            os.fchmod(file, _EVERYBODY)
+            return file
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        there = path.lstat()
+    except FileNotFoundError:
+        return False
+    ours = os.fstat(file)
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _is_shared(place: Path) -> bool:
+    try:
+        mode = place.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISDIR(mode) and bool(mode & stat.S_IWOTH)
+
+
+def _ancestors() -> set[int]:
+    """Ids of the processes that this one descends from."""
+    found: set[int] = set()
+    pid = os.getppid()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        try:
+            status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:
+            break
+        pid = int(status.rpartition(")")[2].split()[1])
+    return found
