@@ -21,10 +21,10 @@ from guestmark.ledger import codec
 from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
 from guestmark.plan.load import load
-from guestmark.report.answering import Against, Ranked, answers
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
+from guestmark.report.sections.answering import Against, Ranked, answers
 from guestmark.stats.analysis import analyse
 from tests.framework.known import a, known
 from tests.framework.runs import constructed
