@@ -8,6 +8,7 @@ import pytest
 
 from guestmark.core.errors import MachineError
 from guestmark.disks import logged
+from guestmark.disks.daemon import DAEMON
 from guestmark.disks.logged import Logged, exported, unmount_below
 from tests.framework.processes import others, wait_until
 
@@ -37,7 +38,7 @@ def readable(path: Path) -> bool:
 def test_a_daemon_that_may_not_mount_is_one_line(
     files: Logged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = tmp_path / "bin" / logged.DAEMON
+    daemon = tmp_path / "bin" / DAEMON
     daemon.parent.mkdir()
     daemon.write_text("#!/bin/sh\necho 'fuse: device not found' >&2\nexit 1\n")
     daemon.chmod(0o755)
@@ -51,7 +52,7 @@ def test_a_daemon_that_may_not_mount_is_one_line(
 
 
 def test_a_missing_daemon_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logged, "DAEMON", "no-such-daemon")
+    monkeypatch.setattr("guestmark.disks.logged.DAEMON", "no-such-daemon")
     assert "no-such-daemon is not installed" in logged.why_not()
 
 
@@ -72,9 +73,7 @@ def test_writes_are_logged_and_the_mount_ends_with_its_context(files: Logged, tm
 def test_a_killed_daemon_leaves_no_mount(files: Logged, tmp_path: Path) -> None:
     with exported(files, tmp_path / "at"):
         for folder, command in others():
-            if command[0].endswith(logged.DAEMON.encode()) and any(
-                str(tmp_path).encode() in w for w in command
-            ):
+            if command[0].endswith(DAEMON.encode()) and any(str(tmp_path).encode() in w for w in command):
                 os.kill(int(folder.name), signal.SIGKILL)
         assert wait_until(lambda: not readable(tmp_path / "at"), 5)
     assert wait_until(lambda: not mounted(tmp_path), 5)

@@ -13,6 +13,7 @@ import pytest
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.disks import logged, loop
+from guestmark.disks.daemon import DAEMON
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
 from tests.framework.processes import others, wait_until
@@ -62,7 +63,7 @@ def signalled(number: signal.Signals, location: Path) -> threading.Thread:
         wait_until(lambda: (path := log()) is not None and path.stat().st_size > 1 << 20, 60)
         for folder, command in others():
             if any(str(location).encode() in word for word in command) and any(
-                word.endswith(logged.DAEMON.encode()) for word in command[:1]
+                word.endswith(DAEMON.encode()) for word in command[:1]
             ):
                 os.kill(int(folder.name), number)
 

@@ -23,6 +23,8 @@ CHOICES: dict[str, Mapping[str, str]] = {
     "sectors of 4096": {"physical_block": "4096"},
     "queues": {"queues": "2", "smp": "2"},
     "bandwidth": {"bandwidth": "20M"},
+    "nbd": {"protocol": "nbd"},
+    "qcow2 over nbd": {"protocol": "nbd", "format": "qcow2"},
     "iops": {"iops": "500"},
     "f2fs": {"filesystem": "f2fs"},
     "vfat": {"filesystem": "vfat"},

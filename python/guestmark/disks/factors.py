@@ -162,11 +162,17 @@ LOGICAL_BLOCK = Factor(
 PHYSICAL_BLOCK = Factor(
     "physical_block", "bytes of a sector, as the disk tells the guest", _sector, ("512", "4096")
 )
+PROTOCOL = Factor(
+    "protocol",
+    "how QEMU gets at the image: as a file, or over NBD from qemu-storage-daemon at a local socket",
+    one_of("file", "nbd"),
+    ("file", "nbd"),
+)
 BANDWIDTH = Factor("bandwidth", "bytes that QEMU lets through in a second, e.g. 100M", _rate, ("50M", "500M"))
 IOPS = Factor("iops", "requests that QEMU lets through in a second", _count, ("100", "1000"))
 # With no level there is QEMU's default.
 SWITCHES = (
-    DISCARD, DETECT_ZEROES, IOTHREAD, QUEUES, LOGICAL_BLOCK, PHYSICAL_BLOCK, BANDWIDTH, IOPS, SUBCLUSTERS,
+    DISCARD, DETECT_ZEROES, IOTHREAD, QUEUES, LOGICAL_BLOCK, PHYSICAL_BLOCK, BANDWIDTH, IOPS, PROTOCOL, SUBCLUSTERS,
     COMPRESSION, BACKING,
 )  # fmt: skip
 # What every guest's disk can be given, what only QEMU's can, and what of it is left where the disk is a directory.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.disks import programs, reading, sparse
+from guestmark.disks.daemon import over_nbd
 from guestmark.disks.formats import FORMATS
 from guestmark.disks.logged import Logged, exported
 from guestmark.disks.spec import DiskSpec, Role
@@ -63,6 +64,12 @@ class Image:
     from_template: bool = False
     allocation: Allocation | None = field(default=None, compare=False, repr=False)
     logged: Logged | None = None  # its files, where writes are logged; `path` is what a hypervisor opens
+    socket: Path | None = None  # or this, where the image is served over NBD
+
+    @property
+    def opened(self) -> str:
+        """What a hypervisor is given to open."""
+        return str(self.path) if self.socket is None else f"nbd+unix:///disk?socket={self.socket}"
 
     def settle(self) -> Image:
         """Waits until the image is what was asked for: its allocation goes on while the machine boots.
@@ -157,7 +164,8 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
                     made.append(_source(spec))
                 elif formatted or spec.loop:
                     image = _target(spec, directories)
-                    made.append(_logged(image, exports) if spec.logged else image)
+                    image = _logged(image, exports) if spec.logged else image
+                    made.append(_served(image, exports) if spec.switch("protocol") == "nbd" else image)
                 else:
                     made.append(_plain(spec, directories))
             except OSError as error:
@@ -227,6 +235,14 @@ def _logged(image: Image, exports: ExitStack) -> Image:
     sparse.copy(below, files.base)
     kill = exports.enter_context(exported(files, image.path))
     return replace(image, logged=replace(files, kill=kill))
+
+
+def _served(image: Image, exports: ExitStack) -> Image:
+    """The same image behind a server, which ends with `exports`."""
+    image = image.settle()
+    socket = image.path.with_name("nbd.socket")
+    exports.enter_context(over_nbd(image.path, socket))
+    return replace(image, socket=socket)
 
 
 def _source(spec: DiskSpec) -> Image:

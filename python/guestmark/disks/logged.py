@@ -11,20 +11,15 @@ import contextlib
 import os
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guestmark.agent.binary import supervised
-from guestmark.agent.keeper import keeper
-from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.errors import PlatformUnusableError
 from guestmark.disks import programs
+from guestmark.disks.daemon import DAEMON, quoted, serving
 
-DAEMON = "qemu-storage-daemon"
 SECTOR = 512  # the unit in which the log counts
-_READY_S = 10.0
-_END_S = 5.0
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package fuse3)"
 
@@ -63,18 +58,12 @@ def exported(files: Logged, at: Path) -> Iterator[Callable[[], None]]:
     """
     for path in (files.log, at):
         path.touch()
-    daemon, lifeline = _start(files, at)
     try:
-        _await_mount(daemon, at)
-        yield daemon.kill
+        with serving(
+            _options(files, at), lambda: _is_mounted(at), "the image cannot be logged", _HINT
+        ) as kill:
+            yield kill
     finally:
-        os.close(lifeline)
-        daemon.terminate()
-        try:
-            daemon.communicate(timeout=_END_S)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
-            daemon.communicate()
         unmount(at)
 
 
@@ -96,46 +85,13 @@ def unmount_below(directory: Path) -> None:
             unmount(where)
 
 
-def _start(files: Logged, at: Path) -> tuple[subprocess.Popen[bytes], int]:
-    command = [
-        programs.find(DAEMON),
-        "--blockdev", f"driver=file,node-name=image,filename={_quoted(files.image)}",
-        "--blockdev", f"driver=file,node-name=log,filename={_quoted(files.log)}",
+def _options(files: Logged, at: Path) -> list[str]:
+    return [
+        "--blockdev", f"driver=file,node-name=image,filename={quoted(files.image)}",
+        "--blockdev", f"driver=file,node-name=log,filename={quoted(files.log)}",
         "--blockdev", f"driver=blklogwrites,node-name=logged,file=image,log=log,log-sector-size={SECTOR}",
-        "--export", f"type=fuse,id=file,node-name=logged,mountpoint={_quoted(at)},writable=on,growable=on",
+        "--export", f"type=fuse,id=file,node-name=logged,mountpoint={quoted(at)},writable=on,growable=on",
     ]  # fmt: skip
-    theirs, ours = os.pipe()
-    held = keeper().lifeline
-    try:
-        daemon = subprocess.Popen(
-            supervised(command, lifeline_fd=theirs, hold=[held]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=(theirs, held),
-            start_new_session=True,
-        )
-    except OSError:
-        os.close(ours)
-        raise
-    finally:
-        os.close(theirs)
-    return daemon, ours
-
-
-def _await_mount(daemon: subprocess.Popen[bytes], at: Path) -> None:
-    deadline = time.monotonic() + _READY_S
-    while not _is_mounted(at):
-        if daemon.poll() is not None:
-            assert daemon.stderr is not None
-            lines = daemon.stderr.read().decode(errors="replace").strip().splitlines()
-            said = lines[-1] if lines else f"exit status {daemon.returncode}"
-            raise MachineError(f"the image cannot be logged: {said}", hint=_HINT)
-        if time.monotonic() > deadline:
-            raise MachineError(
-                f"the image cannot be logged: {DAEMON} mounted nothing within {_READY_S:g} s", hint=_HINT
-            )
-        time.sleep(0.005)
 
 
 def _is_mounted(at: Path) -> bool:
@@ -143,8 +99,3 @@ def _is_mounted(at: Path) -> bool:
     shown = str(at).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
     lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     return any(line.split(" ", 5)[4] == shown for line in lines)
-
-
-def _quoted(path: Path) -> str:
-    """As QEMU's options want a value."""
-    return str(path).replace(",", ",,")

@@ -39,7 +39,8 @@ _SMALL = {
     "nilfs2": "256M",
 }  # what a log of writes is taken of where nobody says more
 _SWITCHES = (
-    "discard", "detect_zeroes", "iothread", "queues", "logical_block", "physical_block", "bandwidth", "iops", *VARIANTS
+    "discard", "detect_zeroes", "iothread", "queues", "logical_block", "physical_block", "bandwidth", "iops",
+    "protocol", *VARIANTS,
 )  # fmt: skip
 _SMALLEST_DIVIDED = 16 << 10
 _LOOP_CACHES = ("writeback", "none")
@@ -208,6 +209,11 @@ def _check(disk: DiskSpec, cell: Cell) -> None:
         raise UsageError(
             f"{cell.id}: logical_block={logical} is more than physical_block={physical}",
             hint="use a larger physical_block, or exclude the combination",
+        )
+    if disk.switch("protocol") == "nbd" and cell.platform.nested:
+        raise UsageError(
+            f"{cell.id}: nothing serves images inside another guest",
+            hint="use protocol=file for nested platforms",
         )
     if disk.switch("iothread") == "on" and not disk.bus.startswith("virtio-"):
         raise UsageError(

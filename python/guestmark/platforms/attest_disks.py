@@ -58,7 +58,10 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
     image = drive["image"]
     _same(disk, "format", spec.format, drive["drv"], guest)
     if not FORMATS[spec.format].encrypted:  # its name is its whole description then
-        _same(disk, "image", os.path.realpath(disk.image.path), os.path.realpath(image["filename"]), guest)
+        opened, found = disk.image.opened, image["filename"]
+        if disk.image.socket is None:
+            opened, found = os.path.realpath(opened), os.path.realpath(found)
+        _same(disk, "image", opened, found, guest)
     _same(disk, "size", spec.size, image["virtual-size"], guest)
     _same(disk, f"cache ({spec.cache})", _CACHE[spec.cache], drive["cache"], guest)
     if spec.format == "qcow2":

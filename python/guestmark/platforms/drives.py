@@ -71,7 +71,7 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
             )
         # An emulated IDE disk cannot be read-only; the agent opens sources for reading only.
         read_only = spec.read_only and spec.bus != "ide"
-        path = str(image.path).replace(",", ",,")
+        path = image.opened.replace(",", ",,")
         arguments += [
             "-drive",
             f"if=none,id={spec.name},file={path},format={spec.format},cache={spec.cache},aio={spec.aio}"

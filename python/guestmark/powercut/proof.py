@@ -130,7 +130,7 @@ def _barriers(asked: Request, log: WriteLog, part: Part) -> Control:
 
 def _control_states(asked: Request) -> int:
     """A server takes a second for each."""
-    return min(_CONTROL_STATES, asked.states)
+    return min(_CONTROL_STATES, asked.states) if asked.method.served else _CONTROL_STATES
 
 
 def _room(asked: Request) -> Path:

@@ -11,7 +11,6 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.report.cell_names import Names, names_of
 from guestmark.report.sections.answering import (
     Against,
     Answer,
@@ -22,6 +21,7 @@ from guestmark.report.sections.answering import (
     answers,
     more_blocks,
 )
+from guestmark.report.sections.cell_names import Names, names_of
 from guestmark.report.sections.nested import mean_of
 from guestmark.report.sections.verdicts import MARKS, TONES
 from guestmark.stats.analysis import Analysis, CellResult
