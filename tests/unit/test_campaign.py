@@ -47,7 +47,7 @@ def test_boots_are_the_replicate() -> None:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> tuple[str, ...]:
-    """Something that restarts in place as one side or the other; what the program says is twice as much on side `slow`."""
+    """Something that restarts in place as one side or the other; on side `slow` the program says twice as much."""
     (tmp_path / "now").write_text("none")
     (tmp_path / "program").write_text(
         f'#!/bin/sh\n[ "$(cat {tmp_path}/now)" = slow ] && sleep 0.15\nexit 0\n'
