@@ -90,6 +90,9 @@ def test_ab_names_its_sides() -> None:
     assert _labelled(("/boot/vmlinuz-6.1", "/boot/vmlinuz-6.12")) == (
         "6.1:/boot/vmlinuz-6.1", "6.12:/boot/vmlinuz-6.12",
     )  # fmt: skip
+    assert _labelled(("/k/6.1/vmlinuz", "/boot/vmlinuz-6.12")) == (
+        "6.1:/k/6.1/vmlinuz", "6.12:/boot/vmlinuz-6.12",
+    )  # fmt: skip
     assert _labelled(("/a/qemu", "/b/qemu")) == ("A:/a/qemu", "B:/b/qemu")
     assert _labelled(("old:/a", "/b")) == ("old:/a", "B:/b")
     assert _settings({"kernel_args": ("a,b", "c")}) == [r"kernel_args=a\,b,c"]

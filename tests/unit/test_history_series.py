@@ -19,6 +19,7 @@ from guestmark.report import series
 from guestmark.report.render import html
 from guestmark.report.series import Point, change_points, histories, only
 from guestmark.stats.between_runs import Past
+from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
 from tests.unit.test_history import a_run
 
@@ -106,3 +107,21 @@ def test_a_change_has_its_sides_and_what_to_do() -> None:
     assert (change.before, change.after) == pytest.approx((1.0, math.exp(0.1)), rel=0.01)
     shown = str(series._change(series.Series("uml", tuple(made), (change,)), change))
     assert "guestmark compare r7 r8" in shown
+
+
+@needs_otava
+def test_a_step_is_found_in_forty_stored_runs(ledger: Ledger) -> None:
+    """From the ledger to the page: the 25th run and no other, with the command that compares around it."""
+    generator = np.random.default_rng(4)
+    for number, log in enumerate(generator.normal(0, 0.005, 40)):
+        a_run(ledger, 2.0 * math.exp(log) * (1.02 if number >= 24 else 1.0))
+    run = ledger.load_run("last")
+    found = histories(ledger, run, "commit")
+    (series_of_uml,) = found
+    assert len(series_of_uml.points) == 40
+    (change,) = known(series_of_uml.changes)
+    assert abs(change.at - 24) <= 2
+    assert change.after / change.before == pytest.approx(1.02, abs=0.005)
+    text = html.render(series.page(run, found))
+    ids = [point.run.run_id for point in series_of_uml.points]
+    assert f"guestmark compare {ids[change.at - 1]} {ids[change.at]}" in text

@@ -107,7 +107,7 @@ def _settings(pairs: Mapping[str, tuple[str, str]]) -> list[str]:
 def _labelled(pair: tuple[str, str]) -> tuple[str, str]:
     """Both with a label: where they have none, what tells their paths apart, or A and B."""
     typed = [_TYPED.match(path) for path in pair]
-    names = [os.path.basename(os.path.normpath(path)).removeprefix("vmlinuz-") for path in pair]
+    names = [_named(path) for path in pair]
     if any(typed) or names[0] == names[1] or not all(map(_WORD.fullmatch, names)):
         names = list(_LABEL)
     first, second = (
@@ -115,6 +115,14 @@ def _labelled(pair: tuple[str, str]) -> tuple[str, str]:
         for found, name, path in zip(typed, names, pair, strict=True)
     )
     return first, second
+
+
+def _named(path: str) -> str:
+    """What tells a file apart: its name, or that of its directory where only that has a number: `6.12/vmlinuz`."""
+    folder, name = os.path.split(os.path.normpath(path))
+    above = os.path.basename(folder)
+    digits = [any(map(str.isdigit, part.replace("x86_64", ""))) for part in (name, above)]
+    return above if digits == [False, True] else name.removeprefix("vmlinuz-")
 
 
 def _whole(path: str) -> str:

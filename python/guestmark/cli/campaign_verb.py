@@ -251,15 +251,9 @@ def _measure(campaign: Campaign, side: str, given: Measuring) -> int | None:
 
 def _tell_status(campaign: Campaign, given: Measuring) -> None:
     """How far it is, and what it shows by now."""
-    import json
-
-    from guestmark.cli.console import Console
-    from guestmark.cli.session import write, writing_to_stdout
+    from guestmark.cli.documents import write_all
     from guestmark.ledger import open_ledger
-    from guestmark.page.text import escaped_in_json
     from guestmark.report import boots
-    from guestmark.report.render import html, markdown
-    from guestmark.report.render.terminal import print_page
 
     state = campaign.state
     if state.next_side is not None:
@@ -268,13 +262,5 @@ def _tell_status(campaign: Campaign, given: Measuring) -> None:
         return
     with open_ledger(state.ledger or given.ledger, writable=False) as ledger:
         found = boots.result(ledger, state.name, state.sides, [(boot.side, boot.run) for boot in state.done])
-    page = boots.page(found)
-    if given.json is not None:
-        text = json.dumps(boots.document(found), indent=2, ensure_ascii=False, allow_nan=False)
-        write((escaped_in_json(text) + "\n").encode(), given.json)
-    for render, path in ((html, given.html), (markdown, given.markdown)):
-        if path is not None:
-            write(render.render(page).encode(), path)
-    if "-" not in (given.json, given.html, given.markdown):
-        with writing_to_stdout():
-            print_page(page, Console())
+    paths = {"json": given.json, "markdown": given.markdown, "html": given.html}
+    write_all(boots.page(found), lambda: boots.document(found), paths)

@@ -11,7 +11,6 @@ from guestmark.cli import options
 
 if TYPE_CHECKING:
     from guestmark.cli.session import Outputs
-    from guestmark.report.compared import Comparison
 
 
 def command(
@@ -63,6 +62,7 @@ def command(
     Exit status: 0; with --fail-above also 1 a growth beyond it is shown, 125 it cannot be told; with --confirm that of
     the new run, as of exec.
     """
+    from guestmark.cli.documents import write_all
     from guestmark.core.errors import GateStatus, UsageError
     from guestmark.core.units import parse_fraction
     from guestmark.ledger import open_ledger
@@ -98,7 +98,8 @@ def command(
             raise UsageError(f"run {ids[0]} is given twice", hint="guestmark runs lists others")
         first, *others = [opened.load_run(run_id) for run_id in ids]
         found = [compared.compare(opened, first, other) for other in others]
-    _write(found, {"json": json, "markdown": markdown, "html": html})
+    paths = {"json": json, "markdown": markdown, "html": html}
+    write_all(compared.page(found), lambda: compared.document(found), paths)
     if limit is not None:
         broken, kept = compared.worst(found, 1 + limit)
         raise typer.Exit(GateStatus.BROKEN if broken else GateStatus.KEPT if kept else GateStatus.UNDECIDED)
@@ -125,27 +126,3 @@ def _confirm(
                 say(f"  {cell.id}")
         return
     raise typer.Exit(session.execute(found.plan, ledger, outputs))
-
-
-def _write(found: Sequence[Comparison], paths: Mapping[str, str | None]) -> None:
-    import json
-
-    from guestmark.cli.console import Console
-    from guestmark.cli.session import write, writing_to_stdout
-    from guestmark.page.text import escaped_in_json
-    from guestmark.report import compared
-    from guestmark.report.render import html, markdown
-    from guestmark.report.render.terminal import print_page
-
-    page = compared.page(found)
-    for name, path in paths.items():
-        if path is None:
-            continue
-        if name == "json":
-            text = json.dumps(compared.document(found), indent=2, ensure_ascii=False, allow_nan=False)
-            write((escaped_in_json(text) + "\n").encode(), path)
-        else:
-            write((html if name == "html" else markdown).render(page).encode(), path)
-    if "-" not in paths.values():
-        with writing_to_stdout():
-            print_page(page, Console())

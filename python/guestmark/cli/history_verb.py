@@ -45,31 +45,16 @@ def command(
     Change points are Apache Otava's, on log ratios to the baseline of each run, where it is installed beside guestmark.
     A change point is a suspicion: each comes with what differs around it and how to measure both sides side by side.
     """
-    from guestmark.cli.console import Console
-    from guestmark.cli.session import write, writing_to_stdout
+    from guestmark.cli.documents import write_all
+    from guestmark.cli.session import write
     from guestmark.ledger import open_ledger
-    from guestmark.page.text import escaped_in_json
     from guestmark.report import series
-    from guestmark.report.render import html as as_html
-    from guestmark.report.render import markdown as as_markdown
-    from guestmark.report.render.terminal import print_page
 
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
         found = series.only(series.histories(opened, stored, by, max_p), cell)
         labels = {each.id: each.labels for each in opened.runs()}
-    page = series.page(stored, found)
     if csv is not None:
         write(series.otava_csv(found, labels).encode(), csv)
-    if json is not None:
-        import json as encoder
-
-        text = encoder.dumps(series.document(found), indent=2, ensure_ascii=False, allow_nan=False)
-        write((escaped_in_json(text) + "\n").encode(), json)
-    if markdown is not None:
-        write(as_markdown.render(page).encode(), markdown)
-    if html is not None:
-        write(as_html.render(page).encode(), html)
-    if "-" not in (csv, json, markdown, html):
-        with writing_to_stdout():
-            print_page(page, Console())
+    paths = {"json": json, "markdown": markdown, "html": html}
+    write_all(series.page(stored, found), lambda: series.document(found), paths, csv)

@@ -26,6 +26,7 @@ from guestmark.foreign.packages import ask
 APT, IMAGE = "apt:", "image:"  # before a version, and before an archive's path or an image's name
 PROGRAM = "qemu-system-x86_64"
 _PACKAGE, _COMMON, _DATA = "qemu-system-x86", "qemu-system-common", "qemu-system-data"  # of one source
+_FIRMWARE = ("seabios", "ipxe-qemu")  # of sources of their own; the newest will do
 _REBUILT = re.compile(
     r"\+b[0-9]+$"
 )  # of packages of one architecture; that of all architectures has no such ending
@@ -92,7 +93,12 @@ def _fetch(version: str, root: Path) -> None:
         there = f"they have {', '.join(known)}" if known else "they have none; apt-get update reads them"
         raise ValueError(f"the package sources have no QEMU {version}: {there}")
     _tell(f"fetching QEMU {version} from the package sources, once")
-    wanted = [f"{_PACKAGE}={version}", f"{_COMMON}={version}", f"{_DATA}={_REBUILT.sub('', version)}"]
+    wanted = [
+        f"{_PACKAGE}={version}",
+        f"{_COMMON}={version}",
+        f"{_DATA}={_REBUILT.sub('', version)}",
+        *_FIRMWARE,
+    ]
     with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
         done = subprocess.run(
             ["apt-get", "-oAPT::Sandbox::User=", "download", *wanted],
@@ -201,4 +207,4 @@ def _unpacked(name: str, make: Callable[[Path], None]) -> Path:
 
 def _tell(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(f"guestmark: {text}", file=sys.stderr, flush=True)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
-from guestmark.page.text import Tone, line
+from guestmark.page.text import line
 from guestmark.report import past
-from guestmark.stats.boots import BetweenBoots, Sides, between_boots
+from guestmark.report.compared import TONES
+from guestmark.stats.boots import BetweenBoots, between_boots
 from guestmark.stats.conditions.surroundings import changes
 
 if TYPE_CHECKING:
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 SCHEMA = "guestmark-campaign-result/1"
-_TONES = {
-    Sides.HIGHER: Tone.SLOWER,
-    Sides.LOWER: Tone.FASTER,
-    Sides.ALIKE: Tone.SAME,
-    Sides.UNKNOWN: Tone.UNCLEAR,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +132,7 @@ def _table(found: Result) -> Table:
                 (
                     figure(value, interval) if interval else figure(value),
                     figure(spread),
-                    words(made.verdict.value, _TONES[made.verdict]),
+                    words(made.verdict.value, TONES[made.verdict]),
                 ),
             )
         )

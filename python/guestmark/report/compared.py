@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 SCHEMA = "guestmark-comparison/1"
-_TONES = {
+TONES = {
     Across.HIGHER: Tone.SLOWER,
     Across.LOWER: Tone.FASTER,
     Across.ALIKE: Tone.SAME,
@@ -119,7 +119,7 @@ def _table(found: Comparison) -> Table:
                     figure(*old),
                     figure(*new),
                     figure(*_ratio(made.ratio, made.ci or made.within)),
-                    words(made.verdict.value, _TONES[made.verdict]),
+                    words(made.verdict.value, TONES[made.verdict]),
                 ),
             )
         )

@@ -7,21 +7,13 @@ in it, so blocks of one boot say nothing of how far boots differ. In the order A
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
+from guestmark.stats.across_runs import Across
+
 FEWEST_BOOTS = 2  # of each side: one says nothing of how far boots differ
 _CONFIDENCE = 0.95
-
-
-class Sides(StrEnum):
-    """What boots of two sides show of a cell."""
-
-    HIGHER = "higher"
-    LOWER = "lower"
-    ALIKE = "no difference shown"
-    UNKNOWN = "cannot be told"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +27,7 @@ class BetweenBoots:
     ci: tuple[float, float] | None
     spread: float | None
     boots: tuple[int, int]
-    verdict: Sides
+    verdict: Across
 
 
 def order(rounds: int) -> str:
@@ -57,11 +49,11 @@ def between_boots(first: Sequence[float], second: Sequence[float], claims: int =
     d = float(b.mean() - a.mean())
     boots = (a.size, b.size)
     if min(boots) < FEWEST_BOOTS:
-        return BetweenBoots(math.exp(d), None, None, boots, Sides.UNKNOWN)
+        return BetweenBoots(math.exp(d), None, None, boots, Across.UNKNOWN)
     free = a.size + b.size - 2
     pooled = (float(a.var()) * a.size + float(b.var()) * b.size) / free
     quantile = float(stdtrit(free, 1 - (1 - _CONFIDENCE) / (2 * claims)))
     reach = quantile * math.sqrt(pooled * (1 / a.size + 1 / b.size))
     low, high = math.exp(d - reach), math.exp(d + reach)
-    verdict = Sides.HIGHER if low > 1 else Sides.LOWER if high < 1 else Sides.ALIKE
+    verdict = Across.HIGHER if low > 1 else Across.LOWER if high < 1 else Across.ALIKE
     return BetweenBoots(math.exp(d), (low, high), math.expm1(math.sqrt(pooled)), boots, verdict)

@@ -45,6 +45,7 @@ _INHERITED = (
     "text-anchor",
 )
 WIDTH = 440  # of the drawing, in its own units: CSS pixels on a screen of about 470
+_EDGE = 24  # pixels from an end of an axis within which a label is drawn inwards, not cut off
 _LANE = 40
 _SIZE = 12.5  # of text
 _WIDE_SIGN = 7.8  # what a digit takes where the fonts are wide
@@ -263,7 +264,12 @@ def _ratios(drawing: Ratios) -> dict[str, Any]:
         dots += [{"x": value, "lane": lane + _jitter(block), "colour": colour} for block, value in row.blocks]
     layers += [_rect(bars, opacity=0.28, radius=2), _dots(dots), _rule(ticks_, 2)]
     labels = [(row.label, row.said, row.tone) for row in drawing.rows]
-    axis = {"values": ticks(low, high), "labelExpr": "'×' + format(datum.value, '~g')", "title": drawing.axis}
+    axis = {
+        "values": ticks(low, high),
+        "labelExpr": "'×' + format(datum.value, '~g')",
+        "labelFlush": _EDGE,
+        "title": drawing.axis,
+    }
     x = {"axis": axis, "scale": {"type": "log", "domain": [low, high], "nice": False}}
     return _lanes(labels, layers, x)
 
