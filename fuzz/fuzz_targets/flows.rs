@@ -46,6 +46,7 @@ fuzz_target!(|data: &[u8]| {
             wire_len: word(12) & 0xffff,
             payload: word(12) >> 16,
             payload_at: 0,
+            interface: 0,
             seq: word(8),
             ack: word(8) ^ word(12),
         });

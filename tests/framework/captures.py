@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 NULL, ETHERNET, RAW, LOOP, SLL, SLL2 = 0, 1, 101, 108, 113, 276
@@ -162,6 +164,62 @@ def conversation(
         now += micros * 1000
         out.append((now, packet))
     return out
+
+
+def packets_of(path: Path) -> Iterator[Packet]:
+    """The packets of a pcap file with nanoseconds in this machine's byte order."""
+    data = path.read_bytes()
+    assert struct.unpack_from("<I", data) == (0xA1B23C4D,)
+    at = 24
+    while at < len(data):
+        seconds, nanos, captured, wire = struct.unpack_from("<IIII", data, at)
+        at += 16
+        yield Packet(seconds * 10**9 + nanos, data[at : at + captured], wire)
+        at += captured
+
+
+def doubled(packets: Sequence[Packet], kind: int, interfaces: int = 1, alone: int = 0) -> bytes:
+    """A pcapng file in which every packet passes twice, 200 ns apart, once on each interface when there are two.
+
+    Packets on their way at the same time follow each other in another order the second time. The first packets of each
+    connection, `alone` many, pass once.
+    """
+    out = [section(), *(interface(kind, tsresol=9) for _ in range(interfaces))]
+    counts: Counter[frozenset[int]] = Counter()
+    waiting: list[Packet] = []
+
+    def pass_again() -> None:
+        out.extend(enhanced(copy, copy.ns + 200, interfaces - 1) for copy in waiting)
+        waiting.clear()
+
+    for packet in packets:
+        if waiting and (packet.ns - waiting[-1].ns > 1_000_000 or len(waiting) == 3):
+            pass_again()
+        out.append(enhanced(packet, packet.ns))
+        counts[frozenset(ports(packet))] += 1
+        if counts[frozenset(ports(packet))] > alone:
+            waiting.insert(0, packet)
+    pass_again()
+    return b"".join(out)
+
+
+def ports(packet: Packet) -> tuple[int, int]:
+    """Source and destination port of an IPv4 packet without a link header."""
+    source, destination = struct.unpack_from(">HH", packet.data, (packet.data[0] & 15) * 4)
+    return source, destination
+
+
+def repeats(packets: Iterable[Packet]) -> Counter[int]:
+    """By source port, how many IP packets have the same bytes as one within the last hundredth of a second."""
+    seen: dict[bytes, int] = {}
+    found: Counter[int] = Counter()
+    for packet in packets:
+        before = seen.get(packet.data)
+        if before is not None and abs(packet.ns - before) <= 10_000_000:
+            found[ports(packet)[0]] += 1
+        else:
+            seen[packet.data] = packet.ns
+    return found
 
 
 def frames(

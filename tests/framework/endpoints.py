@@ -18,13 +18,15 @@ _COOKIE = b"\x63\x82\x53\x63"
 def run_server(scenarios: list[Scenario]) -> None:
     """Starts a server for every scenario and returns; they end with the process."""
     for scenario in scenarios:
-        serve = {"": _tcp_server, "tftp": _tftp_server, "dhcp": _dhcp_server}[scenario.udp]
+        serve = {"": _tcp_server, "tftp": _tftp_server, "dns": _dns_server, "dhcp": _dhcp_server}[
+            scenario.udp
+        ]
         serve(scenario)
 
 
 def run_client(scenarios: list[Scenario]) -> None:
     """Runs every scenario's client at the same time, to their ends."""
-    talk = {"": _tcp_client, "tftp": _tftp_client, "dhcp": _dhcp_client}
+    talk = {"": _tcp_client, "tftp": _tftp_client, "dns": _dns_client, "dhcp": _dhcp_client}
     threads = [threading.Thread(target=talk[scenario.udp], args=(scenario,)) for scenario in scenarios]
     for thread in threads:
         thread.start()
@@ -97,6 +99,41 @@ def _tftp_client(scenario: Scenario) -> None:
             own.sendto(b"\0\4" + packet[2:4], server)
             if len(packet) < _BLOCK + 4:
                 return
+
+
+def _dns_server(scenario: Scenario) -> None:
+    """Answers with one address; what ends in `.lost` is never answered, and `.late` only when asked again."""
+    own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    own.bind((SERVER, scenario.port))
+
+    def serve() -> None:
+        heard: set[bytes] = set()
+        while True:
+            question, client = own.recvfrom(2048)
+            if b"\x04lost" in question or (b"\x04late" in question and question not in heard):
+                heard.add(question)
+                continue
+            time.sleep(scenario.server_s)
+            answer = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4\x0a\x09\1\2"
+            own.sendto(question[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + question[12:] + answer, client)
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+def _dns_client(scenario: Scenario) -> None:
+    """Asks for as many names as there are turns, then for one that needs asking twice and one without an answer."""
+    names = [f"host-{turn}.test" for turn in range(scenario.turns)]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.bind((CLIENT, 0))
+        own.settimeout(0.2)
+        for number, name in enumerate([*names, "some.late", "some.lost"]):
+            labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
+            question = struct.pack(">HHHHHH", number, 0x0100, 1, 0, 0, 0) + labels + b"\0\0\1\0\1"
+            for _ in range(2):
+                own.sendto(question, (SERVER, scenario.port))
+                with contextlib.suppress(TimeoutError):
+                    own.recvfrom(2048)
+                    break
 
 
 def _dhcp_packet(operation: int, kind: int) -> bytes:

@@ -53,5 +53,6 @@ SCENARIOS = (
     Scenario("narrow upload", 7010, Link(0.01, rate=6e6), turns=2, upload=700_000, reply=100),
     Scenario("slow stream", 7011, Link(0.02), reply=60_000, parts=40, part_s=0.06),
     Scenario("tftp", 69, Link(0.0), turns=1, reply=60_000, server_s=0.01, udp="tftp"),
+    Scenario("dns", 53, Link(0.0), turns=12, server_s=0.015, udp="dns"),
     Scenario("dhcp", 67, Link(0.0), server_s=0.02, client_s=1.0, udp="dhcp"),
 )

@@ -1,101 +1,10 @@
 //! One connection while it is open: everything is updated packet by packet in constant time and bounded space.
 
 use crate::cause::{Causes, Step};
-use crate::hist::Hist;
+use crate::latency::Latency;
 use crate::packet::{flag, Direction, FlowKey, Segment, NO_TIME, TCP};
 use crate::path::Path;
-use crate::seqspace::{Seen, SeqSpace};
-
-/// Response latency of one endpoint: gaps between the peer's last packet and this endpoint's next one.
-#[derive(Debug)]
-pub struct Latency {
-    /// Number of responses.
-    pub count: u64,
-    /// Sum in nanoseconds.
-    pub sum: u64,
-    /// Smallest in nanoseconds.
-    pub min: u64,
-    /// Largest in nanoseconds.
-    pub max: u64,
-    /// Distribution.
-    pub hist: Hist,
-}
-
-impl Default for Latency {
-    fn default() -> Self {
-        Self {
-            count: 0,
-            sum: 0,
-            min: u64::MAX,
-            max: 0,
-            hist: Hist::default(),
-        }
-    }
-}
-
-impl Latency {
-    #[inline]
-    pub(crate) fn record(&mut self, nanos: u64) -> usize {
-        self.count += 1;
-        self.sum = self.sum.saturating_add(nanos);
-        self.min = self.min.min(nanos);
-        self.max = self.max.max(nanos);
-        self.hist.record(nanos)
-    }
-
-    /// Add another endpoint's responses; returns by how many bytes the heap has grown.
-    pub fn merge(&mut self, other: &Latency) -> usize {
-        self.count += other.count;
-        self.sum = self.sum.saturating_add(other.sum);
-        self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
-        self.hist.merge(&other.hist)
-    }
-}
-
-/// One direction: what one endpoint has sent, as far as most packets change it. Two cache lines.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub struct Sent {
-    /// Packets.
-    pub packets: u64,
-    /// Bytes on the wire, link headers included.
-    pub wire: u64,
-    /// Payload bytes, each counted once.
-    pub unique: u64,
-    /// Which bytes were seen.
-    pub space: SeqSpace,
-    /// Response latency of the sender.
-    pub latency: Latency,
-    /// Largest payload of one packet.
-    pub largest: u32,
-    /// Highest acknowledgement this endpoint sent.
-    pub acked: u32,
-}
-
-/// One direction: what only few packets change.
-#[derive(Debug, Default)]
-pub struct Rare {
-    /// Payload bytes that were seen before.
-    pub repeated: u64,
-    /// Packets that repeat payload, SYN or FIN.
-    pub retransmissions: u32,
-    /// Packets with new bytes from before the highest seen.
-    pub late: u32,
-    /// Announcements of a zero window.
-    pub zero_windows: u32,
-    /// Resets.
-    pub resets: u32,
-    /// Packets larger than the peer's maximum segment size.
-    pub oversized: u32,
-    /// Sequence number of the first packet.
-    pub first_seq: u32,
-    /// Announced maximum segment size, 0 when unknown.
-    pub mss: u16,
-}
-
-/// Copies of a packet, seen on its way through several interfaces of a machine, are this close (nanoseconds).
-const COPY_WITHIN: u64 = 10_000_000;
+use crate::sent::{sequence, Rare, Sent};
 
 /// A byte with one value: where `Option<Conn>` keeps whether there is a connection, in the line that is looked at anyway.
 #[derive(Debug)]
@@ -268,15 +177,6 @@ impl Conn {
     #[inline]
     pub fn update(&mut self, segment: &Segment) -> usize {
         let from = usize::from(segment.from & 1);
-        // A copy is seen before the other end can have answered.
-        let close =
-            segment.from == self.last_from && segment.ts.abs_diff(self.last_ts) <= COPY_WITHIN;
-        let marked = segment.key.protocol == TCP || segment.id != 0;
-        let packets = self.sent[from].packets;
-        if self.paths[from].is_copy(segment, packets) && close && marked {
-            self.paths[from].copies += 1;
-            return 0;
-        }
         let mut grown = self.time(segment);
         let own = &mut self.sent[from];
         own.packets += 1;
@@ -420,40 +320,6 @@ impl Conn {
     }
 }
 
-/// Account for a segment's place in its stream.
-#[inline]
-fn sequence(space: &mut SeqSpace, rare: &mut Rare, segment: &Segment) -> Seen {
-    let phantoms = segment.flags & (flag::SYN | flag::FIN);
-    if phantoms == 0 {
-        // A reset's number may be anything and its payload is not part of the stream.
-        if segment.flags & flag::RST != 0 {
-            return Seen {
-                new: u64::from(segment.payload),
-                ..Default::default()
-            };
-        }
-        return space.payload(segment.seq, segment.payload);
-    }
-    let mut seq = segment.seq;
-    if phantoms & flag::SYN != 0 {
-        let repeated = space.started();
-        space.phantom(seq);
-        seq = seq.wrapping_add(1);
-        if repeated && segment.payload == 0 {
-            rare.retransmissions += 1;
-        }
-    }
-    let seen = space.payload(seq, segment.payload);
-    if phantoms & flag::FIN != 0 {
-        let end = seq.wrapping_add(segment.payload);
-        if space.next() == end.wrapping_add(1) && segment.payload == 0 {
-            rare.retransmissions += 1;
-        }
-        space.phantom(end);
-    }
-    seen
-}
-
 #[cfg(test)]
 mod tests {
     use super::Conn;
@@ -467,7 +333,10 @@ mod tests {
             (960, 64)
         );
         assert_eq!(
-            (size_of::<super::Sent>(), size_of::<super::Path>()),
+            (
+                size_of::<crate::sent::Sent>(),
+                size_of::<crate::path::Path>()
+            ),
             (128, 128)
         );
         assert_eq!(offset_of!(Conn, paths) % 64, 0);

@@ -3,11 +3,12 @@
 //! DHCP's messages go to and from all-zero and broadcast addresses, and a TFTP server answers from a new port: what belongs
 //! together becomes one flow here, and its waiting is seen. DNS is counted per server, and of QUIC the handshake is timed.
 
-use crate::conn::Latency;
 use crate::exchange::Exchange;
 use crate::figures::RoundTrips;
+use crate::host::Host;
+use crate::latency::Latency;
 use crate::packet::{AddrWords, Direction, Family, FlowKey, Segment, NO_TIME, UDP};
-use crate::summary::{seconds, Host};
+use crate::side::seconds;
 use std::collections::hash_map::{Entry, HashMap};
 
 const TFTP: u16 = 69;

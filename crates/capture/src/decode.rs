@@ -3,9 +3,9 @@
 //! [`fast`] knows one shape only, Ethernet, IPv4 without options, TCP, which is nearly every packet of nearly every trace;
 //! [`general`] knows all of them. Whatever `fast` accepts, `general` decodes to the same (a property test holds them to it).
 
-use crate::packet::{
-    flag, AddrWords, Direction, Family, FlowKey, Options, Packet, Segment, TCP, UDP,
-};
+use crate::ip::{ipv4, ipv6, Ip};
+use crate::options::options;
+use crate::packet::{flag, Direction, Family, FlowKey, Options, Packet, Segment, TCP, UDP};
 use crate::tunnels;
 
 /// Link types (`LINKTYPE_…` of the tcpdump group's registry) that can be read.
@@ -62,7 +62,7 @@ pub(crate) fn be16(data: &[u8], at: usize) -> Option<u16> {
 }
 
 #[inline]
-fn be32(data: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn be32(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
 }
 
@@ -111,6 +111,7 @@ pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
             stamps,
             ..Options::default()
         },
+        interface: packet.interface as u16,
         tunnels: 0,
         direction: packet.direction,
         seq_known: true,
@@ -132,6 +133,7 @@ pub fn decode(packet: &Packet<'_>) -> Result<Segment, Skip> {
 pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
     let data = packet.data;
     let mut direction = packet.direction;
+    let mut interface = packet.interface as u16;
     let (at, version) = match packet.link {
         link::ETHERNET => ethertype(data, 12)?,
         link::LINUX_SLL => {
@@ -139,6 +141,7 @@ pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
             ethertype(data, 14)?
         }
         link::LINUX_SLL2 => {
+            interface = be16(data, 6).ok_or(Skip::Cut)?;
             direction = sll_direction(u32::from(*data.get(10).ok_or(Skip::Cut)?), direction);
             // The protocol comes first, the payload after 20 bytes; a VLAN tag is part of the payload.
             match be16(data, 0).ok_or(Skip::Cut)? {
@@ -158,6 +161,7 @@ pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
     };
     let inner = network(packet, at, version, packet.wire_len as usize, 0);
     inner.map(|segment| Segment {
+        interface,
         direction,
         ..segment
     })
@@ -247,99 +251,6 @@ pub(crate) fn ppp(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Ski
     }
 }
 
-/// What the network layer says.
-struct Ip {
-    family: Family,
-    src: AddrWords,
-    dst: AddrWords,
-    protocol: u8,
-    /// Identification of an IPv4 packet.
-    id: u16,
-    /// Offset of the transport header in the frame.
-    at: usize,
-    /// End of the datagram in the frame as it was on the wire.
-    end: usize,
-}
-
-fn ipv4(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
-    let header = usize::from(data[at] & 15) * 4;
-    if header < 20 {
-        return Err(Skip::Malformed);
-    }
-    let total = usize::from(be16(data, at + 2).ok_or(Skip::Cut)?);
-    let fragment = be16(data, at + 6).ok_or(Skip::Cut)? & 0x1fff;
-    let protocol = *data.get(at + 9).ok_or(Skip::Cut)?;
-    let src = be32(data, at + 12).ok_or(Skip::Cut)?;
-    let dst = be32(data, at + 16).ok_or(Skip::Cut)?;
-    if fragment != 0 {
-        return Err(Skip::Fragment);
-    }
-    // Length 0 is written by segmentation offload for what will be cut up later; a length beyond the frame is a lie.
-    let end = if total == 0 {
-        wire
-    } else {
-        (at + total).min(wire)
-    };
-    Ok(Ip {
-        family: Family::V4,
-        src: [u64::from(src), 0],
-        dst: [u64::from(dst), 0],
-        protocol,
-        id: be16(data, at + 4).ok_or(Skip::Cut)?,
-        at: at + header,
-        end,
-    })
-}
-
-fn ipv6(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
-    let words = |from: usize| -> Result<AddrWords, Skip> {
-        let bytes: &[u8; 16] = data
-            .get(from..from + 16)
-            .and_then(|b| b.try_into().ok())
-            .ok_or(Skip::Cut)?;
-        let whole = u128::from_be_bytes(*bytes);
-        Ok([(whole >> 64) as u64, whole as u64])
-    };
-    let length = usize::from(be16(data, at + 4).ok_or(Skip::Cut)?);
-    let mut next = *data.get(at + 6).ok_or(Skip::Cut)?;
-    let (src, dst) = (words(at + 8)?, words(at + 24)?);
-    let end = if length == 0 {
-        wire
-    } else {
-        (at + 40 + length).min(wire)
-    };
-    let mut at = at + 40;
-    for _ in 0..16 {
-        let size = match next {
-            // Hop-by-hop, routing, destination options, mobility, HIP, shim6.
-            0 | 43 | 60 | 135 | 139 | 140 => {
-                8 + usize::from(*data.get(at + 1).ok_or(Skip::Cut)?) * 8
-            }
-            44 => {
-                if be16(data, at + 2).ok_or(Skip::Cut)? & 0xfff8 != 0 {
-                    return Err(Skip::Fragment);
-                }
-                8
-            }
-            51 => 8 + usize::from(*data.get(at + 1).ok_or(Skip::Cut)?) * 4,
-            _ => {
-                return Ok(Ip {
-                    family: Family::V6,
-                    src,
-                    dst,
-                    protocol: next,
-                    id: 0,
-                    at,
-                    end,
-                })
-            }
-        };
-        next = *data.get(at).ok_or(Skip::Cut)?;
-        at += size;
-    }
-    Err(Skip::Malformed)
-}
-
 fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
     let (data, at) = (packet.data, ip.at);
     if ip.protocol != TCP && ip.protocol != UDP {
@@ -360,6 +271,7 @@ fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
         id: ip.id,
         checksum: 0,
         options: Options::default(),
+        interface: packet.interface as u16,
         tunnels: 0,
         direction: packet.direction,
         seq_known: true,
@@ -399,46 +311,4 @@ fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
         segment.flags & flag::SYN != 0,
     );
     Ok(segment)
-}
-
-/// The options of a segment that acknowledges up to `ack`.
-fn options(mut rest: &[u8], ack: u32, is_syn: bool) -> Options {
-    let word = |bytes: &[u8]| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    let mut found = Options::default();
-    loop {
-        match rest {
-            [1, after @ ..] => {
-                rest = after;
-                continue;
-            }
-            [2, 4, high, low, ..] if is_syn && found.mss == 0 => {
-                found.mss = u16::from_be_bytes([*high, *low]);
-            }
-            [3, 3, scale, ..] if is_syn => found.scale = Some((*scale).min(14)),
-            [4, 2, ..] if is_syn => found.sack_permitted = true,
-            [5, length, blocks @ ..] => {
-                let length = usize::from(*length).saturating_sub(2).min(blocks.len());
-                for block in blocks[..length].chunks_exact(8) {
-                    let right = word(&block[4..]);
-                    let beyond = |edge: u32| edge.wrapping_sub(ack) as i32;
-                    if found
-                        .sacked
-                        .is_none_or(|known| beyond(right) > beyond(known))
-                    {
-                        found.sacked = Some(right);
-                    }
-                }
-            }
-            [8, 10, stamps @ ..] if stamps.len() >= 8 => {
-                found.stamps = Some((word(stamps), word(&stamps[4..])));
-            }
-            _ => {}
-        }
-        match rest {
-            [kind, length, ..] if *kind != 0 && *length >= 2 => {
-                rest = rest.get(usize::from(*length)..).unwrap_or(&[]);
-            }
-            _ => return found,
-        }
-    }
 }

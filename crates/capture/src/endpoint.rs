@@ -1,11 +1,14 @@
 //! `--by endpoint`: connections added up per server (address and port) and per client (address).
 
-use crate::conn::{Conn, Latency};
+use crate::conn::Conn;
 use crate::figures::Causes;
 use crate::hist::bucket_range;
+use crate::host::Host;
+use crate::latency::Latency;
 use crate::packet::{AddrWords, Family};
 use crate::pages;
-use crate::summary::{seconds, Host, Response, Side, Summary};
+use crate::side::{seconds, Response, Side};
+use crate::summary::Summary;
 use ahash::RandomState;
 use hashbrown::hash_table::{Entry, HashTable};
 use serde::Serialize;

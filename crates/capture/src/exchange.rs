@@ -1,9 +1,9 @@
 //! One exchange over UDP, message by message.
 
-use crate::conn::Latency;
 use crate::figures::RoundTrips;
+use crate::latency::Latency;
 use crate::packet::NO_TIME;
-use crate::summary::seconds;
+use crate::side::seconds;
 use serde::Serialize;
 
 /// Messages that are named one by one.

@@ -1,8 +1,8 @@
 //! Figures of a finished connection besides its counts: what its time was spent on, and its round trips.
 
 use crate::cause::on;
-use crate::conn::Latency;
-use crate::summary::seconds;
+use crate::latency::Latency;
+use crate::side::seconds;
 use serde::Serialize;
 use std::ops::AddAssign;
 

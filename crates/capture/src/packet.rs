@@ -114,6 +114,8 @@ pub struct Segment {
     pub checksum: u16,
     /// Options.
     pub options: Options,
+    /// Interface it was seen on, as far as the capture tells them apart.
+    pub interface: u16,
     /// How many tunnels it was in.
     pub tunnels: u8,
     /// Which way it went.

@@ -323,6 +323,7 @@ impl List<'_> {
                 wire_len,
                 payload,
                 payload_at: 0,
+                interface: 0,
                 seq: detail.seq.unwrap_or(0),
                 ack: detail.ack,
             },

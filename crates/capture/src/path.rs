@@ -1,14 +1,12 @@
-//! One end as seen along the path: its round trips, its window, what it has in flight, and copies of its packets.
+//! One end as seen along the path: its round trips, its window and what it has in flight.
 
-use crate::packet::{Segment, NO_TIME};
+use crate::packet::NO_TIME;
 use std::collections::VecDeque;
 
 /// Segments kept without memory of their own: more than most connections ever have unacknowledged.
 const FEW: usize = 3;
 /// As in Wireshark: when acknowledgements are not captured, nothing is learned from keeping more.
 const MOST: usize = 10_000;
-/// Packets among which a copy is looked for.
-const RECENT: usize = 4;
 /// The window scale is not known, because the handshake was not captured.
 pub const NO_SCALE: u8 = u8::MAX;
 /// Identifications that rose as expected before a jump means anything.
@@ -132,8 +130,6 @@ pub struct Path {
     pub sacks: u32,
     /// Payload of its last packet with any.
     pub last_len: u32,
-    /// Packets that were seen twice.
-    pub copies: u32,
     id: u16,
     steady: u8,
     /// Its window scale.
@@ -142,8 +138,6 @@ pub struct Path {
     pub pushed: bool,
     /// It ever said so.
     pub pushes: bool,
-    next_recent: u8,
-    recent: [u32; RECENT],
     /// What the other end has not acknowledged.
     pub unacked: Unacked,
 }
@@ -161,14 +155,11 @@ impl Default for Path {
             in_flight: 0,
             sacks: 0,
             last_len: 0,
-            copies: 0,
             id: 0,
             steady: 0,
             scale: NO_SCALE,
             pushed: true,
             pushes: false,
-            next_recent: 0,
-            recent: [0; RECENT],
             unacked: Unacked::default(),
         }
     }
@@ -220,31 +211,6 @@ impl Path {
         }
         let sent = std::mem::replace(&mut self.stamp_at, NO_TIME);
         u64::try_from(ts.saturating_sub(sent)).ok()
-    }
-
-    /// Is `segment` a copy of one of the last packets of this end? `packets` is how many it has sent.
-    ///
-    /// A network that doubles a packet now and then, or a sender that repeats itself, is not taken for it: only where
-    /// nearly every packet is there twice was it captured twice.
-    #[inline]
-    pub fn is_copy(&mut self, segment: &Segment, packets: u64) -> bool {
-        let words = [
-            u64::from(segment.seq) << 32 | u64::from(segment.ack),
-            u64::from(segment.payload) << 32
-                | u64::from(segment.id) << 16
-                | u64::from(segment.window),
-            u64::from(segment.checksum) << 8 | u64::from(segment.flags),
-        ];
-        let mixed = (words[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ words[1])
-            .wrapping_mul(0xd6e8_feb8_6659_fd93)
-            ^ words[2].wrapping_mul(0xa076_1d64_78bd_642f);
-        let mark = (mixed >> 32) as u32 | 1;
-        if self.recent.contains(&mark) {
-            return (u64::from(self.copies) + 1) * 5 >= packets * 4;
-        }
-        self.recent[usize::from(self.next_recent)] = mark;
-        self.next_recent = (self.next_recent + 1) % RECENT as u8;
-        false
     }
 }
 

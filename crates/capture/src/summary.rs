@@ -1,55 +1,11 @@
 //! What is left of a connection when it is over, and what is said about it.
 
-use crate::conn::{Conn, Latency};
-use crate::figures::{Causes, RoundTrips};
-use crate::packet::{flag, AddrWords, Family, FlowKey, NO_TIME, TCP};
-use serde::{Serialize, Serializer};
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use crate::conn::Conn;
+use crate::figures::Causes;
+use crate::packet::{flag, NO_TIME, TCP};
+use crate::side::{seconds, Side};
+use serde::Serialize;
 use std::sync::Arc;
-
-/// An address, or a name out of a packet list.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Host {
-    /// An address.
-    Ip(IpAddr),
-    /// A name that a packet list gave instead.
-    Name(Arc<str>),
-}
-
-impl Host {
-    /// From a key's words; `names` holds the names of a packet list.
-    #[must_use]
-    pub fn new(family: Family, words: AddrWords, names: &[Arc<str>]) -> Self {
-        match family {
-            Family::V4 => Self::Ip(Ipv4Addr::from(words[0] as u32).into()),
-            Family::V6 => {
-                Self::Ip(Ipv6Addr::from(u128::from(words[0]) << 64 | u128::from(words[1])).into())
-            }
-            Family::Name => Self::Name(
-                names
-                    .get(words[0] as usize)
-                    .cloned()
-                    .unwrap_or_else(|| "?".into()),
-            ),
-        }
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ip(ip) => ip.fmt(f),
-            Self::Name(name) => f.write_str(name),
-        }
-    }
-}
-
-impl Serialize for Host {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
 
 /// How the two roles were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -113,116 +69,6 @@ pub enum Point {
     Unknown,
 }
 
-/// Response latency of one endpoint, in seconds. All but `count` and `total_s` are absent when there was no response.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Response {
-    /// Number of responses.
-    pub count: u64,
-    /// Sum of all.
-    pub total_s: f64,
-    /// Share of the connection's duration.
-    pub share: Option<f64>,
-    /// Arithmetic mean, exact.
-    pub mean_s: Option<f64>,
-    /// Smallest, exact.
-    pub min_s: Option<f64>,
-    /// Median.
-    pub p50_s: Option<f64>,
-    /// 90th percentile.
-    pub p90_s: Option<f64>,
-    /// 99th percentile.
-    pub p99_s: Option<f64>,
-    /// 99.9th percentile.
-    pub p999_s: Option<f64>,
-    /// Largest, exact.
-    pub max_s: Option<f64>,
-}
-
-/// Nanoseconds as seconds.
-#[must_use]
-pub fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
-}
-
-impl Response {
-    /// Summarise, with or without percentiles; `duration` in nanoseconds is what shares are of.
-    #[must_use]
-    pub fn new(latency: &Latency, duration: u64, percentiles: bool) -> Self {
-        let mut out = Self {
-            count: latency.count,
-            total_s: seconds(latency.sum),
-            ..Self::default()
-        };
-        if duration > 0 {
-            out.share = Some(latency.sum as f64 / duration as f64);
-        }
-        if latency.count > 0 {
-            out.mean_s = Some(latency.sum as f64 / latency.count as f64 / 1e9);
-            out.min_s = Some(seconds(latency.min));
-            out.max_s = Some(seconds(latency.max));
-        }
-        if !percentiles {
-            return out;
-        }
-        if let Some(quantiles) = latency.hist.quantiles([0.5, 0.9, 0.99, 0.999]) {
-            let exact = quantiles.map(|q| Some(seconds(q.clamp(latency.min, latency.max))));
-            [out.p50_s, out.p90_s, out.p99_s, out.p999_s] = exact;
-        }
-        out
-    }
-}
-
-/// One endpoint of a connection: what it sent and how fast it answered.
-#[derive(Clone, Debug, Serialize)]
-pub struct Side {
-    /// Address.
-    pub address: Host,
-    /// Port.
-    pub port: u16,
-    /// Packets sent.
-    pub packets: u64,
-    /// Bytes on the wire, link headers included.
-    pub wire_bytes: u64,
-    /// Payload, repeated bytes included.
-    pub payload_bytes: u64,
-    /// Payload, each byte once.
-    pub unique_bytes: u64,
-    /// Payload sent again.
-    pub retransmitted_bytes: u64,
-    /// Packets that repeat something.
-    pub retransmissions: u32,
-    /// Packets with new bytes from before the highest seen.
-    pub out_of_order: u32,
-    /// Bytes the peer acknowledged that the capture does not hold.
-    pub missing_bytes: u64,
-    /// Announcements of a zero window.
-    pub zero_windows: u32,
-    /// Resets.
-    pub resets: u32,
-    /// Announced maximum segment size, 0 when unknown.
-    pub mss: u16,
-    /// Largest payload of one packet.
-    pub largest_payload: u32,
-    /// Packets larger than the peer's maximum segment size.
-    pub oversized: u32,
-    /// Unique payload over the connection's duration.
-    pub throughput_bytes_per_s: Option<f64>,
-    /// Round trips between the point of capture and this end.
-    pub rtt: RoundTrips,
-    /// Smallest window it announced after the handshake, scaled.
-    pub window_min: Option<u32>,
-    /// Largest window.
-    pub window_max: Option<u32>,
-    /// Packets with selective acknowledgements.
-    pub sacks: u32,
-    /// Most bytes it had in flight.
-    pub in_flight_max: u32,
-    /// Packets of it that the capture holds more than once, which are counted once.
-    pub copies: u32,
-    /// Its response latency.
-    pub response: Response,
-}
-
 /// One connection, finished.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
@@ -268,8 +114,8 @@ impl Summary {
         let (client, roles) = roles(conn);
         let duration = conn.duration();
         let [first, second] = [
-            side(conn, client, percentiles, names),
-            side(conn, 1 - client, percentiles, names),
+            Side::new(conn, client, percentiles, names),
+            Side::new(conn, 1 - client, percentiles, names),
         ];
         let hands = conn.handshake;
         let apart = |from: i64, to: i64| {
@@ -334,54 +180,6 @@ fn captured(conn: &Conn) -> Captured {
         (false, true) => Captured::NoStart,
         (true, false) => Captured::NoEnd,
         (false, false) => Captured::Middle,
-    }
-}
-
-fn missing(conn: &Conn, which: usize) -> u64 {
-    let (sent, peer) = (&conn.sent[which], &conn.sent[1 - which]);
-    if conn.flags[1 - which] & flag::ACK == 0 || !sent.space.started() {
-        return 0;
-    }
-    let unseen = sent.space.unseen_below(peer.acked);
-    // An acknowledgement of a FIN or SYN that was not captured is one beyond the bytes.
-    let finished = conn.flags[which] & flag::FIN != 0;
-    if unseen == 1 && !finished {
-        0
-    } else {
-        unseen
-    }
-}
-
-fn side(conn: &Conn, which: usize, percentiles: bool, names: &[Arc<str>]) -> Side {
-    let duration = conn.duration();
-    let (sent, rare, path) = (&conn.sent[which], &conn.rare[which], &conn.paths[which]);
-    let FlowKey {
-        addr, port, family, ..
-    } = conn.key;
-    Side {
-        address: Host::new(family, addr[which], names),
-        port: port[which],
-        packets: sent.packets,
-        wire_bytes: sent.wire,
-        payload_bytes: sent.unique + rare.repeated,
-        unique_bytes: sent.unique,
-        retransmitted_bytes: rare.repeated,
-        retransmissions: rare.retransmissions,
-        out_of_order: rare.late,
-        missing_bytes: missing(conn, which),
-        zero_windows: rare.zero_windows,
-        resets: rare.resets,
-        mss: rare.mss,
-        largest_payload: sent.largest,
-        oversized: rare.oversized,
-        throughput_bytes_per_s: (duration > 0).then(|| sent.unique as f64 / seconds(duration)),
-        rtt: RoundTrips::new(&conn.rtt[which], percentiles),
-        window_min: (path.window_min != u32::MAX).then_some(path.window_min),
-        window_max: (path.window_min != u32::MAX).then_some(path.window_max),
-        sacks: path.sacks,
-        in_flight_max: path.in_flight,
-        copies: path.copies,
-        response: Response::new(&sent.latency, duration, percentiles),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::conn::Conn;
 use crate::packet::{FlowKey, Segment};
 use crate::pages;
 use crate::summary::Summary;
+use crate::twins::{Twin, Twins};
 use crate::watch::Watch;
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -78,6 +79,7 @@ pub struct Tracker {
     open: usize,
     limit: usize,
     next_index: u64,
+    twins: Twins,
     /// Names of a packet list's hosts; key words are positions in it.
     pub names: Vec<Arc<str>>,
     /// Points for a picture, when wanted.
@@ -103,6 +105,7 @@ impl Tracker {
             limit: limit.max(64 * CONN_COST),
             next_index: 0,
             names: Vec::new(),
+            twins: Twins::default(),
             watch: None,
             evicted: 0,
         }
@@ -224,6 +227,10 @@ impl Tracker {
             return;
         };
         conn.touched = true;
+        let twin = self.twins.see(segment, conn);
+        if twin != Twin::None && conn.leaves_out(segment, twin) {
+            return;
+        }
         let unique = conn.sent[usize::from(segment.from & 1)].unique;
         let spent = conn.causes.spent;
         let grown = conn.update(segment);

@@ -2,7 +2,8 @@
 
 use crate::decode::Skip;
 use crate::packet::NO_TIME;
-use crate::summary::{seconds, Captured, Mark, Point, Summary};
+use crate::side::seconds;
+use crate::summary::{Captured, Mark, Point, Summary};
 use serde::Serialize;
 
 /// Counters of everything that makes figures less than exact.

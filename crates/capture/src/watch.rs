@@ -3,7 +3,7 @@
 use crate::cause::on;
 use crate::conn::Conn;
 use crate::packet::{flag, Segment};
-use crate::summary::seconds;
+use crate::side::seconds;
 use serde::Serialize;
 use std::collections::HashMap;
 

@@ -1,0 +1,83 @@
+//! What one endpoint of a connection has sent.
+
+use crate::latency::Latency;
+use crate::packet::{flag, Segment};
+use crate::seqspace::{Seen, SeqSpace};
+use crate::twins::Twice;
+
+/// One direction: what one endpoint has sent, as far as most packets change it. Two cache lines.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Sent {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes on the wire, link headers included.
+    pub wire: u64,
+    /// Payload bytes, each counted once.
+    pub unique: u64,
+    /// Which bytes were seen.
+    pub space: SeqSpace,
+    /// Response latency of the sender.
+    pub latency: Latency,
+    /// Largest payload of one packet.
+    pub largest: u32,
+    /// Highest acknowledgement this endpoint sent.
+    pub acked: u32,
+}
+
+/// One direction: what only few packets change.
+#[derive(Debug, Default)]
+pub struct Rare {
+    /// Payload bytes that were seen before.
+    pub repeated: u64,
+    /// Packets that repeat payload, SYN or FIN.
+    pub retransmissions: u32,
+    /// Packets with new bytes from before the highest seen.
+    pub late: u32,
+    /// Announcements of a zero window.
+    pub zero_windows: u32,
+    /// Resets.
+    pub resets: u32,
+    /// Packets larger than the peer's maximum segment size.
+    pub oversized: u32,
+    /// Sequence number of the first packet.
+    pub first_seq: u32,
+    /// Announced maximum segment size, 0 when unknown.
+    pub mss: u16,
+    /// Packets that were seen twice.
+    pub twice: Twice,
+}
+
+/// Account for a segment's place in its stream.
+#[inline]
+pub(crate) fn sequence(space: &mut SeqSpace, rare: &mut Rare, segment: &Segment) -> Seen {
+    let phantoms = segment.flags & (flag::SYN | flag::FIN);
+    if phantoms == 0 {
+        // A reset's number may be anything and its payload is not part of the stream.
+        if segment.flags & flag::RST != 0 {
+            return Seen {
+                new: u64::from(segment.payload),
+                ..Default::default()
+            };
+        }
+        return space.payload(segment.seq, segment.payload);
+    }
+    let mut seq = segment.seq;
+    if phantoms & flag::SYN != 0 {
+        let repeated = space.started();
+        space.phantom(seq);
+        seq = seq.wrapping_add(1);
+        if repeated && segment.payload == 0 {
+            rare.retransmissions += 1;
+        }
+    }
+    let seen = space.payload(seq, segment.payload);
+    if phantoms & flag::FIN != 0 {
+        let end = seq.wrapping_add(segment.payload);
+        if space.next() == end.wrapping_add(1) && segment.payload == 0 {
+            rare.retransmissions += 1;
+        }
+        space.phantom(end);
+    }
+    seen
+}
