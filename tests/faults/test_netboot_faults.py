@@ -133,7 +133,7 @@ def short_boot(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_boot")
 def test_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
-    def nobody_there(_kind: str, _port: int) -> Iterator[Link]:
+    def nobody_there(*_: object) -> Iterator[Link]:
         with listen("127.0.0.1", 0) as control, listen("127.0.0.1", 0) as data:
             hub = ("-netdev", f"hubport,hubid=0,id={NETDEV}")
             yield Link(hub, (), "10.0.2.2", control, data, socket.socket)

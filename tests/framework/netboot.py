@@ -9,18 +9,27 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads.netboot import metrics
 from guestmark.workloads.netboot.machine import NetbootMachine
+from guestmark.workloads.netboot.params import NetbootParams
 from guestmark.workloads.netboot.workload import NetbootWorkload
 from tests.framework.known import a
 from tests.framework.processes import wait_until
 
 
 def workload(
-    size: str = "2M", files: int = 1, limit_s: float = 120.0, port: int = 0, **factors: str
+    size: str = "2M",
+    files: int = 1,
+    limit_s: float = 120.0,
+    port: int = 0,
+    certificate: str | None = None,
+    *,
+    kernel: bool = False,
+    **factors: str,
 ) -> NetbootWorkload:
     """Fetches `files` files of `size` through an e1000 card, unless the factors say otherwise."""
+    given = NetbootParams(size=size, files=files, port=port, certificate=certificate, kernel=kernel)
     cell = Cell(
         "cell",
-        WorkloadSpec("netboot", {"size": size, "files": files, "port": port}),
+        WorkloadSpec("netboot", given.model_dump(exclude_none=True)),
         PlatformSpec.read("tcg"),
         {"nic": "e1000", "console": "serial", **factors},
         baseline=True,

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.capture.binary import analyse_file
-from guestmark.core.errors import PlatformUnusableError, WorkloadError
+from guestmark.capture.binary import Selection, analyse, analyse_file
+from guestmark.capture.startup import startup_of
+from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadError
 from guestmark.core.model import Measurement, Plan, Policy
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-from guestmark.workloads.netboot import memory, metrics, serve, tap, tap_setup
+from guestmark.workloads.netboot import memory, metrics, serve, stages, tap, tap_setup
 from guestmark.workloads.netboot import workload as workloads
 from guestmark.workloads.netboot.content import Content
 from guestmark.workloads.netboot.machine import NetbootMachine
@@ -38,9 +39,9 @@ def values_of(measurements: Iterable[Measurement]) -> dict[str, float]:
     return {measurement.metric.name: measurement.value for measurement in measurements}
 
 
-def check_values(values: Mapping[str, float], size: int) -> None:
+def check_values(values: Mapping[str, float], size: int, files: int = 1) -> None:
     assert list(values)
-    assert set(values) == {metric.name for metric in metrics.ALL}
+    assert set(values) == {metric.name for metric in metrics.of({"files": files})}
     assert values["throughput"] == pytest.approx(size / values["download_s"], rel=0.2)
     assert 0 < values["client_share"] <= 1
     assert 0 < values["server_share"] <= 1
@@ -62,13 +63,30 @@ def test_files_arrive_and_others_count_the_same_packets(kept: Path) -> None:
         assert "iPXE" in machine.console()
         assert not hasattr(machine, "agent")
         pid, scratch = machine.vmm_pid, machine.scratch
-    check_values(values, 2 * MIB)
-    check_values(again, 2 * MIB)
+        phases, lease = machine.phases, known(machine.lease)
+    assert list(phases) == [stages.CARD, stages.LINK, stages.ADDRESS, stages.READY]
+    assert sum(values[metric.name] for metric in metrics.START) == pytest.approx(phases[stages.READY])
+    assert all(values[metric.name] > 0 for metric in metrics.START)
+    # The firmware's part is short, and iPXE waits for a second offer before it takes one.
+    assert values["rom_s"] < values["dhcp_s"]
+    assert [step.kind for step in lease.steps][-2:] == ["request", "ack"]
+    assert lease.client_s > 0.9 * lease.duration_s
+    assert values["file_1_s"] + values["file_2_s"] == pytest.approx(2 * values["download_s"])
+    check_values(values, 2 * MIB, 2)
+    check_values(again, 2 * MIB, 2)
     assert booting.facts.facts().kept["server_bytes_per_s"] > values["throughput"]
     assert gone(known(pid))
     assert not scratch.exists()
-    captures = sorted(kept.glob("*.pcap"))
+    captures = sorted(kept.glob("*-round*.pcap"))
     assert len(captures) == 2
+    # Read alone, as of a physical machine, the packets tell the same phases.
+    (boot,) = kept.glob("*-boot-*.pcap")
+    (whole,) = analyse(Selection((str(boot), *map(str, captures)), merge=True))[0].files
+    alone = known(startup_of(whole))
+    assert alone.address_s == pytest.approx(values["dhcp_s"], abs=0.001)
+    assert 0 < alone.waiting_s < values["script_s"]
+    assert alone.bytes >= 4 * 2 * MIB
+    assert alone.fetching_s > 2 * (values["download_s"] + again["download_s"])
     for capture in captures:
         _agree(capture)
 
@@ -129,6 +147,61 @@ def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with prepared(console="none") as (booting, machine):
         booting.run(machine)
     assert len(found) == 1
+
+
+def test_a_boot_ends_in_a_kernel_that_answers() -> None:
+    with prepared(kernel=True) as (booting, machine):
+        values = values_of(booting.run(machine))
+        assert machine.process.running()
+    assert booting.ONCE
+    assert values["kernel_s"] > 0
+    assert values["handover_s"] > 0.3  # a kernel that starts under TCG
+    assert booting.facts.facts().kept["booted_kernel"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("network", ["user", "tap"])
+def test_files_over_tftp(network: str, kept: Path) -> None:
+    with prepared(files=2, size="1M", protocol="tftp", network=network) as (booting, machine):
+        values = values_of(booting.run(machine))
+    expected = {metric.name for metric in metrics.of({"files": 2})}
+    assert expected - set(values) == {"handshake_s", "zero_windows"}  # of TCP alone
+    assert values["throughput"] == pytest.approx(MIB / values["download_s"], rel=0.01)
+    (capture,) = kept.glob("*-round*.pcap")
+    transfers = [exchange for exchange in analyse_file(capture).exchanges if exchange.protocol == "tftp"]
+    assert [(transfer.bytes, transfer.unanswered) for transfer in transfers] == [(MIB, 0), (MIB, 0)]
+
+
+@pytest.mark.long
+def test_a_delay_of_the_server_is_found_whole() -> None:
+    """0.2 s before each file, and before each of some hundred blocks over TFTP."""
+    values = {}
+    for delay in ("0ms", "200ms"):
+        with prepared(size="4M", server_delay=delay) as (booting, machine):
+            values[delay] = min(values_of(booting.run(machine))["download_s"] for _ in range(3))
+    assert values["200ms"] - values["0ms"] == pytest.approx(0.2, abs=0.08)
+
+
+@pytest.mark.long
+def test_over_ipv6() -> None:
+    with prepared(ip="6") as (booting, machine):
+        check_values(values_of(booting.run(machine)), 2 * MIB)
+
+
+@pytest.mark.long
+def test_a_protocol_that_the_rom_was_built_without(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=10.0.2.2", "-days", "2",
+         "-keyout", key, "-out", tmp_path / "certificate.pem"], check=True, capture_output=True,
+    )  # fmt: skip
+    both = tmp_path / "both.pem"
+    both.write_bytes((tmp_path / "certificate.pem").read_bytes() + key.read_bytes())
+    with (
+        prepared(protocol="https", certificate=str(both)) as (booting, machine),
+        pytest.raises(MachineError, match="this build of iPXE cannot fetch files over HTTPS"),
+    ):
+        booting.run(machine)
 
 
 @pytest.mark.long

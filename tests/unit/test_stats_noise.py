@@ -25,6 +25,7 @@ from guestmark.stats import (
     wanted_half_width,
     warmup_needed,
 )
+from guestmark.stats.repetition import MAX_ITERATIONS, Scatter, best_iterations, scatter_of
 from tests.framework.known import known
 
 
@@ -161,6 +162,34 @@ def test_one_number_of_iterations_minimises_the_variance_for_the_time_of_all_cel
         best = min(range(1, 40), key=lambda r: variance_times_cost(r, warmup))
         assert choose_iterations(pilots, warmup) == best
     assert choose_iterations(pilots, 6) > choose_iterations(pilots, 0)
+
+
+def test_scatter_divides_into_that_of_iterations_and_that_of_starts() -> None:
+    generator = np.random.default_rng(5)
+    within, between = 0.04, 0.02
+    cells = []
+    blocks = generator.normal(0, 0.3, (200, 1))  # what a whole block shares cancels
+    for level in (1.0, 1.5, 4.0):
+        starts = blocks + generator.normal(0, between, (200, 1))
+        cells.append(level * np.exp(starts + generator.normal(0, within, (200, 5))))
+    cells[0][7, 2] = np.nan
+    found = scatter_of(cells)
+    assert found is not None
+    assert found.starts == 2 * 198
+    assert math.sqrt(found.within) == pytest.approx(within, rel=0.05)
+    assert math.sqrt(found.between) == pytest.approx(between, rel=0.1)
+    assert (
+        best_iterations(Scatter(within**2, between**2, 9), start_s=9.0, iteration_s=1.0) == 6
+    )  # √9 · 0.04 / 0.02
+    assert best_iterations(Scatter(1e-4, 1e-2, 9), start_s=9.0, iteration_s=1.0) == 1
+    assert best_iterations(Scatter(1e-2, 0.0, 9), start_s=9.0, iteration_s=1.0) == MAX_ITERATIONS
+
+
+def test_scatter_of_too_little_is_unknown() -> None:
+    assert scatter_of([np.ones((3, 2))]) is None
+    assert scatter_of([np.ones((3, 1)), np.ones((3, 1))]) is None
+    assert scatter_of([np.ones((1, 3)), np.ones((1, 3))]) is None
+    assert scatter_of([np.ones((3, 2)), np.ones((3, 4))]) is None
 
 
 def test_iterations_are_bounded() -> None:

@@ -29,8 +29,8 @@ type End = (AddrWords, u16);
 pub struct Datagrams {
     /// In order of appearance.
     pub exchanges: Vec<Exchange>,
-    /// Transfers by client and server address: the exchange, and the port the server answers from.
-    transfers: HashMap<(End, AddrWords), (usize, u16)>,
+    /// Transfers by client and server address: the exchange, the port the server answers from, and the one it was asked at.
+    transfers: HashMap<(End, AddrWords), (usize, u16, u16)>,
     leases: HashMap<u32, usize>,
     servers: HashMap<AddrWords, usize>,
     questions: HashMap<(End, AddrWords, u16), i64>,
@@ -67,6 +67,7 @@ impl Datagrams {
                 self.dhcp(segment, payload, source, number);
             }
             (_, TFTP) => self.tftp_request(segment, payload, source, target),
+            _ if is_tftp_request(payload) => self.tftp_request(segment, payload, source, target),
             (_, DNS) => self.question(segment, payload, source, target.0),
             (DNS, _) => self.answer(segment, payload, target, source.0),
             _ if self.tftp(segment, payload, source, target) => {}
@@ -176,7 +177,7 @@ impl Datagrams {
         let name = name.split(|&byte| byte == 0).next().unwrap_or(&[]);
         let name = String::from_utf8_lossy(&name[..name.len().min(255)]).into_owned();
         let known = self.transfers.get(&(source, target.0)).copied();
-        if let Some((at, 0)) = known {
+        if let Some((at, 0, _)) = known {
             if self.exchanges[at].name.as_ref() == Some(&name) {
                 self.exchanges[at].turn(segment.ts, true, request_kind(operation), 0);
                 return;
@@ -188,7 +189,7 @@ impl Datagrams {
             self.exchanges[at].name = Some(name);
             self.exchanges[at].turn(segment.ts, true, request_kind(operation), 0);
             if self.transfers.len() < MOST_PENDING {
-                self.transfers.insert((source, target.0), (at, 0));
+                self.transfers.insert((source, target.0), (at, 0, target.1));
             }
         }
     }
@@ -198,7 +199,7 @@ impl Datagrams {
             return false;
         }
         for (client, server, is_client) in [(source, target, true), (target, source, false)] {
-            let Some((_, port)) = self.transfers.get_mut(&(client, server.0)) else {
+            let Some((_, port, asked)) = self.transfers.get_mut(&(client, server.0)) else {
                 continue;
             };
             if *port == 0 && !is_client {
@@ -207,8 +208,8 @@ impl Datagrams {
             if *port != server.1 {
                 continue;
             }
-            // The server's answers come from a port of their own, and belong to what was asked of the well-known one.
-            let known = (server.0, TFTP);
+            // The server's answers come from a port of their own, and belong to what was asked of another one.
+            let known = (server.0, *asked);
             let (from, to) = if is_client {
                 (client, known)
             } else {
@@ -228,7 +229,7 @@ impl Datagrams {
         transfer: (End, AddrWords),
         is_client: bool,
     ) {
-        let Some(&(at, _)) = self.transfers.get(&transfer) else {
+        let Some(&(at, ..)) = self.transfers.get(&transfer) else {
             return;
         };
         let Some(operation) = be16(payload, 0) else {
@@ -335,6 +336,22 @@ impl Datagrams {
         exchange.turn(segment.ts, is_client, kind, u64::from(segment.checksum));
         exchange.done = kind == "1-rtt" && is_client;
     }
+}
+
+/// Whether this asks for a file although it was not sent to TFTP's port: operation, name and mode, whole (RFC 1350).
+fn is_tftp_request(payload: &[u8]) -> bool {
+    if !matches!(payload, [0, 1 | 2, ..]) {
+        return false;
+    }
+    let mut words = payload[2..].split(|&byte| byte == 0);
+    let named = words
+        .next()
+        .is_some_and(|name| !name.is_empty() && name.iter().all(|byte| byte.is_ascii_graphic()));
+    named
+        && words.next().is_some_and(|mode| {
+            mode.eq_ignore_ascii_case(b"octet") || mode.eq_ignore_ascii_case(b"netascii")
+        })
+        && words.next().is_some()
 }
 
 fn request_kind(operation: u16) -> &'static str {

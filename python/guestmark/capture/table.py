@@ -10,6 +10,7 @@ from rich.text import Text
 from guestmark.capture import verdict
 from guestmark.capture.exchanges import exchange_lines
 from guestmark.capture.model import Connection, Endpoint, Response, Shares, Side, Trace
+from guestmark.capture.startup import startup_line
 from guestmark.capture.units import duration, percent, size
 from guestmark.page.text import inert
 
@@ -50,6 +51,8 @@ def render(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Renderab
     if trace.connection_count or not trace.error:
         parts += _sentences(trace)
     parts += [Text(line) for line in exchange_lines(trace)]
+    if line := startup_line(trace):
+        parts.append(Text(line))
     for limit in trace.limits:
         parts.append(Text(f"note: {limit.count:,} {inert(limit.text)}", style="yellow"))
     if trace.error:

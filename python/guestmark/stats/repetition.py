@@ -116,6 +116,54 @@ def choose_iterations(
     return max(round(min(math.sqrt(starts / iterations), affordable, most)), 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Variances of log values: of the iterations of one start, and of starts beyond what their iterations explain.
+
+    `starts` is how many starts the second is known from, beyond what cells and blocks take.
+    """
+
+    within: float
+    between: float
+    starts: int
+
+
+def scatter_of(cells: Sequence[Array]) -> Scatter | None:
+    """Return the variances of cells measured in the same K blocks with the same m iterations, arrays of shape (K, m).
+
+    Logs of a start's iterations scatter around its mean by `within`; starts scatter around cell and block, which cancel
+    in a comparison inside blocks, by `between` (two-way analysis of variance without replication, its expected mean
+    square less `within`/m). Blocks with a missing or negative value are left out. None below two iterations, two blocks
+    or two cells.
+    """
+    shapes = {array.shape for array in cells}
+    if len(cells) < 2 or len(shapes) != 1:
+        return None
+    logs = np.stack([np.log(np.where(array > 0, array, np.nan)) for array in cells])
+    logs = logs[:, np.isfinite(logs).all(axis=(0, 2))]
+    count, blocks, iterations = logs.shape
+    if blocks < 2 or iterations < 2:
+        return None
+    within = float(logs.var(axis=2, ddof=1).mean())
+    means = logs.mean(axis=2)
+    rest = means - means.mean(axis=0) - means.mean(axis=1, keepdims=True) + means.mean()
+    free = (count - 1) * (blocks - 1)
+    between = float((rest**2).sum()) / free - within / iterations
+    return Scatter(within, max(between, 0.0), free)
+
+
+def best_iterations(scatter: Scatter, start_s: float, iteration_s: float, most: int = MAX_ITERATIONS) -> int:
+    """Return how many iterations of a start make a comparison most precise in a given time.
+
+    √(start_s / iteration_s · within / between) of Kalibera and Jones (2013), §6; `most` where starts are alike. At
+    least 1.
+    """
+    if scatter.between <= 0:
+        return most
+    ratio = max(start_s, 0.0) / max(iteration_s, _MIN_COST_S) * scatter.within / scatter.between
+    return max(round(min(math.sqrt(ratio), most)), 1)
+
+
 def warmup_needed(starts: Sequence[Sequence[float]]) -> int | None:
     """Return how many runs on a fresh machine take longer than those after them, typically over these starts.
 

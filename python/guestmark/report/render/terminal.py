@@ -269,7 +269,7 @@ def _stack(title: str, caption: str, stack: Stack, width: int) -> list[Text]:
         else:
             line.append(f"{label:<{max(map(cell_len, labels))}}  {total}  ")
         counts = figures.split(row.parts, largest, min(room, width))
-        for letter, colour, count in zip(stack.letters, _COLOURS, counts, strict=True):
+        for letter, colour, count in zip(stack.letters, _COLOURS[: len(counts)], counts, strict=True):
             line.append(letter * count, style=f"black on {colour}")
         drawn.append(line)
     legend = Text(style="dim", overflow="fold")

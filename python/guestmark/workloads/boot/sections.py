@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from guestmark.ledger.model import StoredRun
-from guestmark.page import figures
-from guestmark.page.charts import Stack, StackRow
-from guestmark.page.names import brief
-from guestmark.page.nodes import Chart, Node, Note
+from guestmark.page.nodes import Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.boot.facts import Boot, Initcalls
 from guestmark.workloads.boot.metrics import AGENT, PHASES, TOTAL
+from guestmark.workloads.common.phase_bars import bars, seconds_of
 
 LETTERS = "VFEKMRAWPX"  # of the phases in their order
 _MOST_CALLS = 10
@@ -23,28 +21,21 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     shown = _with_phases(workload)
     if not shown:
         return []
-    sums = [sum(phases(result)) for result in shown]
-    unit = figures.table_unit("s", sums)
-    rows, said = [], []
-    for result, total in zip(shown, sums, strict=True):
-        value = total / unit.size
-        text = f"{figures.number(value, figures.decimals(None, value))} {unit.name}"
-        parts = tuple(seconds / unit.size for seconds in phases(result))
-        rows.append(StackRow(brief(result, workload), parts, text))
-        most = max(range(len(parts)), key=parts.__getitem__)
-        said.append(f"{result.cell.id} {text}, most of it {_name(most)}")
-    chart = Chart(
-        "Phases of start and end",
-        "Means over the trials; each phase's figures stand among the further metrics.",
-        f"From the hypervisor's start to its end: {'; '.join(said)}.",
-        Stack(tuple(rows), tuple(map(_name, range(len(PHASES)))), LETTERS, f"sum, {unit.name}"),
+    chart = bars(
+        workload,
+        [(result, phases(result)) for result in shown],
+        [metric.name.removesuffix("_s") for metric in PHASES],
+        LETTERS,
+        title="Phases of start and end",
+        caption="Means over the trials; each phase's figures stand among the further metrics.",
+        summary=lambda said: f"From the hypervisor's start to its end: {said}.",
     )
     return [chart, *_unlike_total(shown), *_initcalls(shown)]
 
 
 def phases(result: CellResult) -> list[float]:
     """Mean seconds of each of `PHASES` in a cell; 0 for those it does not have. All 0 where there are none."""
-    return [result.summary[metric.name].mean if metric.name in result.summary else 0.0 for metric in PHASES]
+    return seconds_of(result, PHASES)
 
 
 def slowest(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
@@ -54,10 +45,6 @@ def slowest(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
         for call in told.slowest:
             sums[call.name] = sums.get(call.name, 0.0) + call.seconds
     return sorted(((name, total / len(found)) for name, total in sums.items()), key=lambda call: -call[1])
-
-
-def _name(position: int) -> str:
-    return PHASES[position].name.removesuffix("_s")
 
 
 def _with_phases(workload: WorkloadResult) -> list[CellResult]:

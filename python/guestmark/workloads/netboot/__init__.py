@@ -1,4 +1,4 @@
-"""iPXE in a machine without disk fetches files over HTTP; the packets say who was slow."""
+"""iPXE in a machine without disk fetches files from a server; the packets say who was slow."""
 
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
@@ -14,15 +14,17 @@ def _takes(factor: str, platform: PlatformSpec) -> bool:
 WORKLOADS = (
     WorkloadKind(
         "netboot",
-        "has iPXE fetch files over HTTP in a machine without a disk; the packets show who was slow",
+        "has iPXE fetch files over the network in a machine without a disk; the packets show who was slow",
         params="guestmark.workloads.netboot.params:NetbootParams",
         run="guestmark.workloads.netboot.workload:NetbootWorkload",
-        metrics=lambda _params: metrics.ALL,
-        label=lambda params: f"{params['files']} × {params['size']} over HTTP by iPXE",
+        metrics=metrics.of,
+        label=lambda params: f"{params['files']} × {params['size']} by iPXE",
         factors=factors.FACTORS,
         sections=(
+            "guestmark.workloads.netboot.phases:sections",
             "guestmark.workloads.netboot.shares:sections",
             "guestmark.workloads.netboot.latency:sections",
+            "guestmark.workloads.netboot.rounds:sections",
         ),
         takes=_takes,
     ),

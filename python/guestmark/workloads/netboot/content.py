@@ -7,16 +7,17 @@ import hashlib
 import mmap
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.agent.confinement import HYPERVISOR
 from guestmark.core.errors import WorkloadError
-from guestmark.workloads.netboot import serve
+from guestmark.workloads.netboot import serve, serve_tftp
 
 _READY_S = 20.0
 _PIECE = 1 << 20
@@ -61,10 +62,44 @@ def make_content(size: int) -> Content:
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How files are served. `delay_s` is waited before each file, or each block over TFTP."""
+
+    protocol: str = "http"
+    delay_s: float = 0.0
+    certificate: str = ""  # for https: a PEM file that also holds the key
+
+    @property
+    def name(self) -> str:
+        """Of the server, for messages."""
+        return f"the {self.protocol.upper()} server"
+
+    @property
+    def kind(self) -> socket.SocketKind:
+        """Of its socket."""
+        return socket.SOCK_DGRAM if self.protocol == "tftp" else socket.SOCK_STREAM
+
+    def program(self, others: Mapping[str, Path]) -> tuple[str, list[str]]:
+        """The file of the program, and what it is given beside socket and content: `others` by name."""
+        named = {name: str(path) for name, path in others.items()}
+        if self.protocol == "https":
+            named[serve.CERTIFICATE] = self.certificate
+        script = serve_tftp.__file__ if self.protocol == "tftp" else serve.__file__
+        return script, [str(self.delay_s), *(f"{name}={path}" for name, path in named.items())]
+
+
+PLAIN = Serving()
+_NONE: Mapping[str, Path] = {}
+
+
 @contextlib.contextmanager
-def server(listening: socket.socket, content: Content) -> Iterator[subprocess.Popen[bytes]]:
-    """The serving process; it ends with this context, or with the controller."""
-    program = [sys.executable, "-I", str(Path(serve.__file__)), str(listening.fileno()), str(content.fd)]
+def server(
+    listening: socket.socket, content: Content, serving: Serving = PLAIN, others: Mapping[str, Path] = _NONE
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process that serves the content, and `others` by name; it ends with this context, or with the controller."""
+    script, options = serving.program(others)
+    program = [sys.executable, "-I", str(Path(script)), str(listening.fileno()), str(content.fd), *options]
     process = subprocess.Popen(
         HYPERVISOR.around(program, ()),
         stdin=subprocess.PIPE,
@@ -75,7 +110,7 @@ def server(listening: socket.socket, content: Content) -> Iterator[subprocess.Po
     try:
         assert process.stdout is not None
         if process.stdout.readline() != b"ready\n":
-            raise WorkloadError(f"the HTTP server did not start (exit status {process.wait(_READY_S)})")
+            raise WorkloadError(f"{serving.name} did not start (exit status {process.wait(_READY_S)})")
         yield process
     finally:
         process.kill()
@@ -85,19 +120,19 @@ def server(listening: socket.socket, content: Content) -> Iterator[subprocess.Po
                 pipe.close()
 
 
-def measure_rate(connected: socket.socket, content: Content) -> float:
+def measure_rate(connected: socket.socket, content: Content, serving: Serving = PLAIN) -> float:
     """The rate, in bytes per second, at which the server gives file 0 to a client on the host; the bytes are verified.
 
     Raises `WorkloadError` when the server does not give what it should.
     """
     digest = hashlib.sha256()
     received = -1
-    with connected:
-        connected.settimeout(_READY_S)
+    connected.settimeout(_READY_S)
+    with _secured(connected) if serving.protocol == "https" else connected as stream_socket:
         try:
             begin = time.monotonic()
-            connected.sendall(b"GET /0 HTTP/1.0\r\n\r\n")
-            stream = connected.makefile("rb", buffering=_PIECE)
+            stream_socket.sendall(b"GET /0 HTTP/1.0\r\n\r\n")
+            stream = stream_socket.makefile("rb", buffering=_PIECE)
             while stream.readline() not in (b"\r\n", b""):
                 pass
             pieces = list(iter(lambda: stream.read(_PIECE), b""))
@@ -110,3 +145,10 @@ def measure_rate(connected: socket.socket, content: Content) -> float:
     if digest.hexdigest() != content.sha256:
         raise WorkloadError(f"the HTTP server gave {received} bytes that are not the file's {len(content)}")
     return received / duration
+
+
+def _secured(connected: socket.socket) -> socket.socket:
+    """With TLS; whose certificate it is does not matter to a client on this very host."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(connected)

@@ -6,9 +6,11 @@ import http.server
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 NOTHING = "#!ipxe\n"  # an image that does nothing
@@ -39,6 +41,7 @@ class Control:
     def __init__(self, listening: socket.socket, scripts: Mapping[str, str]) -> None:
         self.requests: queue.Queue[Request] = queue.Queue()
         self.fetched: list[str] = []  # paths of scripts that were asked for
+        self.accepted: list[float] = []  # when connections arrived, on the monotonic clock
         self.closing = False
         self._server = _Server(listening, self, dict(scripts))
         self._thread = threading.Thread(
@@ -78,6 +81,11 @@ class _Server(http.server.ThreadingHTTPServer):
         self.server_address = listening.getsockname()
         self.control = control
         self.scripts = scripts
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        found: tuple[socket.socket, Any] = super().get_request()
+        self.control.accepted.append(time.monotonic())
+        return found
 
     def handle_error(self, *_: object) -> None:
         """A guest that hangs up, or dies, is noticed elsewhere."""

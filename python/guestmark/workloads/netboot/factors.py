@@ -4,9 +4,11 @@ import os
 import re
 
 from guestmark.core.factor import Factor, one_of
+from guestmark.core.units import parse_duration
 from guestmark.workloads.netboot.nics import NICS
 
 DISTRIBUTION = "distribution"
+_LONGEST_DELAY_S = 10
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 
 
@@ -17,6 +19,13 @@ def _rom(text: str) -> str:
     if not text.strip() or not os.path.isfile(path):
         raise ValueError(f"there is no ROM at {text!r}")
     return path
+
+
+def _delay(text: str) -> str:
+    seconds = parse_duration(text)
+    if not 0 <= seconds <= _LONGEST_DELAY_S:
+        raise ValueError(f"{text!r} is not between 0ms and {_LONGEST_DELAY_S}s")
+    return f"{seconds * 1e3:g}ms"
 
 
 _ALIASES = {
@@ -57,5 +66,23 @@ NETWORK = Factor(
     one_of("user", "tap", "passt"),
     ("user", "tap", "passt"),
 )
-FACTORS = (NIC, FIRMWARE, CONSOLE, ROM, NETWORK)
+PROTOCOL = Factor(
+    "protocol",
+    "how files are fetched: http, https (with params.certificate, by a ROM that knows it) or tftp",
+    one_of("http", "https", "tftp"),
+    ("http", "https", "tftp"),
+)
+IP = Factor(
+    "ip",
+    "the version of the Internet Protocol that files are fetched over: 4 or 6",
+    one_of("4", "6"),
+    ("4", "6"),
+)
+SERVER_DELAY = Factor(
+    "server_delay",
+    "what the server waits before each file, or before each block over TFTP: a difference of known size",
+    _delay,
+    ("0ms",),
+)
+FACTORS = (NIC, FIRMWARE, CONSOLE, ROM, NETWORK, PROTOCOL, IP, SERVER_DELAY)
 NAMES = frozenset(factor.name for factor in FACTORS)

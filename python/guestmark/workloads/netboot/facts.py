@@ -37,8 +37,29 @@ class Netboot(Fact, kw_only=True):
     files: int | None = None
     file_bytes: int | None = None
     fetched_to: str | None = None  # the address in the guest's memory
+    # The release of the kernel that was booted in the end.
+    kernel: str | None = msgspec.field(name="booted_kernel", default=None)
+    lease: Lease | None = None  # how the guest got its address
     picture: Trace | None = msgspec.field(name="capture_picture", default=None)
     inner: InnerBoot | None = None
+
+
+class LeaseStep(msgspec.Struct):
+    """One message of DHCP, seconds after the first."""
+
+    at_s: float
+    kind: str
+    client: bool
+
+
+class Lease(msgspec.Struct):
+    """How an address was given: who took how long, how long was waited to repeat, and the messages."""
+
+    duration_s: float
+    client_s: float
+    server_s: float
+    recovery_s: float
+    steps: list[LeaseStep]
 
 
 class InnerBoot(msgspec.Struct, kw_only=True):

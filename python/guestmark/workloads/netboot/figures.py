@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
@@ -9,28 +10,76 @@ from guestmark.core.model import Measurement, Metric
 from guestmark.workloads.netboot import metrics
 
 if TYPE_CHECKING:
-    from guestmark.capture.model import Connection, Endpoint, Trace
+    from guestmark.capture.model import Endpoint, Trace
 
 
-def check_connections(trace: Trace, files: int, size: int) -> list[Connection]:
-    """The connections that carried the files. Raises `WorkloadError` when the capture does not hold them all."""
-    connections = [connection for connection in trace.connections if connection.protocol == "tcp"]
-    if len(connections) != files:
-        raise WorkloadError(f"the capture holds {len(connections)} connections for {files} files")
-    for connection in connections:
-        if connection.server.unique_bytes < size or connection.server.missing_bytes:
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One file on its way: its connection, or its TFTP transfer, which has neither handshake nor window."""
+
+    start_ns: int
+    duration_s: float
+    unique_bytes: int  # of the server's
+    retransmitted_bytes: int
+    handshake_s: float | None = None
+    zero_windows: int | None = None
+
+
+def fetches(trace: Trace, files: int, size: int, protocol: str) -> list[Fetch]:
+    """What carried each file, in order. Raises `WorkloadError` when the capture does not hold them all."""
+    found = _transfers(trace) if protocol == "tftp" else _connections(trace, size)
+    if len(found) != files:
+        what = "transfers" if protocol == "tftp" else "connections"
+        raise WorkloadError(f"the capture holds {len(found)} {what} for {files} files")
+    for fetch in found:
+        if fetch.unique_bytes < size:
             raise WorkloadError(
-                f"the capture of {connection.client.address}:{connection.client.port} holds "
-                f"{connection.server.unique_bytes} bytes of the server's, "
-                f"{connection.server.missing_bytes} are missing, for a file of {size}"
+                f"the capture holds {fetch.unique_bytes} bytes of the server's for a file of {size}"
             )
-    return connections
+    return sorted(found, key=lambda fetch: fetch.start_ns)
 
 
-def measured(trace: Trace, connections: list[Connection], size: int, wall_s: float) -> list[Measurement]:
+def _connections(trace: Trace, size: int) -> list[Fetch]:
+    found = []
+    for connection in trace.connections:
+        if connection.protocol != "tcp":
+            continue
+        client, server = connection.client, connection.server
+        if server.missing_bytes:
+            raise WorkloadError(
+                f"the capture of {client.address}:{client.port} holds {server.unique_bytes} bytes of the server's, "
+                f"{server.missing_bytes} are missing, for a file of {size}"
+            )
+        found.append(
+            Fetch(
+                connection.start_ns,
+                connection.duration_s,
+                server.unique_bytes,
+                client.retransmitted_bytes + server.retransmitted_bytes,
+                connection.handshake_s,
+                client.zero_windows + server.zero_windows,
+            )
+        )
+    return found
+
+
+def _transfers(trace: Trace) -> list[Fetch]:
+    return [
+        Fetch(
+            exchange.start_ns,
+            exchange.duration_s,
+            exchange.bytes,
+            exchange.repeated * round(exchange.bytes / max(exchange.count, 1)),
+        )
+        for exchange in trace.exchanges
+        if exchange.protocol == "tftp"
+    ]
+
+
+def measured(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list[Measurement]:
     """Every metric of one round of downloads; `wall_s` is the time of all of them on the host's clock."""
-    total_s = sum(connection.duration_s for connection in connections)
-    count = len(connections)
+    total_s = sum(fetch.duration_s for fetch in files)
+    count = len(files)
     values: list[tuple[Metric, float | None]] = [
         (metrics.DOWNLOAD, total_s / count),
         (metrics.THROUGHPUT, size * count / total_s),
@@ -44,15 +93,19 @@ def measured(trace: Trace, connections: list[Connection], size: int, wall_s: flo
             (own.p99, response.p99_s),
             (own.max, response.max_s),
         ]
-    sides = [side for connection in connections for side in (connection.client, connection.server)]
-    handshakes = [connection.handshake_s for connection in connections if connection.handshake_s is not None]
+    own_times = metrics.each_file(count)
+    values += [(metric, fetch.duration_s) for metric, fetch in zip(own_times, files, strict=bool(own_times))]
     values += [
         (metrics.CLIENT_SHARE, trace.shares.client),
         (metrics.SERVER_SHARE, trace.shares.server),
-        (metrics.HANDSHAKE, sum(handshakes) / len(handshakes) if handshakes else None),
-        (metrics.RETRANSMITTED, float(sum(side.retransmitted_bytes for side in sides))),
-        (metrics.ZERO_WINDOWS, float(sum(side.zero_windows for side in sides))),
+        (metrics.RETRANSMITTED, float(sum(fetch.retransmitted_bytes for fetch in files))),
     ]
+    handshakes = [fetch.handshake_s for fetch in files if fetch.handshake_s is not None]
+    windows = [fetch.zero_windows for fetch in files if fetch.zero_windows is not None]
+    if handshakes:
+        values.append((metrics.HANDSHAKE, sum(handshakes) / len(handshakes)))
+    if windows:
+        values.append((metrics.ZERO_WINDOWS, float(sum(windows))))
     missing = [metric.name for metric, value in values if value is None]
     if missing:
         raise WorkloadError(f"the capture does not tell {', '.join(missing)}")
@@ -61,6 +114,6 @@ def measured(trace: Trace, connections: list[Connection], size: int, wall_s: flo
 
 def _endpoint(trace: Trace, role: str) -> Endpoint:
     for endpoint in trace.endpoints:
-        if endpoint.role == role and endpoint.protocol in (None, "tcp"):
+        if endpoint.role == role and endpoint.protocol in {None, "tcp", "udp"}:
             return endpoint
     raise WorkloadError(f"the capture shows no {role}")

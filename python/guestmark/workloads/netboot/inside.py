@@ -27,7 +27,9 @@ def main(order_text: str) -> None:
     _loopback_up()
     spec = WorkloadSpec("netboot", order["params"])
     cell = Cell("inner", spec, parse_platform(order["platform"]), order["factors"], baseline=True)
-    plan = Plan("inner", (cell,), Policy(blocks=1, trial_limit_s=order["limit_s"]), metrics.ALL)
+    plan = Plan(
+        "inner", (cell,), Policy(blocks=1, trial_limit_s=order["limit_s"]), metrics.of(order["params"])
+    )
     workload = NetbootWorkload(plan, cell)
     try:
         with workload.machine(_NONE) as machine:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.confinement import WITH_NETWORK
+from guestmark.capture.startup import lease_of
 from guestmark.core.architectures import X86_64
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.machine_facts import Confined
@@ -23,11 +24,13 @@ from guestmark.platforms.place import HERE, Place, channel
 from guestmark.platforms.process import SupervisedProcess, watchdog
 from guestmark.platforms.qemu.platform import facts_of_vmm, sandbox
 from guestmark.platforms.qmp import Monitor
-from guestmark.workloads.netboot import scripts
+from guestmark.workloads.netboot import scripts, stages
 from guestmark.workloads.netboot.bootlog import what_happened
+from guestmark.workloads.netboot.cardlog import EVENT, CardLog
 from guestmark.workloads.netboot.control import Control, Request
-from guestmark.workloads.netboot.facts import BootingMachine, Card
-from guestmark.workloads.netboot.link import NETDEV, Link
+from guestmark.workloads.netboot.facts import BootingMachine, Card, Lease
+from guestmark.workloads.netboot.kernel import BootedKernel
+from guestmark.workloads.netboot.link import NETDEV, Link, port_of
 from guestmark.workloads.netboot.screen import screen_text
 from guestmark.workloads.netboot.settings import Settings
 
@@ -53,6 +56,13 @@ class NetbootMachine:
     disks: tuple[()] = ()
     place: Place = HERE
     seat: Seat = field(default_factory=Seat)
+    lease: Lease | None = None  # how it got its address
+    fetched_to: int | None = None  # where its memory last held a file
+
+    @property
+    def boot_capture(self) -> Path:
+        """The packets of its start."""
+        return self.scratch / f"{_BOOT_CAPTURE}.pcap"
 
     @property
     def command_line(self) -> tuple[str, ...]:
@@ -165,23 +175,31 @@ def _dump(name: str, file: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> Iterator[NetbootMachine]:
-    """Boots a fresh machine and yields it once its iPXE has asked what to do.
+def started(
+    cell: Cell, settings: Settings, link: Link, deadline_s: float, kernel: BootedKernel | None = None
+) -> Iterator[NetbootMachine]:
+    """Boots a fresh machine and yields it once its iPXE has asked what to do. `kernel` is what it may boot at last.
 
     Raises `MachineError` with what can be seen of it when that does not happen before the deadline.
     """
     process = SupervisedProcess("netboot", WITH_NETWORK)
     ours, theirs = channel()
     monitor = Monitor(ours)
-    control_url = link.url(link.control)
+    control_url = link.control_url
     with contextlib.ExitStack() as stack:
+        if kernel:
+            stack.callback(kernel.line.close)
         seat = stack.enter_context(placed(cell, emulator=True))
         stack.enter_context(stopping(process, monitor.close, theirs.close))
         boot = process.scratch / f"{_BOOT_CAPTURE}.pcap"
+        card_log = CardLog()
+        stack.callback(card_log.handed)
         command = [
             *settings.arguments(process.scratch),
             *sandbox(X86_64.emulator.name),
             *link.arguments,
+            *(kernel.qemu_arguments() if kernel else ()),
+            *card_log.arguments(),
             "-device", settings.device(NETDEV),
             "-object", ",".join(["filter-dump", *(f"{key}={value}" for key, value in
                                  _dump(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
@@ -192,8 +210,14 @@ def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> It
             script.write_text(scripts.first(control_url))
             command += ["-initrd", str(script)]
         control = stack.enter_context(Control(link.control, {scripts.BOOT: scripts.boot(control_url)}))
-        process.start(command, pass_fds=(theirs.fileno(), *link.pass_fds))
+        process.start(
+            command,
+            pass_fds=(theirs.fileno(), card_log.fd, *link.pass_fds, *(kernel.line.fds if kernel else ())),
+        )
         theirs.close()
+        card_log.handed()
+        if kernel:
+            kernel.line.handed()
         if seat.placement:
             with contextlib.suppress(MachineError):  # a QEMU that has ended is found by what follows
                 seat.settle(virtual_processors(monitor.execute("query-cpus-fast")))
@@ -209,9 +233,23 @@ def started(cell: Cell, settings: Settings, link: Link, deadline_s: float) -> It
                 invariant_tsc=_has_invariant_tsc(monitor),
             )
             raise NetbootError(f"iPXE did not ask what to do within {deadline_s:.0f} s: {reason}", machine)
-        machine.phases["ready"] = time.monotonic() - process.started_at
+        ready = time.monotonic()
+        with contextlib.suppress(MachineError):  # a QEMU that cannot trace
+            monitor.execute("trace-event-set-state", {"name": EVENT, "enable": False})
         monitor.execute("object-del", {"id": _BOOT_CAPTURE})
+        _find_phases(machine, card_log, ready)
         yield machine
+
+
+def _find_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> None:
+    found = {stages.READY: ready}
+    if (taken := card_log.taken_at(machine.settings.nic.device)) is not None:
+        found[stages.CARD] = taken
+    if trace := stages.analysed(machine.boot_capture):
+        found |= stages.seen(trace, port_of(machine.link.control), machine.control.accepted)
+        machine.lease = stages.told(lease_of(trace))
+    since = machine.process.started_at
+    machine.phases.update(sorted(((name, at - since) for name, at in found.items()), key=lambda end: end[1]))
 
 
 def _has_invariant_tsc(monitor: Monitor) -> bool | None:

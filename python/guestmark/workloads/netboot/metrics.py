@@ -1,6 +1,8 @@
-"""What is measured of a network boot; from the capture, but for `wall_s`."""
+"""What is measured of a network boot: its start once, its files in every round; from captures, but for `wall_s`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from guestmark.core.model import Better, Metric
 
@@ -36,8 +38,31 @@ def _responses(role: str) -> Responses:
 
 RESPONSES = {"client": _responses("client"), "server": _responses("server")}
 CLIENT, SERVER = RESPONSES["client"], RESPONSES["server"]
+# The phases of a start, in order; they add up to the time from QEMU's start to the question what to do.
+ROM = Metric("rom_s", "s")  # → the ROM's driver takes the card
+LINK = Metric("link_s", "s")  # → the card's first packet, for which it waits until the link is up
+DHCP = Metric("dhcp_s", "s")  # → the address is acknowledged
+SCRIPT = Metric("script_s", "s")  # → iPXE has its script, and asks what to do
+START = (ROM, LINK, DHCP, SCRIPT)
+# With params.kernel, at the end of a boot.
+KERNEL = Metric("kernel_s", "s")  # kernel and initramfs are fetched
+HANDOVER = Metric("handover_s", "s")  # iPXE has them → the agent of the kernel answers
+_MOST_FILES = 9  # whose times are metrics of their own
+
 ALL = (
     DOWNLOAD, THROUGHPUT, CLIENT.mean, SERVER.mean, CLIENT_SHARE, SERVER_SHARE,
     CLIENT.p50, CLIENT.p99, CLIENT.max, SERVER.p50, SERVER.p99, SERVER.max,
-    HANDSHAKE, RETRANSMITTED, ZERO_WINDOWS, WALL,
+    HANDSHAKE, RETRANSMITTED, ZERO_WINDOWS, WALL, *START,
 )  # fmt: skip
+
+
+def of(params: Mapping[str, Any]) -> tuple[Metric, ...]:
+    """What is measured with these parameters, in table order."""
+    return (*ALL, *((KERNEL, HANDOVER) if params.get("kernel") else ()), *each_file(int(params["files"])))
+
+
+def each_file(files: int) -> tuple[Metric, ...]:
+    """The time of each file of a round; nothing for a single one, whose time is `download_s`, or for many."""
+    if not 1 < files <= _MOST_FILES:
+        return ()
+    return tuple(Metric(f"file_{number}_s", "s") for number in range(1, files + 1))

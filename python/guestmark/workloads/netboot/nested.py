@@ -113,6 +113,8 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
         )
     values = found.values
     measurements = [
-        Measurement(metric, values[metric.name], (values[metric.name],)) for metric in metrics.ALL
+        Measurement(metric, values[metric.name], (values[metric.name],))
+        for metric in metrics.of(cell.workload.params)
+        if metric.name in values
     ]
     return Inside(measurements, found.warnings, found.boot)

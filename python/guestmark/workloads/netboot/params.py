@@ -1,5 +1,7 @@
 """The workload `netboot` in plans: how many files of which size iPXE fetches; the machine is made of factors."""
 
+import os
+import ssl
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -12,11 +14,31 @@ _LARGEST = 1 << 30  # bytes; iPXE under BIOS keeps a file below 4 GB, and the hy
 
 
 class NetbootParams(Strict):
-    """`port` is the HTTP server's on the host; 0 takes any free one, which keeps runs apart."""
+    """`port` is the file server's on the host; 0 takes any free one, which keeps runs apart.
+
+    `kernel` ends each boot in a kernel, fetched like the files, whose agent answers; then a trial is one round.
+    `certificate` is for protocol=https: a PEM file that also holds the key.
+    """
 
     size: str = "100M"
     files: Annotated[int, Field(ge=1, le=1000)] = 5
     port: Annotated[int, Field(ge=0, le=65535)] = 0
+    certificate: str | None = None
+    kernel: bool = False
+
+    @field_validator("certificate")
+    @classmethod
+    def _is_a_certificate(cls, certificate: str | None) -> str | None:
+        if certificate is None:
+            return None
+        path = os.path.abspath(os.path.expanduser(certificate))
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+        except OSError as error:  # of SSL's, too
+            raise ValueError(
+                f"{certificate} is not a PEM file with certificate and key: {error.strerror}"
+            ) from error
+        return path
 
     @field_validator("size")
     @classmethod

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 
 from guestmark.core.errors import PlatformUnusableError
+from guestmark.workloads.netboot.content import Serving
 from guestmark.workloads.netboot.link import NETDEV, Link, listen
 
 _SERVER, _GUEST, _PREFIX = "10.0.6.1", "10.0.6.2", 24
@@ -24,7 +25,7 @@ _EARLY_S = 0.3  # within which passt ends when it does not like its arguments or
 
 
 @contextlib.contextmanager
-def opened(port: int) -> Iterator[Link]:
+def opened(port: int, serving: Serving) -> Iterator[Link]:
     """The link. Raises `PlatformUnusableError` when passt is missing or does not start."""
     program = shutil.which("passt")
     if program is None:
@@ -35,7 +36,7 @@ def opened(port: int) -> Iterator[Link]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(ours)
         log = stack.enter_context(tempfile.TemporaryFile())
-        data = stack.enter_context(listen("127.0.0.1", port))
+        data = stack.enter_context(listen("127.0.0.1", port, serving.kind))
         control = stack.enter_context(listen("127.0.0.1", 0))
         # It maps its gateway's address to the host's loopback, and ends with its only connection.
         command = [
@@ -63,5 +64,6 @@ def opened(port: int) -> Iterator[Link]:
             data,
             lambda: socket.create_connection(data.getsockname(), 10.0),
             names_bootfile=False,
+            scheme=serving.protocol,
             helpers={"passt": process.pid},
         )

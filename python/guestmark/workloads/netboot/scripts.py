@@ -22,6 +22,23 @@ def first(control: str) -> str:
     return f"#!ipxe\ndhcp && chain {control}/{BOOT} || shell\n"
 
 
+def hand_over(control: str, data: str, arguments: str) -> str:
+    """Fetches a kernel and its initramfs, says so, and boots."""
+    return "\n".join([
+        "#!ipxe",
+        f"kernel --name kernel {data}/kernel {arguments} || goto failed",
+        f"initrd --name initrd {data}/initrd || goto failed",
+        f"imgfetch --name seen {control}/booting || goto failed",
+        "imgfree seen",
+        "boot || goto failed",
+        *_failed(control),
+    ]) + "\n"  # fmt: skip
+
+
+def _failed(control: str) -> list[str]:
+    return [":failed", f"chain --replace {control}/failed?errno=${{errno}}"]
+
+
 def fetch(control: str, data: str, numbers: range) -> str:
     """Fetches files one after the other; each is kept until the control server has looked at it."""
     lines = ["#!ipxe"]
@@ -34,7 +51,6 @@ def fetch(control: str, data: str, numbers: range) -> str:
         ]
     lines += [
         f"chain --replace {control}/done || goto failed",
-        ":failed",
-        f"chain --replace {control}/failed?errno=${{errno}}",
+        *_failed(control),
     ]
     return "\n".join(lines) + "\n"

@@ -1,8 +1,10 @@
 """The HTTP server whose files guests fetch: Python's own, one process, everything from memory.
 
-Run as a program: `serve.py LISTENING_FD CONTENT_FD`. It ends when its standard input does, that is with its
-controller. File N of N is the content turned by N steps, so that no file leaves in a guest's memory what another one
-should have put there. Only the standard library is imported: it has to start quickly.
+Run as a program: `serve.py LISTENING_FD CONTENT_FD DELAY_S NAME=PATH...`. It ends when its standard input does, that is
+with its controller. DELAY_S is waited before each answer. The files at PATH are served by their names, but for
+`certificate`, with which (and the key in the same file) it speaks TLS. File N of N is the content turned by N steps, so
+that no file leaves in a guest's memory what another one should have put there. Only the standard library is imported:
+it has to start quickly.
 """
 
 import contextlib
@@ -10,9 +12,15 @@ import http.server
 import mmap
 import os
 import socket
+import ssl
 import sys
 import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+CERTIFICATE = "certificate"
 STEP = 65_537  # bytes between the beginnings of two files; prime, so that no two files of a run are alike
 
 
@@ -23,22 +31,28 @@ def turned(size: int, number: int) -> int:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     content: memoryview
+    delay_s: float
+    others: Mapping[str, bytes]
 
     def do_GET(self) -> None:
         name = self.path.strip("/")
-        if not name.isdigit() or len(name) > 9:
+        numbered = name.isdigit() and len(name) <= 9
+        if not numbered and name not in self.others:
             self.send_error(404)
             return
-        size = len(self.content)
-        begin = turned(size, int(name))
+        content = self.content if numbered else memoryview(self.others[name])
+        size = len(content)
+        begin = turned(size, int(name)) if numbered else 0
+        if self.delay_s:
+            time.sleep(self.delay_s)
         self.send_response(200)
         self.send_header("Content-Length", str(size))
         self.send_header("Content-Type", "application/octet-stream")
         self.end_headers()
         with contextlib.suppress(OSError):  # a guest that hangs up is noticed elsewhere
-            self.connection.sendall(self.content[begin:])
+            self.connection.sendall(content[begin:])
             if begin:
-                self.connection.sendall(self.content[:begin])
+                self.connection.sendall(content[:begin])
 
     def log_message(self, *_: object) -> None:
         """Nothing: the capture tells more."""
@@ -47,20 +61,33 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, listening: socket.socket) -> None:
+    def __init__(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listening
         self.server_address = listening.getsockname()
+        self.tls = tls
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """In the connection's own thread, TLS included."""
+        if self.tls is not None:
+            request = self.tls.wrap_socket(request, server_side=True)
+        super().finish_request(request, client_address)
 
     def handle_error(self, *_: object) -> None:
         """A guest that hangs up is no fault of the server."""
 
 
-def main(listening_fd: int, content_fd: int) -> None:
+def main(listening_fd: int, content_fd: int, delay_s: float, named: Mapping[str, str]) -> None:
     """Serves until standard input ends."""
     _Handler.content = memoryview(mmap.mmap(content_fd, 0, prot=mmap.PROT_READ))
-    server = _Server(socket.socket(fileno=listening_fd))
+    _Handler.delay_s = delay_s
+    _Handler.others = {name: Path(path).read_bytes() for name, path in named.items() if name != CERTIFICATE}
+    tls = None
+    if CERTIFICATE in named:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(named[CERTIFICATE])
+    server = _Server(socket.socket(fileno=listening_fd), tls)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     os.write(1, b"ready\n")
     while os.read(0, 64):
@@ -69,4 +96,9 @@ def main(listening_fd: int, content_fd: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        float(sys.argv[3]),
+        dict(word.split("=", 1) for word in sys.argv[4:]),
+    )

@@ -9,9 +9,10 @@ from pathlib import Path
 from guestmark.core.architectures import X86_64
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
-from guestmark.core.units import format_size, parse_size
+from guestmark.core.units import format_size, parse_duration, parse_size
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.workloads.netboot import rom
+from guestmark.workloads.netboot.content import Serving
 from guestmark.workloads.netboot.factors import DISTRIBUTION
 from guestmark.workloads.netboot.nested import inner_of
 from guestmark.workloads.netboot.nics import NICS, Nic
@@ -42,6 +43,8 @@ class Settings:
     firmware: str
     console: str
     network: str
+    ip: str
+    serving: Serving
     ovmf: tuple[str, str] | None
 
     @classmethod
@@ -61,6 +64,9 @@ class Settings:
         nic = NICS[factors.get("nic", "virtio-net")]
         firmware = factors.get("firmware", "bios")
         network = factors.get("network", "user")
+        ip, serving = factors.get("ip", "4"), _serving(cell)
+        if ip == "6" and network != "user":
+            raise UsageError("only QEMU's own network has an IPv6 side", hint="take network=user with ip=6")
         boots = rom.find(factors.get("rom", DISTRIBUTION), nic, as_kernel=network == "passt")
         boots.check(nic, firmware)
         needed = file_size + _OWN_MEMORY
@@ -81,6 +87,8 @@ class Settings:
             firmware=firmware,
             console=factors.get("console", "vga"),
             network=network,
+            ip=ip,
+            serving=serving,
             ovmf=None if firmware == "bios" else _find_ovmf(),
         )
 
@@ -132,6 +140,17 @@ class Settings:
         own = f",romfile={self.romfile}" if self.rom.own else ""
         order = "" if self.rom.is_kernel else ",bootindex=0"
         return f"{self.nic.device},id=nic0,netdev={netdev}{order}{own}"
+
+
+def _serving(cell: Cell) -> Serving:
+    protocol = cell.factors.get("protocol", "http")
+    certificate = str(cell.workload.params.get("certificate", ""))
+    if protocol == "https" and not certificate:
+        raise UsageError(
+            "protocol=https needs a certificate that the ROM was built to trust",
+            hint="give params.certificate, a PEM file with the key, and a ROM of your own: rom=FILE",
+        )
+    return Serving(protocol, parse_duration(cell.factors.get("server_delay", "0ms")), certificate)
 
 
 def _find_ovmf() -> tuple[str, str]:

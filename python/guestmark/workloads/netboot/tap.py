@@ -14,32 +14,44 @@ from pathlib import Path
 
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.workloads.netboot import tap_setup
+from guestmark.workloads.netboot.content import Serving
 from guestmark.workloads.netboot.dhcp import DhcpServer, Lease
 from guestmark.workloads.netboot.link import NETDEV, Link, port_of
+from guestmark.workloads.netboot.router import Router
 from guestmark.workloads.netboot.scripts import BOOT
 
 # As in the publication that is reproduced; the namespace is private, so nothing else can have them.
 SERVER, GUEST, PREFIX = "10.0.6.1", "10.0.6.2", 24
 _SETUP_S = 20.0
-_SOCKETS = 5
+_SOCKETS = 6
 _HINT = "it needs root, or unprivileged user namespaces and /dev/net/tun; network=user needs nothing"
 
 
 @contextlib.contextmanager
-def opened(port: int) -> Iterator[Link]:
+def opened(port: int, serving: Serving) -> Iterator[Link]:
     """The link. Raises `PlatformUnusableError` where privileges do not allow a tap."""
-    tap, dhcp_fd, control_fd, data_fd, client_fd = _made(port)
+    tap, dhcp_fd, router_fd, control_fd, data_fd, client_fd = _made(port, serving.kind)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, tap)
-        dhcp, control, data, client = (
-            stack.enter_context(socket.socket(fileno=fd)) for fd in (dhcp_fd, control_fd, data_fd, client_fd)
+        dhcp, router, control, data, client = (
+            stack.enter_context(socket.socket(fileno=fd))
+            for fd in (dhcp_fd, router_fd, control_fd, data_fd, client_fd)
         )
         bootfile = f"http://{SERVER}:{port_of(control)}/{BOOT}"
         stack.enter_context(DhcpServer(dhcp, Lease(SERVER, GUEST, PREFIX, bootfile)))
-        yield Link(("-netdev", f"tap,id={NETDEV},fd={tap}"), (tap,), SERVER, control, data, lambda: client)
+        stack.enter_context(Router(router))
+        yield Link(
+            ("-netdev", f"tap,id={NETDEV},fd={tap}"),
+            (tap,),
+            SERVER,
+            control,
+            data,
+            lambda: client,
+            scheme=serving.protocol,
+        )
 
 
-def _made(port: int) -> list[int]:
+def _made(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
     unshare = shutil.which("unshare")
     if unshare is None:
         raise PlatformUnusableError("network=tap needs unshare, which is missing", hint="install util-linux")
@@ -50,7 +62,7 @@ def _made(port: int) -> list[int]:
         program = [sys.executable, "-I", str(Path(tap_setup.__file__)), str(theirs.fileno())]
         try:
             done = subprocess.run(
-                [unshare, *private, *program, SERVER, str(PREFIX), str(port)],
+                [unshare, *private, *program, SERVER, str(PREFIX), str(port), str(int(kind))],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

@@ -1,7 +1,8 @@
 """Runs inside a fresh network namespace: makes a tap device and the sockets on it, hands them over, and ends.
 
-`tap_setup.py CHANNEL_FD ADDRESS PREFIX_LENGTH PORT`. The sockets and the tap's file keep the namespace alive; when the
-last of them is closed, kernel and namespace forget everything. Only the standard library is imported.
+`tap_setup.py CHANNEL_FD ADDRESS PREFIX_LENGTH PORT KIND`, KIND being that of the files' socket. The sockets and the
+tap's file keep the namespace alive; when the last of them is closed, kernel and namespace forget everything. Only the
+standard library is imported.
 """
 
 import array
@@ -18,8 +19,8 @@ _IFF_UP = 1
 _BACKLOG = 64
 
 
-def main(channel_fd: int, address: str, prefix: int, port: int) -> None:
-    """Sends tap, DHCP socket, listening sockets for control and files, and a client of the files, in this order."""
+def main(channel_fd: int, address: str, prefix: int, port: int, kind: int) -> None:
+    """Sends tap, sockets for DHCP and ICMPv6, those for control and files, and a client of the files, in this order."""
     tap = os.open("/dev/net/tun", os.O_RDWR)
     flags = _IFF_TAP | _IFF_NO_PI  # no virtio header: it would stand before every packet in the capture
     fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", NAME.encode(), flags))
@@ -36,22 +37,32 @@ def main(channel_fd: int, address: str, prefix: int, port: int) -> None:
     dhcp.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
     dhcp.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, NAME.encode())
     dhcp.bind(("", 67))
-    control, data = _listening(address, 0), _listening(address, port)
-    client = socket.create_connection(data.getsockname())  # waits in the queue until the server is there
-    fds = array.array("i", [tap, dhcp.fileno(), control.fileno(), data.fileno(), client.fileno()])
+    router = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+    router.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, NAME.encode())
+    router.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, socket.if_nametoindex(NAME))
+    router.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)  # RFC 4861, 6.1.2
+    routers = socket.inet_pton(socket.AF_INET6, "ff02::2") + struct.pack("@I", socket.if_nametoindex(NAME))
+    router.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, routers)
+    control, data = _listening(address, 0), _listening(address, port, socket.SocketKind(kind))
+    client = socket.socket(socket.AF_INET, data.type)
+    client.connect(data.getsockname())  # waits in the queue until the server is there
+    fds = array.array(
+        "i", [tap, dhcp.fileno(), router.fileno(), control.fileno(), data.fileno(), client.fileno()]
+    )
     with socket.socket(fileno=channel_fd) as channel:
         channel.sendmsg([b"ok"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
 
 
-def _listening(address: str, port: int) -> socket.socket:
-    sock = socket.socket()
+def _listening(address: str, port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, kind)
     sock.bind((address, port))
-    sock.listen(_BACKLOG)
+    if kind is socket.SOCK_STREAM:
+        sock.listen(_BACKLOG)
     return sock
 
 
 if __name__ == "__main__":
     try:
-        main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        main(int(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:6]))
     except OSError as error:
         sys.exit(f"{error.strerror or error}")

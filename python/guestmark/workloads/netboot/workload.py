@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -16,10 +17,11 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
-from guestmark.workloads.netboot import figures, memory, nested, network, scripts
+from guestmark.workloads.netboot import figures, memory, metrics, nested, network, scripts, stages
 from guestmark.workloads.netboot.content import Content, make_content, measure_rate, server
 from guestmark.workloads.netboot.control import NOTHING, Request
 from guestmark.workloads.netboot.facts import Netboot
+from guestmark.workloads.netboot.kernel import BootedKernel, await_answer
 from guestmark.workloads.netboot.link import listen, port_of
 from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, started
 from guestmark.workloads.netboot.settings import Settings
@@ -33,6 +35,10 @@ _BOOT_LIMIT_S = {"bios": 90.0, "uefi": 240.0}
 _SLACK_BYTES = 4 << 20  # a capture's room in addition to its files
 _OVERHEAD = 1.5  # headers, acknowledgements, and a good deal of repetition
 _EXPECTED = {"offload", "near_client", "near_server"}  # of a capture at the guest's card
+_NOT_SUPPORTED = "3c"  # ENOTSUP, as iPXE's error numbers begin
+_CLOSING_S = (
+    0.05  # for the end of a connection, which reading memory would hold up: the guest stands still meanwhile
+)
 _FAST_ENOUGH = 2.0  # times the measured throughput that the server must be able to give
 
 
@@ -51,6 +57,8 @@ class NetbootWorkload:
         self._port = int(params.get("port", 0))
         self._limit_s = plan.policy.trial_limit_s
         self._capture_limit = int(self._size * self._files * _OVERHEAD) + _SLACK_BYTES
+        self._kernel: BootedKernel | None = None
+        self.ONCE = bool(params.get("kernel", False))  # a kernel that runs fetches no more files
         self._next = 1
         self._content: Content | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -61,9 +69,9 @@ class NetbootWorkload:
         """Checks ROMs, firmware, the port, and room for captures: whatever would fail every trial."""
         for cell in cells:
             workload = cls(plan, cell)
-            Settings.of(cell, workload._size)
+            settings = Settings.of(cell, workload._size)
             if workload._port:
-                listen("127.0.0.1", workload._port).close()
+                listen("127.0.0.1", workload._port, settings.serving.kind).close()
         return ()
 
     @contextlib.contextmanager
@@ -75,12 +83,21 @@ class NetbootWorkload:
                 yield guest
             return
         with contextlib.ExitStack() as stack:
-            link = stack.enter_context(network.opened(settings.network, self._port))
+            link = stack.enter_context(
+                network.opened(settings.network, self._port, settings.serving, settings.ip)
+            )
+            if self.ONCE:
+                self._kernel = BootedKernel.found(settings.machine)
+                self._capture_limit += int(_OVERHEAD * self._kernel.size)
             self._content = make_content(self._size)
             stack.callback(self._content.close)
-            self._server = stack.enter_context(server(link.data, self._content))
-            link.helpers["the HTTP server"] = self._server.pid
-            yield stack.enter_context(started(self._cell, settings, link, _BOOT_LIMIT_S[settings.firmware]))
+            self._server = stack.enter_context(
+                server(link.data, self._content, settings.serving, self._kernel.files if self._kernel else {})
+            )
+            link.helpers[settings.serving.name] = self._server.pid
+            yield stack.enter_context(
+                started(self._cell, settings, link, _BOOT_LIMIT_S[settings.firmware], self._kernel)
+            )
 
     def prepare(self, machine: BareMachine) -> None:
         """Measures what the server alone can do, so that it is known not to be the limit."""
@@ -88,10 +105,13 @@ class NetbootWorkload:
             return
         mine = _own(machine)
         assert self._content is not None
-        self._rate = measure_rate(mine.link.connect(), self._content)
-        found = self.found
-        found.server_bytes_per_s, found.file_sha256 = self._rate, self._content.sha256
+        found, serving = self.found, mine.settings.serving
+        if serving.kind is socket.SOCK_STREAM and not serving.delay_s:
+            self._rate = found.server_bytes_per_s = measure_rate(mine.link.connect(), self._content, serving)
+        found.file_sha256 = self._content.sha256
         found.files, found.file_bytes = self._files, self._size
+        found.lease = mine.lease
+        self._keep(mine.boot_capture)
         self._check_room(mine.scratch)
 
     def run(self, machine: BareMachine) -> list[Measurement]:
@@ -108,10 +128,31 @@ class NetbootWorkload:
         try:
             with mine.capture(capture):
                 wall_s = self._download(mine, numbers, capture)
-            return self._analysed(mine, capture, wall_s)
+            measurements = self._analysed(mine, capture, wall_s)
+            return [*measurements, *self._handed_over(mine)] if self._kernel else measurements
         finally:
             self._keep(capture)
             capture.unlink(missing_ok=True)
+
+    def _handed_over(self, machine: NetbootMachine) -> list[Measurement]:
+        """The kernel's files, and how long it took until its agent answered."""
+        kernel = self._kernel
+        assert kernel is not None
+        link, capture = machine.link, machine.scratch / "kernel.pcap"
+        ends = time.monotonic() + self._limit_s
+        begin = time.monotonic()
+        with machine.capture(capture):
+            machine.waiting.answer(scripts.hand_over(link.control_url, link.data_url, kernel.arguments))
+            request = self._await(machine, "booting", ends, capture)
+            fetched_s = time.monotonic() - begin
+        self._keep(capture)
+        request.answer(NOTHING)
+        answered_s = await_answer(machine.process, kernel, ends - time.monotonic())
+        self.found.kernel = kernel.release
+        return [
+            Measurement(metrics.KERNEL, fetched_s, (fetched_s,)),
+            Measurement(metrics.HANDOVER, answered_s, (answered_s,)),
+        ]
 
     def cleanup(self, machine: BareMachine) -> None:
         """Nothing: everything is removed with the machine."""
@@ -121,7 +162,7 @@ class NetbootWorkload:
         assert self._content is not None
         link, wall_s = machine.link, 0.0
         ends = time.monotonic() + self._limit_s
-        script = scripts.fetch(link.url(link.control), link.url(link.data), numbers)
+        script = scripts.fetch(link.control_url, link.data_url, numbers)
         begin = time.monotonic()
         machine.waiting.answer(script)
         for number in numbers:
@@ -129,6 +170,7 @@ class NetbootWorkload:
             wall_s += time.monotonic() - begin
             if request.values.get("number") != str(number):
                 raise WorkloadError(f"iPXE says it has fetched {request.values}, not file {number}")
+            time.sleep(_CLOSING_S)
             at = memory.check_fetched(machine, self._content, number)
             self.found.fetched_to = f"{at:#x}"
             begin = time.monotonic()
@@ -145,6 +187,13 @@ class NetbootWorkload:
         self._check(machine, capture)
         if request.kind == "failed":
             code = request.values.get("errno", "?")
+            if code[2:4] == _NOT_SUPPORTED:
+                protocol = machine.settings.serving.protocol
+                raise NetbootError(
+                    f"this build of iPXE cannot fetch files over {protocol.upper()} (error {code})",
+                    machine,
+                    hint="take another protocol, or a ROM of your own that was built with it: rom=FILE",
+                )
             raise NetbootError(
                 f"iPXE could not fetch a file: error {code}", machine, hint=f"https://ipxe.org/{code[2:]}"
             )
@@ -155,7 +204,7 @@ class NetbootWorkload:
         assert self._server is not None
         if (status := self._server.poll()) is not None:
             how = f"died of signal {-status}" if status < 0 else f"ended with status {status}"
-            raise WorkloadError(f"the HTTP server {how} while files were fetched")
+            raise WorkloadError(f"{machine.settings.serving.name} {how} while files were fetched")
         with contextlib.suppress(FileNotFoundError):
             if capture.stat().st_size > self._capture_limit:
                 raise NetbootError(
@@ -170,14 +219,11 @@ class NetbootWorkload:
 
         trace = analyse_file(capture, filter_by=str(port_of(machine.link.data)), sequence=True)
         self.found.picture = drawn(trace)
-        connections = figures.check_connections(trace, self._files, self._size)
-        measurements = figures.measured(trace, connections, self._size, wall_s)
-        fastest = max(
-            connection.server.unique_bytes / connection.duration_s
-            for connection in connections
-            if connection.duration_s
-        )
-        if self._rate < _FAST_ENOUGH * fastest:
+        protocol = machine.settings.serving.protocol
+        fetches = figures.fetches(trace, self._files, self._size, protocol)
+        measurements = figures.measured(trace, fetches, self._size, wall_s)
+        fastest = max(fetch.unique_bytes / fetch.duration_s for fetch in fetches if fetch.duration_s)
+        if 0 < self._rate < _FAST_ENOUGH * fastest:
             self.warnings.append(
                 f"the HTTP server alone gives {self._rate / 1e6:.0f} MB/s, which is little more than the "
                 f"{fastest / 1e6:.0f} MB/s measured: it may be the limit"
@@ -185,7 +231,7 @@ class NetbootWorkload:
         self.warnings += [
             f"capture: {limit.count} {limit.text}" for limit in trace.limits if limit.kind not in _EXPECTED
         ]
-        return measurements
+        return [*measurements, *stages.measured(machine.phases)]
 
     def _check_room(self, directory: Path) -> None:
         free = shutil.disk_usage(directory).free
@@ -199,7 +245,7 @@ class NetbootWorkload:
         if directory := os.environ.get(KEEP):
             name = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self._cell.id)
             with contextlib.suppress(OSError):
-                shutil.copyfile(capture, Path(directory) / f"{name}-{time.time_ns()}.pcap")
+                shutil.copyfile(capture, Path(directory) / f"{name}-{capture.stem}-{time.time_ns()}.pcap")
 
 
 def _own(machine: BareMachine) -> NetbootMachine:

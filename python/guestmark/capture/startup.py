@@ -1,0 +1,74 @@
+"""What follows a lease in a capture: the phases of a network boot, of a guest's or a physical machine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from guestmark.capture.model import Exchange, Trace
+from guestmark.capture.units import duration, size
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """Seconds: until the address was acknowledged, from then until something was fetched, and of fetching.
+
+    `fetched` are connections and transfers that brought something, `between_s` lies between them.
+    """
+
+    address_s: float
+    waiting_s: float
+    fetching_s: float
+    between_s: float
+    fetched: int
+    bytes: int
+
+
+def startup_of(trace: Trace) -> Startup | None:
+    """The phases after the first lease that was given; None without one, or when nothing was fetched after it."""
+    lease = lease_of(trace, last=False)
+    if lease is None:
+        return None
+    given = lease.start_ns + round(lease.duration_s * 1e9)
+    fetched = [
+        (connection.start_ns, connection.duration_s, connection.server.unique_bytes)
+        for connection in trace.connections
+        if connection.protocol == "tcp" and connection.server.unique_bytes
+    ] + [
+        (exchange.start_ns, exchange.duration_s, exchange.bytes)
+        for exchange in trace.exchanges
+        if exchange.protocol == "tftp" and exchange.bytes
+    ]
+    after = sorted(fetch for fetch in fetched if fetch[0] >= given)
+    if not after:
+        return None
+    busy, end = 0.0, after[0][0]
+    for start, seconds, _ in after:  # what overlaps counts once
+        until = start + round(seconds * 1e9)
+        busy += max(until - max(start, end), 0) / 1e9
+        end = max(end, until)
+    return Startup(
+        lease.duration_s,
+        (after[0][0] - given) / 1e9,
+        busy,
+        (end - after[0][0]) / 1e9 - busy,
+        len(after),
+        sum(amount for _, _, amount in after),
+    )
+
+
+def lease_of(trace: Trace, *, last: bool = True) -> Exchange | None:
+    """The exchange that gave an address: of several that were answered the last, or the first."""
+    leases = [exchange for exchange in trace.exchanges if exchange.protocol == "dhcp" and exchange.server]
+    return leases[-1 if last else 0] if leases else None
+
+
+def startup_line(trace: Trace) -> str | None:
+    """The phases in a line; None where there are none."""
+    found = startup_of(trace)
+    if found is None:
+        return None
+    return (
+        f"Since the first message of DHCP: address {duration(found.address_s)}, then {duration(found.waiting_s)} until "
+        f"the first connection, {duration(found.fetching_s)} fetching ({found.fetched:,} times, {size(found.bytes)}), "
+        f"{duration(found.between_s)} between"
+    )

@@ -1,0 +1,44 @@
+"""A bar for each cell, made of the phases that its time consists of."""
+
+from collections.abc import Callable, Sequence
+
+from guestmark.core.model import Metric
+from guestmark.page import figures
+from guestmark.page.charts import Stack, StackRow
+from guestmark.page.names import brief
+from guestmark.page.nodes import Chart
+from guestmark.stats.analysis import CellResult, WorkloadResult
+
+
+def seconds_of(result: CellResult, phases: Sequence[Metric]) -> list[float]:
+    """Mean seconds of each phase in a cell; 0 for those it does not have. All 0 where there are none."""
+    return [result.summary[metric.name].mean if metric.name in result.summary else 0.0 for metric in phases]
+
+
+def bars(
+    workload: WorkloadResult,
+    lengths: Sequence[tuple[CellResult, Sequence[float]]],
+    phases: Sequence[str],
+    letters: str,
+    *,
+    title: str,
+    caption: str,
+    summary: Callable[[str], str],
+) -> Chart:
+    """The bars of these cells and their phases' seconds; `summary` makes a sentence of what is said of all of them."""
+    sums = [sum(parts) for _, parts in lengths]
+    unit = figures.table_unit("s", sums)
+    rows, said = [], []
+    for (result, seconds), total in zip(lengths, sums, strict=True):
+        value = total / unit.size
+        text = f"{figures.number(value, figures.decimals(None, value))} {unit.name}"
+        parts = tuple(second / unit.size for second in seconds)
+        rows.append(StackRow(brief(result, workload), parts, text))
+        most = max(range(len(parts)), key=parts.__getitem__)
+        said.append(f"{result.cell.id} {text}, most of it {phases[most]}")
+    return Chart(
+        title,
+        caption,
+        summary("; ".join(said)),
+        Stack(tuple(rows), tuple(phases), letters, f"sum, {unit.name}"),
+    )

@@ -1,0 +1,79 @@
+"""The end of a network boot: iPXE fetches a kernel and its initramfs and hands over, and the kernel's agent answers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.agent.client import Agent
+from guestmark.appliance.initramfs import ModuleList, build_initramfs
+from guestmark.appliance.kernel import find_kernel
+from guestmark.core.architectures import X86_64
+from guestmark.platforms.guest import await_ready
+from guestmark.platforms.place import HERE, Line, Process
+from guestmark.platforms.qemu.boots import rank
+from guestmark.platforms.virtio import VirtioBus
+
+KERNEL, INITRAMFS = "kernel", "initrd"  # as files are named
+_PORTS = 2  # the first is for consoles only
+
+
+@dataclass(frozen=True, slots=True)
+class BootedKernel:
+    """What iPXE is to boot: the distribution's kernel, and an initramfs that holds the agent alone."""
+
+    image: Path
+    initramfs: Path
+    release: str
+    arguments: str
+    line: Line  # the agent's
+    device: str
+
+    @classmethod
+    def found(cls, machine_type: str) -> BootedKernel:
+        """The kernel that guests boot here, too. Raises `GuestmarkError` when there is none."""
+        from guestmark.agent.binary import agent_binary
+
+        virtio = VirtioBus.of(X86_64, machine_type)
+        kernel = find_kernel(rank=rank)
+        modules = ModuleList((*virtio.modules, "virtio_console"))
+        initramfs = build_initramfs(agent_binary(), kernel.modules, modules)
+        arguments = (
+            f"initrd={INITRAMFS} console={X86_64.console} quiet panic=-1 guestmark.channel=virtio:guestmark "
+            "guestmark.root=none"
+        )
+        device = f"{virtio.device('virtio-serial')},max_ports={_PORTS}"
+        return cls(kernel.image, initramfs, kernel.release, arguments, HERE.line("agent"), device)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """What the server serves beside the numbered files, by name."""
+        return {KERNEL: self.image, INITRAMFS: self.initramfs}
+
+    @property
+    def size(self) -> int:
+        """Of both files, in bytes."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+    def qemu_arguments(self) -> list[str]:
+        """The channel of the agent."""
+        return [
+            "-device", self.device, "-chardev", self.line.chardev("agent"),
+            "-device", "virtserialport,chardev=agent,name=guestmark",
+        ]  # fmt: skip
+
+
+def await_answer(process: Process, kernel: BootedKernel, limit_s: float) -> float:
+    """Seconds from now, when iPXE is told to go on, until the kernel's agent has answered.
+
+    Raises `MachineError` with the console when it does not.
+    """
+    agent = Agent(kernel.line.transport())
+    begin = time.monotonic()
+    phases: dict[str, float] = {}
+    try:
+        await_ready(agent, process, limit_s, phases)
+        return time.monotonic() - begin
+    finally:
+        agent.close()
