@@ -1,13 +1,15 @@
 """Is it the disk or the filesystem on it? What cells say that differ in nothing but the filesystem."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
 
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import Inline, Tone, line
-from guestmark.report.sections.nested import Ratio, ratio
 from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.compare import Comparison, Verdict
+from guestmark.stats.pairwise import Pair, between
 
 _FACTOR, _METRIC = "filesystem", "throughput"
 _CEILING = "ceiling"  # the key of a plan's workload that says what the host itself can do
@@ -45,19 +47,22 @@ def _sentences(
 ) -> Iterator[Inline]:
     fastest, slowest = there[0], there[-1]
     where = f"{fastest.cell.workload.label or workload.title} on {fastest.cell.platform}"
-    apart = ratio(fastest, slowest, _METRIC)
+    metric = next(metric for metric in workload.metrics if metric.name == _METRIC)
+    ids = [result.cell.id for result in there]
+    found = between(list(permutations(ids, 2)), metric, analysis)
+    apart = _of(fastest, slowest, found)
     if apart is None:
         return
     yield line(
         f"{where}: the same disk moves {_rate(fastest)} with {_name(fastest)} and {_rate(slowest)} with "
-        f"{_name(slowest)}, {apart}. {_blamed(apart)}"
+        f"{_name(slowest)}, {_said(apart)}. {_blamed(apart)}"
     )
     for quick, slow, then in _published(there, analysis):
-        found = ratio(quick, slow, _METRIC)
-        if found is not None:
+        pair = _of(quick, slow, found)
+        if pair is not None:
             yield line(
-                f"{where}: {_name(quick)} is {found} as fast as {_name(slow)} (published ×{then:.2g}): "
-                f"{_holds(found, then)}"
+                f"{where}: {_name(quick)} is {_said(pair)} as fast as {_name(slow)} (published ×{then:.2g}): "
+                f"{_holds(pair, then)}"
             )
     if ceiling is not None:
         path = ceiling.summary[_METRIC].mean / fastest.summary[_METRIC].mean
@@ -85,24 +90,32 @@ def _published(
                     yield quick, slow, then
 
 
-def _blamed(apart: Ratio) -> str:
-    if apart.ci is None or apart.ci[0] <= 1:
-        return "Whether the filesystem makes a difference cannot be told from so few blocks."
-    return "All else is equal, virtio too: the filesystem makes that difference."
+def _of(first: CellResult, second: CellResult, found: Mapping[Pair, Comparison]) -> Comparison | None:
+    return found.get((first.cell.id, second.cell.id))
 
 
-def _holds(found: Ratio, then: float) -> str:
-    if found.ci is None:
-        return "one block cannot tell whether that holds."
-    low, high = found.ci
-    if low > 1:
+def _said(found: Comparison) -> str:
+    return figures.ratio(found.ratio or 1.0, found.ci)
+
+
+def _blamed(apart: Comparison) -> str:
+    if apart.verdict is Verdict.FASTER:
+        return "All else is equal, virtio too: the filesystem makes that difference."
+    if apart.verdict is Verdict.NO_DIFFERENCE:
+        return "The filesystem makes no difference."
+    return "Whether the filesystem makes a difference this run cannot tell."
+
+
+def _holds(found: Comparison, then: float) -> str:
+    if found.verdict is Verdict.FASTER:
+        low, high = found.ci or (0.0, 0.0)
         more = "" if low <= then <= high else ", though by another factor"
         return f"the published conclusion holds{more}."
-    if high < 1:
+    if found.verdict is not Verdict.INCONCLUSIVE:
         return "it does not hold here."
-    if high < then:
-        return "so large a difference is excluded here."
-    return "these blocks cannot tell whether that holds."
+    if found.ci is not None and found.ci[1] < then:
+        return "so large a difference is excluded here, and this run cannot tell whether there is one."
+    return "this run cannot tell whether that holds."
 
 
 def _ceiling(analysis: Analysis) -> CellResult | None:
