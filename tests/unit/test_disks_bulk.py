@@ -12,6 +12,7 @@ import pytest
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.bulk import Pattern
 from guestmark.agent.client import Agent, CallError
+from guestmark.workloads.disk.copying import largest_block
 from tests.framework.disk_files import flip_bit, small_mount
 
 MB = 1 << 20
@@ -213,3 +214,10 @@ def test_the_channel_stays_watched_during_a_long_call(tmp_path: Path) -> None:
     assert process.wait(20) is not None
     assert "no answer in time" in str(caught[0])
     (tmp_path / "f").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("memory", "in_flight", "size"), [(512, 4, 32), (256, 4, 16), (64, 2, 8), (16, 4, 1), (1, 64, 1)]
+)
+def test_requests_are_as_large_as_memory_allows(memory: int, in_flight: int, size: int) -> None:
+    assert largest_block(memory << 20, in_flight) == size << 20

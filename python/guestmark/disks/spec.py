@@ -215,6 +215,11 @@ def _check(disk: DiskSpec, cell: Cell) -> None:
             f"{cell.id}: nothing serves images inside another guest",
             hint="use protocol=file for nested platforms",
         )
+    if disk.switch("protocol") == "nbd" and disk.format != "raw":
+        raise UsageError(
+            f"{cell.id}: a {disk.format} image grows, and what is served over NBD cannot",
+            hint="use format=raw, or exclude the combination",
+        )
     if disk.switch("iothread") == "on" and not disk.bus.startswith("virtio-"):
         raise UsageError(
             f"{cell.id}: a disk on {disk.bus} cannot have a thread of its own",

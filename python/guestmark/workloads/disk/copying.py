@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum
     from guestmark.platforms.base import Machine
 
+_BLOCKS = (32 << 20, 16 << 20, 8 << 20, 1 << 20)
+
+
+def largest_block(memory: int, in_flight: int) -> int:
+    """Bytes of a request: each costs an emulated processor milliseconds, whatever its size.
+
+    All that are in flight leave the machine two thirds of its memory.
+    """
+    return next((size for size in _BLOCKS if 3 * size * in_flight <= memory), _BLOCKS[-1])
+
 
 class CopyWorkload(MovingWorkload):
     """A copy from the source disk; `direct` bypasses the guest's page cache."""
@@ -22,12 +32,16 @@ class CopyWorkload(MovingWorkload):
 
     def move(self, machine: Machine, path: str) -> Timed:
         """Copies the source disk's bytes and flushes."""
+        in_flight = int(self.params.get("in_flight", 1))
+        block_size = self.block_size
+        if self.direct and block_size is None:
+            block_size = largest_block(machine.agent.facts().mem_total_kib << 10, in_flight)
         moved = machine.agent.copy(
             source_of(machine).path,
             path,
             direct=self.direct,
-            block_size=self.block_size,
-            in_flight=int(self.params.get("in_flight", 1)),
+            block_size=block_size,
+            in_flight=in_flight,
             length=self.amount,
             timeout_s=self.limit_s,
         )
