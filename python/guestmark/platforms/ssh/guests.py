@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from guestmark.agent.results import CallError, CommandError
-from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError
+from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, UsageError
 from guestmark.core.machine_facts import RemoteGuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
@@ -57,6 +57,10 @@ class RemoteGuestPlatform:
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[RemoteGuest]:
         """Boots the guest there and yields it; see `Platform.start`."""
+        if PLACEMENT.name in cell.factors:
+            raise UsageError(
+                f"{self.name} cannot be given a placement", hint="that is for machines of this host"
+            )
         with self._outer.start(cell, deadline_s) as remote, contextlib.ExitStack() as stack:
             deadline = time.monotonic() + (deadline_s or _READY_S)
             self._check_program(remote)
