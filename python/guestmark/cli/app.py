@@ -24,6 +24,7 @@ GROUPS = {
         "boot": "Measure how guests start and end, phase by phase.",
         "powercut": "Cut the power at every moment of a guest's writes, and see what is lost.",
         "tune": "Find the fastest of many configurations that keeps to what is asked of it.",
+        "fleet": "Run a plan on the machines of a lab.",
         "resume": "Continue a run where it stopped.",
         "campaign": "Compare two sides of a host over restarts, A B B A.",
         "bisect": "Find the commit that made a command slower.",

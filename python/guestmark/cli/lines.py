@@ -46,7 +46,7 @@ class Lines:
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
         """Remembers a failure for the block's line."""
-        if trial.status is TrialStatus.FAILED:
+        if trial.status is not TrialStatus.OK:
             self._failures.append(f"{cell.id} failed: {trial.reason}")
 
     def block_ended(self, estimate: Estimate) -> None:

@@ -76,7 +76,7 @@ class Live:
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
         """Counts the trial; a failure is printed and stays on the screen."""
         self._in_block += 1
-        if trial.status is TrialStatus.FAILED:
+        if trial.status is not TrialStatus.OK:
             self._failed += 1
             self.note(f"block {trial.block + 1}: {cell.id} failed: {trial.reason}")
 

@@ -85,7 +85,7 @@ def _console(stored: StoredRun, wanted: str) -> None:
     if wanted not in ids:
         raise unknown("cell", wanted, ids)
     mine = [trial for trial in stored.trials if trial.cell_id == wanted]
-    failed = [trial for trial in mine if trial.status is TrialStatus.FAILED]
+    failed = [trial for trial in mine if trial.status is not TrialStatus.OK]
     with writing_to_stdout():
         for trial in (failed or mine)[-1:]:
             tell(trial.console)

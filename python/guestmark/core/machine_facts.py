@@ -151,6 +151,12 @@ class OuterMachine(GuestMachine, kw_only=True):
     inner_guest: int  # how many it has held by now
 
 
+class RemoteGuestMachine(GuestMachine, kw_only=True):
+    """A guest on another machine."""
+
+    on: RemoteMachine
+
+
 class NestedMachine(MachineFacts, kw_only=True):
     """The outermost guest as this host sees it, and the innermost one as it is seen in the guest around it."""
 

@@ -29,6 +29,7 @@ class TrialStatus(StrEnum):
 
     OK = "ok"
     FAILED = "failed"
+    LOST = "lost"  # begun, and nothing was heard of it any more
 
 
 class RunState(StrEnum):

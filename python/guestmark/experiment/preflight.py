@@ -264,9 +264,9 @@ def remarks_on(plan: Plan, cells: Sequence[Cell]) -> list[str]:
 
 
 def _check_disks(cells: Sequence[Cell]) -> None:
-    disks.check([cell for cell in cells if not cell.platform.nested])
+    disks.check([cell for cell in cells if not cell.platform.nested or cell.platform.is_elsewhere])
     for cell in cells:
-        if cell.platform.nested:
+        if cell.platform.nested and not cell.platform.is_elsewhere:
             from guestmark.platforms.nested import images
 
             images.check(cell)

@@ -22,18 +22,27 @@ from guestmark.stats.tuning.settings import Settings
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
+    from guestmark.ledger.attempts import Attempts
     from guestmark.ledger.store import Ledger
 
 _ESTIMATE_SHARE = 10.0  # an estimate for the display alone waits this many times what the last one took
 
 
 def run(
-    plan: Plan, ledger: "Ledger", run_id: str, *, observer: Observer, interruption: Interruption
+    plan: Plan,
+    ledger: "Ledger",
+    run_id: str,
+    *,
+    observer: Observer,
+    interruption: Interruption,
+    attempts: "Attempts | None" = None,
+    most_blocks: int | None = None,
 ) -> RunState:
     """Executes the run from where its stored trials end, in the order its seed gives, and returns how it ended.
 
-    Platforms and cells that the ledger has as unusable for this run are left out. Raises `LedgerError` when another
-    process executes the run or a trial cannot be stored.
+    With `attempts` each trial is begun there. After `most_blocks` blocks the run is interrupted. Platforms and cells
+    that the ledger has as unusable for this run are left out. Raises `LedgerError` when another process executes
+    the run or a trial cannot be stored.
     """
     with ledger.claim(run_id):
         stored = ledger.load_run(run_id)
@@ -47,6 +56,8 @@ def run(
             trials=list(stored.trials),
             observer=observer,
             interruption=interruption,
+            attempts=attempts,
+            most_blocks=most_blocks,
         )
         try:
             with loop.commands_around():
@@ -64,7 +75,11 @@ def run(
 @contextmanager
 def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
     """The outer guests that nested cells of one block share; they are stopped when the block ends."""
-    nested = [cell for cell in map(workloads.started_for, cells) if cell.platform.nested]
+    nested = [
+        cell
+        for cell in map(workloads.started_for, cells)
+        if cell.platform.nested and not cell.platform.is_elsewhere
+    ]
     if not nested:
         yield
         return
@@ -87,7 +102,11 @@ class _Loop:
         trials: list[Trial],
         observer: Observer,
         interruption: Interruption,
+        attempts: "Attempts | None" = None,
+        most_blocks: int | None = None,
     ) -> None:
+        self._attempts = attempts
+        self._most_blocks = most_blocks
         self._plan = plan
         self._cells = cells
         self._ledger = ledger
@@ -137,11 +156,14 @@ class _Loop:
         if (settings := Settings.of(self._plan.context)) is not None:
             return self._race(settings)
         block = self._first_incomplete()
+        first = block
         self._observer.started(self._plan, block)
         while True:
             decision = self._decide(block)
             if decision.state is not None:
                 return self._final(decision.state)
+            if self._most_blocks is not None and block - first >= self._most_blocks:
+                return RunState.INTERRUPTED
             if all(self._given_up(cell) for cell in self._cells):
                 return RunState.FAILED
             with outer_guests(cell for cell in self._cells if not self._given_up(cell)):
@@ -196,8 +218,8 @@ class _Loop:
         if not self._trials:  # keeps the import of the analysis out of the first trial
             return stopping.Decision(None, self._plan.policy.blocks, None)
         if self._plan.policy.blocks is not None and not self._estimate_due():
-            left = self._plan.policy.blocks - blocks
-            return stopping.Decision(RunState.COMPLETE if left <= 0 else None, self._plan.policy.blocks, None)
+            goal = self._plan.policy.blocks + stopping.blocks_with_losses(self._trials)
+            return stopping.Decision(RunState.COMPLETE if blocks >= goal else None, goal, None)
         from guestmark.stats.analysis import analyse
 
         begin = time.monotonic()
@@ -217,12 +239,16 @@ class _Loop:
         with self._interruption.armed():
             pass  # a signal that came between two trials ends the run here
         self._observer.trial_started(cell, block)
+        token = None if self._attempts is None else self._attempts.begin(cell.id, block, order)
         slot = Slot(cell, block, order, iterations.wanted(self._plan, cell, block, self._trials))
         platform = registry.get(workloads.started_for(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         if proof := self._proofs.get(cell.id):
             trial = replace(trial, facts=with_fact(trial.facts, proof))
-        self._ledger.append(self._run_id, trial)
+        if self._attempts is not None and token is not None:
+            self._attempts.append(trial, token)
+        else:
+            self._ledger.append(self._run_id, trial)
         self._trials.append(trial)
         self._done[block, cell.id] = trial
         self._observer.trial_ended(cell, trial)

@@ -17,6 +17,7 @@ _RIGHTS = {
     schema.checks.name: "SELECT, INSERT, DELETE",
     schema.comparisons.name: "SELECT, INSERT, DELETE",
     schema.remarks.name: "SELECT, INSERT, DELETE",
+    schema.attempts.name: "SELECT, INSERT, UPDATE (outcome, refused)",
 }
 
 
@@ -24,7 +25,7 @@ def setup_script(role: str) -> str:
     """SQL for the owner of the database: makes the tables where there are none, and the role. May be run again."""
     quoted = postgresql.dialect().identifier_preparer.quote_identifier(role)  # type: ignore[no-untyped-call]
     literal = "'" + role.replace("'", "''") + "'"
-    tables = [*schema.metadata.sorted_tables, schema.comparisons, schema.remarks]
+    tables = [*schema.metadata.sorted_tables, schema.comparisons, schema.remarks, schema.attempts]
     lines = ["BEGIN;"]
     for table in tables:
         made = CreateTable(table, if_not_exists=True).compile(dialect=postgresql.dialect())  # type: ignore[no-untyped-call]

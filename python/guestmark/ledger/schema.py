@@ -77,6 +77,21 @@ remarks = Table(
     Column("value", Text, nullable=False),
 )
 
+# Who began which trial; see `ledger.attempts`. Made when first needed, as `comparisons` is.
+attempts = Table(
+    "attempts",
+    MetaData(),
+    Column("run_id", String(64), primary_key=True),
+    Column("block", Integer, primary_key=True, autoincrement=False),
+    Column("cell_id", String(255), primary_key=True),
+    Column("position", Integer, nullable=False),
+    Column("token", String(64), nullable=False),
+    Column("machine", String(255), nullable=False),
+    Column("begun_at", Float(53), nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("refused", Integer, nullable=False),
+)
+
 # One trial is one row, so that it is stored completely or not at all.
 trials = Table(
     "trials",

@@ -132,14 +132,14 @@ def _connected(driver: Any, parameters: Mapping[str, str]) -> Any:
         return link
     named |= {"host": host, "port": int(parameters["port"])}
     if mode in {"disable", "allow"}:
-        link = driver.connect(**named)
+        link = driver.connect(**named, ssl_context=False)  # None would mean: with TLS, if the server has it
     else:
         try:
             link = driver.connect(**named, ssl_context=_context(parameters))
         except driver.InterfaceError as error:
             if mode != "prefer" or "SSL" not in str(error):
                 raise
-            link = driver.connect(**named)
+            link = driver.connect(**named, ssl_context=False)
     _unbounded(link)
     return link
 

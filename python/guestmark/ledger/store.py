@@ -86,7 +86,7 @@ class Ledger:
         ):
             yield connection
 
-    def _write(self, doing: str, action: Callable[[Connection], T]) -> T:
+    def write(self, doing: str, action: Callable[[Connection], T]) -> T:
         """Does `action` in one transaction.
 
         While a server is away this waits for it and does all of it again, although the transaction may have been
@@ -134,7 +134,7 @@ class Ledger:
                 add_environment(connection, run_id, environment)
                 return True
 
-            if self._write("storing a new run", store):
+            if self.write("storing a new run", store):
                 return run_id
         raise LedgerError("no free run id was found", hint="check that the system's clock is running")
 
@@ -142,16 +142,18 @@ class Ledger:
         """Records the environment anew, when a run is resumed: it may be another kernel or another
         load now.
         """
-        self._write(
+        self.write(
             f"recording the environment of run {run_id}",
             lambda connection: add_environment(connection, run_id, environment),
         )
 
-    def append(self, run_id: str, trial: Trial) -> None:
+    def append(
+        self, run_id: str, trial: Trial, *, first: Callable[[Connection], None] = lambda _: None
+    ) -> None:
         """Stores a trial, completely or not at all; it is on the disk when this returns.
 
-        Raises `LedgerError` naming the trial when it cannot be stored or its cell already has one in this
-        block.
+        `first` is done in the same transaction. Raises `LedgerError` naming the trial when it cannot be stored or its
+        cell already has one in this block.
         """
         doing = f"storing the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id}"
         values = codec.trial_row(trial)
@@ -159,6 +161,7 @@ class Ledger:
         here = table.c.block == trial.block, table.c.cell_id == trial.cell_id
 
         def store(connection: Connection) -> None:
+            first(connection)
             if not self._is_file:
                 found = connection.execute(select(table).where(table.c.run_id == run_id, *here)).first()
                 # The very same attempt, to the last bit: the connection was lost when it had just been stored.
@@ -168,7 +171,7 @@ class Ledger:
             checksums.store(connection, table, run_id, *here)
 
         try:
-            self._write(doing, store)
+            self.write(doing, store)
         except LedgerError as error:
             if not isinstance(error.__cause__, IntegrityError):
                 raise
@@ -188,7 +191,7 @@ class Ledger:
             connection.execute(insert(table).values(run_id=run_id, **row))
             checksums.store(connection, table, run_id, table.c.platform == name)
 
-        self._write(f"recording that {entry.name} is unusable in run {run_id}", store)
+        self.write(f"recording that {entry.name} is unusable in run {run_id}", store)
 
     def set_plan(self, run_id: str, plan: Plan) -> None:
         """Stores the plan anew, when a run is told to go on for longer than it was made for."""
@@ -200,7 +203,7 @@ class Ledger:
                 raise naming.missing(connection, run_id, self.where)
             checksums.store(connection, schema.runs, run_id)
 
-        self._write(f"storing the plan of run {run_id}", store)
+        self.write(f"storing the plan of run {run_id}", store)
 
     def set_run_state(self, run_id: str, state: RunState) -> None:
         """Stores the state of the run."""
@@ -210,7 +213,7 @@ class Ledger:
             if connection.execute(statement).rowcount == 0:
                 raise naming.missing(connection, run_id, self.where)
 
-        self._write(f"storing that run {run_id} is {state}", store)
+        self.write(f"storing that run {run_id} is {state}", store)
 
     def annotate(self, wanted: str, said: Remarks) -> str:
         """Adds a name, notes, labels and tags to a run, and returns its id; see `remarks.add`."""
@@ -220,11 +223,11 @@ class Ledger:
             remarks.add(connection, run_id, said)
             return run_id
 
-        return self._write(f"remarking run {wanted}", store)
+        return self.write(f"remarking run {wanted}", store)
 
     def remember(self, run_id: str, found: Sequence[Compared]) -> None:
         """Stores the ratios that a run found, in place of those it had found before."""
-        self._write(
+        self.write(
             f"storing what run {run_id} found",
             lambda connection: comparisons.replace_rows(connection, run_id, found),
         )
@@ -363,7 +366,7 @@ class Ledger:
                     hint="wait for it, or stop that process first",
                 )
             statement = update(schema.runs).where(schema.runs.c.id == run_id).values(owner=owner)
-            self._write(f"claiming run {run_id}", lambda connection: connection.execute(statement))
+            self.write(f"claiming run {run_id}", lambda connection: connection.execute(statement))
             yield
 
     @contextmanager

@@ -33,6 +33,8 @@ def with_placements(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _can_be_placed(cell: Cell) -> bool:
+    if cell.platform.is_elsewhere:  # its processors are not ours to give
+        return False
     kind = registry.workload_kind(cell.workload.name)
     return kind.applies(cell.workload.params, NAME, cell.platform)
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from guestmark.agent.binary import tsc_khz
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.disks import processes
@@ -131,6 +132,12 @@ class Place(Protocol):
     def beside(self, command: Sequence[str]) -> Beside:
         """Starts a program."""
 
+    def file(self, path: Path) -> str:
+        """Where a file of this host is found there."""
+
+    def tsc_khz(self) -> int | None:
+        """The rate of the time-stamp counter there, where it is known."""
+
 
 def channel() -> tuple[socket.socket, socket.socket]:
     """A connected pair: ours, and the one the hypervisor inherits. Buffers are large, for bulk transfers."""
@@ -241,6 +248,14 @@ class Here:
     def beside(self, command: Sequence[str]) -> Beside:
         """A child of this process."""
         return _Child(command)
+
+    def file(self, path: Path) -> str:
+        """Its own path."""
+        return str(path)
+
+    def tsc_khz(self) -> int | None:
+        """This host's."""
+        return tsc_khz()
 
 
 class _Child:

@@ -40,8 +40,9 @@ def decide(plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis
     policy = plan.policy
     cost = block_cost(trials)
     if policy.blocks is not None:
-        left = policy.blocks - blocks
-        return Decision(RunState.COMPLETE if left <= 0 else None, policy.blocks, max(left, 0) * cost)
+        wanted = policy.blocks + blocks_with_losses(trials)
+        left = wanted - blocks
+        return Decision(RunState.COMPLETE if left <= 0 else None, wanted, max(left, 0) * cost)
     used = sum(trial.duration_s for trial in trials)
     precise, goal = _precision(plan, analysis, blocks)
     if blocks >= policy.min_blocks and precise:
@@ -52,6 +53,11 @@ def decide(plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis
         return Decision(None, None, max(policy.time_limit_s - used, 0.0))
     goal = min(max(goal, policy.min_blocks), policy.max_blocks)
     return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used), 0.0))
+
+
+def blocks_with_losses(trials: Iterable[Trial]) -> int:
+    """How many blocks lack a trial that was lost: as many more make up for them."""
+    return len({trial.block for trial in trials if trial.status is TrialStatus.LOST})
 
 
 def _precision(plan: Plan, analysis: "Analysis", blocks: int) -> tuple[bool, int | None]:

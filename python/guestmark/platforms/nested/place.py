@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.agent.binary import tsc_khz
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
@@ -86,7 +87,7 @@ class OuterPlace:
         self._connect = connect
         self._lock = threading.RLock()
         self._count = 0
-        self._channel: _Channel | None = None
+        self._channel: Ported | None = None
 
     def set_up(self) -> None:
         """Makes room for images and inner guests' memory, and names for the ports."""
@@ -170,7 +171,19 @@ class OuterPlace:
         with self.calling() as agent:
             return _Job(self, agent.background(command))
 
+    def file(self, path: Path) -> str:
+        """Its own path: the outer guest has this host's files."""
+        return str(path)
+
+    def tsc_khz(self) -> int | None:
+        """This host's, as emulated processors have it at any depth."""
+        return tsc_khz()
+
     # --- for the parts
+
+    def environment(self) -> Mapping[str, str] | None:
+        """What hypervisors run with; None: with the agent's own."""
+        return _environment()
 
     def connect(self, name: str) -> socket.socket:
         """Our end of a port. Raises `MachineError` when the outer guest has ended."""
@@ -186,7 +199,7 @@ class OuterPlace:
         """Path of a port in the outer guest."""
         return f"{_DIRECTORY}/inner-{name}"
 
-    def take_channel(self) -> _Channel:
+    def take_channel(self) -> Ported:
         """Our end of the line that was made last for an agent."""
         channel, self._channel = self._channel, None
         assert channel is not None, "an inner guest needs a line for its agent"
@@ -254,7 +267,7 @@ class InnerProcess:
         self.started_at = time.monotonic()
         with place.calling() as agent:
             self._background = agent.background(
-                ["sh", "-c", script, "guestmark", *command], env=_environment()
+                ["sh", "-c", script, "guestmark", *command], env=place.environment()
             )
         self._channel.send(_GO)
         threading.Thread(target=self._watch, name="inner guest", daemon=True).start()
@@ -358,7 +371,7 @@ class _Job:
         return self._background.text()
 
 
-class _Channel:
+class Ported:
     """A stream over a port of the outer guest; `script` starts the hypervisor that is at the other end."""
 
     script: str
@@ -383,7 +396,7 @@ class _Channel:
         self._socket.close()
 
 
-class _Port(_Channel):
+class _Port(Ported):
     """A character device of QEMU in the outer guest."""
 
     script = _QEMU
@@ -397,7 +410,7 @@ class _Port(_Channel):
         return f"pipe,id={name},path={self._path}"
 
 
-class _SerialPort(_Channel):
+class _SerialPort(Ported):
     """A serial line of UML in the outer guest."""
 
     script = _UML

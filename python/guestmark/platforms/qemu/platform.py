@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.agent.binary import tsc_khz
 from guestmark.agent.client import Agent
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify
@@ -111,7 +110,7 @@ class QemuPlatform:
                 *drives.qemu_arguments(made, factors["machine"], virtio),
                 *shlex.split(factors.get("qemu_args", "")),
                 *extras.arguments,
-                *_kernel(boot.kernel, initramfs, self._kernel_args(boot.share, factors, watch)),
+                *_kernel(place, boot.kernel, initramfs, self._kernel_args(place, boot.share, factors, watch)),
             ]  # fmt: skip
             written = (*drives.written(made), *extras.writable)
             process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
@@ -176,7 +175,7 @@ class QemuPlatform:
             return Unusable(found.reason, kvm_hint(found.reason))
         return found
 
-    def _kernel_args(self, share: str, factors: Mapping[str, str], watch: Watch | None) -> str:
+    def _kernel_args(self, place: Place, share: str, factors: Mapping[str, str], watch: Watch | None) -> str:
         options = (
             "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == NINE_P else ""
         )
@@ -189,19 +188,19 @@ class QemuPlatform:
                 "guestmark.channel=virtio:guestmark",
                 f"guestmark.root={share}:{_SHARE_TAG}" if share else "guestmark.root=none",
                 *([f"guestmark.rootopts={options}"] if options else []),
-                *self._told_clock(),
+                *self._told_clock(place),
                 *([] if row.is_host else [f"guestmark.realtime={time.time():.0f}"]),
                 factors.get("kernel_args", ""),
             ]
         ).strip()
 
-    def _told_clock(self) -> list[str]:
+    def _told_clock(self, place: Place) -> list[str]:
         """Under TCG the time-stamp counter is the host's, whose rate is known.
 
         Measuring it, as kernels do, fails where the machine has no timer for it (microvm), and on a busy host gives
         clocks that run several times too fast.
         """
-        khz = tsc_khz() if self.accelerator.emulates and self.architecture.is_host else None
+        khz = place.tsc_khz() if self.accelerator.emulates and self.architecture.is_host else None
         return [f"tsc_early_khz={khz}"] if khz else []
 
 
@@ -316,5 +315,6 @@ def _monitor(line: Line) -> list[str]:
     return ["-chardev", line.chardev("monitor"), "-mon", "chardev=monitor,mode=control"]
 
 
-def _kernel(kernel: Kernel, initramfs: object, arguments: str) -> list[str]:
-    return ["-kernel", str(kernel.elf or kernel.image), "-initrd", str(initramfs), "-append", arguments]
+def _kernel(place: Place, kernel: Kernel, initramfs: Path, arguments: str) -> list[str]:
+    image = place.file(Path(kernel.elf or kernel.image))
+    return ["-kernel", image, "-initrd", place.file(initramfs), "-append", arguments]

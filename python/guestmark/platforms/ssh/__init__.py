@@ -9,9 +9,11 @@ PLATFORMS = (
         "another machine, whatever it runs on",
         "guestmark.platforms.ssh.platform:SshPlatform",
         holds_guests=True,
+        inside="guestmark.platforms.ssh.guests:RemoteGuestPlatform",
         guest=False,
         remote=True,
         takes_destination=True,
         factors=FRESHNESS,
+        outer_factors=FRESHNESS,
     ),
 )

@@ -27,7 +27,7 @@ _STOP_S = 5.0
 _PIECE = 64 << 10
 # Everything else is as the user's ssh_config has it. Nobody is asked anything; a machine that falls silent is given up
 # after 15 s; an existing shared connection is used, but none is begun that would have to outlive us.
-_OPTIONS = (
+OPTIONS = (
     "-T", "-a", "-x", "-e", "none",
     "-o", "BatchMode=yes",
     "-o", "ConnectTimeout=10",
@@ -61,7 +61,7 @@ class Session:
 
     def __init__(self, dest: str) -> None:
         self.dest = dest
-        self.command: tuple[str, ...] = (*program(), *_OPTIONS, "--", dest, remote_command())
+        self.command: tuple[str, ...] = (*program(), *OPTIONS, "--", dest, remote_command())
         self.directory = ""
         self.greeting: Greeting | None = None
         self._process: subprocess.Popen[bytes] | None = None

@@ -58,7 +58,7 @@ class UmlPlatform:
             stopping(process, line.close),
             place.disks(cell) as made,
         ):
-            command = command_line(program, initramfs, factors, line.serial(), process.scratch)
+            command = command_line(program, place.file(initramfs), factors, line.serial(), process.scratch)
             command += _without_parity_trials(cell)
             command += watch.uml_arguments() if watch else ["quiet"]
             command = drives.uml_command(command, made, process.scratch, place)
@@ -91,7 +91,7 @@ class UmlPlatform:
 
 
 def command_line(
-    program: str, initramfs: Path, factors: Mapping[str, str], serial: str, scratch: Path
+    program: str, initramfs: str, factors: Mapping[str, str], serial: str, scratch: Path
 ) -> list[str]:
     """The command that starts the guest.
 

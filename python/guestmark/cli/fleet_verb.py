@@ -1,0 +1,111 @@
+"""`guestmark fleet`: one plan on the machines of a lab."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from guestmark.cli import options
+
+_ACTIONS = {"run": "PLAN", "resume": "FLEET", "show": "FLEET", "doctor": "", "worker": ""}
+_OFFERED = ["run", "resume", "show", "doctor"]
+
+
+def command(
+    action: Annotated[
+        str,
+        typer.Argument(
+            metavar="ACTION", help="run, resume, show or doctor.", autocompletion=lambda: _OFFERED
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ARGUMENT",
+            help="run: a plan or a TOML file; resume, show: a fleet's name, or `last`.",
+            autocompletion=options.complete_plan,
+        ),
+    ] = None,
+    *,
+    machines: Annotated[
+        str | None, typer.Option("--machines", metavar="FILE", help="The lab: a TOML file of machines.")
+    ] = None,
+    on: Annotated[
+        list[str] | None, options.on("run: where on each machine, instead of the platforms in the plan.")
+    ] = None,
+    settings: options.Settings = None,
+    blocks: options.Blocks = None,
+    precision: options.Precision = None,
+    time_limit: options.TimeLimit = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(metavar="FACTOR", help="run: multiply what the plan marks, e.g. 0.05."),
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="EXPR", help="run: only these cells.")] = None,
+    json: options.Json = None,
+    markdown: options.Markdown = None,
+    html: options.Html = None,
+    ledger: options.Ledger = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run a plan on the machines of a lab, and hold them against each other.
+
+    run PLAN --machines FILE: every machine measures the plan, as a run of its own in one ledger that all of them reach
+    (a PostgreSQL server, or a file when there is but this machine). A block stays on one machine. Ctrl-C stops it.
+
+    resume FLEET: goes on, from any machine that reaches the ledger.
+
+    show FLEET: results by machine, and for machines of one class together.
+
+    doctor --machines FILE: what each machine can measure, and what makes them differ.
+
+    Exit status: 0 all measured, 1 some trials failed or a machine was given up, 2 the command line, the lab or the plan
+    is wrong, 3 nothing could be measured, 130 interrupted.
+    """
+    from guestmark.core.errors import UsageError
+    from guestmark.core.nearest import unknown
+
+    if action not in _ACTIONS:
+        raise unknown("action", action, _OFFERED)
+    given = arguments or []
+    if len(given) != len(_ACTIONS[action].split()):
+        usage = f"guestmark fleet {action} {_ACTIONS[action]}".rstrip()
+        raise UsageError(f"fleet {action} takes {_ACTIONS[action] or 'no argument'}", hint=usage)
+    if action == "worker":
+        from guestmark.fleet import worker
+
+        raise typer.Exit(worker.run())
+    if action in {"run", "doctor"} and machines is None:
+        raise UsageError(
+            f"fleet {action} needs the lab's machines", hint="--machines lab.toml, see docs/guide/lab.md"
+        )
+    from guestmark.cli import fleets
+
+    outputs = fleets.Outputs(json, markdown, html, quiet)
+    if action == "doctor":
+        assert machines is not None
+        raise typer.Exit(fleets.doctor(machines, outputs))
+    if action == "show":
+        raise typer.Exit(fleets.show(given[0], ledger, outputs))
+    if action == "resume":
+        raise typer.Exit(fleets.resume(given[0], machines, ledger, outputs))
+    from guestmark.core.units import parse_fraction
+    from guestmark.plan.scale import parse_scale
+
+    assert machines is not None
+    overrides = {
+        "on": on or None,
+        "settings": settings or (),
+        "only": only,
+        "blocks": blocks,
+        "precision": options.value("--precision", parse_fraction, precision),
+        "time_limit_s": options.positive_duration("--time-limit", time_limit),
+    }
+    factor = options.value("--scale", parse_scale, scale)
+    wanted = fleets.Wanted(
+        given[0],
+        1.0 if factor is None else factor,
+        {name: value for name, value in overrides.items() if value},
+    )
+    raise typer.Exit(fleets.run(wanted, machines, ledger, outputs))

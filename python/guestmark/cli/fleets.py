@@ -1,0 +1,306 @@
+"""What the actions of `guestmark fleet` do."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from guestmark.cli.say import say, tell, tell_json
+from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
+from guestmark.page.text import escaped_in_json, inert
+
+if TYPE_CHECKING:
+    from guestmark.fleet.coordinator import Fleet
+    from guestmark.fleet.lab import Member
+    from guestmark.fleet.order import Order
+    from guestmark.ledger.store import Ledger
+
+_TELL_S = 30.0
+_DOCTOR_S = 120.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where results go, as typed."""
+
+    json: str | None
+    markdown: str | None
+    html: str | None
+    quiet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A plan's name or file, by what its sizes are multiplied, and the fields of `plan.outline.Overrides` given."""
+
+    plan: str
+    scale: float
+    overrides: Mapping[str, Any]
+
+
+def run(wanted: Wanted, machines: str, ledger_path: str | None, outputs: Outputs) -> int:
+    """A new fleet, to its end; the exit status."""
+    from guestmark.fleet import engine, lab, order
+    from guestmark.ledger import open_ledger
+    from guestmark.plan import library
+    from guestmark.plan.load import load
+    from guestmark.plan.outline import Overrides, override
+
+    engine.check()
+    members = lab.read(machines)
+    text, where = library.find(wanted.plan)
+    override(
+        load(text, where, scale=wanted.scale), Overrides(**wanted.overrides)
+    )  # what is wrong is said before anything starts
+    url = _reachable(ledger_path, members)
+    made = order.Order(order.new_id(), text, where, wanted.scale, dict(wanted.overrides), lab.dumped(members))
+    with open_ledger(ledger_path) as ledger:
+        return _coordinate(made, members, ledger, url, outputs)
+
+
+def resume(wanted: str, machines: str | None, ledger_path: str | None, outputs: Outputs) -> int:
+    """An earlier fleet from where its runs end; the exit status."""
+    from guestmark.fleet import engine, lab
+    from guestmark.fleet.coordinator import orders
+    from guestmark.ledger import open_ledger
+
+    engine.check()
+    with open_ledger(ledger_path) as ledger:
+        fleet = _named(ledger, wanted)
+        made = next(orders(ledger, fleet), None)
+        if made is None:
+            raise UsageError(
+                f"{fleet} has no run that says what was ordered", hint="start it anew: guestmark fleet run"
+            )
+        members = lab.loaded(made.lab) if machines is None else lab.read(machines)
+        return _coordinate(made, members, ledger, _reachable(ledger_path, members), outputs)
+
+
+def show(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
+    """Results by machine; the exit status."""
+    from guestmark.ledger import open_ledger
+
+    with open_ledger(ledger_path, writable=False) as ledger:
+        _write(ledger, _named(ledger, wanted), outputs)
+    return int(ExitStatus.ALL_MEASURED)
+
+
+def _coordinate(made: Order, members: Sequence[Member], ledger: Ledger, url: str, outputs: Outputs) -> int:
+    from guestmark.fleet.coordinator import Fleet
+
+    def note(text: str) -> None:
+        say(text)
+
+    ledger.patience.notice = note
+    if not outputs.quiet:
+        say(f"{made.fleet}: {len(members)} machine{'s' if len(members) != 1 else ''}; Ctrl-C stops it, and guestmark "
+            f"fleet resume {made.fleet} goes on")  # fmt: skip
+    view = _View(outputs.quiet)
+    fleet = Fleet(made, members, ledger, url, tell=note, look=view.look)
+    before = {number: signal.signal(number, _interrupted) for number in _SIGNALS}
+    interrupted = False
+    try:
+        fleet.run()
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if interrupted:
+        say(f"stopped; guestmark fleet resume {made.fleet} goes on")
+    states = list(fleet.states.values())
+    if any(state.progress.trials for state in states):
+        _write(ledger, made.fleet, outputs)
+    if interrupted:
+        return int(ExitStatus.INTERRUPTED)
+    good = sum(state.progress.trials - state.progress.failed for state in states)
+    if not good:
+        return int(ExitStatus.NOTHING_MEASURED)
+    whole = all(state.ended and not state.progress.failed for state in states)
+    return int(ExitStatus.ALL_MEASURED if whole else ExitStatus.SOME_FAILED)
+
+
+def _interrupted(number: int, _frame: FrameType | None) -> None:
+    for each in _SIGNALS:
+        signal.signal(each, lambda *_: os._exit(int(ExitStatus.INTERRUPTED)))
+    os.write(2, b"\nguestmark: stopping; interrupt again to stop at once\n")
+    raise KeyboardInterrupt
+
+
+class _View:
+    """How the machines are doing: kept up to date on a terminal, else told now and then."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._told = time.monotonic()
+        self._shown = 0
+
+    def look(self, fleet: Fleet) -> None:
+        """Called twice a second."""
+        if self._quiet:
+            return
+        now = time.monotonic()
+        if self._terminal:
+            lines = [self._line(state) for state in fleet.states.values()][
+                : max(1, os.get_terminal_size(2).lines - 2)
+            ]
+            up = f"\x1b[{self._shown}A" if self._shown else ""
+            sys.stderr.write(up + "".join(f"\r\x1b[K{inert(line)}\n" for line in lines))
+            sys.stderr.flush()
+            self._shown = len(lines)
+        elif now - self._told >= _TELL_S:
+            self._told = now
+            states = list(fleet.states.values())
+            over = sum(state.over for state in states)
+            trials = sum(state.progress.trials for state in states)
+            say(f"{trials} trials so far; {over} of {len(states)} machines are done")
+
+    @staticmethod
+    def _line(state: Any) -> str:
+        done = state.progress
+        what = state.gave_up or (
+            done.state if state.ended else "connected" if state.link else "not connected"
+        )
+        failed = f", {done.failed} failed or lost" if done.failed else ""
+        return f"{state.member.name:20.20} {done.blocks:4} blocks {done.trials:5} trials{failed}  {what}"[
+            :120
+        ]
+
+
+def _reachable(ledger_path: str | None, members: Sequence[Member]) -> str:
+    """The ledger as machines are told of it. Raises `UsageError` for a file that others cannot reach."""
+    from guestmark.ledger import default_path
+
+    path = ledger_path or str(default_path())
+    if "://" not in path:
+        if any(member.ssh for member in members):
+            raise UsageError(
+                "the machines of a lab need a ledger that all of them reach",
+                hint="--ledger postgresql://… (see docs/guide/lab.md); guestmark ledger copy takes runs there",
+            )
+        return os.path.abspath(path)
+    return path
+
+
+def _named(ledger: Ledger, wanted: str) -> str:
+    from guestmark.fleet.order import FLEET
+
+    known = list(dict.fromkeys(run.labels[FLEET] for run in ledger.runs() if FLEET in run.labels))
+    if wanted == "last" and known:
+        return known[-1]
+    found = [name for name in known if name == wanted] or [name for name in known if wanted in name]
+    if len(found) != 1:
+        raise UsageError(
+            f"there is {'no fleet' if not found else 'more than one fleet'} {wanted!r} in the ledger",
+            hint=f"known: {', '.join(known[-5:])}" if known else "guestmark fleet run makes one",
+        )
+    return found[0]
+
+
+def _write(ledger: Ledger, fleet: str, outputs: Outputs) -> None:
+    from guestmark.cli.console import Console
+    from guestmark.cli.session import write, writing_to_stdout
+    from guestmark.fleet.order import FLEET, KIND, MACHINE
+    from guestmark.report import by_machine
+    from guestmark.report.render import html, markdown
+    from guestmark.report.render.terminal import print_page
+
+    labelled = [run for run in ledger.runs() if run.labels.get(FLEET) == fleet]
+    runs = [(run.labels.get(MACHINE, run.id), run.labels.get(KIND, ""), run.id) for run in labelled]
+    found = by_machine.find(ledger, fleet, sorted(runs))
+    page = by_machine.page(found)
+    if outputs.json is not None:
+        text = json_module.dumps(by_machine.document(found), indent=2, ensure_ascii=False, allow_nan=False)
+        write((escaped_in_json(text) + "\n").encode(), outputs.json)
+    if outputs.markdown is not None:
+        write(markdown.render(page).encode(), outputs.markdown)
+    if outputs.html is not None:
+        write(html.render(page).encode(), outputs.html)
+    if "-" not in (outputs.json, outputs.markdown, outputs.html):
+        with writing_to_stdout():
+            print_page(page, Console())
+
+
+def doctor(machines: str, outputs: Outputs) -> int:
+    """Asks all machines at once what they can measure; the exit status."""
+    from guestmark.fleet import lab
+
+    members = lab.read(machines)
+    if not outputs.quiet:
+        say(f"asking {len(members)} machines at once, {_DOCTOR_S:.0f} s at most …")
+    with ThreadPoolExecutor(min(len(members), 32)) as pool:
+        answers = dict(zip((member.name for member in members), pool.map(_asked, members), strict=True))
+    differences = _differences(members, answers)
+    if outputs.json is not None:
+        document = {"machines": answers, "differences": differences}
+        tell_json(json_module.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        for member in members:
+            answer = answers[member.name]
+            tell(f"{member.name}{f' (class {member.kind})' if member.kind else ''}")
+            if "error" in answer:
+                tell(f"  cannot be used: {answer['error']}")
+                continue
+            usable = [each["name"] for each in answer["platforms"] if each["usable"]]
+            tell(f"  platforms: {', '.join(usable) or 'none'}")
+            for each in differences.get(member.name, ()):
+                tell(f"  differs from its class: {each}")
+    return int(ExitStatus.SOME_FAILED if any("error" in each for each in answers.values()) else 0)
+
+
+def _asked(member: Member) -> dict[str, Any]:
+    from guestmark.fleet.links import command
+
+    try:
+        done = subprocess.run(
+            command(member, ["doctor", "--json"]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_DOCTOR_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": "it did not answer in time"}
+    except OSError as error:
+        return {"error": f"{member.command[0]}: {error.strerror}"}
+    try:
+        answer: dict[str, Any] = json_module.loads(done.stdout)
+    except ValueError:
+        lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+        return {"error": inert(lines[-1])[:300] if lines else f"status {done.returncode}"}
+    if not isinstance(answer, dict) or not isinstance(answer.get("platforms"), list):
+        return {"error": "its guestmark answers something else; are the versions alike?"}
+    return answer
+
+
+def _differences(members: Sequence[Member], answers: Mapping[str, Any]) -> dict[str, list[str]]:
+    """By machine what of its surroundings differs from those of the first of its class."""
+    from guestmark.stats.conditions.surroundings import changes
+
+    found: dict[str, list[str]] = {}
+    first: dict[str, Mapping[str, Any]] = {}
+    for member in members:
+        host = answers[member.name].get("host")
+        if not member.kind or not isinstance(host, dict):
+            continue
+        if member.kind not in first:
+            first[member.kind] = host
+            continue
+        try:
+            decisive, _ = changes(first[member.kind], host)
+        except (GuestmarkError, KeyError, TypeError, ValueError):
+            decisive = {"answer": "cannot be compared"}
+        if decisive:
+            found[member.name] = [f"{what} {said}" for what, said in decisive.items()]
+    return found

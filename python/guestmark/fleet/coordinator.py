@@ -1,0 +1,228 @@
+"""Keeps a fleet going: workers connected, the engine running and supplied, until every machine's run has ended.
+
+It decides nothing about trials. Each machine's run is in the ledger, where it is begun, claimed and stopped as any run;
+what is here may be killed at any moment and started again, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from guestmark.agent.keeper import keeper
+from guestmark.appliance.paths import scratch_parent
+from guestmark.core.model import RunState
+from guestmark.fleet.engine import Engine, lost_machine
+from guestmark.fleet.lab import Member
+from guestmark.fleet.links import Link, Reach
+from guestmark.fleet.machine import one_block, progress_of, run_of
+from guestmark.fleet.order import Order, Progress
+from guestmark.ledger.attempts import lose, runs_with
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+
+TICK_S = 0.5
+_QUEUED = 2  # blocks on order for each machine, so that none waits for the next
+_ENDED = frozenset({RunState.COMPLETE.value, RunState.STOPPED.value, RunState.FAILED.value})
+_MOST_LINKS = 8  # connections in a row that end before anything was done
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_TROUBLE_S = 180.0  # how long a machine may report nothing but errors
+
+
+@dataclass(slots=True)
+class State:
+    """How one machine is doing."""
+
+    member: Member
+    progress: Progress
+    link: Link | None = None
+    links: int = 0  # that were opened in all, which tells the engine's workers apart
+    failures: int = 0  # links in a row that ended by themselves
+    next_link: float = 0.0
+    trouble_since: float | None = None
+    gave_up: str = ""  # why nothing more is tried
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its run has ended."""
+        return self.progress.state in _ENDED
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be done on it."""
+        return self.ended or bool(self.gave_up)
+
+
+class Fleet:
+    """A fleet at work. `tell` hears what a person should know; `look` is called twice a second."""
+
+    def __init__(
+        self,
+        order: Order,
+        lab: Sequence[Member],
+        ledger: Ledger,
+        ledger_url: str,
+        *,
+        tell: Callable[[str], None],
+        look: Callable[[Fleet], None] = lambda _: None,
+    ) -> None:
+        self._order = msgspec.json.encode(order)
+        self._fleet = order.fleet
+        self._ledger = ledger
+        self._url = ledger_url
+        self._tell = tell
+        self._look = look
+        self._engine: Engine | None = None
+        self._pending: set[Future[bytes]] = set()
+        self.states = {member.name: State(member, self._stored(member.name)) for member in lab}
+        self.begun = time.monotonic()
+
+    def run(self) -> None:
+        """Until every machine's run has ended or the machine was given up. Leaves no worker behind, however it ends."""
+        directory = keeper().directory("fleet", scratch_parent())
+        try:
+            while not all(state.over for state in self.states.values()):
+                if self._engine is None or not self._engine.running():
+                    self._start_engine(directory)
+                assert self._engine is not None
+                self._connect(self._engine)
+                self._supply(self._engine)
+                done, self._pending = concurrent.futures.wait(
+                    self._pending, timeout=TICK_S, return_when=FIRST_COMPLETED
+                )
+                for future in done:
+                    self._settle(future)
+                self._look(self)
+        finally:
+            self._close_links(list(self.states.values()))
+            if self._engine is not None:
+                self._engine.close()
+            keeper().remove(directory)
+            self._record_losses()
+
+    def _start_engine(self, directory: Path) -> None:
+        if self._engine is not None:
+            self._tell("the engine has ended unexpectedly; it is started again")
+            self._close_links(list(self.states.values()))
+            with contextlib.suppress(Exception):
+                self._engine.close()
+        self._pending = set()
+        own = directory / f"engine-{time.monotonic_ns()}"
+        own.mkdir(mode=0o700)
+        self._engine = Engine(own)
+
+    def _connect(self, engine: Engine) -> None:
+        """Opens the links that are missing, and notices those that have ended."""
+        now = time.monotonic()
+        for state in self.states.values():
+            if state.over:
+                if state.link is not None:
+                    self._close_links([state])
+                continue
+            if state.link is not None and not state.link.running():
+                said = state.link.said()
+                state.link.close()
+                state.link = None
+                state.failures += 1
+                pause = min(_PAUSE_S * 2 ** (state.failures - 1), _LONGEST_PAUSE_S)
+                state.next_link = now + pause
+                self._tell(f"{state.member.name}: its worker has ended{f': {said}' if said else ''}")
+                if state.failures >= _MOST_LINKS:
+                    self._give_up(state, said or "its worker ends again and again")
+                    continue
+            if state.link is None and now >= state.next_link:
+                state.links += 1
+                worker = f"{state.member.name}.{state.links}"
+                reach = Reach(engine.port, self._url)
+                state.link = Link(state.member, reach, engine.worker_keys(), engine.worker_arguments(worker))
+
+    def _supply(self, engine: Engine) -> None:
+        wanted = _QUEUED * sum(not state.over for state in self.states.values())
+        for _ in range(wanted - len(self._pending)):
+            self._pending.add(engine.submit(one_block, self._order))
+
+    def _settle(self, future: Future[bytes]) -> None:
+        error = future.exception()
+        if error is not None:
+            self._lost(error)
+            return
+        done = msgspec.json.decode(future.result(), type=Progress)
+        state = self.states.get(done.machine)
+        if state is None:
+            return
+        state.failures = 0
+        if not done.error:
+            state.progress, state.trouble_since = done, None
+            if state.ended:
+                self._close_links([state])
+            return
+        first = state.trouble_since is None
+        state.trouble_since = state.trouble_since or time.monotonic()
+        if first:
+            self._tell(f"{done.machine}: {done.error}" + (f"\n  {done.hint}" if done.hint else ""))
+        if done.final or time.monotonic() - state.trouble_since > _TROUBLE_S:
+            self._give_up(state, done.error)
+
+    def _lost(self, error: BaseException) -> None:
+        """The engine has given up a machine, or a worker's process there has ended."""
+        worker = lost_machine(error)
+        name, _, number = worker.rpartition(".")
+        state = self.states.get(name)
+        if state is None:
+            self._tell("a worker was killed; its trial is lost")
+            return
+        if number == str(state.links) and state.link is not None:
+            self._tell(f"{name}: nothing was heard of it any more")
+            self._close_links([state])
+            state.link = None
+
+    def _give_up(self, state: State, why: str) -> None:
+        state.gave_up = why
+        self._tell(f"{state.member.name} is given up: {why}; the other machines go on")
+        self._close_links([state])
+
+    @staticmethod
+    def _close_links(states: Sequence[State]) -> None:
+        links = [state.link for state in states if state.link is not None]
+        for state in states:
+            state.link = None
+        if links:
+            with ThreadPoolExecutor(min(len(links), 32)) as pool:
+                list(pool.map(Link.close, links))
+
+    def _record_losses(self) -> None:
+        """What was begun and will not end, as nobody executes those runs any more."""
+        for state in self.states.values():
+            run_id = state.progress.run or run_of(self._ledger, self._fleet, state.member.name)
+            if run_id is None:
+                continue
+            deadline = time.monotonic() + 2.0
+            while self._ledger.is_claimed(run_id) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            if not self._ledger.is_claimed(run_id):
+                lose(self._ledger, run_id, "the fleet was stopped in the middle of the trial")
+            state.progress = progress_of(self._ledger.load_run(run_id), state.member.name)
+
+    def _stored(self, name: str) -> Progress:
+        run_id = run_of(self._ledger, self._fleet, name)
+        return Progress(name) if run_id is None else progress_of(self._ledger.load_run(run_id), name)
+
+
+def orders(ledger: Ledger, fleet: str) -> Iterator[Order]:
+    """The order as each of the fleet's runs keeps it."""
+    from guestmark.fleet.order import CONTEXT, FLEET
+
+    for run_id in runs_with(ledger, {FLEET: fleet}):
+        kept = ledger.load_run(run_id).plan.context.get(CONTEXT)
+        if kept is not None:
+            yield msgspec.convert(kept, Order)

@@ -1,0 +1,125 @@
+"""The engine that gives blocks to machines that are free: Parsl's high-throughput executor, as it is.
+
+It is told never to do anything again by itself. Its interchange listens on loopback; workers elsewhere reach it
+through their ssh connection, with keys made for this fleet (CurveZMQ).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from guestmark.core.errors import GuestmarkError
+
+HEARTBEAT_S, GIVE_UP_S = 5, 20  # a machine from which nothing was heard for so long is lost
+POLL_MS = 1000  # how often a worker looks up when nothing happens: each time it disturbs what is measured
+_LOOPBACK = "127.0.0.1"
+_INTERCHANGE = "parsl.executors.high_throughput.interchange"
+# It ends when whoever started it has ended, also when that was killed (PR_SET_PDEATHSIG, SIGTERM).
+_TIED = (
+    "import ctypes, runpy, sys; ctypes.CDLL(None).prctl(1, 15, 0, 0, 0); "
+    f"sys.argv[0] = 'interchange'; runpy.run_module('{_INTERCHANGE}', run_name='__main__')"
+)
+_NO_SECRET = "0" * 40
+
+
+def check() -> None:
+    """Raises `GuestmarkError` when the engine is not installed."""
+    if importlib.util.find_spec("parsl") is None:
+        raise GuestmarkError(
+            "a fleet needs the engine Parsl, which is not installed",
+            hint=f"{sys.executable} -m pip install 'guestmark[fleet]', here and on the lab's machines",
+        )
+
+
+class Engine:
+    """One running interchange; `directory` is private and holds its keys and logs."""
+
+    def __init__(self, directory: Path) -> None:
+        # Not checked by type: it need not be installed where this is checked.
+        executors: Any = importlib.import_module("parsl.executors")
+        providers: Any = importlib.import_module("parsl.providers")
+        logging.getLogger("parsl").setLevel(logging.CRITICAL)
+        self._executor: Any = executors.HighThroughputExecutor(
+            label="guestmark",
+            provider=providers.LocalProvider(init_blocks=0, min_blocks=0, max_blocks=0),
+            interchange_launch_cmd=[sys.executable, "-c", _TIED],
+            address=_LOOPBACK,
+            loopback_address=_LOOPBACK,
+            worker_port_range=(20000, 60000),
+            interchange_port_range=(20000, 60000),
+            max_workers_per_node=1,
+            heartbeat_period=HEARTBEAT_S,
+            heartbeat_threshold=GIVE_UP_S,
+            poll_period=POLL_MS,
+            encrypted=True,
+        )
+        self._executor.run_dir = str(directory)
+        self._executor.provider.script_dir = str(directory)
+        self._executor.start()
+
+    @property
+    def port(self) -> int:
+        """Where workers connect, on loopback."""
+        return int(self._executor.worker_port)
+
+    def worker_arguments(self, machine: str) -> list[str]:
+        """For the worker of a machine, but for the directories that it makes itself."""
+        return [
+            "--addresses", _LOOPBACK,
+            "--port", str(self.port),
+            "--uid", machine,
+            "--block_id", machine,
+            "--max_workers_per_node", "1",
+            "--cores_per_worker", "1e-6",
+            "--mem_per_worker", "None",
+            "--drain_period", "None",
+            "--prefetch_capacity", "0",
+            "--poll", str(POLL_MS),
+            "--hb_period", str(HEARTBEAT_S),
+            "--hb_threshold", str(GIVE_UP_S),
+            "--cpu-affinity", "none",
+            "--available-accelerators",
+        ]  # fmt: skip
+
+    def worker_keys(self) -> dict[str, str]:
+        """The files of keys that a worker needs; the interchange's own secret is not among them."""
+        keys = Path(self._executor.cert_dir)
+        public = (keys / "server.key").read_text()
+        return {
+            "client.key_secret": (keys / "client.key_secret").read_text(),
+            # Whoever reads it wants both keys, and uses the public one.
+            "server.key_secret": f'{public.rstrip()}\n    secret-key = "{_NO_SECRET}"\n',
+        }
+
+    def submit(self, block: Callable[[bytes], bytes], order: bytes) -> Future[bytes]:
+        """Lets a machine that is free do its next block. The future fails when that machine is lost."""
+        future: Future[bytes] = self._executor.submit(block, {}, order)
+        return future
+
+    def running(self) -> bool:
+        """Whether the interchange is there."""
+        return self._executor.interchange_proc.poll() is None
+
+    def close(self) -> None:
+        """Ends it. Workers that are still connected end by themselves."""
+        process = self._executor.interchange_proc
+        with contextlib.suppress(Exception):
+            self._executor.shutdown(timeout=5.0)
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def lost_machine(error: BaseException) -> str:
+    """The machine that the engine gave up; empty when only its worker process has ended."""
+    found = getattr(error, "manager_id", b"")
+    return os.fsdecode(found)

@@ -1,0 +1,94 @@
+"""The machines of a lab, read from a TOML file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from guestmark.core.errors import UsageError
+from guestmark.plan.problems import Problems
+from guestmark.plan.schema import Strict
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
+_DEST = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.:@\[\]-]*", re.ASCII)
+
+
+class _Machine(Strict):
+    ssh: str = ""
+    kind: str = Field(default="", alias="class")
+    command: list[str] = Field(default_factory=lambda: ["guestmark"])
+    environment: dict[str, str] = Field(default_factory=dict)
+
+
+class _Lab(Strict):
+    machines: dict[str, _Machine]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One machine of a lab. Without `ssh`, what ssh calls it, it is this one.
+
+    Machines of one `kind` are meant to be alike, and their results may be pooled. `command` starts guestmark there.
+    """
+
+    name: str
+    ssh: str = ""
+    kind: str = ""
+    command: tuple[str, ...] = ("guestmark",)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def read(path: str) -> tuple[Member, ...]:
+    """The machines in a file. Raises `UsageError` with every mistake and its line."""
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(
+            f"{path} cannot be read: {reason}", hint="--machines names a lab's TOML file"
+        ) from error
+    problems = Problems(path, text)
+    try:
+        lab = _Lab.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not TOML: {error}", hint="see docs/guide/lab.md") from error
+    except ValidationError as error:
+        problems.add_invalid(error, _Lab)
+        problems.raise_if_any()
+        raise
+    here = [name for name, machine in lab.machines.items() if not machine.ssh]
+    for name, machine in lab.machines.items():
+        if not _NAME.fullmatch(name):
+            problems.add(("machines", name), f"{name!r} is not a name", "letters, digits, . _ -")
+        if machine.ssh and not _DEST.fullmatch(machine.ssh):
+            problems.add(("machines", name, "ssh"), f"{machine.ssh!r} is not a destination of ssh")
+        if not machine.command:
+            problems.add(
+                ("machines", name, "command"), "the command is empty", 'e.g. ["/opt/guestmark/guestmark"]'
+            )
+    if not lab.machines:
+        problems.add(("machines",), "there are no machines", '[machines.lab1] and ssh = "lab1"')
+    if len(here) > 1:
+        problems.add(
+            ("machines", here[1]), f"{' and '.join(here)} are both this machine", 'give it ssh = "…"'
+        )
+    problems.raise_if_any()
+    return tuple(
+        Member(name, machine.ssh, machine.kind, tuple(machine.command), machine.environment)
+        for name, machine in lab.machines.items()
+    )
+
+
+def dumped(lab: tuple[Member, ...]) -> list[dict[str, Any]]:
+    """As a run keeps it."""
+    return [{**asdict(member), "command": list(member.command)} for member in lab]
+
+
+def loaded(kept: list[dict[str, Any]]) -> tuple[Member, ...]:
+    """The inverse of `dumped`."""
+    return tuple(Member(**{**each, "command": tuple(each["command"])}) for each in kept)

@@ -1,0 +1,116 @@
+"""Connections to the machines of a lab, each with the engine's worker at its other end."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import shlex
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import msgspec
+
+from guestmark.agent.binary import supervised
+from guestmark.fleet.lab import Member
+from guestmark.fleet.worker import Start
+from guestmark.page.text import inert
+from guestmark.platforms.ssh.session import program
+
+_KEPT_LINES = 20
+_STOP_S = 5.0
+# As for `ssh:DEST`, but for what is forwarded: the engine's port and, where it is on this host, the ledger's.
+_OPTIONS = (
+    "-T", "-a", "-x", "-e", "none",
+    "-o", "BatchMode=yes",
+    "-o", "ConnectTimeout=10",
+    "-o", "ServerAliveInterval=5",
+    "-o", "ServerAliveCountMax=3",
+    "-o", "ControlMaster=no",
+    "-o", "ControlPath=none",
+    "-o", "PermitLocalCommand=no",
+    "-o", "RemoteCommand=none",
+    "-o", "StdinNull=no",
+    "-o", "ForkAfterAuthentication=no",
+    "-o", "SessionType=default",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a worker has to reach: the engine's port on this host's loopback, and the ledger."""
+
+    port: int
+    ledger: str
+
+    def forwarded(self) -> list[int]:
+        """Ports of this host's loopback that another machine has to be given on its own."""
+        url = urlsplit(self.ledger)
+        local = url.hostname in {"localhost", "127.0.0.1", "::1"}
+        return [self.port, *([url.port or 5432] if local else [])]
+
+
+class Link:
+    """A worker's connection; it is over when the worker has ended or `close` is called, whichever is first."""
+
+    def __init__(self, member: Member, reach: Reach, keys: dict[str, str], arguments: list[str]) -> None:
+        self.member = member
+        self._said: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
+        lifeline, self._lifeline = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                supervised(command(member, ["fleet", "worker"], reach.forwarded()), lifeline_fd=lifeline),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=(lifeline,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(lifeline)
+        start = Start(member.name, reach.ledger, keys, arguments)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(msgspec.json.encode(start) + b"\n")
+            self._process.stdin.flush()
+        threading.Thread(target=self._hear, name=f"hear {member.name}", daemon=True).start()
+
+    def running(self) -> bool:
+        """Whether the connection, and the worker, are there."""
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        """The last line that ssh or the worker printed."""
+        return next((line for line in reversed(self._said) if line), "")
+
+    def close(self) -> None:
+        """Ends the worker: it sees the end of its input. Whoever does not answer is given up after some seconds."""
+        if self._lifeline < 0:
+            return
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_S)
+        os.close(self._lifeline)
+        self._lifeline = -1
+        self._process.wait()
+
+    def _hear(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._said.append(inert(line.decode(errors="replace").strip())[:300])
+
+
+def command(member: Member, arguments: Sequence[str], forwarded: Sequence[int] = ()) -> list[str]:
+    """The command line that runs guestmark with these arguments on a machine."""
+    words = [*member.command, *arguments]
+    if not member.ssh:
+        return ["env", *(f"{name}={value}" for name, value in member.environment.items()), *words]
+    settings = [f"{name}={value}" for name, value in member.environment.items()]
+    there = shlex.join(["exec", "env", *settings, *words])
+    tunnels = [part for port in forwarded for part in ("-R", f"127.0.0.1:{port}:127.0.0.1:{port}")]
+    return [*program(), *_OPTIONS, *tunnels, "--", member.ssh, there]

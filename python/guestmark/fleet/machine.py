@@ -1,0 +1,120 @@
+"""What happens on a machine of a fleet: one block at a time of its own run in the lab's ledger."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
+from guestmark.core.model import RunState, TrialStatus
+from guestmark.fleet.order import CONTEXT, FLEET, KIND, MACHINE, Order, Progress
+
+if TYPE_CHECKING:
+    from guestmark.core.model import Plan
+    from guestmark.ledger.model import StoredRun
+    from guestmark.ledger.store import Ledger
+
+NAME, LEDGER = "GUESTMARK_FLEET_MACHINE", "GUESTMARK_LEDGER"
+_PAUSE_S = 1.0  # after what may help itself, such as a server that restarts
+
+
+def one_block(order: bytes) -> bytes:
+    """Runs the next block of this machine's run, which is begun when there is none: `Order` in, `Progress` out.
+
+    It is called by the engine, as many times as the engine likes: what a run has is known by the ledger alone.
+    """
+    machine = os.environ[NAME]
+    try:
+        done = _one_block(msgspec.json.decode(order, type=Order), machine)
+    except GuestmarkError as error:
+        final = isinstance(error, UsageError | PlatformUnusableError)
+        done = Progress(machine, error=error.message, hint=error.hint, final=final)
+        time.sleep(0 if final else _PAUSE_S)
+    except Exception as error:  # a fault of ours must not be the engine's to interpret
+        time.sleep(_PAUSE_S)
+        done = Progress(
+            machine, error=f"{type(error).__name__}: {error}", hint=traceback.format_exc()[-2000:]
+        )
+    return msgspec.json.encode(done)
+
+
+def _one_block(order: Order, machine: str) -> Progress:
+    from guestmark.experiment import runner
+    from guestmark.experiment.interrupt import Interruption
+    from guestmark.experiment.progress import Silent
+    from guestmark.ledger import open_ledger
+    from guestmark.ledger.attempts import Attempts, lose
+    from guestmark.platforms import exclusive
+
+    with open_ledger(os.environ[LEDGER]) as ledger:
+        run_id = run_of(ledger, order.fleet, machine)
+        plan = _plan(order) if run_id is None else ledger.load_run(run_id).plan
+        here = any(not cell.platform.is_elsewhere for cell in plan.cells)
+        with exclusive.measuring(exclusive.Policy(f"{plan.name} ({order.fleet})"), here=here):
+            if run_id is None:
+                run_id, plan = _begun(ledger, order, machine, plan)
+            stored = ledger.load_run(run_id)
+            if stored.state not in {RunState.COMPLETE, RunState.STOPPED, RunState.FAILED}:
+                with ledger.claim(run_id):  # so whoever began what has not ended is gone
+                    lose(ledger, run_id, "its worker ended in the middle of the trial")
+                runner.run(
+                    plan,
+                    ledger,
+                    run_id,
+                    observer=Silent(),
+                    interruption=Interruption(),
+                    attempts=Attempts(ledger, run_id, machine),
+                    most_blocks=1,
+                )
+        return progress_of(ledger.load_run(run_id), machine)
+
+
+def progress_of(stored: StoredRun, machine: str) -> Progress:
+    """How far a machine's run is."""
+    failed = sum(trial.status is not TrialStatus.OK for trial in stored.trials)
+    return Progress(machine, stored.id, stored.state.value, stored.blocks, len(stored.trials), failed)
+
+
+def run_of(ledger: Ledger, fleet: str, machine: str) -> str | None:
+    """The id of the machine's run; None before it has begun."""
+    from guestmark.ledger.attempts import runs_with
+
+    return next(iter(runs_with(ledger, {FLEET: fleet, MACHINE: machine})), None)
+
+
+def _plan(order: Order) -> Plan:
+    from guestmark.plan.load import load
+    from guestmark.plan.outline import Overrides, assemble, override
+    from guestmark.platforms.base import Caller
+
+    outline = override(load(order.plan, order.where, scale=order.scale), Overrides(**order.overrides))
+    plan = assemble(outline, asdict(Caller.current()))
+    return replace(plan, context={**plan.context, CONTEXT: msgspec.to_builtins(order)})
+
+
+def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> tuple[str, Plan]:
+    """A new run of what can be measured here, with everything that says what it belongs to."""
+    from guestmark.agent.binary import agent_binary
+    from guestmark.core import registry
+    from guestmark.experiment import preflight
+    from guestmark.experiment.environment import record_environment
+    from guestmark.ledger.remarks import Remarks
+    from guestmark.platforms.probe import probe_all
+
+    ready = preflight.examine(plan, probe_all)  # type: ignore[arg-type]
+    plan = replace(ready.plan, context={**ready.plan.context, "notes": list(ready.notes)})
+    used = registry.programs(cell.workload.name for cell in plan.cells)
+    programs = dict.fromkeys(program.name for program in used)
+    environment = record_environment(programs=programs, agent=agent_binary())
+    run_id = ledger.create_run(plan, environment, plan.policy.seed)
+    for entry in ready.left_out:
+        ledger.record_left_out(run_id, entry)
+    kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
+    labels = {FLEET: order.fleet, MACHINE: machine, **({KIND: kind} if kind else {})}
+    ledger.annotate(run_id, Remarks(labels=labels))
+    return run_id, plan

@@ -1,0 +1,42 @@
+"""What a fleet is to do, as every machine of it is told, and how far one is."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+import msgspec
+
+FLEET, MACHINE, KIND = "fleet", "machine", "class"  # labels of a machine's run
+CONTEXT = "fleet"  # in a run's plan: the whole order, so that any of its runs says how to go on
+
+
+class Order(msgspec.Struct, frozen=True):
+    """One plan for a lab. `overrides` are the fields of `plan.outline.Overrides` that were given."""
+
+    fleet: str
+    plan: str
+    where: str
+    scale: float
+    overrides: dict[str, Any]
+    lab: list[dict[str, Any]]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What became of one block on one machine."""
+
+    machine: str
+    run: str = ""
+    state: str = ""
+    blocks: int = 0
+    trials: int = 0
+    failed: int = 0
+    error: str = ""
+    hint: str = ""
+    final: bool = False  # whether trying again cannot help
+
+
+def new_id() -> str:
+    """The name of a new fleet: UTC time and random letters, so that names sort by age."""
+    return f"fleet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"

@@ -1,0 +1,145 @@
+"""Attempts at trials: who began which, and what became of it.
+
+Where several machines and an engine between them work on one ledger, a trial is begun here before its machine is
+started, by one insertion that only one can succeed with. So whatever an engine does twice is refused, a worker that was
+given up cannot store afterwards what it measured, and what never ended is known by name.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sqlalchemy import insert, inspect, select, update
+
+from guestmark.core.errors import LedgerError
+from guestmark.core.model import Trial, TrialStatus
+from guestmark.ledger import checksums, codec, schema
+from guestmark.ledger.remarks import LABEL
+from guestmark.ledger.schema import attempts as table
+from guestmark.ledger.schema import remarks as said
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.engine import Connection
+
+    from guestmark.ledger.store import Ledger
+
+BEGUN, STORED, LOST = "begun", "stored", "lost"
+
+
+class Attempts:
+    """Those of one worker, on the machine of this name, at one run's trials. Raises `LedgerError`."""
+
+    def __init__(self, ledger: Ledger, run_id: str, machine: str) -> None:
+        self._ledger = ledger
+        self._run_id = run_id
+        self._machine = machine
+        ledger.write(f"preparing the attempts of run {run_id}", _made)
+
+    def begin(self, cell_id: str, block: int, order: int) -> str:
+        """The token of a new attempt. Raises `LedgerError` when the trial was begun before."""
+        token = secrets.token_hex(16)
+        key = _key(self._run_id, block, cell_id)
+
+        def store(connection: Connection) -> bool:
+            found = connection.execute(select(table).where(*key).with_for_update()).first()
+            if found is None:
+                row = {"run_id": self._run_id, "block": block, "cell_id": cell_id, "position": order}
+                row |= {"token": token, "machine": self._machine, "begun_at": time.time(), "outcome": BEGUN}
+                connection.execute(insert(table).values(**row, refused=0))
+                return True
+            if found.token == token:  # the connection was lost when it had just been stored
+                return True
+            connection.execute(update(table).where(*key).values(refused=table.c.refused + 1))
+            return False
+
+        doing = f"beginning the trial of cell {cell_id!r} in block {block + 1} of run {self._run_id}"
+        if not self._ledger.write(doing, store):
+            raise LedgerError(
+                f"failed while {doing}: it was begun before",
+                hint="each trial is tried once; what was lost is made up for in a later block",
+            )
+        return token
+
+    def append(self, trial: Trial, token: str) -> None:
+        """Stores a trial whose attempt is still in force. Raises `LedgerError` when it was recorded as lost."""
+        key = _key(self._run_id, trial.block, trial.cell_id)
+
+        def settle(connection: Connection) -> None:
+            mine = table.c.token == token, table.c.outcome.in_((BEGUN, STORED))
+            if connection.execute(update(table).where(*key, *mine).values(outcome=STORED)).rowcount != 1:
+                raise LedgerError(
+                    f"the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {self._run_id} was "
+                    "recorded as lost before it ended",
+                    hint="it is not stored; a later block makes up for it",
+                )
+
+        self._ledger.append(self._run_id, trial, first=settle)
+
+
+def lose(ledger: Ledger, run_id: str, reason: str) -> int:
+    """Records every attempt of the run that has not ended as a lost trial; how many these were."""
+
+    def store(connection: Connection) -> int:
+        if not inspect(connection).has_table(table.name):
+            return 0
+        pending = table.c.run_id == run_id, table.c.outcome == BEGUN
+        lost = 0
+        for row in connection.execute(select(table).where(*pending)).all():
+            key = _key(run_id, row.block, row.cell_id)
+            changed = update(table).where(*key, table.c.outcome == BEGUN).values(outcome=LOST)
+            if connection.execute(changed).rowcount != 1:
+                continue  # it has ended this very moment
+            trial = Trial(
+                row.cell_id,
+                row.block,
+                row.position,
+                TrialStatus.LOST,
+                f"{row.machine}: {reason}",
+                started_at=row.begun_at,
+            )
+            connection.execute(insert(schema.trials).values(run_id=run_id, **codec.trial_row(trial)))
+            there = schema.trials.c.block == row.block, schema.trials.c.cell_id == row.cell_id
+            checksums.store(connection, schema.trials, run_id, *there)
+            lost += 1
+        return lost
+
+    return ledger.write(f"recording what run {run_id} has lost", store)
+
+
+def refused(ledger: Ledger, run_id: str) -> int:
+    """How many attempts at trials that were begun before were refused in a run."""
+
+    def count(connection: Connection) -> int:
+        if not inspect(connection).has_table(table.name):
+            return 0
+        return sum(connection.execute(select(table.c.refused).where(table.c.run_id == run_id)).scalars())
+
+    return ledger.write(f"reading the attempts of run {run_id}", count)
+
+
+def runs_with(ledger: Ledger, labels: Mapping[str, str]) -> list[str]:
+    """The ids of the runs that have all of these labels, oldest first; found without reading any run."""
+
+    def find(connection: Connection) -> list[str]:
+        if not inspect(connection).has_table(said.name):
+            return []
+        found: set[str] | None = None
+        for key, value in labels.items():
+            these = said.c.kind == LABEL, said.c.key == key, said.c.value == value
+            ids = set(connection.execute(select(said.c.run_id).where(*these)).scalars())
+            found = ids if found is None else found & ids
+        return sorted(found or ())
+
+    return ledger.write("looking for runs by their labels", find)
+
+
+def _key(run_id: str, block: int, cell_id: str) -> tuple[ColumnElement[bool], ...]:
+    return table.c.run_id == run_id, table.c.block == block, table.c.cell_id == cell_id
+
+
+def _made(connection: Connection) -> None:
+    table.create(connection, checkfirst=True)

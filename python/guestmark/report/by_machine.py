@@ -1,0 +1,237 @@
+"""Runs of one plan on the machines of a lab: by machine, and for machines of one class together, as one says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.model import Cell, TrialStatus
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.nodes import Node, Note, NoteKind, Page, Section
+from guestmark.page.nodes import Part as Kind
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.text import Tone, line
+from guestmark.report import past
+from guestmark.stats.between_runs import Past
+from guestmark.stats.conditions.surroundings import changes
+from guestmark.stats.machines import FEWEST, Pooled, drift, pooled
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+
+SCHEMA = "guestmark-fleet/1"
+
+
+@dataclass(frozen=True, slots=True)
+class OnMachine:
+    """What one machine found: ratios by cell, and by cell how far its values moved from the first block to the last."""
+
+    name: str
+    kind: str
+    run: StoredRun
+    ratios: Mapping[str, Past]
+    drifts: Mapping[str, float]
+    verdicts: Mapping[str, str]
+
+    def count(self, status: TrialStatus) -> int:
+        """How many of its trials ended so."""
+        return sum(trial.status is status for trial in self.run.trials)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A whole lab: `together` by class and cell, `unlike` by machine: in what it is not as the first of its class."""
+
+    fleet: str
+    machines: tuple[OnMachine, ...]
+    together: Mapping[tuple[str, str], Pooled] = field(default_factory=dict)
+    unlike: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def find(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> Found:
+    """`runs` are name and class of each machine and the id of its run."""
+    machines = tuple(_on_machine(ledger, name, kind, ledger.load_run(run_id)) for name, kind, run_id in runs)
+    together: dict[tuple[str, str], Pooled] = {}
+    unlike: dict[str, Mapping[str, str]] = {}
+    for kind in dict.fromkeys(machine.kind for machine in machines if machine.kind):
+        alike = [machine for machine in machines if machine.kind == kind]
+        for cell in dict.fromkeys(cell for machine in alike for cell in machine.ratios):
+            both = {machine.name: machine.ratios[cell] for machine in alike if cell in machine.ratios}
+            if (made := pooled(both)) is not None:
+                together[kind, cell] = made
+        for machine in alike[1:]:
+            decisive, _ = changes(alike[0].run.environment, machine.run.environment)
+            if decisive:
+                unlike[machine.name] = decisive
+    return Found(fleet, machines, together, unlike)
+
+
+def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachine:
+    analysis = past.judged(ledger, run)
+    metric = run.plan.metrics[0].name if run.plan.metrics else ""
+    ratios: dict[str, Past] = {}
+    verdicts: dict[str, str] = {}
+    for result in analysis.cells:
+        comparison = result.comparison.get(metric) or next(iter(result.comparison.values()), None)
+        if comparison is None or comparison.ratio is None or comparison.ci is None:
+            continue
+        if result.cell.null_of is None:
+            low, high = comparison.ci
+            ratios[result.cell.id] = Past(run.id, run.created_at, comparison.ratio, low, high, comparison.n)
+            verdicts[result.cell.id] = comparison.verdict.value
+    moved = {cell.id: by for cell in run.plan.cells if (by := drift(_values(run, cell))) is not None}
+    return OnMachine(name, kind, run, ratios, moved, verdicts)
+
+
+def _values(run: StoredRun, cell: Cell) -> list[float]:
+    """The primary metric's value of each good trial, in block order."""
+    good = [trial for trial in run.trials if trial.cell_id == cell.id and trial.status is TrialStatus.OK]
+    return [trial.measurements[0].value for trial in good if trial.measurements]
+
+
+def page(found: Found) -> Page:
+    """All of it, for every renderer."""
+    nodes: list[Node] = [_machines(found), *_ratios(found), *_notes(found)]
+    return Page(f"Fleet {found.fleet}", found.fleet, (Section(Kind.WORKLOAD, "By machine", tuple(nodes)),))
+
+
+def _machines(found: Found) -> Table:
+    rows = []
+    for machine in found.machines:
+        counts = [str(machine.count(status)) for status in TrialStatus]
+        rows.append(
+            Row(
+                RowName((machine.name,), machine.name),
+                (
+                    words(machine.kind or "its own"),
+                    words(machine.run.state.value),
+                    figure(str(machine.run.blocks)),
+                    *(figure(count) for count in counts),
+                    words(machine.run.id),
+                ),
+            )
+        )
+    number = (Align.RIGHT,)
+    columns = (
+        Column("class"),
+        Column("state"),
+        Column("blocks", number),
+        *(Column(status.value, number) for status in TrialStatus),
+        Column("run"),
+    )
+    return Table("the machines, and how their trials ended", ("machine",), columns, tuple(rows))
+
+
+def _ratios(found: Found) -> list[Node]:
+    rows = []
+    cells = dict.fromkeys(cell for machine in found.machines for cell in machine.ratios)
+    for number, cell in enumerate(cells, 1):
+        for machine in found.machines:
+            if (known := machine.ratios.get(cell)) is not None:
+                shown = _ratio(known.ratio, (known.low, known.high))
+                verdict = machine.verdicts[cell]
+                rows.append(
+                    Row(RowName((cell, machine.name), machine.name, number), (figure(*shown), words(verdict)))
+                )
+        for (kind, pooled_cell), made in found.together.items():
+            if pooled_cell == cell:
+                name = f"class {kind}, {made.machines} machines"
+                told = f"machines differ by {figures.percent(made.spread)}"
+                shown = _ratio(made.ratio, made.ci)
+                rows.append(Row(RowName((cell, name), name, number), (figure(*shown), words(told))))
+    if not rows:
+        return [Note(line("No machine has a ratio with an interval yet"), NoteKind.WARNING)]
+    columns = (Column("ratio to its baseline", (Align.POINT, Align.LEFT)), Column(""))
+    return [
+        Table("ratios on each machine, and pooled over a class", ("cell", "machine"), columns, tuple(rows))
+    ]
+
+
+def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
+    number, _, interval = figures.ratio(value, ci).partition(" ")
+    return number, interval
+
+
+def _notes(found: Found) -> list[Node]:
+    nodes: list[Node] = []
+    for name, differences in found.unlike.items():
+        told = "; ".join(f"{what} {said}" for what, said in differences.items())
+        nodes.append(Note(line(f"{name} is not like its class: {told}"), NoteKind.WARNING))
+    for (kind, cell), made in found.together.items():
+        for name in made.different:
+            nodes.append(
+                Note(
+                    line(f"{name} differs from the others of class {kind} in {cell}", Tone.WARNING),
+                    NoteKind.WARNING,
+                )
+            )
+    for machine in found.machines:
+        for cell, by in machine.drifts.items():
+            nodes.append(
+                Note(
+                    line(f"{machine.name} drifts: {cell} moved by {by:+.1%} over its blocks"),
+                    NoteKind.WARNING,
+                )
+            )
+        lost = machine.count(TrialStatus.LOST)
+        if lost:
+            plural = "s were" if lost != 1 else " was"
+            nodes.append(
+                Note(line(f"{machine.name}: {lost} trial{plural} lost, and made up for in later blocks"))
+            )
+    if found.together:
+        nodes.append(
+            Note(
+                line(
+                    "A class's ratio is that of a machine like these (random effects, Hartung and Knapp's interval), "
+                    "not that of any one of them"
+                )
+            )
+        )
+    elif any(machine.kind for machine in found.machines):
+        nodes.append(Note(line(f"Classes of fewer than {FEWEST} machines are not pooled")))
+    return nodes
+
+
+def document(found: Found) -> dict[str, Any]:
+    """For programs; a stable interface, as the result document is."""
+    return {
+        "schema": SCHEMA,
+        "fleet": found.fleet,
+        "machines": [
+            {
+                "name": machine.name,
+                "class": machine.kind,
+                "run": machine.run.id,
+                "state": machine.run.state.value,
+                "blocks": machine.run.blocks,
+                "trials": {status.value: machine.count(status) for status in TrialStatus},
+                "cells": {
+                    cell: {
+                        "ratio": known.ratio,
+                        "ci": [known.low, known.high],
+                        "verdict": machine.verdicts[cell],
+                    }
+                    for cell, known in machine.ratios.items()
+                },
+                "drifts": dict(machine.drifts),
+                "unlike": dict(found.unlike.get(machine.name, {})),
+            }
+            for machine in found.machines
+        ],
+        "classes": [
+            {
+                "class": kind,
+                "cell": cell,
+                "ratio": made.ratio,
+                "ci": list(made.ci),
+                "prediction": list(made.prediction),
+                "spread": made.spread,
+                "machines": made.machines,
+                "different": list(made.different),
+            }
+            for (kind, cell), made in found.together.items()
+        ],
+    }

@@ -1,0 +1,114 @@
+"""Ratios of several machines, held against each other and, if wanted, taken together.
+
+A machine is a factor: what one showed holds for it. Machines of one class may be pooled by a model in which each has a
+ratio of its own around the class's: log ratio i = m + u_i + e_i, with Var(u) = t² between machines and Var(e_i) known
+from the machine's blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from guestmark.stats.between_runs import Past
+
+FEWEST = 3  # machines of a class, below which a variance between them cannot be told
+_CONFIDENCE = 0.95
+_DIFFERS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """A class's ratio: of a machine like these, with its 95 % interval; `spread` is one standard deviation between
+    machines, relative; `prediction` is where a further machine's ratio is expected.
+
+    `different` names machines whose ratio does not belong to those of the others.
+    """
+
+    ratio: float
+    ci: tuple[float, float]
+    prediction: tuple[float, float]
+    spread: float
+    machines: int
+    different: tuple[str, ...]
+
+
+def pooled(found: Mapping[str, Past]) -> Pooled | None:
+    """The random-effects estimate; None for fewer than `FEWEST` machines.
+
+    t² is DerSimonian and Laird's (1986), the interval Hartung and Knapp's (2001) with Student's quantile of k - 1,
+    which holds its level for few machines; never narrower than without their correction (Jackson et al. 2017). A
+    machine is different when its log ratio lies outside of what the others predict for it, at 1 % over all of them
+    (Bonferroni).
+    """
+    if len(found) < FEWEST:
+        return None
+    names = list(found)
+    logs = [math.log(found[name].ratio) for name in names]
+    variances = [_variance(found[name]) for name in names]
+    mean, error, between = _random_effects(logs, variances)
+    reach = _quantile(len(names) - 1, _CONFIDENCE) * error
+    further = _quantile(max(len(names) - 2, 1), _CONFIDENCE) * math.sqrt(error**2 + between)
+    different = []
+    for at, name in enumerate(names):
+        rest = [number for number in range(len(names)) if number != at]
+        if len(rest) < 2:
+            continue
+        others, other_error, other_between = _random_effects(
+            [logs[number] for number in rest], [variances[number] for number in rest]
+        )
+        limit = _quantile(len(rest) - 1, 1 - _DIFFERS / len(names))
+        if abs(logs[at] - others) > limit * math.sqrt(other_error**2 + other_between + variances[at]):
+            different.append(name)
+    return Pooled(
+        math.exp(mean),
+        (math.exp(mean - reach), math.exp(mean + reach)),
+        (math.exp(mean - further), math.exp(mean + further)),
+        math.expm1(math.sqrt(between)),
+        len(names),
+        tuple(different),
+    )
+
+
+def drift(values: list[float]) -> float | None:
+    """By how much, relative, a machine's values moved from its first block to its last; None when that may be chance.
+
+    Mann's test of a trend (1945) at 1 %, and Theil's and Sen's slope, which outliers do not move.
+    """
+    from scipy.stats import kendalltau, theilslopes
+
+    if len(values) < 6 or min(values) <= 0:
+        return None
+    at = list(range(len(values)))
+    logs = [math.log(value) for value in values]
+    if not kendalltau(at, logs).pvalue < _DIFFERS:
+        return None
+    return math.expm1(float(theilslopes(logs, at).slope) * (len(values) - 1))
+
+
+def _random_effects(logs: list[float], variances: list[float]) -> tuple[float, float, float]:
+    """Mean, its standard error after Hartung and Knapp, and the variance between machines."""
+    count = len(logs)
+    weights = [1 / variance for variance in variances]
+    total = sum(weights)
+    fixed = sum(weight * value for weight, value in zip(weights, logs, strict=True)) / total
+    heterogeneity = sum(weight * (value - fixed) ** 2 for weight, value in zip(weights, logs, strict=True))
+    scale = total - sum(weight**2 for weight in weights) / total
+    between = max(0.0, (heterogeneity - (count - 1)) / scale) if scale > 0 else 0.0
+    weights = [1 / (variance + between) for variance in variances]
+    total = sum(weights)
+    mean = sum(weight * value for weight, value in zip(weights, logs, strict=True)) / total
+    fit = sum(weight * (value - mean) ** 2 for weight, value in zip(weights, logs, strict=True)) / (count - 1)
+    return mean, math.sqrt(max(fit, 1.0) / total), between
+
+
+def _variance(found: Past) -> float:
+    half = math.log(found.high / found.low) / 2
+    return max((half / _quantile(max(found.blocks - 1, 1), _CONFIDENCE)) ** 2, 1e-12)
+
+
+def _quantile(freedom: int, confidence: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + confidence) / 2))

@@ -1,0 +1,81 @@
+"""Labs of machines that are all this one: an sshd, a PostgreSQL server, and a lock and a scratch directory for each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.ledger import open_ledger
+from guestmark.ledger.model import StoredRun
+from tests.framework import PACKAGES
+from tests.framework.command_line import CommandLine
+
+PLAN = """
+schema = "guestmark-plan/2"
+name = "small"
+title = "How long does it take?"
+platforms = ["host"]
+[factors]
+work = [{levels}]
+[workloads.exec.params]
+command = ["sh", "-c", "sleep {work}"]
+[repetition]
+blocks = {blocks}
+warmup = 0
+iterations = 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """The files that `fleet run` is given, and where its results are."""
+
+    guestmark: CommandLine
+    machines: Path
+    plan: Path
+    ledger: str
+
+    def arguments(self) -> tuple[str, ...]:
+        """Those of `guestmark fleet run`."""
+        return ("fleet", "run", str(self.plan), "--machines", str(self.machines), "--ledger", self.ledger)
+
+    def runs(self) -> list[StoredRun]:
+        """Of every machine that has begun one."""
+        with open_ledger(self.ledger, writable=False) as ledger:
+            return [ledger.load_run(run.id) for run in ledger.runs() if "fleet" in run.labels]
+
+
+def lab(
+    guestmark: CommandLine,
+    ledger: str,
+    names: Iterable[str],
+    *,
+    blocks: int = 3,
+    levels: str = '"0", "0.02"',
+    environment: Mapping[str, str] | None = None,
+) -> Lab:
+    """Machines of these names, which ssh reaches, of one class."""
+    folder = guestmark.folder
+    lines = []
+    for name in names:
+        scratch = folder / f"scratch-{name}"
+        scratch.mkdir()
+        own = {
+            "PYTHONPATH": str(PACKAGES),
+            "TMPDIR": str(scratch),
+            "XDG_RUNTIME_DIR": str(scratch),
+            "XDG_CACHE_HOME": str(guestmark.cache),
+            "XDG_STATE_HOME": str(scratch / "state"),
+            "GUESTMARK_LOCK": str(folder / f"lock-{name}"),
+            **(environment or {}),
+        }
+        lines += [f"[machines.{name}]", f'ssh = "{name}"', 'class = "alike"']
+        lines += [f"command = {json.dumps([sys.executable, '-m', 'guestmark'])}"]
+        lines += ["environment = {" + ", ".join(f'{key} = "{value}"' for key, value in own.items()) + "}"]
+    machines, plan = folder / "lab.toml", folder / "plan.toml"
+    machines.write_text("\n".join(lines))
+    plan.write_text(PLAN.replace("{levels}", levels).replace("{blocks}", str(blocks)))
+    return Lab(guestmark, machines, plan, ledger)
