@@ -107,7 +107,7 @@ class Inside:
             (place / f"{number}.bin").write_bytes(os.urandom(int(250_000 * self.scale)))
         for size in (1_000, 4_000, 30_000):
             (self.folder / "www" / f"{size}.html").write_bytes(os.urandom(size))
-        (self.folder / "www" / "large.bin").write_bytes(os.urandom(int(60_000_000 * self.scale)))
+        (self.folder / "www" / "large.bin").write_bytes(os.urandom(int(120_000_000 * self.scale)))
         (self.folder / "nginx.conf").write_text(NGINX.format(folder=self.folder))
         (self.folder / "rsyncd.conf").write_text(RSYNCD.format(folder=self.folder))
         self.serve("nginx", "-p", str(self.folder), "-c", str(self.folder / "nginx.conf"))
@@ -152,7 +152,7 @@ class Inside:
         self.start()
         path.touch(0o666)
         dump = subprocess.Popen(
-            ["dumpcap", "-q", "-i", "server", "-B", "256", "-w", str(path)], stderr=subprocess.PIPE
+            ["dumpcap", "-q", "-P", "-i", "server", "-B", "256", "-w", str(path)], stderr=subprocess.PIPE
         )
         assert dump.stderr
         while b"File:" not in dump.stderr.readline():
