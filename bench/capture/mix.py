@@ -84,9 +84,11 @@ class Inside:
         running = [(command, self.client(*command)) for command in commands]
         for command, process in running:
             if process.wait(300):
-                raise SystemExit(
-                    f"{command[0]} failed with status {process.returncode}: {self.folder}/programs.log"
-                )
+                raise SystemExit(f"{command[0]} failed with status {process.returncode}: {self.tail()}")
+
+    def tail(self) -> str:
+        """What the programs said last."""
+        return (self.folder / "programs.log").read_text(errors="replace")[-500:]
 
     def connect(self) -> None:
         while os.readlink(f"/proc/{self.clients.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
