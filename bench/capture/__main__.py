@@ -1,15 +1,19 @@
-"""`python bench/capture [--packets N]`: guestmark-capture beside tshark, tcptrace and capinfos on the same files.
+"""`python bench/capture [--packets N] [--mix FILE]`: guestmark-capture beside older tools on the same files.
 
-Both times are compared. Wall seconds are what somebody waits for, and what the aims are about: 2 GB/s on full-size
-packets, 5 million packets/s on small ones, 100 times tshark, 5 times tcptrace; they are right only on an idle machine.
-Processor seconds (user + system) are the same on a busy one, and they are what a tool takes from others. (All tools use
-one processor, so on an idle machine the two differ only by waiting.) Every figure is the best of several runs, which
-are interleaved.
+The others are tshark, tcptrace, argus and capinfos; those not installed are left out (Debian's packages: tshark
+tcptrace argus-server). Traces are synthetic; `--mix` is a capture of real traffic instead, which is made as mix.py says
+when FILE does not exist. Synthetic traces flatter what is fast on one kind of packet: both should be told.
+
+Both times are compared. Wall seconds are what somebody waits for, and what the aims are about: 8 GB/s and 8 million
+packets/s on the mix; they are right only on an idle machine. Processor seconds (user + system) are the same on a busy
+one, and they are what a tool takes from others. Every figure is the best of several runs, which are interleaved.
+guestmark uses two processors where there are two, the others one.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -66,41 +70,57 @@ def once(command: list[str], best: Best, limit_s: float) -> bool:
     return True
 
 
-def race(trace: Trace, folder: Path, limit_s: float) -> None:
-    """All tools on one trace; slow ones get a share of the packets, and the rate is what is compared."""
-    path = folder / "trace.pcap"
+def synthetic(trace: Trace, path: Path) -> int:
+    """Make the trace; returns its number of packets."""
     # In a process of its own: a child's peak would begin at this one's size.
     wanted = (f"--packets={trace.packets}", f"--connections={trace.connections}", f"--size={trace.size}")
     subprocess.run([sys.executable, str(HERE / "make_trace.py"), str(path), *wanted], check=True)
+    return trace.packets + 3 * trace.connections
+
+
+def mixed(path: Path) -> int:
+    """Make the trace of real traffic where there is none yet; returns its number of packets."""
+    if not path.exists():
+        subprocess.run([sys.executable, str(HERE / "mix.py"), str(path)], check=True)
+    text = subprocess.run(
+        [str(capture_binary()), "--top=1", "--format=json", str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return int(json.loads(text)["files"][0]["counters"]["packets"])
+
+
+def race(name: str, path: Path, packets: int, limit_s: float) -> None:
+    """All tools on one trace."""
     size = path.stat().st_size
-    packets = trace.packets + 3 * trace.connections
     tools = {
         "guestmark": ([str(capture_binary()), "--top=20", str(path)], 5),
         "guestmark, all rows": ([str(capture_binary()), "--format=csv", str(path)], 2),
         "capinfos": (["capinfos", "-c", "-u", "-z", str(path)], 2),
+        "argus": (["argus", "-X", "-r", str(path), "-w", "/dev/null"], 2),
         "tcptrace": (["tcptrace", "-n", str(path)], 2),
         "tshark": (["tshark", "-n", "-q", "-r", str(path), "-z", "conv,tcp"], 1),
     }
-    bests = {name: Best() for name in tools}
-    missing = [name for name, (command, *_) in tools.items() if shutil.which(command[0]) is None]
+    bests = {tool: Best() for tool in tools}
+    missing = [tool for tool, (command, *_) in tools.items() if shutil.which(command[0]) is None]
     late: set[str] = set()
     subprocess.run(["cat", str(path)], stdout=subprocess.DEVNULL, check=True)  # into the page cache
     for turn in range(5):
-        for name, (command, runs) in tools.items():
-            tried = turn < runs and name not in missing and name not in late
-            if tried and not once(command, bests[name], limit_s):
-                late.add(name)
-    print(f"\n{trace.name}: {packets:,} packets, {size / 1e6:,.0f} MB", flush=True)
+        for tool, (command, runs) in tools.items():
+            tried = turn < runs and tool not in missing and tool not in late
+            if tried and not once(command, bests[tool], limit_s):
+                late.add(tool)
+    print(f"\n{name}: {packets:,} packets, {size / 1e6:,.0f} MB", flush=True)
     print(f"{'':22}{'packets/s':>14}{'GB/s':>8}{'wall s':>9}{'cpu s':>9}{'peak MB':>9}{'guestmark is':>24}")
     reference = bests["guestmark"]
-    for name in tools:
-        best = bests[name]
-        if name in missing or best.cpu == float("inf"):
-            print(f"{name:22}{'not installed' if name in missing else f'more than {limit_s:.0f} s':>14}")
+    for tool, best in bests.items():
+        if tool in missing or best.cpu == float("inf"):
+            print(f"{tool:22}{'not installed' if tool in missing else f'more than {limit_s:.0f} s':>14}")
             continue
         times = f"{best.wall / reference.wall:.1f}x ({best.cpu / reference.cpu:.1f}x cpu)"
         print(
-            f"{name:22}{packets / best.wall:14,.0f}{size / best.wall / 1e9:8.2f}{best.wall:9.3f}{best.cpu:9.3f}"
+            f"{tool:22}{packets / best.wall:14,.0f}{size / best.wall / 1e9:8.2f}{best.wall:9.3f}{best.cpu:9.3f}"
             f"{best.peak_mb:9.0f}{times:>24}"
         )
 
@@ -111,11 +131,16 @@ def main() -> None:
         "--packets", type=int, default=2_000_000, help="of 60 bytes; a quarter of it of 1400 bytes"
     )
     parser.add_argument("--limit", type=float, default=120.0, help="longest run of another tool, seconds")
+    parser.add_argument("--mix", type=Path, metavar="FILE", help="measure this capture, or make it first")
     given = parser.parse_args()
+    if given.mix:
+        race(f"real mix, {given.mix.name}", given.mix, mixed(given.mix), given.limit)
+        return
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as folder:
         for size, packets in ((1414, given.packets // 4), (60, given.packets)):
             for connections in (1, 100_000):
-                race(Trace(size, connections, packets), Path(folder), given.limit)
+                trace, path = Trace(size, connections, packets), Path(folder) / "trace.pcap"
+                race(trace.name, path, synthetic(trace, path), given.limit)
 
 
 if __name__ == "__main__":

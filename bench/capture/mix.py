@@ -84,9 +84,11 @@ class Inside:
         running = [(command, self.client(*command)) for command in commands]
         for command, process in running:
             if process.wait(300):
-                raise SystemExit(
-                    f"{command[0]} failed with status {process.returncode}: {self.folder}/programs.log"
-                )
+                raise SystemExit(f"{command[0]} failed with status {process.returncode}: {self.tail()}")
+
+    def tail(self) -> str:
+        """What the programs said last."""
+        return (self.folder / "programs.log").read_text(errors="replace")[-500:]
 
     def connect(self) -> None:
         while os.readlink(f"/proc/{self.clients.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
@@ -107,7 +109,7 @@ class Inside:
             (place / f"{number}.bin").write_bytes(os.urandom(int(250_000 * self.scale)))
         for size in (1_000, 4_000, 30_000):
             (self.folder / "www" / f"{size}.html").write_bytes(os.urandom(size))
-        (self.folder / "www" / "large.bin").write_bytes(os.urandom(int(60_000_000 * self.scale)))
+        (self.folder / "www" / "large.bin").write_bytes(os.urandom(int(120_000_000 * self.scale)))
         (self.folder / "nginx.conf").write_text(NGINX.format(folder=self.folder))
         (self.folder / "rsyncd.conf").write_text(RSYNCD.format(folder=self.folder))
         self.serve("nginx", "-p", str(self.folder), "-c", str(self.folder / "nginx.conf"))
@@ -152,7 +154,7 @@ class Inside:
         self.start()
         path.touch(0o666)
         dump = subprocess.Popen(
-            ["dumpcap", "-q", "-i", "server", "-B", "256", "-w", str(path)], stderr=subprocess.PIPE
+            ["dumpcap", "-q", "-P", "-i", "server", "-B", "256", "-w", str(path)], stderr=subprocess.PIPE
         )
         assert dump.stderr
         while b"File:" not in dump.stderr.readline():

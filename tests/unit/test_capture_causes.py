@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -194,22 +194,19 @@ def test_packets_captured_twice_are_counted_once(
     ct.run("editcap", "-F", "nsecpcap", str(captures / "client.pcapng"), str(plain))
     once = list(cf.packets_of(plain))
     twice.write_bytes(cf.doubled(once, cf.RAW, interfaces, alone))
-    single, double = points[0], analyse_file(twice)
-    # On one interface, what the network repeated cannot be told from one more copy.
-    repeated = cf.repeats(once) if interfaces == 1 else Counter[int]()
+    single, double, repeated = points[0], analyse_file(twice), cf.repeats(once)
     assert "copies" in {limit.kind for limit in double.limits}
     assert "copies" not in {limit.kind for limit in single.limits}
     for scenario in TCP:
         whole, doubled = connection_of(single, scenario), connection_of(double, scenario)
         sides = ((whole.client, doubled.client), (whole.server, doubled.server))
-        copies = sum(its.copies for _, its in sides)
-        assert copies == sum(side.packets + repeated[side.port] for side, _ in sides) - alone
+        there = 2 * sum(side.packets for side, _ in sides) - alone
+        assert sum(its.packets + its.copies for _, its in sides) == there, scenario.name
         for side, its in sides:
-            again = repeated[side.port]
-            assert bool(again) == bool(
-                interfaces == 1 and scenario.link.double and side.port == scenario.port
-            )
-            assert its.packets == side.packets - again, scenario.name
+            # On one interface, what the network doubled may be taken for one more copy.
+            again = side.packets - its.packets
+            most = repeated[side.port] if interfaces == 1 and scenario.link.double else 0
+            assert 0 <= again <= most, scenario.name
             assert its.unique_bytes == side.unique_bytes, scenario.name
             assert its.retransmissions == side.retransmissions - again, scenario.name
             assert its.missing_bytes == side.missing_bytes, scenario.name

@@ -23,7 +23,8 @@ INITIAL_2 = bytes.fromhex("d76b3343cf088394c8f03e5157080000449ea0c95e82ffe67b6ab
 
 def handshake(tmp_path: Path, *steps: tuple[int, bool, bytes, int]) -> list[Exchange]:
     """What is made of datagrams: (milliseconds since the last, sent by the client, header, size)."""
-    packets, now = [], 1_272_975_194_000_000_000
+    packets: list[tuple[int, bytes]] = []
+    now = 1_272_975_194_000_000_000
     for milliseconds, is_client, header, size in steps:
         now += milliseconds * 1_000_000
         source, target = (CLIENT, SERVER) if is_client else (SERVER, CLIENT)

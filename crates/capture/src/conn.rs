@@ -1,7 +1,7 @@
 //! One connection while it is open: everything is updated packet by packet in constant time and bounded space.
 
 use crate::cause::{Causes, Step};
-use crate::latency::Latency;
+use crate::latency::Few;
 use crate::packet::{flag, Direction, FlowKey, Segment, NO_TIME, TCP};
 use crate::path::Path;
 use crate::sent::{sequence, Rare, Sent};
@@ -50,6 +50,12 @@ pub struct Conn {
     pub closed: bool,
     /// The handshake was seen to its end.
     pub shaken: bool,
+    /// Packets had a time before the previous one's.
+    pub backwards: bool,
+    /// The same addresses and ports were used by an earlier connection.
+    pub reused: bool,
+    /// Which ends permit selective acknowledgements.
+    pub selective: [bool; 2],
     /// It exists.
     pub here: Here,
     /// Both directions.
@@ -59,9 +65,9 @@ pub struct Conn {
     /// What the time was spent on.
     pub causes: Causes,
     /// Round trips between the point of capture and each end.
-    pub rtt: [Latency; 2],
+    pub rtt: [Few; 2],
     /// Both directions.
-    pub rare: [Rare; 2],
+    rare: Option<Box<[Rare; 2]>>,
     /// Smallest time.
     pub start_ts: i64,
     /// Largest time before a step backwards.
@@ -74,12 +80,6 @@ pub struct Conn {
     pub hash: u32,
     /// Bytes on the heap.
     pub heap: u32,
-    /// Packets had a time before the previous one's.
-    pub backwards: bool,
-    /// The same addresses and ports were used by an earlier connection.
-    pub reused: bool,
-    /// Which ends permit selective acknowledgements.
-    pub selective: [bool; 2],
     /// Which end is the client, when the packets say so.
     pub client: Option<u8>,
     /// Which end is the capturing machine, when the packets say so.
@@ -104,7 +104,7 @@ impl Conn {
             paths: Default::default(),
             causes: Causes::new(segment.ts, segment.from),
             rtt: Default::default(),
-            rare: Default::default(),
+            rare: None,
             start_ts: segment.ts,
             latest: NO_TIME,
             index,
@@ -127,13 +127,21 @@ impl Conn {
     /// Read a word of every cache line that an update of direction `which` uses, so that they are on their way.
     #[inline]
     pub(crate) fn look(&self, which: usize) -> u64 {
-        let own = &self.sent[which];
+        let (own, peer) = (&self.sent[which], &self.sent[1 - which]);
+        let (path, other) = (&self.paths[which], &self.paths[1 - which]);
         self.last_ts as u64
             ^ own.packets
             ^ own.latency.count
             ^ own.latency.hist.look()
             ^ u64::from(own.largest)
             ^ u64::from(own.space.next())
+            ^ u64::from(peer.acked)
+            ^ path.nearest
+            ^ path.unacked.look()
+            ^ other.nearest
+            ^ other.unacked.look()
+            ^ self.attributed_until() as u64
+            ^ self.rtt[which].look()
     }
 
     /// From the smallest time to the largest, nanoseconds.
@@ -162,7 +170,7 @@ impl Conn {
         ];
         let ended = (flags[0] | flags[1]) & (flag::FIN | flag::RST) != 0;
         let fresh =
-            own.packets > 0 && self.rare[usize::from(segment.from)].first_seq != segment.seq;
+            own.packets > 0 && self.paths[usize::from(segment.from)].first_seq != segment.seq;
         if segment.flags & flag::ACK != 0 {
             return ended && fresh;
         }
@@ -173,9 +181,9 @@ impl Conn {
         }
     }
 
-    /// Count one segment; returns by how many bytes the heap has grown.
+    /// Count one segment.
     #[inline]
-    pub fn update(&mut self, segment: &Segment) -> usize {
+    pub fn update(&mut self, segment: &Segment) {
         let from = usize::from(segment.from & 1);
         let mut grown = self.time(segment);
         let own = &mut self.sent[from];
@@ -195,15 +203,14 @@ impl Conn {
             self.client.get_or_insert(segment.from);
             self.attribute_datagram(segment);
             self.grow(grown);
-            return grown;
+            return;
         }
         let own = &self.sent[from];
         let (next, acked) = (own.space.next(), own.acked);
         let acked = (self.flags[from] & flag::ACK != 0).then_some(acked);
-        let repeated = self.rare[from].retransmissions;
         let own = &mut self.sent[from];
         if own.packets == 1 {
-            self.rare[from].first_seq = segment.seq;
+            self.paths[from].first_seq = segment.seq;
         }
         if segment.flags & flag::ACK != 0 {
             let first = self.flags[from] & flag::ACK == 0;
@@ -212,39 +219,36 @@ impl Conn {
             }
         }
         self.flags[from] |= segment.flags;
-        let seen = if segment.seq_known {
-            sequence(&mut own.space, &mut self.rare[from], segment)
+        let (seen, again) = if segment.seq_known {
+            sequence(&mut own.space, segment)
         } else {
             // A row without a number continues where the last one ended.
-            own.space.payload(own.space.next(), segment.payload)
+            (own.space.payload(own.space.next(), segment.payload), false)
         };
         own.unique += seen.new;
         grown += seen.grown;
-        if seen.repeated > 0 {
-            self.rare[from].repeated += seen.repeated;
-            self.rare[from].retransmissions += 1;
-        }
-        if seen.late {
-            self.rare[from].late += 1;
-        }
-        if segment.window == 0 && segment.flags & (flag::RST | flag::SYN) == 0 && segment.seq_known
-        {
-            self.rare[from].zero_windows += 1;
-        }
+        let repeats = seen.repeated > 0 || again;
+        let says = segment.flags & (flag::RST | flag::SYN) == 0 && segment.seq_known;
         let limit = self.limit[from];
-        if segment.payload > u32::from(limit) && limit != 0 {
-            self.rare[from].oversized += 1;
+        let oversized = segment.payload > u32::from(limit) && limit != 0;
+        let shut = segment.window == 0 && says;
+        if repeats || seen.late || shut || oversized {
+            let rare = self.rare_mut(from);
+            rare.repeated += seen.repeated;
+            rare.retransmissions += u32::from(seen.repeated > 0) + u32::from(again);
+            rare.late += u32::from(seen.late);
+            rare.zero_windows += u32::from(shut);
+            rare.oversized += u32::from(oversized);
         }
         if segment.flags & (flag::SYN | flag::RST) != 0 {
-            let rare = &mut self.rare[from];
-            rare.mss = rare.mss.max(segment.options.mss);
-            rare.resets += u32::from(segment.flags & flag::RST != 0);
-            self.limit[1 - from] = rare.mss;
+            let limit = &mut self.limit[1 - from];
+            *limit = (*limit).max(segment.options.mss);
+            let reset = u16::from(segment.flags & flag::RST != 0);
+            self.paths[from].resets = self.paths[from].resets.saturating_add(reset);
         }
         if !self.shaken {
             self.shake_hands(segment);
         }
-        let repeats = self.rare[from].retransmissions > repeated;
         let phantoms = segment.flags & (flag::SYN | flag::FIN) != 0;
         let segments = self.paths[from]
             .last_len
@@ -258,7 +262,21 @@ impl Conn {
         };
         grown += self.attribute(segment, &step);
         self.grow(grown);
-        grown
+    }
+
+    /// What few packets of `end` change.
+    #[must_use]
+    pub fn rare(&self, end: usize) -> Rare {
+        self.rare
+            .as_ref()
+            .map_or_else(Rare::default, |rare| rare[end])
+    }
+
+    pub(crate) fn rare_mut(&mut self, end: usize) -> &mut Rare {
+        if self.rare.is_none() {
+            self.grow(size_of::<[Rare; 2]>());
+        }
+        &mut self.rare.get_or_insert_with(Box::default)[end]
     }
 
     #[inline]
@@ -327,17 +345,17 @@ mod tests {
 
     /// Not for its own sake: half a million open connections are limited by how many lines each packet touches.
     #[test]
-    fn a_connection_is_fifteen_cache_lines() {
+    fn a_connection_is_twelve_cache_lines() {
         assert_eq!(
             (size_of::<Option<Conn>>(), offset_of!(Conn, sent)),
-            (960, 64)
+            (768, 64)
         );
         assert_eq!(
             (
                 size_of::<crate::sent::Sent>(),
                 size_of::<crate::path::Path>()
             ),
-            (128, 128)
+            (128, 112)
         );
         assert_eq!(offset_of!(Conn, paths) % 64, 0);
     }

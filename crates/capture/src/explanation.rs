@@ -164,7 +164,7 @@ impl Conn {
         let again = self.causes.from == segment.from && self.sent[from].packets > 1;
         if again && before == contents && segment.checksum != 0 && gap >= SAID_AGAIN_FROM {
             self.causes.spent[on::RECOVERY] += gap;
-            self.rare[from].retransmissions += 1;
+            self.rare_mut(from).retransmissions += 1;
         } else if self.key.port.contains(&DHCP) {
             // A client that waits for more offers is in the middle of it.
             self.causes.spent[from] += gap;

@@ -1,9 +1,10 @@
 //! Durations of one kind: how many, their sum, extremes and distribution.
 
 use crate::hist::Hist;
+use std::borrow::Cow;
 
 /// Response latency of one endpoint: gaps between the peer's last packet and this endpoint's next one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Latency {
     /// Number of responses.
     pub count: u64,
@@ -46,5 +47,55 @@ impl Latency {
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
         self.hist.merge(&other.hist)
+    }
+}
+
+/// Durations of which most connections have few: these are kept as they are, without a distribution.
+#[derive(Debug, Default)]
+pub struct Few {
+    first: [u64; FEW],
+    count: u32,
+    all: Option<Box<Latency>>,
+}
+
+const FEW: usize = 2;
+
+impl Few {
+    /// One more; returns by how many bytes the heap has grown.
+    #[inline]
+    pub(crate) fn record(&mut self, nanos: u64) -> usize {
+        if let Some(all) = &mut self.all {
+            return all.record(nanos);
+        }
+        if let Some(slot) = self.first.get_mut(self.count as usize) {
+            *slot = nanos;
+            self.count += 1;
+            return 0;
+        }
+        let mut all = self.whole().into_owned();
+        let grown = size_of::<Latency>() + all.record(nanos);
+        self.all = Some(Box::new(all));
+        grown
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn whole(&self) -> Cow<'_, Latency> {
+        self.all.as_deref().map_or_else(
+            || {
+                let mut all = Latency::default();
+                for &nanos in &self.first[..self.count as usize] {
+                    all.record(nanos);
+                }
+                Cow::Owned(all)
+            },
+            Cow::Borrowed,
+        )
+    }
+
+    /// Read what an update uses first, so that it is on its way.
+    #[inline]
+    pub(crate) fn look(&self) -> u64 {
+        self.all.as_ref().map_or(0, |all| all.count)
     }
 }

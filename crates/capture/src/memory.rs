@@ -5,7 +5,7 @@ use std::fs;
 /// A share of what is available: an analysis is rarely alone on a machine.
 const SHARE: u64 = 8;
 const LEAST_MB: u64 = 128;
-/// Enough for seven million open connections.
+/// Enough for ten million open connections.
 const MOST_MB: u64 = 8192;
 
 /// Megabytes for open connections, unless told otherwise.

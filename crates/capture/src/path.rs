@@ -101,6 +101,12 @@ impl Unacked {
         sent
     }
 
+    /// Any word of what an update uses first.
+    #[inline]
+    pub(crate) fn look(&self) -> u64 {
+        u64::from(self.count) ^ self.times[FEW - 1] as u64
+    }
+
     fn heap(&self) -> usize {
         self.more.as_ref().map_or(0, |more| {
             size_of::<VecDeque<(u32, i64)>>() + more.capacity() * size_of::<(u32, i64)>()
@@ -108,7 +114,7 @@ impl Unacked {
     }
 }
 
-/// What one end's packets tell about it and its side of the path. Two cache lines.
+/// What one end's packets tell about it and its side of the path.
 #[derive(Debug)]
 pub struct Path {
     /// Shortest time from the point of capture to this end and back, nanoseconds; `u64::MAX` when unknown.
@@ -130,6 +136,10 @@ pub struct Path {
     pub sacks: u32,
     /// Payload of its last packet with any.
     pub last_len: u32,
+    /// Sequence number of its first packet.
+    pub first_seq: u32,
+    /// Resets it sent.
+    pub resets: u16,
     id: u16,
     steady: u8,
     /// Its window scale.
@@ -155,6 +165,8 @@ impl Default for Path {
             in_flight: 0,
             sacks: 0,
             last_len: 0,
+            first_seq: 0,
+            resets: 0,
             id: 0,
             steady: 0,
             scale: NO_SCALE,

@@ -26,7 +26,7 @@ pub struct Sent {
 }
 
 /// One direction: what only few packets change.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Rare {
     /// Payload bytes that were seen before.
     pub repeated: u64,
@@ -36,48 +36,40 @@ pub struct Rare {
     pub late: u32,
     /// Announcements of a zero window.
     pub zero_windows: u32,
-    /// Resets.
-    pub resets: u32,
     /// Packets larger than the peer's maximum segment size.
     pub oversized: u32,
-    /// Sequence number of the first packet.
-    pub first_seq: u32,
-    /// Announced maximum segment size, 0 when unknown.
-    pub mss: u16,
     /// Packets that were seen twice.
     pub twice: Twice,
 }
 
-/// Account for a segment's place in its stream.
+/// Account for a segment's place in its stream; true when it repeats a SYN or FIN and nothing else.
 #[inline]
-pub(crate) fn sequence(space: &mut SeqSpace, rare: &mut Rare, segment: &Segment) -> Seen {
+pub(crate) fn sequence(space: &mut SeqSpace, segment: &Segment) -> (Seen, bool) {
     let phantoms = segment.flags & (flag::SYN | flag::FIN);
     if phantoms == 0 {
         // A reset's number may be anything and its payload is not part of the stream.
         if segment.flags & flag::RST != 0 {
-            return Seen {
+            let seen = Seen {
                 new: u64::from(segment.payload),
                 ..Default::default()
             };
+            return (seen, false);
         }
-        return space.payload(segment.seq, segment.payload);
+        return (space.payload(segment.seq, segment.payload), false);
     }
     let mut seq = segment.seq;
+    let mut again = false;
     if phantoms & flag::SYN != 0 {
         let repeated = space.started();
         space.phantom(seq);
         seq = seq.wrapping_add(1);
-        if repeated && segment.payload == 0 {
-            rare.retransmissions += 1;
-        }
+        again = repeated && segment.payload == 0;
     }
     let seen = space.payload(seq, segment.payload);
     if phantoms & flag::FIN != 0 {
         let end = seq.wrapping_add(segment.payload);
-        if space.next() == end.wrapping_add(1) && segment.payload == 0 {
-            rare.retransmissions += 1;
-        }
+        again |= space.next() == end.wrapping_add(1) && segment.payload == 0;
         space.phantom(end);
     }
-    seen
+    (seen, again)
 }

@@ -138,7 +138,7 @@ impl Side {
     #[must_use]
     pub fn new(conn: &Conn, which: usize, percentiles: bool, names: &[Arc<str>]) -> Self {
         let duration = conn.duration();
-        let (sent, rare, path) = (&conn.sent[which], &conn.rare[which], &conn.paths[which]);
+        let (sent, rare, path) = (&conn.sent[which], conn.rare(which), &conn.paths[which]);
         let counted = conn.counted(which);
         let FlowKey {
             addr, port, family, ..
@@ -155,13 +155,13 @@ impl Side {
             out_of_order: rare.late,
             missing_bytes: missing(conn, which),
             zero_windows: rare.zero_windows,
-            resets: rare.resets,
-            mss: rare.mss,
+            resets: path.resets.into(),
+            mss: conn.limit[1 - which],
             largest_payload: sent.largest,
             oversized: rare.oversized,
             throughput_bytes_per_s: (duration > 0)
                 .then(|| counted.unique as f64 / seconds(duration)),
-            rtt: RoundTrips::new(&conn.rtt[which], percentiles),
+            rtt: RoundTrips::new(&conn.rtt[which].whole(), percentiles),
             window_min: (path.window_min != u32::MAX).then_some(path.window_min),
             window_max: (path.window_min != u32::MAX).then_some(path.window_max),
             sacks: path.sacks,

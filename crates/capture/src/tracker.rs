@@ -227,25 +227,25 @@ impl Tracker {
             return;
         };
         conn.touched = true;
+        let heap = conn.heap;
         let twin = self.twins.see(segment, conn);
         if twin != Twin::None && conn.leaves_out(segment, twin) {
+            self.heap += (conn.heap - heap) as usize;
             return;
         }
-        let unique = conn.sent[usize::from(segment.from & 1)].unique;
-        let spent = conn.causes.spent;
-        let grown = conn.update(segment);
         if let Some(watch) = &mut self.watch {
-            watch.record(
-                conn,
-                segment,
-                conn.sent[usize::from(segment.from & 1)].unique > unique,
-                spent,
-            );
+            let unique = conn.sent[usize::from(segment.from & 1)].unique;
+            let spent = conn.causes.spent;
+            conn.update(segment);
+            let was_new = conn.sent[usize::from(segment.from & 1)].unique > unique;
+            watch.record(conn, segment, was_new, spent);
+        } else {
+            conn.update(segment);
         }
         let over = conn.is_over() && !conn.closed;
         conn.closed |= over;
         let index = conn.index;
-        self.heap += grown;
+        self.heap += (conn.heap - heap) as usize;
         if over {
             self.linger(place, index, segment.ts, sink);
         }

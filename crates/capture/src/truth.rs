@@ -152,14 +152,14 @@ impl Truth {
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
         let frame = self.largest_frame;
-        let step = seconds(self.clock_backwards_ns);
+        let step = spelled(self.clock_backwards_ns);
         let all = [
             ("dropped", self.dropped, "packets were lost by the capture, it says itself: latencies and counts miss them".to_owned()),
             ("missing_bytes", self.missing_bytes, "bytes were acknowledged but are not in the capture: the capture lost packets".to_owned()),
             ("cut_headers", self.cut_headers, "packets are cut so short that ports or flags are gone: they are not counted (capture with a snapshot length of at least 96)".to_owned()),
             ("evicted", self.evicted, "connections were put away while open to stay within the memory limit; their later packets count as another connection (raise --memory)".to_owned()),
             ("inexact", self.inexact, "connections had too many gaps at once: their unique and retransmitted bytes are bounds".to_owned()),
-            ("clock_backwards", self.clock_backwards, format!("time stamps step backwards, by up to {step:.6} s: gaps that would be negative are left out")),
+            ("clock_backwards", self.clock_backwards, format!("time stamps are smaller than the one before, by up to {step}: gaps that would be negative are left out")),
             ("copies", self.copies, "packets were captured more than once (on several interfaces on their way): each is counted once, at its first time".to_owned()),
             ("untimed", self.untimed, "packets have no time stamp: they are counted at the time of the packet before".to_owned()),
             ("fragments", self.fragments, "IP fragments have no ports and are not counted".to_owned()),
@@ -180,5 +180,15 @@ impl Truth {
             .filter(|(_, count, _)| *count > 0)
             .map(|(kind, count, text)| Limit { kind, count, text })
             .collect()
+    }
+}
+
+/// A duration with its unit.
+fn spelled(nanos: u64) -> String {
+    match nanos {
+        0..1_000 => format!("{nanos} ns"),
+        1_000..1_000_000 => format!("{:.3} µs", nanos as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.3} ms", nanos as f64 / 1e6),
+        _ => format!("{:.3} s", seconds(nanos)),
     }
 }

@@ -79,10 +79,11 @@ impl Twins {
             // What was just seen is not the next to go.
             set.next = set.next.wrapping_add(1);
         }
-        // Without a number of its own, a packet may look like an earlier one, but then the other end's answer came between.
-        let numbered = segment.id != 0;
+        // Without a number of its own, a packet may look like an earlier one, but then the other end's answer came between;
+        // and without a checksum, nothing tells a datagram's contents.
+        let numbered = segment.id != 0 && (segment.key.protocol == TCP || segment.checksum != 0);
         let soon = conn.last_from == segment.from || segment.flags & flag::SYN != 0;
-        let follows = segment.key.protocol == TCP && soon;
+        let follows = segment.key.protocol == TCP && segment.seq_known && soon;
         if set.places[way] != place(segment) {
             Twin::Certain
         } else if numbered || follows {
@@ -172,7 +173,7 @@ impl Conn {
     pub(crate) fn leaves_out(&mut self, segment: &Segment, twin: Twin) -> bool {
         let from = usize::from(segment.from & 1);
         let packets = self.sent[from].packets;
-        let twice = &mut self.rare[from].twice;
+        let twice = &mut self.rare_mut(from).twice;
         if twin == Twin::Certain {
             twice.certain = twice.certain.saturating_add(1);
             return true;
@@ -189,7 +190,7 @@ impl Conn {
     /// What direction `which` sent, each packet counted once, now that all of it is known.
     #[must_use]
     pub fn counted(&self, which: usize) -> Counted {
-        let (sent, rare) = (&self.sent[which], &self.rare[which]);
+        let (sent, rare) = (&self.sent[which], self.rare(which));
         let Twice {
             certain,
             left_out,

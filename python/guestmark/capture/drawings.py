@@ -100,7 +100,14 @@ def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
         bins[at] = bins.get(at, 0) + count
         spent[at] = spent.get(at, 0) + count * middle
     most, wide = max(bins.values()), _SPAN / BINS
-    quantiles = (("p50", response.p50_s, 14), ("p99", response.p99_s, 26))
+    p50, p99 = (x(value) if value is not None else 0.0 for value in (response.p50_s, response.p99_s))
+    # Close together, the labels stand on both sides, or one below the other at the left edge.
+    aside = p99 - p50 < _EDGE < p50 - LEFT
+    last = p99 >= WIDTH - _EDGE
+    quantiles = (
+        ("p50", response.p50_s, 22, aside or last),
+        ("p99", response.p99_s, 36 if last or not aside else 22, last),
+    )
     return Row(
         top,
         top + ROW - 6,
@@ -114,8 +121,8 @@ def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
         ),
         _outline(spent, top + ROW - 6, wide),
         tuple(
-            Mark(x(value), top + offset, f"{name} {duration(value)}", x(value) >= WIDTH - _EDGE)
-            for name, value, offset in quantiles
+            Mark(x(value), top + offset, f"{name} {duration(value)}", left)
+            for name, value, offset, left in quantiles
             if value is not None
         ),
     )

@@ -68,7 +68,7 @@ class _Shown:
     """What the page says of one trace; no shares where they are unknown."""
 
     file: str
-    verdict: str
+    verdict: tuple[_Share, ...]
     by_latency: str
     shares: tuple[_Share, ...]
     count: str
@@ -80,13 +80,17 @@ class _Shown:
 
 
 def _shown(trace: Trace) -> _Shown:
-    said, causes, error = said_shares(trace.shares), verdict.said(trace.causes), trace.error
+    said, error = said_shares(trace.shares), trace.error
+    causes = tuple(
+        _Share(cause, f"{verdict.NAMES[cause]} {percent} %", percent / 100)
+        for cause, percent in verdict.percents(trace.causes)
+    )
     endpoints = [
         endpoint for endpoint in trace.endpoints if endpoint.histogram and endpoint.address != "others"
     ]
     return _Shown(
         trace.file,
-        (causes or said).capitalize(),
+        causes or (_Share("", said, 1.0),),
         said if causes else "",
         _shares(trace),
         f"{divided(trace)}, {trace.counters['packets']:,} packets",

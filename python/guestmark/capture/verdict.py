@@ -39,18 +39,23 @@ def parts(causes: Causes) -> tuple[Part, ...]:
     return tuple(Part(cause, value / whole) for cause, value in seconds.items())
 
 
-def said(causes: Causes) -> str | None:
-    """All causes in a sentence, largest first, in percent that add up to 100; None when they are unknown."""
+def percents(causes: Causes) -> tuple[tuple[str, int], ...]:
+    """Causes with their percent, which add up to 100, largest first; none when they are unknown."""
     known = parts(causes)
     if not known:
-        return None
+        return ()
     exact = {part.cause: 100 * part.share for part in known}
     whole = {cause: int(percent) for cause, percent in exact.items()}
     for cause in sorted(exact, key=lambda cause: whole[cause] - exact[cause])[: 100 - sum(whole.values())]:
         whole[cause] += 1
     shown = [cause for cause in exact if cause in _ALWAYS or whole[cause]]
     shown.sort(key=lambda cause: -exact[cause])
-    return ", ".join(f"{NAMES[cause]} {whole[cause]} %" for cause in shown)
+    return tuple((cause, whole[cause]) for cause in shown)
+
+
+def said(causes: Causes) -> str | None:
+    """All causes in a sentence, largest first; None when they are unknown."""
+    return ", ".join(f"{NAMES[cause]} {percent} %" for cause, percent in percents(causes)) or None
 
 
 def main_part(causes: Causes) -> Part | None:
