@@ -144,6 +144,8 @@ def test_boot_logs(tmp_path: Path) -> None:
     assert "no invariant TSC" in told
     told = bootlog.what_happened(log(), asked=False, screen="SeaBIOS", invariant_tsc=False)
     assert "sent nothing" in told
+    assert "console=vga" not in told
+    assert "console=vga" in bootlog.what_happened(log(), asked=False, screen="\n")
     assert "1 DHCP requests, no answer" in bootlog.what_happened(log(frame(67)), asked=False)
     assert "got an address" in bootlog.what_happened(log(frame(67), frame(68)), asked=False)
     assert "did not ask" in bootlog.what_happened(log(b"\xff" * 60), asked=False)
