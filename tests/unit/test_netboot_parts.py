@@ -142,6 +142,8 @@ def test_boot_logs(tmp_path: Path) -> None:
     assert "hangs while it initialises" in bootlog.what_happened(log(), asked=False, screen=hung)
     told = bootlog.what_happened(log(), asked=False, screen=hung, invariant_tsc=False)
     assert "no invariant TSC" in told
+    silent = "iPXE (PCI 00:02.0) starting execution...ok"  # a build without console
+    assert "no invariant TSC" in bootlog.what_happened(log(), asked=False, screen=silent, invariant_tsc=False)
     told = bootlog.what_happened(log(), asked=False, screen="SeaBIOS", invariant_tsc=False)
     assert "sent nothing" in told
     assert "console=vga" not in told
