@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.agent.confinement import Confinement
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
@@ -141,8 +142,8 @@ def test_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "opened", nobody_there)
     made: list[SupervisedProcess] = []
 
-    def recorded(name: str) -> SupervisedProcess:
-        made.append(SupervisedProcess(name))
+    def recorded(name: str, confinement: Confinement) -> SupervisedProcess:
+        made.append(SupervisedProcess(name, confinement))
         return made[-1]
 
     monkeypatch.setattr(machines, "SupervisedProcess", recorded)

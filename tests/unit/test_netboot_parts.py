@@ -142,8 +142,12 @@ def test_boot_logs(tmp_path: Path) -> None:
     assert "hangs while it initialises" in bootlog.what_happened(log(), asked=False, screen=hung)
     told = bootlog.what_happened(log(), asked=False, screen=hung, invariant_tsc=False)
     assert "no invariant TSC" in told
+    silent = "iPXE (PCI 00:02.0) starting execution...ok"  # a build without console
+    assert "no invariant TSC" in bootlog.what_happened(log(), asked=False, screen=silent, invariant_tsc=False)
     told = bootlog.what_happened(log(), asked=False, screen="SeaBIOS", invariant_tsc=False)
     assert "sent nothing" in told
+    assert "console=vga" not in told
+    assert "console=vga" in bootlog.what_happened(log(), asked=False, screen="\n")
     assert "1 DHCP requests, no answer" in bootlog.what_happened(log(frame(67)), asked=False)
     assert "got an address" in bootlog.what_happened(log(frame(67), frame(68)), asked=False)
     assert "did not ask" in bootlog.what_happened(log(b"\xff" * 60), asked=False)

@@ -351,7 +351,7 @@ fn is_tftp_request(payload: &[u8]) -> bool {
     let mut words = payload[2..].split(|&byte| byte == 0);
     let named = words
         .next()
-        .is_some_and(|name| !name.is_empty() && name.iter().all(|byte| byte.is_ascii_graphic()));
+        .is_some_and(|name| !name.is_empty() && name.iter().all(u8::is_ascii_graphic));
     named
         && words.next().is_some_and(|mode| {
             mode.eq_ignore_ascii_case(b"octet") || mode.eq_ignore_ascii_case(b"netascii")

@@ -7,7 +7,8 @@ _GLOBAL_HEADER, _RECORD_HEADER = 24, 16
 _LIMIT = 1 << 20  # bytes; a boot has a few dozen packets
 
 
-_STARTED = "iPXE initialising devices"
+# What iPXE prints itself, and what its loader prints through the firmware, also in a build without console.
+_STARTED = ("iPXE initialising devices", "starting execution...")
 
 
 def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc: bool | None = None) -> str:
@@ -28,8 +29,9 @@ def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc
 
 
 def _without_packets(screen: str, invariant_tsc: bool | None) -> str:
-    if _STARTED not in screen:
-        return "the card sent nothing (its ROM was not started, or the firmware hangs)"
+    if not any(said in screen for said in _STARTED):
+        nothing = "the card sent nothing (its ROM was not started, or the firmware hangs)"
+        return nothing if screen.strip() else f"{nothing}; with console=vga its screen would tell"
     # iPXE measures time before it opens a card. Without a timer that it accepts, it waits for ever.
     hung = "its ROM was started and hangs while it initialises devices, before the card is used"
     if invariant_tsc is not False:

@@ -10,7 +10,7 @@ from guestmark.page.charts import Picture
 from guestmark.page.nodes import Chart, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.netboot.facts import Netboot
+from guestmark.workloads.netboot.found import latest_first
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -98,13 +98,7 @@ def _sequences(trace: Trace) -> str:
 
 
 def _trace(result: CellResult) -> Trace | None:
-    for trial in reversed(result.trials):
-        found = trial.facts.of(Netboot)
-        if found is not None and found.inner is not None:  # of a nested platform
-            found = found.inner.facts
-        if found is not None and found.picture is not None:
-            return found.picture
-    return None
+    return next((found.picture for found in latest_first(result) if found.picture is not None), None)
 
 
 def _short(result: CellResult) -> str:

@@ -7,7 +7,8 @@ from guestmark.page.nodes import Bullets, Node
 from guestmark.page.text import Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.common.phase_bars import bars, seconds_of
-from guestmark.workloads.netboot.facts import Lease, Netboot
+from guestmark.workloads.netboot.facts import Lease
+from guestmark.workloads.netboot.found import latest_first
 from guestmark.workloads.netboot.metrics import DOWNLOAD, HANDOVER, KERNEL, SCRIPT, START
 
 _NAMES = (*(metric.name.removesuffix("_s") for metric in START), "files", "kernel", "handover")
@@ -48,23 +49,10 @@ def said_lease(lease: Lease) -> str:
 
 
 def _phases(result: CellResult) -> list[float]:
-    files = next(
-        (
-            found.files
-            for trial in result.trials
-            if (found := _found(trial.facts.of(Netboot))) and found.files
-        ),
-        0,
-    )
+    files = next((found.files for found in latest_first(result) if found.files), 0)
     download = result.summary[DOWNLOAD.name].mean if DOWNLOAD.name in result.summary else 0.0
     return [*seconds_of(result, START), files * download, *seconds_of(result, (KERNEL, HANDOVER))]
 
 
 def _lease(result: CellResult) -> Lease | None:
-    found = [_found(trial.facts.of(Netboot)) for trial in reversed(result.trials)]
-    return next((fact.lease for fact in found if fact is not None and fact.lease is not None), None)
-
-
-def _found(fact: Netboot | None) -> Netboot | None:
-    """What was found out where the boot happened: nested, that is inside."""
-    return fact.inner.facts if fact is not None and fact.inner is not None else fact
+    return next((found.lease for found in latest_first(result) if found.lease is not None), None)

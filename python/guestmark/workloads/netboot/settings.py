@@ -64,6 +64,11 @@ class Settings:
         nic = NICS[factors.get("nic", "virtio-net")]
         firmware = factors.get("firmware", "bios")
         network = factors.get("network", "user")
+        if cell.platform.nested and cell.workload.params.get("kernel"):
+            raise UsageError(
+                "a boot inside an outer guest ends with its files",
+                hint="leave out params.kernel, or use --on tcg or kvm",
+            )
         ip, serving = factors.get("ip", "4"), _serving(cell)
         if ip == "6" and network != "user":
             raise UsageError("only QEMU's own network has an IPv6 side", hint="take network=user with ip=6")

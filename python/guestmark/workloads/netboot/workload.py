@@ -106,7 +106,7 @@ class NetbootWorkload:
         mine = _own(machine)
         assert self._content is not None
         found, serving = self.found, mine.settings.serving
-        if serving.kind is socket.SOCK_STREAM and not serving.delay_s:
+        if serving.kind is socket.SOCK_STREAM:
             self._rate = found.server_bytes_per_s = measure_rate(mine.link.connect(), self._content, serving)
         found.file_sha256 = self._content.sha256
         found.files, found.file_bytes = self._files, self._size
