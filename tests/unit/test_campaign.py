@@ -13,6 +13,7 @@ from guestmark.experiment import campaign as campaigns
 from guestmark.experiment.campaign import Boot, Campaign, Commands, State, unit
 from guestmark.stats.across_runs import Across
 from guestmark.stats.boots import between_boots, order
+from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
 MEASURE = ("--blocks", "1", "--iterations", "1", "--warmup", "0", "--null", "none", "--quiet")
@@ -98,6 +99,8 @@ def test_by_hand_it_says_what_to_do(guestmark: CommandLine, tmp_path: Path) -> N
     unit_text = guestmark("campaign", "hand", "--unit").stdout
     assert '"campaign" "hand"' in unit_text
     assert f"WorkingDirectory={tmp_path}" in unit_text
+    assert f'ExecStart="{CHECKOUT}/guestmark"' in unit_text
+    assert guestmark("campaign", "hand", "--fail-if", "> +2%", cwd=tmp_path).status == 2
 
 
 def test_it_goes_on_where_a_restart_stopped_it(
