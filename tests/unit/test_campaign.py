@@ -163,6 +163,7 @@ def test_what_cannot_be_a_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with kept.held():
         kept.keep(restarts=3)
     assert Campaign("c").state == kept.state
+    assert kept.path.stat().st_mode & 0o777 == 0o600
     kept.path.write_text("{}")
     with pytest.raises(UsageError, match="not a campaign of this version"):
         _ = Campaign("c").state
