@@ -100,7 +100,7 @@ def test_by_hand_it_says_what_to_do(guestmark: CommandLine, tmp_path: Path) -> N
     assert '"campaign" "hand"' in unit_text
     assert f"WorkingDirectory={tmp_path}" in unit_text
     assert f'ExecStart="{CHECKOUT}/guestmark"' in unit_text
-    assert guestmark("campaign", "hand", "--fail-if", "> +2%", cwd=tmp_path).status == 2
+    assert guestmark("campaign", "hand", "--label", "a=b", cwd=tmp_path).status == 2
 
 
 def test_it_goes_on_where_a_restart_stopped_it(
