@@ -33,7 +33,7 @@ HELLO = {
     "clock": {"monotonic_ns": 1, "realtime_ns": 1, "boottime_ns": 1},
     "phases": [],
 }
-EXITED = {
+EXITED: dict[str, object] = {
     **dict.fromkeys(messages.Exited.__struct_fields__, 0),
     "signal": None,
     "timed_out": False,
