@@ -42,7 +42,7 @@ class Installed:
             [self.bin / str(words[0]), *map(str, words[1:])],
             env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=INSTALL_S, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr + done.stdout[-2000:]
         return done.stdout
 
     def measure(self, *words: object) -> dict[str, dict[str, object]]:
