@@ -42,7 +42,8 @@ class Installed:
             [self.bin / str(words[0]), *map(str, words[1:])],
             env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=INSTALL_S, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr + done.stdout[-2000:]
+        reasons = [line for line in done.stdout.splitlines() if '"reason": "' in line]
+        assert done.returncode == 0, (done.stderr, reasons)
         return done.stdout
 
     def measure(self, *words: object) -> dict[str, dict[str, object]]:
