@@ -16,6 +16,7 @@ from guestmark.agent import messages
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.core.errors import AgentError
+from guestmark.core.performance_events import EVENTS
 
 DEADLINE = 0.3
 SLACK = 5.0  # a busy machine may be late; a hang is not
@@ -32,11 +33,12 @@ HELLO = {
     "clock": {"monotonic_ns": 1, "realtime_ns": 1, "boottime_ns": 1},
     "phases": [],
 }
-EXITED = {
+EXITED: dict[str, object] = {
     **dict.fromkeys(messages.Exited.__struct_fields__, 0),
     "signal": None,
     "timed_out": False,
     "oom_killed": False,
+    "counted": [],
 }
 
 
@@ -345,3 +347,12 @@ def test_acknowledgements_that_fail_or_lie(acknowledged: int, says: str) -> None
 def test_acknowledgements_without_a_window_are_garbage() -> None:
     with facing(answering((messages.ACKNOWLEDGEMENT + 5).to_bytes(4, "little"), hang_up=False)) as agent:
         assert "garbage" in refuses(agent).message
+
+
+@pytest.mark.parametrize("counted", [[], [1, 2], [-1] * 1000])
+def test_events_that_nobody_asked_for_are_refused(counted: list[int]) -> None:
+    with (
+        facing(exec_peer({"ok": {**EXITED, "counted": counted}})) as agent,
+        pytest.raises(AgentError, match="counted other events"),
+    ):
+        agent.exec(["x"], timeout_s=DEADLINE, counters=[EVENTS["page-faults"]])

@@ -13,6 +13,7 @@ from guestmark.experiment import campaign as campaigns
 from guestmark.experiment.campaign import Boot, Campaign, Commands, State, unit
 from guestmark.stats.across_runs import Across
 from guestmark.stats.boots import between_boots, order
+from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
 MEASURE = ("--blocks", "1", "--iterations", "1", "--warmup", "0", "--null", "none", "--quiet")
@@ -50,7 +51,7 @@ def rig(tmp_path: Path) -> tuple[str, ...]:
     """Something that restarts in place as one side or the other; on side `slow` the program says twice as much."""
     (tmp_path / "now").write_text("none")
     (tmp_path / "program").write_text(
-        f'#!/bin/sh\n[ "$(cat {tmp_path}/now)" = slow ] && sleep 0.15\nexit 0\n'
+        f'#!/bin/sh\n[ "$(cat {tmp_path}/now)" = slow ] && echo 20 || echo 10\n'
     )
     (tmp_path / "program").chmod(0o755)
     return (
@@ -66,7 +67,7 @@ def test_a_campaign_restarts_in_between_and_compares(
         "campaign", "upgrade", *rig, "--rounds", "1", *MEASURE, "--metric", "n=([0-9]+)", "--json", "-", "--",
         "./program", cwd=tmp_path,
     )  # fmt: skip
-    assert done.status == 0, done.stderr
+    assert done.status == 0, done.stderr + guestmark("show", "last").stdout
     assert (tmp_path / "log").read_text().split() == ["fast", "slow", "slow", "fast"]
     found = json.loads(done.stdout)
     assert [boot["side"] for boot in found["boots"]] == ["fast", "slow", "slow", "fast"]
@@ -98,6 +99,8 @@ def test_by_hand_it_says_what_to_do(guestmark: CommandLine, tmp_path: Path) -> N
     unit_text = guestmark("campaign", "hand", "--unit").stdout
     assert '"campaign" "hand"' in unit_text
     assert f"WorkingDirectory={tmp_path}" in unit_text
+    assert f'ExecStart="{CHECKOUT}/guestmark"' in unit_text
+    assert guestmark("campaign", "hand", "--label", "a=b", cwd=tmp_path).status == 2
 
 
 def test_it_goes_on_where_a_restart_stopped_it(
@@ -160,6 +163,7 @@ def test_what_cannot_be_a_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with kept.held():
         kept.keep(restarts=3)
     assert Campaign("c").state == kept.state
+    assert kept.path.stat().st_mode & 0o777 == 0o600
     kept.path.write_text("{}")
     with pytest.raises(UsageError, match="not a campaign of this version"):
         _ = Campaign("c").state

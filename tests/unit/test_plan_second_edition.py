@@ -159,6 +159,10 @@ def test_what_runs_around_a_run(guestmark: CommandLine, tmp_path: Path) -> None:
     assert failing.status not in {0, 2}
     assert "around.run.setup: the command failed with exit status 3" in failing.stderr
     assert (tmp_path / "LOG").read_text().split()[len(lines) :] == ["cleanup"]
+    (tmp_path / "LOG").unlink()
+    assert guestmark(*words, "--override", 'workloads.gzip.params.check="exit 1"', cwd=tmp_path).status == 3
+    lines = (tmp_path / "LOG").read_text().split()
+    assert lines.count("conclude") == lines.count("prepare") > 0  # also after a trial that failed
     failed = guestmark(*words, "--override", 'around.trial.prepare="exit 3"', cwd=tmp_path)
     assert failed.status == 3
     assert "around.trial.prepare" in failed.stdout

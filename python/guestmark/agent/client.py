@@ -15,6 +15,7 @@ from guestmark.agent.conversation import Guard
 from guestmark.agent.frames import LinkError
 from guestmark.agent.messages import MAX_CHUNK, MAX_OUTPUT
 from guestmark.agent.results import CallError, CommandError, ExecResult
+from guestmark.core.errors import AgentError
 from guestmark.core.performance_events import PerformanceEvent
 
 __all__ = ["Agent", "CallError", "CommandError", "ExecResult"]
@@ -87,6 +88,9 @@ class Agent(BulkCalls):
             on_data=keep,
         )
         received_ns = time.monotonic_ns()
+        if len(exited.counted) != len(counters):
+            self.close()
+            raise AgentError("exec: the agent counted other events than it was asked to")
         wall = self._wall((exited.started_ns, exited.ended_ns), before, (sent_ns, received_ns))
         return ExecResult(
             argv=tuple(os.fsdecode(argument) for argument in argv),

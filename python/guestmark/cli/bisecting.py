@@ -108,6 +108,8 @@ class Steps:
         with open_ledger(self._given.ledger) as ledger, session.exclusively(plan, outputs):
             plan, run_id = session.prepared(plan, ledger, outputs)
             for blocks in self._looks:
+                if not self._given.quiet:
+                    say(f"{commit.shown}: measuring it beside the good one, {blocks} blocks …")
                 plan = replace(plan, policy=replace(plan.policy, blocks=blocks))
                 ledger.set_plan(run_id, plan)
                 if session.measured(plan, ledger, run_id, outputs) is RunState.INTERRUPTED:

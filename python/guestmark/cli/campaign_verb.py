@@ -93,6 +93,7 @@ def command(
     from guestmark.core.errors import UsageError
     from guestmark.experiment import campaign as campaigns
 
+    _check(given)
     campaign = campaigns.Campaign(name)
     if forget:
         _ = campaign.state
@@ -120,13 +121,42 @@ def command(
                 commands,
                 sides=sides,
                 rounds=rounds,
-                ledger=given.ledger or "",
+                ledger=_lasting(given.ledger or ""),
             )
         raise typer.Exit(_go_on(campaign, given))
 
 
 def _program() -> str:
-    return os.path.abspath(sys.argv[0]) if os.path.exists(sys.argv[0]) else "guestmark"
+    """The path by which a unit starts guestmark: the checkout's launcher, or what was installed."""
+    import shutil
+    from pathlib import Path
+
+    import guestmark
+
+    beside = (Path(guestmark.__file__).parents[2], Path(sys.executable).parent)
+    found = (folder / "guestmark" for folder in beside)
+    there = next((path for path in found if path.is_file() and os.access(path, os.X_OK)), None)
+    return str(there or shutil.which("guestmark") or "guestmark")
+
+
+def _check(given: Measuring) -> None:
+    """Raises `UsageError` for options that are about one run alone."""
+    from guestmark.core.errors import UsageError
+
+    alone = {
+        "--fail-if": given.fail_if,
+        "--junit": given.junit,
+        "--csv": given.csv,
+        "--prove": given.prove,
+        "--keep": given.keep,
+        "--name": given.name,
+        "--note": given.note,
+        "--label": given.label,
+        "--tag": given.tag,
+    }
+    for option, value in alone.items():
+        if value:
+            raise UsageError(f"{option} is about one run, and a campaign makes many", hint="leave it out")
 
 
 def _plan(
@@ -152,6 +182,11 @@ def _plan(
     plan = build(wanted, argv)
     preflight.check_requests(plan, plan.cells)
     return plan
+
+
+def _lasting(ledger: str) -> str:
+    """The ledger as it is named from anywhere."""
+    return os.path.abspath(ledger) if ledger and "://" not in ledger else ledger
 
 
 def _begun(name: str, plan: Plan, commands: Commands, *, sides: str, rounds: int, ledger: str) -> Campaign:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.keeper import keeper
-from guestmark.core.errors import WorkloadError
+from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.findings import Around
 from guestmark.core.model import AROUND, Plan
 from guestmark.workloads.common.program import OUTPUT_LIMIT, judge
@@ -61,7 +61,10 @@ class HostCommands:
 
     @contextlib.contextmanager
     def around_trial(self, interruption: Interruption, findings: Findings) -> Iterator[None]:
-        """Runs those around a trial, before its machine is started and after it is gone; adds their times."""
+        """Runs those around a trial, before its machine is started and after it is gone; adds their times.
+
+        The one after it runs whenever the one before it has succeeded.
+        """
         if not self.has(TRIAL):
             yield
             return
@@ -69,7 +72,12 @@ class HostCommands:
         findings.add(Around(each=times), "host")
         with interruption.armed():
             times["prepare"] = [self.call(TRIAL, "prepare")]
-        yield
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(GuestmarkError):  # why the trial failed says more
+                self.call(TRIAL, "conclude")
+            raise
         with interruption.armed():
             times["conclude"] = [self.call(TRIAL, "conclude")]
 

@@ -146,6 +146,7 @@ class Campaign:
         self._state = replace(self.state, **changes)
         part = self._path.with_suffix(".part")
         with open(part, "w") as stream:
+            os.fchmod(stream.fileno(), 0o600)  # command lines and variables are in it
             json.dump({"schema": _SCHEMA, **asdict(self._state)}, stream, indent=1)
             stream.flush()
             os.fsync(stream.fileno())
