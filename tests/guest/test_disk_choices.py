@@ -23,7 +23,7 @@ CHOICES: dict[str, Mapping[str, str]] = {
     "sectors of 4096": {"physical_block": "4096"},
     "queues": {"queues": "2", "smp": "2"},
     "bandwidth": {"bandwidth": "20M"},
-    "nbd": {"protocol": "nbd"},
+    "nbd": {"disk_protocol": "nbd"},
     "iops": {"iops": "500"},
     "f2fs": {"filesystem": "f2fs"},
     "vfat": {"filesystem": "vfat"},
@@ -75,7 +75,7 @@ def test_what_the_image_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         ({"format": "qcow2", "subclusters": "on", "cluster_size": "4K"}, "cannot be divided"),
         ({"format": "qcow2", "backing": "on", "preallocation": "full"}, "not allocated in advance"),
         ({"bus": "nvme", "queues": "2"}, "counted on virtio-blk"),
-        ({"protocol": "nbd", "format": "qcow2"}, "served over NBD"),
+        ({"disk_protocol": "nbd", "format": "qcow2"}, "served over NBD"),
         ({"logical_block": "4096", "physical_block": "512"}, "more than physical_block"),
     ],
 )

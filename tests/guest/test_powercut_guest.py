@@ -76,7 +76,7 @@ def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
         ("tcg", {"format": "qcow2", "subclusters": "on"}, Durability.PROVEN),
         ("tcg", {"format": "qcow2", "backing": "on"}, Durability.PROVEN),
         ("tcg", {"format": "vmdk"}, Durability.PROVEN),
-        ("tcg", {"protocol": "nbd"}, Durability.PROVEN),
+        ("tcg", {"disk_protocol": "nbd"}, Durability.PROVEN),
         ("tcg", {"format": "vdi"}, Durability.PROVEN),
         ("tcg", {"format": "vhdx"}, Durability.PROVEN),
         # What was acknowledged when cannot be read in a log of encrypted writes.

@@ -163,7 +163,7 @@ PHYSICAL_BLOCK = Factor(
     "physical_block", "bytes of a sector, as the disk tells the guest", _sector, ("512", "4096")
 )
 PROTOCOL = Factor(
-    "protocol",
+    "disk_protocol",
     "how QEMU gets at the image: as a file, or over NBD from qemu-storage-daemon at a local socket",
     one_of("file", "nbd"),
     ("file", "nbd"),

@@ -165,7 +165,7 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
                 elif formatted or spec.loop:
                     image = _target(spec, directories)
                     image = _logged(image, exports) if spec.logged else image
-                    made.append(_served(image, exports) if spec.switch("protocol") == "nbd" else image)
+                    made.append(_served(image, exports) if spec.switch("disk_protocol") == "nbd" else image)
                 else:
                     made.append(_plain(spec, directories))
             except OSError as error:

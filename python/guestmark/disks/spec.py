@@ -40,7 +40,7 @@ _SMALL = {
 }  # what a log of writes is taken of where nobody says more
 _SWITCHES = (
     "discard", "detect_zeroes", "iothread", "queues", "logical_block", "physical_block", "bandwidth", "iops",
-    "protocol", *VARIANTS,
+    "disk_protocol", *VARIANTS,
 )  # fmt: skip
 _SMALLEST_DIVIDED = 16 << 10
 _LOOP_CACHES = ("writeback", "none")
@@ -210,12 +210,12 @@ def _check(disk: DiskSpec, cell: Cell) -> None:
             f"{cell.id}: logical_block={logical} is more than physical_block={physical}",
             hint="use a larger physical_block, or exclude the combination",
         )
-    if disk.switch("protocol") == "nbd" and cell.platform.nested:
+    if disk.switch("disk_protocol") == "nbd" and cell.platform.nested:
         raise UsageError(
             f"{cell.id}: nothing serves images inside another guest",
-            hint="use protocol=file for nested platforms",
+            hint="use disk_protocol=file for nested platforms",
         )
-    if disk.switch("protocol") == "nbd" and disk.format != "raw":
+    if disk.switch("disk_protocol") == "nbd" and disk.format != "raw":
         raise UsageError(
             f"{cell.id}: a {disk.format} image grows, and what is served over NBD cannot",
             hint="use format=raw, or exclude the combination",
