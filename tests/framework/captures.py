@@ -222,6 +222,11 @@ def repeats(packets: Iterable[Packet]) -> Counter[int]:
     return found
 
 
+def unnumbered(packets: Iterable[Packet]) -> Counter[int]:
+    """By source port, how many IPv4 packets have the number 0, as those without one have."""
+    return Counter(ports(packet)[0] for packet in packets if packet.data[4:6] == b"\0\0")
+
+
 def frames(
     steps: Iterable[tuple[int, bytes]], kind: int = ETHERNET, tags: Iterable[int] = ()
 ) -> list[Packet]:

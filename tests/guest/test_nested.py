@@ -83,6 +83,7 @@ def test_kvm_inside_tcg_is_kvm_and_has_a_disk() -> None:
         assert facts["location_in_memory"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_block")
 def test_the_next_inner_guest_is_fresh_in_the_same_outer_one() -> None:
     cell = cell_of("tcg/uml", amount="256K")

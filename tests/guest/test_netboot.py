@@ -149,6 +149,7 @@ def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found) == 1
 
 
+@pytest.mark.long
 def test_a_boot_ends_in_a_kernel_that_answers() -> None:
     with prepared(kernel=True) as (booting, machine):
         values = values_of(booting.run(machine))

@@ -195,6 +195,7 @@ def test_packets_captured_twice_are_counted_once(
     once = list(cf.packets_of(plain))
     twice.write_bytes(cf.doubled(once, cf.RAW, interfaces, alone))
     single, double, repeated = points[0], analyse_file(twice), cf.repeats(once)
+    unnumbered = cf.unnumbered(once)
     assert "copies" in {limit.kind for limit in double.limits}
     assert "copies" not in {limit.kind for limit in single.limits}
     for scenario in TCP:
@@ -205,6 +206,10 @@ def test_packets_captured_twice_are_counted_once(
         for side, its in sides:
             # On one interface, what the network doubled may be taken for one more copy.
             again = side.packets - its.packets
+            # So may one that says nothing of its number (which wraps around) and that others came in between.
+            if interfaces == 1 and again < 0:
+                assert -again <= unnumbered[side.port], scenario.name
+                continue
             most = repeated[side.port] if interfaces == 1 and scenario.link.double else 0
             assert 0 <= again <= most, scenario.name
             assert its.unique_bytes == side.unique_bytes, scenario.name

@@ -35,6 +35,7 @@ def measured(guestmark: CommandLine, *words: object) -> str:
     return str(json.loads(done.stdout)["run"]["id"])
 
 
+@pytest.mark.long
 def test_two_programs_are_measured_side_by_side(guestmark: CommandLine, tmp_path: Path) -> None:
     old, new = (program(tmp_path / side / "program", said) for side, said in (("a", 10), ("b", 20)))
     runs = measured(guestmark, old), measured(guestmark, new)

@@ -54,7 +54,7 @@ def test_a_series_has_the_runs_that_asked_the_same(ledger: Ledger) -> None:
     assert found.cell == "uml"
     assert [point.name for point in found.points] == ["c0", "c2"]
     assert found.changes is None  # too few
-    with pytest.raises(GuestmarkError, match="no history of cell 'kvm'"):
+    with pytest.raises(GuestmarkError, match="no ratio to follow of cell 'kvm'"):
         only([found], "kvm")
 
 

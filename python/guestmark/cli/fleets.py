@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from guestmark.cli.say import say, tell, tell_json
+from guestmark.cli.say import redraw, say, tell, tell_json
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
 from guestmark.page.text import escaped_in_json, inert
 
@@ -155,9 +155,7 @@ class _View:
             lines = [self._line(state) for state in fleet.states.values()][
                 : max(1, os.get_terminal_size(2).lines - 2)
             ]
-            up = f"\x1b[{self._shown}A" if self._shown else ""
-            sys.stderr.write(up + "".join(f"\r\x1b[K{inert(line)}\n" for line in lines))
-            sys.stderr.flush()
+            redraw(lines, self._shown)
             self._shown = len(lines)
         elif now - self._told >= _TELL_S:
             self._told = now

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 
 from guestmark.page.text import escaped_in_json, inert
 
@@ -28,3 +29,11 @@ def tell(text: str) -> None:
 def tell_json(text: str) -> None:
     """Writes a JSON document to standard output, which says the same and holds nothing active. Raises `OSError`."""
     sys.stdout.write(f"{escaped_in_json(text)}\n")
+
+
+def redraw(lines: Sequence[str], above: int) -> None:
+    """Writes lines to a terminal on standard error, over the `above` lines that were written so before."""
+    up = f"\x1b[{above}A" if above else ""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(up + "".join(f"\r\x1b[K{inert(line)}\n" for line in lines))
+        sys.stderr.flush()

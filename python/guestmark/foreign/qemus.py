@@ -22,6 +22,7 @@ from typing import Any
 from guestmark.appliance.paths import cache_directory
 from guestmark.foreign.layers import inside, unpack
 from guestmark.foreign.packages import ask
+from guestmark.page.text import inert
 
 APT, IMAGE = "apt:", "image:"  # before a version, and before an archive's path or an image's name
 PROGRAM = "qemu-system-x86_64"
@@ -207,4 +208,5 @@ def _unpacked(name: str, make: Callable[[Path], None]) -> Path:
 
 def _tell(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
-        print(f"guestmark: {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"guestmark: {inert(text)}\n")
+        sys.stderr.flush()
