@@ -18,25 +18,12 @@ from guestmark.agent.binary import supervised
 from guestmark.fleet.lab import Member
 from guestmark.fleet.worker import Start
 from guestmark.page.text import inert
-from guestmark.platforms.ssh.session import program
+from guestmark.platforms.ssh.session import UNATTENDED, program
 
 _KEPT_LINES = 20
 _STOP_S = 5.0
 # As for `ssh:DEST`, but for what is forwarded: the engine's port and, where it is on this host, the ledger's.
-_OPTIONS = (
-    "-T", "-a", "-x", "-e", "none",
-    "-o", "BatchMode=yes",
-    "-o", "ConnectTimeout=10",
-    "-o", "ServerAliveInterval=5",
-    "-o", "ServerAliveCountMax=3",
-    "-o", "ControlMaster=no",
-    "-o", "ControlPath=none",
-    "-o", "PermitLocalCommand=no",
-    "-o", "RemoteCommand=none",
-    "-o", "StdinNull=no",
-    "-o", "ForkAfterAuthentication=no",
-    "-o", "SessionType=default",
-)  # fmt: skip
+_OPTIONS = (*UNATTENDED, "-o", "ControlPath=none")
 
 
 @dataclass(frozen=True, slots=True)

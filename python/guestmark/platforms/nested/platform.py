@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from guestmark.agent.clocks import Ping
 from guestmark.agent.results import CallError
@@ -27,13 +27,12 @@ from guestmark.platforms.nested.images import check as check_images
 from guestmark.platforms.nested.outer import OUTERS, Held, lodge, shortage
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import KVM
+from guestmark.platforms.within import GuestWithin
 
 if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.disks.attached import AttachedDisk
     from guestmark.foreign.progress import Progress
     from guestmark.platforms.nested.place import OuterPlace
-    from guestmark.platforms.place import Place, Process
+    from guestmark.platforms.place import Place
     from guestmark.platforms.qemu.platform import QemuPlatform
 
 READY_DEADLINE_S = 300.0
@@ -145,7 +144,7 @@ class NestedPlatform:
             ) from error
 
 
-class NestedGuest:
+class NestedGuest(GuestWithin):
     """The innermost guest, with what is known of the layers around it.
 
     Process ids are this host's, of the outer hypervisor; `inner` is the guest as the outer one sees it. Phases are the
@@ -153,38 +152,12 @@ class NestedGuest:
     """
 
     def __init__(self, inner: Guest, held: Held, place: OuterPlace, before: Ping) -> None:
-        self.inner = inner
-        self.cell = inner.cell
+        super().__init__(inner)
         self._held = held
         self._before = before
         self.place: Place = place
         if held.trials == 1:
             inner.phases |= {f"outer_{name}": value for name, value in held.phases.items()}
-
-    @property
-    def agent(self) -> Agent:
-        """The inner agent."""
-        return self.inner.agent
-
-    @property
-    def phases(self) -> dict[str, float]:
-        """The inner guest's, and those of an outer guest that was started for it."""
-        return self.inner.phases
-
-    @property
-    def process(self) -> Process:
-        """The inner hypervisor."""
-        return self.inner.process
-
-    @property
-    def disks(self) -> tuple[AttachedDisk, ...]:
-        """The inner guest's disks, whose images are in the outer guest."""
-        return self.inner.disks
-
-    @property
-    def query(self) -> Callable[[str], Any] | None:
-        """Asks the inner hypervisor's monitor."""
-        return self.inner.query
 
     @property
     def command_line(self) -> tuple[str, ...]:
@@ -199,10 +172,6 @@ class NestedGuest:
     def attest(self) -> NestedMachine:
         """Both layers: the outer one as this host sees it, the inner one as it is seen in the outer guest."""
         return NestedMachine(outer=self._held.facts(), inner=self.inner.attest())
-
-    def switch_off(self, timeout_s: float) -> None:
-        """Switches the inner guest off; see `Guest.switch_off`."""
-        self.inner.switch_off(timeout_s)
 
     def console(self) -> str:
         """What the inner guest printed, and the outer one."""

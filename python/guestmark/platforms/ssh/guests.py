@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -24,14 +24,13 @@ from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.ssh.factors import FRESHNESS
 from guestmark.platforms.ssh.place import RemotePlace
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
+from guestmark.platforms.within import GuestWithin
 
 if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
     from guestmark.core.platform_spec import PlatformSpec
-    from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.guest import Guest, GuestPlatform
     from guestmark.platforms.nested.place import OuterPlace
-    from guestmark.platforms.place import Place, Process
+    from guestmark.platforms.place import Place
 
 _READY_S = 300.0
 _UML = ("linux.uml", "user-mode-linux")
@@ -112,41 +111,15 @@ class RemoteGuestPlatform:
             ) from error
 
 
-class RemoteGuest:
+class RemoteGuest(GuestWithin):
     """A guest on another machine: commands in it find that machine's files, and its user's surroundings."""
 
     def __init__(self, inner: Guest, remote: Remote, place: Place, own: RemotePlace) -> None:
-        self.inner = inner
-        self.cell = inner.cell
+        super().__init__(inner)
         self.place = place
         self._remote = remote
         self._own = own  # whose agent may be called by one thread at a time
         self._scratch = ""
-
-    @property
-    def agent(self) -> Agent:
-        """The guest's."""
-        return self.inner.agent
-
-    @property
-    def phases(self) -> dict[str, float]:
-        """The guest's, from the start of its hypervisor."""
-        return self.inner.phases
-
-    @property
-    def process(self) -> Process:
-        """Its hypervisor."""
-        return self.inner.process
-
-    @property
-    def disks(self) -> tuple[AttachedDisk, ...]:
-        """None."""
-        return self.inner.disks
-
-    @property
-    def query(self) -> Callable[[str], Any] | None:
-        """Asks the hypervisor's monitor."""
-        return self.inner.query
 
     @property
     def command_line(self) -> tuple[str, ...]:
@@ -176,10 +149,6 @@ class RemoteGuest:
         found = self.inner.attest()
         with self._own.calling():
             return RemoteGuestMachine(**msgspec.structs.asdict(found), on=self._remote.attest())
-
-    def switch_off(self, timeout_s: float) -> None:
-        """Switches the guest off; see `Guest.switch_off`."""
-        self.inner.switch_off(timeout_s)
 
     def console(self) -> str:
         """What the guest and its hypervisor printed."""

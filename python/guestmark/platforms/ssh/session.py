@@ -26,21 +26,21 @@ _CHATTER = 256 << 10  # bytes that the login there may print before the greeting
 _STOP_S = 5.0
 _PIECE = 64 << 10
 # Everything else is as the user's ssh_config has it. Nobody is asked anything; a machine that falls silent is given up
-# after 15 s; an existing shared connection is used, but none is begun that would have to outlive us.
-OPTIONS = (
+# after 15 s; no shared connection is begun that would have to outlive us.
+UNATTENDED = (
     "-T", "-a", "-x", "-e", "none",
     "-o", "BatchMode=yes",
     "-o", "ConnectTimeout=10",
     "-o", "ServerAliveInterval=5",
     "-o", "ServerAliveCountMax=3",
     "-o", "ControlMaster=no",
-    "-o", "ClearAllForwardings=yes",
     "-o", "PermitLocalCommand=no",
     "-o", "RemoteCommand=none",
     "-o", "StdinNull=no",
     "-o", "ForkAfterAuthentication=no",
     "-o", "SessionType=default",
 )  # fmt: skip
+OPTIONS = (*UNATTENDED, "-o", "ClearAllForwardings=yes")  # an existing shared connection is used
 
 
 @dataclass(frozen=True, slots=True)

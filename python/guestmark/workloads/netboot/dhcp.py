@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from dataclasses import dataclass
-from types import TracebackType
+
+from guestmark.workloads.netboot.answering import Answering
 
 _COOKIE = b"\x63\x82\x53\x63"
 _HEADER = 236  # bytes of BOOTP before the cookie
@@ -25,25 +25,12 @@ class Lease:
     bootfile: str
 
 
-class DhcpServer:
+class DhcpServer(Answering):
     """Answers on a socket that is bound to port 67 of the tap, until the context ends."""
 
     def __init__(self, sock: socket.socket, lease: Lease) -> None:
-        self._socket = sock
+        super().__init__(sock, "dhcp")
         self._lease = lease
-        self._closing = False
-        self._thread = threading.Thread(target=self._serve, name="dhcp", daemon=True)
-
-    def __enter__(self) -> DhcpServer:
-        self._socket.settimeout(0.2)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing = True
-        self._thread.join(2.0)
 
     def _serve(self) -> None:
         while not self._closing:

@@ -8,32 +8,18 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
-from types import TracebackType
+
+from guestmark.workloads.netboot.answering import Answering
 
 _SOLICITATION, _ADVERTISEMENT = 133, 134
 _ALL_NODES = "ff02::1"
-_POLL_S = 0.2
 
 
-class Router:
+class Router(Answering):
     """Answers solicitations on a raw ICMPv6 socket that is bound to the tap, until the context ends."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-        self._closing = False
-        self._thread = threading.Thread(target=self._serve, name="router", daemon=True)
-
-    def __enter__(self) -> Router:
-        self._socket.settimeout(_POLL_S)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing = True
-        self._thread.join(2.0)
+        super().__init__(sock, "router")
 
     def _serve(self) -> None:
         while not self._closing:
