@@ -46,34 +46,35 @@ def killed_at(checkout: Checkout, moment: str, number: signal.Signals, *, group:
     return launcher.returncode
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        pytest.param(moment, marks=() if moment == "environment begun" else pytest.mark.long)
-        for moment in MOMENTS
-    ],
-)
-def test_killed_set_up_is_completed_by_the_next_start(bare: Checkout, moment: str) -> None:
-    assert killed_at(bare, moment, signal.SIGKILL, group=False) == -signal.SIGKILL
-    assert not (bare.path / ".setup/stamp").exists()
-    handed_over(bare.run())
-    assert gone(bare)
-    assert not list((bare.path / ".setup").glob("begin.*"))
-    again = bare.run()
+def assert_completed(checkout: Checkout) -> None:
+    """The next start completes what was broken off, and the one after that finds nothing to do."""
+    assert not (checkout.path / ".setup/stamp").exists()
+    handed_over(checkout.run())
+    assert gone(checkout)
+    assert not list((checkout.path / ".setup").glob("begin.*"))
+    again = checkout.run()
     handed_over(again)
     assert again.stderr == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_set_up_is_completed_by_the_next_start(bare: Checkout, moment: str) -> None:
+    assert killed_at(bare, moment, signal.SIGKILL, group=False) == -signal.SIGKILL
+    assert_completed(bare)
 
 
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
 )
-def test_interrupted_set_up_leaves_nothing_running(
+def test_interrupted_and_then_killed_set_up_leaves_nothing_running(
     bare: Checkout, number: signal.Signals, status: int
 ) -> None:
     assert killed_at(bare, "environment begun", number, group=True) == status
     assert gone(bare)
     assert not (bare.path / ".setup/stamp").exists()
-    handed_over(bare.run())
+    assert killed_at(bare, "dependencies installed", signal.SIGKILL, group=False) == -signal.SIGKILL
+    assert_completed(bare)
 
 
 def test_two_first_starts_at_once(bare: Checkout) -> None:

@@ -149,11 +149,9 @@ def test_an_image_that_was_damaged_fails_the_trial() -> None:
 needs_guestfish = pytest.mark.skipif(shutil.which("guestfish") is None, reason="guestfish is not installed")
 
 
+@pytest.mark.long
 @needs_guestfish
-@pytest.mark.parametrize(
-    "method",
-    ["upload", *(pytest.param(other, marks=pytest.mark.long) for other in ("copy", "tgz-in", "fill"))],
-)
+@pytest.mark.parametrize("method", ["upload", "copy", "tgz-in", "fill"])
 def test_guestfish_is_a_peer(method: str) -> None:
     values, workload = measured("tcg", "guestfish", method=method, content="one")
     assert values["wall_with_launch_s"] == pytest.approx(values["wall_s"] + values["launch_s"])
