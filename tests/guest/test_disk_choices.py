@@ -25,6 +25,9 @@ CHOICES: dict[str, Mapping[str, str]] = {
     "bandwidth": {"bandwidth": "20M"},
     "nbd": {"disk_protocol": "nbd"},
     "iops": {"iops": "500"},
+    "vhost-user": {"bus": "vhost-user"},
+    "vhost-user, direct": {"bus": "vhost-user", "cache": "none", "aio": "native"},
+    "vhost-user, written through": {"bus": "vhost-user", "cache": "writethrough"},
     "f2fs": {"filesystem": "f2fs"},
     "vfat": {"filesystem": "vfat"},
     "exfat": {"filesystem": "exfat"},
@@ -76,6 +79,8 @@ def test_what_the_image_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         ({"format": "qcow2", "backing": "on", "preallocation": "full"}, "not allocated in advance"),
         ({"bus": "nvme", "queues": "2"}, "counted on virtio-blk"),
         ({"disk_protocol": "nbd", "format": "qcow2"}, "served over NBD"),
+        ({"bus": "vhost-user", "format": "qcow2"}, "format=qcow2 is QEMU's"),
+        ({"bus": "vhost-user", "iops": "500"}, "iops=500 is QEMU's"),
         ({"logical_block": "4096", "physical_block": "512"}, "more than physical_block"),
     ],
 )

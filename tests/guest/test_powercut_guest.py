@@ -77,6 +77,9 @@ def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
         ("tcg", {"format": "qcow2", "backing": "on"}, Durability.PROVEN),
         ("tcg", {"format": "vmdk"}, Durability.PROVEN),
         ("tcg", {"disk_protocol": "nbd"}, Durability.PROVEN),
+        ("tcg", {"bus": "vhost-user"}, Durability.PROVEN),
+        ("tcg", {"bus": "vhost-user", "cache": "writethrough"}, Durability.PROVEN),
+        ("tcg", {"bus": "vhost-user", "cache": "unsafe"}, Durability.LOST),
         ("tcg", {"format": "vdi"}, Durability.PROVEN),
         ("tcg", {"format": "vhdx"}, Durability.PROVEN),
         # What was acknowledged when cannot be read in a log of encrypted writes.

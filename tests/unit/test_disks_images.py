@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from guestmark.core.errors import MachineError, PlatformUnusableError
-from guestmark.disks import programs, sparse
+from guestmark.disks import programs, sparse, template
 from guestmark.disks.image import images
 from guestmark.disks.spec import DiskSpec, Role
 from guestmark.disks.store import Store, store
@@ -54,6 +55,25 @@ def test_images_are_what_was_asked_for_and_go(filesystem: str, format_: str) -> 
 def test_other_filesystems(filesystem: str) -> None:
     with images([target(filesystem=filesystem, size=512 * MB)]) as (image,):
         image.check()
+
+
+def test_templates_that_other_runs_remove_meanwhile_are_no_fault(tmp_path: Path) -> None:
+    """Files come and go in the cache while this run looks at what is there."""
+    going, done = tmp_path / "going", threading.Event()
+
+    def others() -> None:
+        while not done.is_set():
+            going.touch()
+            going.unlink()
+
+    other = threading.Thread(target=others)
+    other.start()
+    try:
+        for _ in range(2000):
+            template._forget_old(tmp_path)
+    finally:
+        done.set()
+        other.join()
 
 
 def test_every_trial_has_a_fresh_image() -> None:

@@ -15,7 +15,7 @@ from guestmark.agent.results import CallError, CommandError
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.findings import Mount
 from guestmark.disks import loop, options
-from guestmark.disks.spec import DiskSpec
+from guestmark.disks.spec import VHOST_USER, DiskSpec
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _APPEAR_S = 15.0
 _TIME_STAMP = re.compile(r"\[ *\d+\.\d+\] ")
 _MOUNT_S = 120.0
-_BY_POSITION = {"ubd": "ubd", "vhost-user": "vd"}
+_BY_POSITION = {"ubd": "ubd", VHOST_USER: "vd"}
 _PREFIXES = {"virtio-blk": "vd", "virtio-scsi": "sd", "ide": "sd"}
 
 

@@ -110,8 +110,13 @@ _CACHES = ("none", "writeback", "writethrough", "directsync", "unsafe")
 CACHE = Factor("cache", "QEMU's cache mode", one_of(*_CACHES), _CACHES)
 _AIOS = ("threads", "native", "io_uring")
 AIO = Factor("aio", "how QEMU does the image's I/O", one_of(*_AIOS), _AIOS)
-_BUSES = ("virtio-blk", "virtio-scsi", "nvme", "ide")
-BUS = Factor("bus", "what the disk is attached by (UML: see uml_disk)", one_of(*_BUSES), _BUSES)
+_BUSES = ("virtio-blk", "virtio-scsi", "nvme", "ide", "vhost-user")
+BUS = Factor(
+    "bus",
+    "what the disk is attached by (vhost-user: virtio-blk served by qemu-storage-daemon; UML: see uml_disk)",
+    one_of(*_BUSES),
+    _BUSES,
+)
 _UML_DISKS = ("ubd", "vhost-user")
 UML_DISK = Factor(
     "uml_disk",

@@ -21,7 +21,7 @@ from guestmark.disks.formats import FORMATS
 from guestmark.disks.logged import Logged, exported
 from guestmark.disks.spec import DiskSpec, Role
 from guestmark.disks.store import store
-from guestmark.disks.template import template
+from guestmark.disks.template import copied
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum
@@ -207,23 +207,23 @@ def _plain(spec: DiskSpec, directories: list[Path]) -> Image:
 def _target(spec: DiskSpec, directories: list[Path]) -> Image:
     begin = time.monotonic()
     path = _directory(spec, directories) / f"{spec.name}.{spec.format}"
-    original, was_there = template(spec)
-    if spec.switch("backing") == "on":
-        _on_top_of(original, path)
-    else:
-        sparse.copy(original, path)
+    was_there = _on_top_of(spec, path) if spec.switch("backing") == "on" else copied(spec, path)
     allocate = {"falloc": sparse.allocate, "full": sparse.write_holes}.get(spec.preallocation)
     allocation = Allocation(allocate, path) if allocate else None
     return Image(spec, path, time.monotonic() - begin, was_there, allocation)
 
 
-def _on_top_of(original: Path, path: Path) -> None:
-    """An empty image whose content is that of a copy of the template, named by its full path: it may be copied."""
+def _on_top_of(spec: DiskSpec, path: Path) -> bool:
+    """An empty image whose content is that of a copy of the template, named by its full path: it may be copied.
+
+    Whether the template was there already.
+    """
     base = path.with_name(f"under-{path.name}")
-    sparse.copy(original, base)
+    was_there = copied(spec, base)
     programs.run(
         "qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", "qcow2", str(path), writable=[path.parent]
     )  # fmt: skip
+    return was_there
 
 
 def _logged(image: Image, exports: ExitStack) -> Image:

@@ -7,10 +7,15 @@ up to detach with their last user, go with them.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import functools
 import os
 import shutil
+import struct
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +29,12 @@ if TYPE_CHECKING:
 PRIVATE_MOUNTS = ("unshare", "--mount", "--propagation", "private", "--")
 _HINT = "start guestmark as root on a machine with loop devices, or use host_disk=directory"
 _DEADLINE_S = 60.0
+# linux/loop.h
+_CONTROL = "/dev/loop-control"
+_LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
+_LO_FLAGS_AUTOCLEAR = 4
+_CONFIG = struct.Struct("=II40xIIII160x16x64x")  # loop_config: file, block size, …, lo_flags last of four
+_ATTEMPTS = 100
 
 
 def why_not() -> str:
@@ -67,6 +78,36 @@ def check() -> None:
     """Raises `MachineError` with the reason when no image can be mounted on this host."""
     if reason := why_not():
         raise MachineError(reason, hint=_HINT)
+
+
+@contextlib.contextmanager
+def attached(image: Path) -> Iterator[str]:
+    """A loop device with an image, as long as the context or a mount of it lasts; no program is started for it.
+
+    Raises `OSError`.
+    """
+    with open(_CONTROL, "rb", buffering=0) as control, image.open("r+b", buffering=0) as file:
+        for _ in range(_ATTEMPTS):
+            device = f"/dev/loop{fcntl.ioctl(control.fileno(), _LOOP_CTL_GET_FREE)}"
+            held = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                config = _CONFIG.pack(file.fileno(), 0, 0, 0, 0, _LO_FLAGS_AUTOCLEAR)
+                try:
+                    fcntl.ioctl(held, _LOOP_CONFIGURE, config)
+                except OSError as error:
+                    if error.errno == errno.EBUSY:  # another was faster
+                        continue
+                    raise
+                # A kernel may refuse to mount what somebody could write to.
+                read_only = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+            finally:
+                os.close(held)
+            try:
+                yield device
+            finally:
+                os.close(read_only)
+            return
+    raise OSError(errno.EBUSY, "every free loop device was taken by others first", _CONTROL)
 
 
 def mount(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:

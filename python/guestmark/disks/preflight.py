@@ -13,7 +13,7 @@ from guestmark.core.units import parse_size
 from guestmark.disks import loop, programs
 from guestmark.disks.formats import FORMATS
 from guestmark.disks.location import in_memory
-from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
+from guestmark.disks.spec import NO_FILESYSTEM, VHOST_USER, DiskSpec, Role, disks_of
 
 _DIRECT = ("none", "directsync")
 _SPARSE = ("off", "metadata")
@@ -74,7 +74,7 @@ def impossible(cell: Cell) -> str:
             if spec.loop and (reason := loop.why_not()):
                 return reason
             try:
-                if spec.bus == "vhost-user":
+                if spec.bus == VHOST_USER:
                     programs.find("qemu-storage-daemon")
                 if spec.filesystem != NO_FILESYSTEM and (not cell.platform.is_this_host or spec.loop):
                     programs.find(programs.MAKERS[spec.filesystem])

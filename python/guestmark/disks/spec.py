@@ -18,6 +18,7 @@ from guestmark.disks.formats import VARIANTS
 
 SHARED_MEMORY = "/dev/shm"
 NO_FILESYSTEM = "none"
+VHOST_USER = "vhost-user"  # the bus of disks that qemu-storage-daemon serves
 DEFAULTS: Mapping[str, str] = {
     "format": "raw",
     "preallocation": "off",
@@ -225,6 +226,7 @@ def _check(disk: DiskSpec, cell: Cell) -> None:
             f"{cell.id}: a disk on {disk.bus} cannot have a thread of its own",
             hint="use bus=virtio-blk or virtio-scsi, or exclude the combination",
         )
+    _check_served(disk, cell)
     if disk.loop and (disk.cache not in _LOOP_CACHES or disk.filesystem == NO_FILESYSTEM):
         raise UsageError(
             f"{cell.id}: a loop device on the host has a filesystem, and cache=writeback or cache=none",
@@ -234,4 +236,13 @@ def _check(disk: DiskSpec, cell: Cell) -> None:
         raise UsageError(
             f"{cell.id}: a disk of {disk.size} bytes is not a whole number of 4096-byte blocks",
             hint=f"e.g. size={format_size(-(-disk.size // 4096) * 4096)}",
+        )
+
+
+def _check_served(disk: DiskSpec, cell: Cell) -> None:
+    if disk.bus == VHOST_USER and (disk.format != "raw" or disk.switches):
+        what = f"format={disk.format}" if disk.format != "raw" else "=".join(disk.switches[0])
+        raise UsageError(
+            f"{cell.id}: {what} is QEMU's, and a disk on {VHOST_USER} is served as a raw image by another program",
+            hint="use bus=virtio-blk, or exclude the combination",
         )

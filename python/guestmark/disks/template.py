@@ -1,5 +1,6 @@
 """Formatted images kept in the cache, so that a trial's image is a copy and not another run of mkfs."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -7,11 +8,12 @@ from pathlib import Path
 
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import AttestationError, MachineError
-from guestmark.disks import programs, trees
+from guestmark.disks import programs, sparse, trees
 from guestmark.disks.formats import FORMATS, VARIANTS
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec
 
 _KEPT = 16
+_ATTEMPTS = 5
 _SECTOR = 512
 _QUIETLY = {"vfat": (), "exfat": (), "jfs": ("-q",)}  # others: -q -f
 
@@ -24,7 +26,7 @@ def template(spec: DiskSpec) -> tuple[Path, bool]:
     directory = cache_directory() / "disks"
     directory.mkdir(exist_ok=True)
     target = directory / f"{_key(spec)}.{spec.format}"
-    if target.exists():
+    with contextlib.suppress(FileNotFoundError):
         os.utime(target)
         return target, True
     part = directory / f"{target.name}.{os.getpid()}.part"
@@ -35,6 +37,20 @@ def template(spec: DiskSpec) -> tuple[Path, bool]:
         part.unlink(missing_ok=True)
     _forget_old(directory)
     return target, False
+
+
+def copied(spec: DiskSpec, path: Path) -> bool:
+    """Makes `path` a copy of the template; whether that was there already. Another run may forget one any time."""
+    for _ in range(_ATTEMPTS):
+        original, was_there = template(spec)
+        try:
+            sparse.copy(original, path)
+        except FileNotFoundError:
+            if original.exists():
+                raise
+            continue
+        return was_there
+    raise MachineError(f"the template of an image was removed {_ATTEMPTS} times while it was copied")
 
 
 def _key(spec: DiskSpec) -> str:
@@ -142,7 +158,10 @@ def _check_map(image: Path, spec: DiskSpec) -> None:
 
 
 def _forget_old(directory: Path) -> None:
-    """Keeps only the most recently used ones."""
-    by_use = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in by_use[_KEPT:]:
+    """Keeps only the most recently used ones. Other runs make and forget some at the same time."""
+    used: list[tuple[float, Path]] = []
+    for path in directory.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            used.append((path.stat().st_mtime, path))
+    for _, path in sorted(used, reverse=True)[_KEPT:]:
         path.unlink(missing_ok=True)

@@ -9,9 +9,13 @@ from guestmark.core.machine_facts import Disk
 from guestmark.core.units import parse_size
 from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.formats import FORMATS, VARIANTS
+from guestmark.disks.spec import VHOST_USER
 from guestmark.platforms.block import facts_of_drives
 from guestmark.platforms.guest import Guest, mismatch
+from guestmark.platforms.vhost_user import expected_cache
 
+_MOST_DESCRIPTORS = 64
+_DIRECT = frozenset({"none", "directsync"})
 # What QEMU's cache modes stand for (qemu-system's manual, -drive cache=).
 _CACHE = {
     "writeback": {"writeback": True, "direct": False, "no-flush": False},
@@ -25,21 +29,22 @@ _CACHE = {
 def attest_disks(guest: Guest) -> dict[str, Disk]:
     """The facts of every disk, by name. Raises `AttestationError` with both values where they differ."""
     drives = facts_of_drives(guest.query) if guest.query else {}
-    engines = _engines(guest) if guest.query else set()
+    engines = _engines(guest, guest.vmm_pid) if guest.query else set()
     facts = {}
     for disk in guest.disks:
-        drive = drives.get(disk.spec.name, {})
         size, write_cache = _inside(guest, disk)
         _same(disk, "size in the guest", disk.spec.size, size, guest)
-        if disk.spec.bus == "vhost-user":
-            _same(disk, "cache in the guest", "write back", write_cache, guest)
-        if guest.query:
+        drive = drives.get(disk.spec.name, {})
+        if disk.spec.bus == VHOST_USER:
+            _same(disk, "cache in the guest", expected_cache(disk.spec), write_cache, guest)
+            _check_served(guest, disk)
+        elif guest.query:
             _check_drive(guest, disk, drive, engines)
         facts[disk.spec.name] = Disk(
             size=size,
             write_cache=write_cache,
-            format=drive["drv"] if guest.query else None,
-            cache=drive["cache"] if guest.query else None,
+            format=drive.get("drv"),
+            cache=drive.get("cache"),
             aio=disk.spec.aio if guest.query else None,
             device=disk.device,
             location=disk.spec.location,
@@ -90,9 +95,47 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
         )
 
 
-def _engines(guest: Guest) -> set[str]:
-    """What the process has for asynchronous I/O: a context of Linux AIO, a ring of io_uring."""
-    process = f"/proc/{guest.vmm_pid}"
+def _check_served(guest: Guest, disk: AttachedDisk) -> None:
+    """Holds what the process that serves a disk has opened against what was asked for. Raises `AttestationError`.
+
+    It has no monitor; whether it drops flushes is seen where they are watched.
+    """
+    spec = disk.spec
+    if guest.vmm_pid is None:
+        return
+    image = os.path.realpath(disk.image.path)
+    for process in guest.place.descendants(guest.vmm_pid):
+        flags = _opened(guest, process, image)
+        if flags is None:
+            continue
+        direct = "direct" if flags & os.O_DIRECT else "through the page cache"
+        _same(disk, "image", "direct" if spec.cache in _DIRECT else "through the page cache", direct, guest)
+        if spec.aio != "threads" and spec.aio not in (engines := _engines(guest, process)):
+            raise mismatch(
+                f"the {spec.name} disk's aio", spec.aio, ", ".join(sorted(engines)) or "threads", guest
+            )
+        return
+    raise mismatch(f"the {spec.name} disk", "served by a process beside the guest", "by none", guest)
+
+
+def _opened(guest: Guest, process: int, image: str) -> int | None:
+    """The flags with which a process has opened an image; None when it has not."""
+    for descriptor in range(_MOST_DESCRIPTORS):
+        try:
+            if guest.place.links(f"/proc/{process}/fd/{descriptor}") != [image]:
+                continue
+            told = guest.place.read(f"/proc/{process}/fdinfo/{descriptor}")
+        except OSError:
+            continue
+        return next(
+            (int(line.split()[1], 8) for line in told.splitlines() if line.startswith("flags:")), None
+        )
+    return None
+
+
+def _engines(guest: Guest, pid: int | None) -> set[str]:
+    """What a process has for asynchronous I/O: a context of Linux AIO, a ring of io_uring."""
+    process = f"/proc/{pid}"
     try:
         found = {"native"} if "/[aio]" in guest.place.read(f"{process}/maps") else set()
         if any("[io_uring]" in target for target in guest.place.links(f"{process}/fd")):

@@ -1,6 +1,5 @@
 """Disks on a hypervisor's command line, the modules they need in the guest, and the disks of a started guest."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,8 @@ from guestmark.core.units import parse_size
 from guestmark.disks.attached import AttachedDisk, find_device
 from guestmark.disks.formats import FORMATS, KEY_ID
 from guestmark.disks.image import Image
-from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
+from guestmark.disks.spec import NO_FILESYSTEM, VHOST_USER, DiskSpec, disks_of
+from guestmark.platforms import vhost_user
 from guestmark.platforms.virtio import VirtioBus
 
 if TYPE_CHECKING:
@@ -26,11 +26,9 @@ _BUS_MODULES = {
     "nvme": ("nvme",),
     "ide": ("sd_mod",),
     "ubd": (),
-    "vhost-user": ("virtio_blk",),
+    VHOST_USER: ("virtio_blk",),
 }
 _WITHOUT_PCI = {Bus.MMIO: ("virtio-blk",), Bus.CCW: ("virtio-blk", "virtio-scsi")}
-_DAEMON = "qemu-storage-daemon"
-_LISTENS_S = 5  # at most until it does
 _VIRTIO_ID_BLOCK = 2  # linux/virtio_ids.h
 # What serves ext2 and ext3 differs between distributions; some need a checksum that no
 # dependency names, and need it first.
@@ -69,6 +67,9 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
             raise UsageError(
                 f"machine={machine} has no bus {spec.bus}", hint="choose bus=virtio-blk, or another machine"
             )
+        if spec.bus == VHOST_USER:
+            arguments += vhost_user.qemu_arguments(spec)
+            continue
         # An emulated IDE disk cannot be read-only; the agent opens sources for reading only.
         read_only = spec.read_only and spec.bus != "ide"
         path = image.opened.replace(",", ",,")
@@ -154,40 +155,17 @@ def uml_modules(cell: Cell) -> ModuleList:
 def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
     """`command`, which starts UML in `scratch`, with its disks.
 
-    Images are named by links in the scratch directory: to `ubd` a comma or colon in a path means a COW file, and a
-    storage daemon has a syntax of its own. The daemon is started first and stays a child of UML: it ends with UML, and
-    its work is accounted to UML.
+    Images are named by links in the scratch directory: to `ubd` a comma or colon in a path means a COW file.
     """
     arguments: list[str] = []
-    exports: list[str] = []
-    sockets = []
     for index, image in enumerate(made):
-        name, only_read = image.spec.name, image.spec.read_only
-        path = place.link(image.path, scratch, f"disk-{name}")
-        if image.spec.bus == "ubd":
-            arguments.append(f"ubd{index}{'r' if only_read else ''}={path}")
-            continue
-        sockets.append(f"{name}.socket")
-        arguments.append(f"virtio_uml.device={name}.socket:{_VIRTIO_ID_BLOCK}")
-        exports += [
-            "--blockdev", f"driver=file,node-name={name},filename={path},aio=threads,"
-            f"read-only={'on' if only_read else 'off'}",
-            "--export", f"type=vhost-user-blk,id={name},node-name={name},addr.type=unix,addr.path={name}.socket,"
-            f"writable={'off' if only_read else 'on'}",
-        ]  # fmt: skip
-    if not exports:
-        return [*command, *arguments]
-    there = " && ".join(f"[ -S {socket} ]" for socket in sockets)
-    script = (
-        f"{shlex.join([_DAEMON, *exports])} & n=0; until {there}; do [ $((n += 1)) -lt {_LISTENS_S * 100} ] || exit 1; "
-        f"sleep 0.01; done; exec {shlex.join([*command, *arguments])}"
-    )
-    return ["sh", "-c", script]
-
-
-def _expect_flushes(agent: "Agent", device: str) -> None:
-    """Tells the guest that its disk has a cache to flush, which the daemon wrongly denies."""
-    agent.write_file(f"/sys/block/{device.removeprefix('/dev/')}/cache_type", b"write back\n")
+        spec = image.spec
+        if spec.bus == VHOST_USER:
+            arguments.append(f"virtio_uml.device={vhost_user.socket_of(spec)}:{_VIRTIO_ID_BLOCK}")
+        else:
+            path = place.link(image.path, scratch, f"disk-{spec.name}")
+            arguments.append(f"ubd{index}{'r' if spec.read_only else ''}={path}")
+    return vhost_user.beside([*command, *arguments], made, scratch, place)
 
 
 def attached(made: Sequence[Image], agent: "Agent") -> tuple[AttachedDisk, ...]:
@@ -196,8 +174,8 @@ def attached(made: Sequence[Image], agent: "Agent") -> tuple[AttachedDisk, ...]:
     for index, unsettled in enumerate(made):
         image = unsettled.settle()
         device = find_device(agent, image.spec, index)
-        if image.spec.bus == "vhost-user":
-            _expect_flushes(agent, device)
+        if image.spec.bus == VHOST_USER:
+            vhost_user.tell_cache(agent, device, image.spec)
         target = "" if image.spec.filesystem == NO_FILESYSTEM else f"/run/guestmark/{image.spec.name}"
         disks.append(AttachedDisk(image.spec, image, device, target))
     return tuple(disks)

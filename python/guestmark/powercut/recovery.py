@@ -18,6 +18,7 @@ from typing import Protocol
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.keeper import keeper
+from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.disks import loop, programs
 from guestmark.disks.formats import FORMATS, Format
@@ -25,6 +26,7 @@ from guestmark.powercut import qcow2
 
 _DEADLINE_S = 60.0
 _TRUNCATED = 64 << 20
+_MOST_PROCESSORS = 2
 # What e2fsck says of repairs, and what of that is the ordinary end of a journal's replay.
 _REPAIR = re.compile(r"\? yes|FIXED|Clear")
 _ORDINARY = re.compile(
@@ -97,19 +99,22 @@ class Mounted:
 
     def recover(self, image: Path, names: Sequence[str]) -> Recovered:
         """See `Recovery`."""
-        options = "loop,nouuid" if self._filesystem == "xfs" else "loop"
-        arguments = ["mount", "-t", self._filesystem, "-o", options, str(image), str(self._at)]
-        done = self._agent.exec(arguments, timeout_s=_DEADLINE_S)
-        if not done.ok:
-            said = " ".join(done.stderr.decode(errors="replace").split())
-            return Recovered({}, damage=f"it cannot be mounted: {said[:200]}")
-        if self._reader is not None:
-            found = self._reader.read(self._agent, self._at, names)
-        else:
-            found = Recovered({name: self._content(name) for name in names})
-        done = self._agent.exec(["umount", str(self._at)], timeout_s=_DEADLINE_S)
-        if not done.ok:
-            raise MachineError("a crash state cannot be unmounted", hint="see the kernel's log")
+        options = "nouuid" if self._filesystem == "xfs" else ""
+        with loop.attached(image) as device:
+            try:
+                self._agent.mount(device, str(self._at), self._filesystem, options, timeout_s=_DEADLINE_S)
+            except CallError as error:
+                return Recovered({}, damage=f"it cannot be mounted: {error.message[:200]}")
+            if self._reader is not None:
+                found = self._reader.read(self._agent, self._at, names)
+            else:
+                found = Recovered({name: self._content(name) for name in names})
+            try:
+                self._agent.umount(str(self._at), timeout_s=_DEADLINE_S)
+            except CallError as error:
+                raise MachineError(
+                    f"a crash state cannot be unmounted: {error.message}", hint="see the kernel's log"
+                ) from error
         return replace(found, repairs=(*found.repairs, *self._repairs(image)))
 
     def _content(self, name: str) -> bytes | None:
@@ -171,8 +176,8 @@ def workers(filesystem: str, *, mounted: bool = False) -> int:
     """How many states are judged at once: mounting is mostly waiting, which needs no processor."""
     if filesystem == "btrfs" and not _TEMPORARY_ID.exists():
         return 1
-    processors = min(2, os.cpu_count() or 1)
-    return processors if filesystem.startswith("ext") and not mounted else 2 * processors
+    processors = min(_MOST_PROCESSORS, os.cpu_count() or 1)
+    return processors if filesystem.startswith("ext") and not mounted else 4 * processors
 
 
 @contextlib.contextmanager

@@ -19,9 +19,11 @@ from guestmark.core.errors import MachineError, PlatformUnusableError, UsageErro
 from guestmark.core.machine_facts import Vmm
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
+from guestmark.disks.image import Image
+from guestmark.disks.spec import VHOST_USER
 from guestmark.foreign import parts
 from guestmark.foreign.progress import Progress
-from guestmark.platforms import drives
+from guestmark.platforms import drives, vhost_user
 from guestmark.platforms.affinity import placed, virtual_processors
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, stopping
@@ -103,8 +105,8 @@ class QemuPlatform:
                 *_base(self.architecture, self.accelerator, factors, program),
                 *(sandbox(program) if place is HERE else ()),
                 *_console(watch, self.architecture),
-                *(stack.enter_context(_virtiofs(process, virtio, factors["memory"]))
-                  if boot.share == VIRTIOFS else _plan9(virtio, boot)),
+                *(vhost_user.shared_memory(factors["memory"]) if _is_shared(boot, made) else ()),
+                *(stack.enter_context(_virtiofs(process, virtio)) if boot.share == VIRTIOFS else _plan9(virtio, boot)),
                 *_channel(line, virtio, max(_PORTS, extras.ports)),
                 *_monitor(monitor_line),
                 *drives.qemu_arguments(made, factors["machine"], virtio),
@@ -113,6 +115,7 @@ class QemuPlatform:
                 *_kernel(place, boot.kernel, initramfs, self._kernel_args(place, boot.share, factors, watch)),
             ]  # fmt: skip
             written = (*drives.written(made), *extras.writable)
+            command = vhost_user.beside(command, made, process.scratch, place)
             process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
             line.handed()
             monitor_line.handed()
@@ -291,13 +294,18 @@ def _plan9(virtio: VirtioBus, boot: Boot) -> list[str]:
     ]  # fmt: skip
 
 
-def _virtiofs(process: Process, virtio: VirtioBus, memory: str) -> AbstractContextManager[list[str]]:
+def _is_shared(boot: Boot, made: Sequence[Image]) -> bool:
+    """Whether others than QEMU serve the guest, and need its memory."""
+    return boot.share == VIRTIOFS or any(image.spec.bus == VHOST_USER for image in made)
+
+
+def _virtiofs(process: Process, virtio: VirtioBus) -> AbstractContextManager[list[str]]:
     if not isinstance(process, SupervisedProcess):
         raise PlatformUnusableError(
             "a guest inside a guest gets its root over 9p, which its kernel does not have",
             hint="give a kernel with 9p: --set kernel=FILE",
         )
-    return virtiofs.server(process, _SHARE_TAG, virtio.bus, memory)
+    return virtiofs.server(process, _SHARE_TAG, virtio.bus)
 
 
 def _channel(line: Line, virtio: VirtioBus, ports: int) -> list[str]:

@@ -15,12 +15,12 @@ DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtio
 
 
 @contextlib.contextmanager
-def server(hypervisor: SupervisedProcess, tag: str, bus: str, memory: str) -> Iterator[list[str]]:
+def server(hypervisor: SupervisedProcess, tag: str, bus: str) -> Iterator[list[str]]:
     """Runs virtiofsd on `/` and yields QEMU's arguments that attach it under `tag`.
 
     The socket is bound here and handed over, so there is no moment at which it does not exist yet; it lives in the
-    scratch directory of the hypervisor, which ends with the daemon. The guest's memory is shared with the daemon. That
-    the guest mounts read-only is the guest's own affair: the daemon sees a host in which everything is read-only.
+    scratch directory of the hypervisor, which ends with the daemon. The guest's memory must be shared with the daemon.
+    That the guest mounts read-only is the guest's own affair: the daemon sees a host in which everything is read-only.
     """
     program, legacy = daemon()
     path = hypervisor.scratch / "virtiofs"
@@ -33,8 +33,7 @@ def server(hypervisor: SupervisedProcess, tag: str, bus: str, memory: str) -> It
             listening.close()
             hypervisor.end_with("virtiofsd", process)
             yield [
-                "-object", f"memory-backend-memfd,id=memory,size={memory},share=on", "-machine",
-                "memory-backend=memory", "-chardev", f"socket,id=virtiofs,path={path.name}",
+                "-chardev", f"socket,id=virtiofs,path={path.name}",
                 "-device", f"vhost-user-fs-{bus},chardev=virtiofs,tag={tag},queue-size=1024",
             ]  # fmt: skip
         finally:

@@ -15,7 +15,7 @@ from guestmark.core.findings import Durability, Findings, Flushes
 from guestmark.core.model import Measurement, Metric
 from guestmark.disks import metrics
 from guestmark.disks.location import in_memory
-from guestmark.disks.spec import Role
+from guestmark.disks.spec import VHOST_USER, Role
 from guestmark.platforms.place import HERE
 from guestmark.workloads.common import flushes
 
@@ -134,7 +134,9 @@ def _read(machine: Machine) -> Counters:
     stats = machine.vmm_stats()
     vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] if "vmm_user_s" in stats else None
     guest_written, guest_flushes = _of_guest(machine)
-    host = _of_qemu(machine.query) if machine.query else _of_processes(machine, machine.vmm_pid)
+    served = any(disk.spec.bus == VHOST_USER for disk in machine.disks)
+    own = machine.query is not None and not served
+    host = _of_qemu(machine.query) if own else _of_processes(machine, machine.vmm_pid)
     if any(disk.spec.bus == "nvme" for disk in machine.disks):
         host["host_flushes"] = None  # QEMU's nvme device does not count them
     return Counters(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from guestmark.core.errors import AgentError
 from guestmark.core.findings import Durability
 from guestmark.disks import stack
+from guestmark.disks.spec import VHOST_USER
 from guestmark.platforms.place import HERE
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def judge(
         return Verdict("yes", "the host's kernel flushes its own filesystem", Durability.REACHED)
     if guest_flushes is None:
         return _unknown("the guest's kernel does not count flushes")
-    if machine.query is not None:
+    if _counts(machine, disk):
+        assert machine.query is not None
         blocks = machine.query("query-block")
         verdict = of_qemu(blocks, disk.spec.name, guest_flushes, host_flushes)
     elif guest_flushes == 0:
@@ -82,6 +84,11 @@ def judge(
         return verdict
     how = _seen_once(machine, disk)
     return Verdict(how.reached, f"{guest_flushes} sent by the guest; {how.why}", how.word)
+
+
+def _counts(machine: Machine, disk: AttachedDisk) -> bool:
+    """Whether the hypervisor has counters of the disk: it does its requests itself, and has a monitor."""
+    return machine.query is not None and disk.spec.bus != VHOST_USER
 
 
 def of_qemu(
@@ -132,11 +139,11 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     """Writes and flushes one block in the guest and observes whether the host is asked to flush."""
     if shutil.which("strace") is None:
         return _unknown("the hypervisor does not count what it passes on, and strace is not installed")
-    # The main process of UML is busy tracing others; its disks are done by a child.
+    # UML is busy tracing others; its disks are done by a child, as are those that are served over vhost-user.
     place = machine.place
     watched = (
         [pid]
-        if machine.query
+        if _counts(machine, disk)
         else [process for process in place.descendants(pid) if _untraced(place, process)]
     )
     if not watched:

@@ -1,0 +1,82 @@
+"""Disks that `qemu-storage-daemon` serves over vhost-user: it runs beside the hypervisor, in the guest's memory."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.disks.daemon import DAEMON
+from guestmark.disks.image import Image
+from guestmark.disks.spec import VHOST_USER, DiskSpec
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+    from guestmark.platforms.place import Place
+
+_LISTENS_S = 5  # at most until it does
+_THROUGH = frozenset({"writethrough", "directsync"})
+_DIRECT = frozenset({"none", "directsync"})
+
+
+def socket_of(spec: DiskSpec) -> str:
+    """The name of a disk's socket, in the hypervisor's scratch directory."""
+    return f"{spec.name}.socket"
+
+
+def beside(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
+    """`command`, which starts a hypervisor in `scratch`, with the daemon for those of its disks that need one.
+
+    The daemon is started first and stays a child of the hypervisor: it ends with it, and its work is accounted to it.
+    Images are named by links in the scratch directory, as the daemon has a syntax of its own.
+    """
+    served = [image for image in made if image.spec.bus == VHOST_USER]
+    if not served:
+        return list(command)
+    options: list[str] = []
+    for image in served:
+        spec = image.spec
+        path = place.link(image.path, scratch, f"disk-{spec.name}")
+        options += [
+            "--blockdev", f"driver=file,node-name={spec.name},filename={path},aio={spec.aio},"
+            f"cache.direct={_switch(spec.cache in _DIRECT)},cache.no-flush={_switch(spec.cache == 'unsafe')},"
+            f"read-only={_switch(spec.read_only)}",
+            "--export", f"type=vhost-user-blk,id={spec.name},node-name={spec.name},addr.type=unix,"
+            f"addr.path={socket_of(spec)},writable={_switch(not spec.read_only)},"
+            f"writethrough={_switch(spec.cache in _THROUGH)}",
+        ]  # fmt: skip
+    there = " && ".join(f"[ -S {socket_of(image.spec)} ]" for image in served)
+    script = (
+        f"{shlex.join([DAEMON, *options])} & n=0; until {there}; do [ $((n += 1)) -lt {_LISTENS_S * 100} ] || exit 1; "
+        f"sleep 0.01; done; exec {shlex.join(command)}"
+    )
+    return ["sh", "-c", script]
+
+
+def qemu_arguments(spec: DiskSpec) -> list[str]:
+    """A disk on QEMU's command line; its guest's memory must be shared."""
+    return [
+        "-chardev", f"socket,id={spec.name},path={socket_of(spec)}",
+        "-device", f"vhost-user-blk-pci,id={spec.name},chardev={spec.name}",
+    ]  # fmt: skip
+
+
+def shared_memory(size: str) -> list[str]:
+    """A guest's memory on QEMU's command line, where others than QEMU have to see it."""
+    return [
+        "-object", f"memory-backend-memfd,id=memory,size={size},share=on", "-machine", "memory-backend=memory",
+    ]  # fmt: skip
+
+
+def expected_cache(spec: DiskSpec) -> str:
+    """What the guest's kernel must know of the disk's cache."""
+    return "write through" if spec.cache in _THROUGH else "write back"
+
+
+def tell_cache(agent: "Agent", device: str, spec: DiskSpec) -> None:
+    """Tells the guest that its disk has a cache to flush, which the daemon wrongly denies."""
+    path = f"/sys/block/{device.removeprefix('/dev/')}/cache_type"
+    agent.write_file(path, f"{expected_cache(spec)}\n".encode())
+
+
+def _switch(on: bool) -> str:
+    return "on" if on else "off"
