@@ -22,7 +22,7 @@ from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.machine_facts import EmulatedPrograms, GuestMachine, RemoteMachine
 from guestmark.core.platform_spec import parse_platform
-from guestmark.foreign import agents, parts, store
+from guestmark.foreign import agents, kernels, parts, store
 from guestmark.foreign.packages import Packages
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import registry
@@ -100,13 +100,24 @@ def test_a_guest_cannot_change_its_root_on_the_host(row: Architecture, machine: 
     assert not (root.path / "etc/written").exists()
 
 
-def test_the_same_sources_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_sources_make_the_same_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     can_be_had(ARM64, tmp_path / "log")
     first = parts.get(ARM64).agent
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     second = agents.make(ARM64, Progress())
     assert first != second
     assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.timeout(2 * MADE_S)
+def test_the_same_source_makes_the_same_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ARCHITECTURES["sparc64"]
+    can_be_had(row, tmp_path / "log")
+    first = parts.get(row).kernel
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    second = kernels.make(row, Progress())
+    assert first.image != second.image
+    assert first.image.read_bytes() == second.image.read_bytes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: str(number.name))

@@ -73,9 +73,9 @@ def missing(architecture: Architecture) -> list[Program]:
     return list(dict.fromkeys(found))
 
 
-def check(architecture: Architecture) -> None:
-    """Raises `PlatformUnusableError` with everything that has to be installed first, in one line."""
-    _check(architecture, missing(architecture))
+def check(architecture: Architecture, besides: Sequence[Program] = ()) -> None:
+    """Raises `PlatformUnusableError` with everything that has to be installed first, `besides` too, in one line."""
+    _check(architecture, [*besides, *missing(architecture)])
 
 
 def _check(architecture: Architecture, found: Sequence[Program]) -> None:
@@ -83,6 +83,6 @@ def _check(architecture: Architecture, found: Sequence[Program]) -> None:
         names = ", ".join(dict.fromkeys(program.name for program in found))
         packages = " ".join(dict.fromkeys(program.package for program in found))
         raise PlatformUnusableError(
-            f"what machines of {architecture.name} run has to be made here first, and that needs {names}",
-            hint=f"as root: apt-get install {packages}; or carry it from another machine: guestmark prepare --help",
+            f"machines of {architecture.name} need programs that are not installed here: {names}",
+            hint=f"as root: apt-get install {packages}; or carry what they make from another machine: guestmark prepare --help",
         )
