@@ -84,5 +84,5 @@ def _check(architecture: Architecture, found: Sequence[Program]) -> None:
         packages = " ".join(dict.fromkeys(program.package for program in found))
         raise PlatformUnusableError(
             f"machines of {architecture.name} need programs that are not installed here: {names}",
-            hint=f"as root: apt-get install {packages}; or carry what they make from another machine: guestmark prepare --help",
+            hint=f"as root: apt-get install {packages}; or carry what they make here: guestmark prepare --help",
         )
