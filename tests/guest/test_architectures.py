@@ -7,6 +7,8 @@ system cannot make it are skipped, saying what is missing.
 import hashlib
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -18,13 +20,16 @@ import pytest
 from guestmark.agent.bulk import Pattern
 from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.machine_facts import EmulatedPrograms, GuestMachine
+from guestmark.core.machine_facts import EmulatedPrograms, GuestMachine, RemoteMachine
 from guestmark.core.platform_spec import parse_platform
-from guestmark.foreign import agents, parts, store
+from guestmark.foreign import agents, kernels, parts, store
 from guestmark.foreign.packages import Packages
 from guestmark.foreign.progress import Progress
-from guestmark.platforms.base import Machine
+from guestmark.platforms import registry
+from guestmark.platforms.base import Machine, Usable
 from guestmark.platforms.qemu.platform import QemuPlatform
+from guestmark.platforms.ssh.script import remote_command
+from guestmark.platforms.user import emulator
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.known import a, known
@@ -95,13 +100,24 @@ def test_a_guest_cannot_change_its_root_on_the_host(row: Architecture, machine: 
     assert not (root.path / "etc/written").exists()
 
 
-def test_the_same_sources_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_sources_make_the_same_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     can_be_had(ARM64, tmp_path / "log")
     first = parts.get(ARM64).agent
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     second = agents.make(ARM64, Progress())
     assert first != second
     assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.timeout(2 * MADE_S)
+def test_the_same_source_makes_the_same_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ARCHITECTURES["sparc64"]
+    can_be_had(row, tmp_path / "log")
+    first = parts.get(row).kernel
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    second = kernels.make(row, Progress())
+    assert first.image != second.image
+    assert first.image.read_bytes() == second.image.read_bytes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: str(number.name))
@@ -171,3 +187,27 @@ def test_other_builds_are_marked_in_tables_and_documents(guestmark: CommandLine,
         assert found["build_same_source"] is True
         assert found["build_version"].partition("+b")[0] == found["build_host_version"].partition("+b")[0]
         assert found["binary_sha256"] != found["host_binary_sha256"]
+
+
+def test_a_machine_of_another_architecture_answers_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is arm64's root on this host's kernel, which has programs emulated; ssh is a shell there."""
+    can_be_had(ARM64, tmp_path / "log")
+    program = shutil.which(f"{ARM64.user_emulator}-static")
+    if program is None:
+        pytest.skip("install the package qemu-user-static")
+    root = parts.root(ARM64).path
+    scratch = tmp_path / "mounts"
+    scratch.mkdir()
+    entered = emulator.around(scratch, root, program)
+    words = [*entered, str(root / "usr/bin/dash"), "-c", remote_command()]
+    stand_in = tmp_path / "ssh"
+    stand_in.write_text(f"#!/bin/sh\nexec {shlex.join(words)}\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("GUESTMARK_SSH", str(stand_in))
+    assert isinstance(registry.get("ssh:lab1").probe(), Usable)
+    with start("ssh:lab1") as machine:
+        found = a(RemoteMachine, machine.attest())
+        assert found.arch == ARM64.machine_name
+        assert machine.agent.exec(["uname", "-m"], timeout_s=60).stdout == b"aarch64\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.agent.binary import agent_binary
 from guestmark.cli.architectures import examine, said
 from guestmark.core.architectures import ARCHITECTURES, Source, architecture, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
@@ -193,6 +194,24 @@ def test_what_has_to_be_installed_is_said_in_one_line(
     assert caught.value.message.count("\n") == 0
     for package in ("gcc-sparc64-linux-gnu", "flex", "bison", "libc6-dev-sparc64-cross"):
         assert package in caught.value.hint
+
+
+def test_other_machines_get_an_agent_that_is_made(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert agents.of_machine(host_architecture().machine_name) == agent_binary()
+    with pytest.raises(PlatformUnusableError, match="no agent for m68k"):
+        agents.of_machine("m68k")
+    with pytest.raises(agents.NotMadeError) as caught:
+        agents.of_machine(ROW.machine_name)
+    assert caught.value.architecture is ROW
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(PlatformUnusableError) as missing:
+        parts.agent(ROW)
+    assert ROW.cross.package in missing.value.hint
+    monkeypatch.setattr(agents, "key", lambda _: "key")
+    part = made()
+    assert agents.of_machine(ROW.machine_name) == parts.agent(ROW) == part / "guestmark-agent"
 
 
 def test_a_missing_emulator_is_said_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

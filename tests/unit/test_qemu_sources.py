@@ -1,11 +1,12 @@
-"""QEMUs from elsewhere: container images as podman and docker save them, and versions of the package sources."""
+"""QEMUs and roots from elsewhere: container images as podman and docker save them, package sources, filesystems."""
 
 import io
 import json
 import os
 import shutil
+import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ def test_what_is_no_image(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no container image"):
         factors.parse_settings([f"qemu=image:{tmp_path / 'plain.tar'}"])
     if shutil.which("podman") is None and shutil.which("docker") is None:
-        with pytest.raises(UsageError, match="neither podman nor docker"):
+        with pytest.raises(UsageError, match=r"neither podman nor docker"):
             factors.parse_settings(["qemu=image:debian/qemu"])
 
 
@@ -171,3 +172,77 @@ def test_a_version_of_the_sources_is_fetched(cache: Path) -> None:
     assert str(level).startswith(str(cache))
     assert isinstance(level, Labelled)
     assert level.label == "old"
+
+
+# --- root filesystems ------------------------------------------------------------------------------------------------
+
+
+ROOT = {"etc/os-release": b"ID=made", "usr/bin/true": SCRIPT, "tmp/file": b""}
+
+
+def squashfs(tree: Path, image: Path) -> None:
+    subprocess.run(["mksquashfs", tree, image, "-quiet", "-no-progress"], check=True, capture_output=True)
+
+
+def ext4(tree: Path, image: Path) -> None:
+    with image.open("wb") as stream:
+        stream.truncate(4 << 20)
+    subprocess.run(["/usr/sbin/mke2fs", "-q", "-t", "ext4", "-d", tree, image], check=True)
+
+
+def archive(tree: Path, image: Path) -> None:
+    with tarfile.open(image, "w:xz") as written:
+        written.add(tree, ".")
+
+
+def image_of_layers(tree: Path, image: Path) -> None:
+    layer = image.with_name("layer")
+    archive(tree, layer)
+    saved(image, [layer.read_bytes(), tar({"etc/added": b""})])
+
+
+@pytest.mark.parametrize(
+    "make", [squashfs, ext4, archive, image_of_layers], ids=lambda make: str(make.__name__)
+)
+def test_guests_have_what_an_image_holds(
+    cache: Path, tmp_path: Path, make: Callable[[Path, Path], None]
+) -> None:
+    if make is squashfs and shutil.which("mksquashfs") is None:
+        pytest.skip("install the package squashfs-tools")
+    tree, image = tmp_path / "tree", tmp_path / "made-1.img"
+    for name, content in ROOT.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(content)
+    (tree / "usr/bin/true").chmod(0o4755)
+    (tree / "usr/bin/link").symlink_to("/usr/bin/true")
+    os.mkfifo(tree / "etc/pipe")
+    make(tree, image)
+    (level,) = factors.parse_settings([f"rootfs={image}"])["rootfs"]
+    assert isinstance(level, Labelled)
+    assert level.label == "made-1.img"  # what tables call it
+    root = Path(level)
+    assert root.is_relative_to(cache)
+    assert {name: (root / name).read_bytes() for name in ROOT} == ROOT
+    assert (root / "usr/bin/true").stat().st_mode & 0o7777 == 0o755
+    assert os.readlink(root / "usr/bin/link") == "/usr/bin/true"
+    assert not (root / "etc/pipe").exists()
+    assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
+    assert (root / "etc/added").exists() == (make is image_of_layers)
+    assert not list((cache / "guestmark/images").glob("part-*"))
+    assert factors.parse_settings([f"rootfs=mine:{image}"])["rootfs"][0] == str(level)
+
+
+def test_images_that_are_no_root(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    for content, said in (
+        (b"QFI\xfb" + bytes(600), "is a whole disk"),
+        (bytes(510) + b"\x55\xaa", "is a whole disk"),
+        (b"nonsense" * 100, "is neither a tar archive"),
+        (b"hsqs" + bytes(600), "unsquashfs"),
+        (tar({"x": b""}), "is no root filesystem"),
+    ):
+        image.write_bytes(content)
+        with pytest.raises(UsageError, match=said):
+            factors.parse_settings([f"rootfs={image}"])
+    with pytest.raises(UsageError, match=r"neither podman nor docker|has no image"):
+        factors.parse_settings(["rootfs=image:no-such/image"])

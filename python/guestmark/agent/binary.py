@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from guestmark.agent.frames import Transport
-from guestmark.core.errors import GuestmarkError, PlatformUnusableError
+from guestmark.core.errors import GuestmarkError
 
 NAME = "guestmark-agent"
 PROGRAM = "/proc/self/exe"  # in a child of the agent that executes it: the agent itself, wherever its file is
@@ -59,19 +59,6 @@ def agent_binary() -> Path:
     Raises `GuestmarkError` when there is none.
     """
     return _find(os.environ.get("GUESTMARK_AGENT"))
-
-
-def agent_binary_for(arch: str) -> Path:
-    """Path of the agent for a machine of this architecture, as its `uname -m` says.
-
-    Raises `PlatformUnusableError` when there is none.
-    """
-    if arch != platform.machine():
-        raise PlatformUnusableError(
-            f"there is no agent for {arch or 'a machine that does not say its architecture'}",
-            hint=f"machines of {platform.machine()} can be measured",
-        )
-    return agent_binary()
 
 
 @functools.cache

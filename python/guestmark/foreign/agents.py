@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark import __version__
-from guestmark.agent.binary import NAME, checkout
-from guestmark.core.architectures import Architecture
-from guestmark.core.errors import GuestmarkError
+from guestmark.agent.binary import NAME, agent_binary, checkout
+from guestmark.core.architectures import Architecture, architecture
+from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import store
 from guestmark.foreign.commands import run
@@ -37,6 +37,37 @@ class Toolchain:
     rustc: Path
     version: str
     std: bool
+
+
+class NotMadeError(PlatformUnusableError):
+    """There is no agent yet for machines of `architecture`."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__(
+            f"the agent for machines of {architecture.name} has not been made yet",
+            hint=f"make it here, or take it over from another machine: guestmark prepare tcg@{architecture.name}",
+        )
+        self.architecture = architecture
+
+
+def of_machine(machine_name: str) -> Path:
+    """The agent for a machine that says this with `uname -m`: this host's own, or one that has been made.
+
+    Raises `PlatformUnusableError` for an architecture there can be none for, `NotMadeError` where it can be
+    made.
+    """
+    try:
+        row = architecture(machine_name)
+    except UsageError as error:
+        raise PlatformUnusableError(
+            f"there is no agent for {machine_name or 'a machine that does not say its architecture'}",
+            hint=error.hint,
+        ) from error
+    if row.is_host:
+        return agent_binary()
+    if found := find(row):
+        return found
+    raise NotMadeError(row)
 
 
 def find(architecture: Architecture) -> Path | None:

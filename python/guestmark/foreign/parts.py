@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,14 @@ def get(architecture: Architecture, packages: Iterable[str] = (), progress: Prog
     return Parts(agent, kernel, root(architecture, wanted, progress) if architecture.root else None)
 
 
+def agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
+    """The agent alone, made if need be. Raises `PlatformUnusableError` naming what has to be installed."""
+    if found := agents.find(architecture):
+        return found
+    _check(architecture, agents.missing(architecture))
+    return agents.make(architecture, progress)
+
+
 def root(architecture: Architecture, packages: Iterable[str] = (), progress: Progress = SILENT) -> Root:
     """The root alone, made if need be. Raises `GuestmarkError`."""
     wanted = tuple(packages)
@@ -65,12 +73,16 @@ def missing(architecture: Architecture) -> list[Program]:
     return list(dict.fromkeys(found))
 
 
-def check(architecture: Architecture) -> None:
-    """Raises `PlatformUnusableError` with everything that has to be installed first, in one line."""
-    if found := missing(architecture):
+def check(architecture: Architecture, besides: Sequence[Program] = ()) -> None:
+    """Raises `PlatformUnusableError` with everything that has to be installed first, `besides` too, in one line."""
+    _check(architecture, [*besides, *missing(architecture)])
+
+
+def _check(architecture: Architecture, found: Sequence[Program]) -> None:
+    if found:
         names = ", ".join(dict.fromkeys(program.name for program in found))
         packages = " ".join(dict.fromkeys(program.package for program in found))
         raise PlatformUnusableError(
-            f"what guests of {architecture.name} boot has to be made here first, and that needs {names}",
-            hint=f"as root: apt-get install {packages}; or carry it from another machine: guestmark prepare --help",
+            f"machines of {architecture.name} need programs that are not installed here: {names}",
+            hint=f"as root: apt-get install {packages}; or carry what they make here: guestmark prepare --help",
         )

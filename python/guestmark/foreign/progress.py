@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
 
 from guestmark.core.units import format_duration
+from guestmark.page.text import inert
 
 _EVERY_S = 30.0  # where lines stay: on a terminal they are written over
 
@@ -60,3 +62,10 @@ class Lines(Progress):
     def _wipe(self) -> None:
         if self._terminal and self._said_at is not None:
             sys.stderr.write("\r\033[K")
+
+
+def tell(text: str) -> None:
+    """Writes a line to standard error, for what is made without anybody who could be told otherwise."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"guestmark: {inert(text)}\n")
+        sys.stderr.flush()

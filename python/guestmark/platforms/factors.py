@@ -5,11 +5,12 @@ import re
 import shlex
 
 from guestmark.core import placement
-from guestmark.core.factor import Factor
+from guestmark.core.factor import Factor, Labelled
 from guestmark.core.units import format_size, parse_size
-from guestmark.foreign import qemus
+from guestmark.foreign import images, qemus
 
 _QEMU = "qemu-system-x86_64"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what can be a label
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
 
 
@@ -96,12 +97,19 @@ def _modules(text: str) -> str:
 
 
 def _rootfs(text: str) -> str:
+    """A directory, or what an image holds; that is called by the image's name."""
     path = os.path.abspath(os.path.expanduser(text.strip()))
-    if not text.strip() or not os.path.isdir(path):
-        raise ValueError(f"there is no directory {path!r}")
+    if not text.strip():
+        raise ValueError("the path of the root filesystem is empty")
+    name = ""
+    if os.path.isfile(path) or text.strip().startswith(images.IMAGE):
+        name = os.path.basename(text.strip().removeprefix(images.IMAGE))
+        path = str(images.root(text.strip()))
+    elif not os.path.isdir(path):
+        raise ValueError(f"there is no directory and no image {path!r}")
     if not all(os.path.isdir(os.path.join(path, folder)) for folder in ("etc", "usr")):
         raise ValueError(f"{path!r} is no root filesystem: it has no etc or no usr")
-    return path
+    return Labelled(name, path) if _NAME.fullmatch(name) else path
 
 
 MEMORY = Factor("memory", "the guest's memory, e.g. 512M or 2GiB", _memory, ("256M", "512M", "1G", "2G"))
@@ -132,7 +140,8 @@ MODULES = Factor(
 )
 ROOTFS = Factor(
     "rootfs",
-    "a directory that guests have as their root filesystem instead of the host's, such as an unpacked container image",
+    "what guests have as their root filesystem instead of the host's: a directory; a tar archive, a container image, a "
+    "squashfs or an ext4 image, unpacked into the cache; or image:NAME of an image that podman or docker has",
     _rootfs,
     path=True,
 )

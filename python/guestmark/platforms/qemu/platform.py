@@ -157,12 +157,10 @@ class QemuPlatform:
     def missing(self) -> Unusable | None:
         """What has to be installed first."""
         row = self.architecture
-        if found := missing_program(row.emulator.name, row.emulator.package):
-            return found
         if row.is_host:
-            return None
+            return missing_program(row.emulator.name, row.emulator.package)
         try:
-            parts.check(row)
+            parts.check(row, [row.emulator] if shutil.which(row.emulator.name) is None else [])
         except PlatformUnusableError as error:
             return Unusable(error.message, error.hint)
         return None

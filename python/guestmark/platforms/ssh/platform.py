@@ -16,6 +16,8 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import of_machines
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.disks.spec import disks_of
+from guestmark.foreign import agents, parts
+from guestmark.foreign.progress import Lines, tell
 from guestmark.platforms.base import Caller, Unusable, Usable
 from guestmark.platforms.exclusive import lock_remote
 from guestmark.platforms.place import HERE, Place
@@ -178,15 +180,28 @@ class SshPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
     ) -> Usable | Unusable:
-        """Brings an agent there and lets it say what the machine is."""
+        """Brings an agent there and lets it say what the machine is.
+
+        The agent for a machine of another architecture is made first, which takes minutes, once.
+        """
         if shutil.which(program()[0]) is None:
             return Unusable(f"{program()[0]} is not installed", "install the package openssh-client")
         try:
-            with self._reached(Cell("probe", WorkloadSpec("probe"), self._spec), deadline_s) as remote:
-                remote.attest()
-                return Usable(remote.phases["ready"])
+            try:
+                return self._tried(deadline_s)
+            except agents.NotMadeError as error:
+                tell(
+                    f"{self._dest} is a machine of {error.architecture.name}, for which the agent is built once"
+                )
+                parts.agent(error.architecture, Lines(tell))
+                return self._tried(deadline_s)
         except GuestmarkError as error:
             return Unusable(error.message, error.hint)
+
+    def _tried(self, deadline_s: float | None) -> Usable:
+        with self._reached(Cell("probe", WorkloadSpec("probe"), self._spec), deadline_s) as remote:
+            remote.attest()
+            return Usable(remote.phases["ready"])
 
 
 def _opened(

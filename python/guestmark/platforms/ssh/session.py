@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.agent.binary import agent_binary_for, supervised
+from guestmark.agent.binary import supervised
 from guestmark.agent.frames import Transport
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
+from guestmark.foreign.agents import of_machine
 from guestmark.page.text import inert
 from guestmark.platforms.ssh.refusals import lost, refusal
 from guestmark.platforms.ssh.script import DIRECTORY, GREETING, READY, REFUSED, remote_command
@@ -74,7 +75,7 @@ class Session:
         """Connects, brings the agent, and returns its channel; `deadline` is `time.monotonic`'s.
 
         Raises `MachineError` with one line for whatever ssh or the machine refuses, `PlatformUnusableError` for
-        a machine that no agent is there for.
+        a machine that no agent is there for, `NotMadeError` when one can be made.
         """
         lifeline, self._lifeline = os.pipe()
         try:
@@ -166,7 +167,7 @@ class Session:
                 f"{self.dest} runs {greeting.system or 'no Linux'}",
                 hint="only Linux machines can be measured",
             )
-        return agent_binary_for(greeting.arch)
+        return of_machine(greeting.arch)
 
     def _greeting(self, deadline: float) -> Greeting:
         while True:

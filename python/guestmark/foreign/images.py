@@ -1,0 +1,256 @@
+"""What images hold, unpacked into the cache, once: container images, archives, filesystems. Nothing is mounted.
+
+Files keep who may read and execute them, and lose whatever could do something on this host: owners, device nodes and
+set-user-ID bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from guestmark.appliance.paths import cache_directory
+from guestmark.foreign.layers import inside, unpack
+from guestmark.foreign.progress import tell
+
+IMAGE = "image:"  # before an archive's path or an image's name
+_UNPACK_S = 900.0
+_SHARED = ("tmp", "var/tmp")  # where everybody may write
+_SQUASHFS, _EXT = (0, b"hsqs"), (0x438, b"\x53\xef")  # where they are in a file
+_QCOW, _PARTITIONS = (0, b"QFI\xfb"), (510, b"\x55\xaa")
+
+
+def container(name: str) -> Path:
+    """What a container image holds: an archive that `podman save` or `docker save` wrote, or one that these have.
+
+    Raises `ValueError` with one line when it cannot be had.
+    """
+    path = _path(name)
+    if path.is_file():
+        return kept("images", f"layers-{_key(path)}", lambda root: _layers(path, root))
+    return _of_engine(name)
+
+
+def root(text: str) -> Path:
+    """The root filesystem that an image holds: a container image, a tar archive, a squashfs or an ext2, ext3 or ext4.
+
+    Raises `ValueError` with one line for anything else.
+    """
+    name = text.removeprefix(IMAGE)
+    path = _path(name)
+    if not path.is_file() and text != name:
+        return _of_engine(name)
+    for at, magic, make in ((*_SQUASHFS, _squashfs), (*_EXT, _ext)):
+        if _has(path, at, magic):
+            return kept("images", f"root-{_key(path)}", _told(path, make))
+    if tarfile.is_tarfile(path):
+        return kept("images", f"root-{_key(path)}", _told(path, _archive))
+    for at, magic in (_QCOW, _PARTITIONS):
+        if _has(path, at, magic):
+            raise ValueError(
+                f"{path} is a whole disk; give the filesystem on it (qemu-img convert makes it raw, and losetup "
+                "-P shows its partitions)"
+            )
+    raise ValueError(f"{path} is neither a tar archive, a container image, a squashfs nor an ext4 filesystem")
+
+
+def kept(folder: str, name: str, make: Callable[[Path], None]) -> Path:
+    """The directory of that name in the cache, made when it is not there, by one process at a time."""
+    home = cache_directory() / folder
+    home.mkdir(exist_ok=True)
+    target = home / name
+    with open(home / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.is_dir():
+            return target
+        with tempfile.TemporaryDirectory(prefix="part-", dir=home) as scratch:
+            made = Path(scratch) / "root"
+            made.mkdir()
+            try:
+                make(made)
+            except (OSError, subprocess.SubprocessError) as error:
+                raise ValueError(f"{name} cannot be made: {error}") from error
+            made.rename(target)
+    return target
+
+
+def _path(name: str) -> Path:
+    return Path(os.path.expanduser(name)).absolute()
+
+
+def _key(path: Path) -> str:
+    status = path.stat()
+    return hashlib.sha256(f"{path} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:20]
+
+
+def _has(path: Path, at: int, magic: bytes) -> bool:
+    with path.open("rb") as stream:
+        stream.seek(at)
+        return stream.read(len(magic)) == magic
+
+
+def _told(path: Path, make: Callable[[Path, Path], None]) -> Callable[[Path], None]:
+    def made(root: Path) -> None:
+        tell(f"unpacking {path}, once")
+        make(path, root)
+        _tame(root)
+
+    return made
+
+
+# --- container images and archives ------------------------------------------------------------------------------------
+
+
+def _of_engine(name: str) -> Path:
+    engine = shutil.which("podman") or shutil.which("docker")
+    if engine is None:
+        raise ValueError(
+            f"there is no archive {name!r}, and neither podman nor docker to ask for such an image"
+        )
+    asked = subprocess.run(
+        [engine, "image", "inspect", "--format", "{{.Id}}", name], capture_output=True, text=True, check=False
+    )
+    if asked.returncode:
+        raise ValueError(f"{os.path.basename(engine)} has no image {name!r}; pull it first")
+    key = asked.stdout.strip().removeprefix("sha256:")[:20]
+    return kept("images", f"layers-{key}", lambda root: _exported(engine, name, root))
+
+
+def _exported(engine: str, name: str, root: Path) -> None:
+    made = subprocess.run([engine, "create", name, "true"], capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise ValueError(f"{engine} create {name} failed: {made.stderr.strip()[:200]}")
+    container = made.stdout.strip().splitlines()[-1]
+    try:
+        archive = root.parent / "export.tar"
+        subprocess.run([engine, "export", "-o", archive, container], check=True, capture_output=True)
+        unpack(archive, root)
+        archive.unlink()
+        _tame(root)
+    finally:
+        subprocess.run([engine, "rm", container], capture_output=True, check=False)
+
+
+def _layers(archive: Path, root: Path) -> None:
+    """Unpacks what `podman save` or `docker save` wrote, in either of its formats."""
+    tell(f"unpacking {archive}, once")
+    with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
+        parts = Path(scratch)
+        unpack(archive, parts)
+        _unpack_layers(parts, archive, root)
+    _tame(root)
+
+
+def _unpack_layers(parts: Path, archive: Path, root: Path) -> None:
+    for layer in _ordered(parts):
+        blob = (parts / layer).resolve()
+        if not blob.is_relative_to(parts.resolve()) or not blob.is_file():
+            raise ValueError(f"{archive} lacks its layer {layer}")
+        unpack(blob, root)
+
+
+def _ordered(parts: Path) -> Sequence[str]:
+    try:
+        if (parts / "manifest.json").is_file():
+            layers: list[str] = json.loads((parts / "manifest.json").read_text())[0]["Layers"]
+            return layers
+        described = json.loads((parts / "index.json").read_text())
+        while "layers" not in described:
+            described = json.loads((parts / _blob(described["manifests"][0])).read_text())
+        return [_blob(layer) for layer in described["layers"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"it is no container image: {error}") from error
+
+
+def _blob(described: Mapping[str, Any]) -> str:
+    kind, _, digest = str(described["digest"]).partition(":")
+    return f"blobs/{kind}/{digest}"
+
+
+def _archive(archive: Path, root: Path) -> None:
+    """A root filesystem in a tar archive, or a container image in one."""
+    unpack(archive, root)
+    if any((root / name).is_file() for name in ("manifest.json", "index.json")):
+        parts = root.rename(root.with_name("parts"))
+        root.mkdir()
+        _unpack_layers(parts, archive, root)
+
+
+# --- filesystems ------------------------------------------------------------------------------------------------------
+
+
+def _squashfs(image: Path, root: Path) -> None:
+    # Device nodes, which only root can make, are not missed.
+    _run(
+        "unsquashfs",
+        "squashfs-tools",
+        "-no-progress",
+        "-no-xattrs",
+        "-no-exit-code",
+        "-force",
+        "-dest",
+        root,
+        image,
+    )
+
+
+def _ext(image: Path, root: Path) -> None:
+    """By debugfs, which needs no privileges, from a copy on which the journal is replayed and all names are checked."""
+    copy = root.with_name("image")
+    subprocess.run(
+        ["cp", "--sparse=always", "--reflink=auto", image, copy],
+        check=True,
+        capture_output=True,
+        timeout=_UNPACK_S,
+    )
+    _run("e2fsck", "e2fsprogs", "-fy", copy, good=(0, 1))
+    _run("debugfs", "e2fsprogs", "-R", f"rdump / {root.name}", copy.name, cwd=root.parent)
+    copy.unlink()
+
+
+def _run(
+    program: str, package: str, *words: str | Path, good: Sequence[int] = (0,), cwd: Path | None = None
+) -> None:
+    path = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    if path is None:
+        raise ValueError(f"{program} is not installed; install the package {package}")
+    done = subprocess.run(
+        [path, *words],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_UNPACK_S,
+        check=False,
+        cwd=cwd,
+    )
+    if done.returncode not in good:
+        said = " ".join((done.stderr or done.stdout).split()) or f"exit status {done.returncode}"
+        raise ValueError(f"{program} failed: {said[:200]}")
+
+
+def _tame(root: Path) -> None:
+    """Removes what could do something on this host, and lets everybody write where that is usual."""
+    for folder, folders, files in os.walk(root):
+        for name in [*folders, *files]:
+            path = Path(folder, name)
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                continue
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                path.unlink()
+            else:
+                path.chmod(stat.S_IMODE(mode) & 0o755 | (0o700 if stat.S_ISDIR(mode) else 0o600))
+    for name in _SHARED:
+        with contextlib.suppress(OSError, ValueError):
+            inside(root, name).chmod(0o1777)
