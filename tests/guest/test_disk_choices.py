@@ -25,7 +25,7 @@ CHOICES: dict[str, Mapping[str, str]] = {
     "bandwidth": {"bandwidth": "20M"},
     "nbd": {"disk_protocol": "nbd"},
     "iops": {"iops": "500"},
-    "vhost-user": {"bus": "vhost-user"},
+    "vhost-user": {"bus": "vhost-user", "smp": "2"},
     "vhost-user, direct": {"bus": "vhost-user", "cache": "none", "aio": "native"},
     "vhost-user, written through": {"bus": "vhost-user", "cache": "writethrough"},
     "f2fs": {"filesystem": "f2fs"},

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.findings import Durability, Findings, Proof, Proven
-from guestmark.disks import loop
+from guestmark.disks import loop, programs
+from guestmark.powercut import again
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
 from tests.framework.known import a, known
@@ -93,6 +94,19 @@ def test_what_qemu_keeps(platform: str, factors: dict[str, str], word: Durabilit
     found = cut(platform, factors=factors)
     assert found.word is word, found
     assert all(control.caught for control in found.controls)
+
+
+@pytest.mark.long
+def test_a_kept_image_on_top_of_another_one_can_be_read(tmp_path: Path) -> None:
+    """The image below is kept with the log, and what is written for a cut names it."""
+    found = cut("tcg", factors={"format": "qcow2", "backing": "on", "cache": "unsafe"})
+    assert found.word is Durability.LOST
+    image = tmp_path / "cut.qcow2"
+    again.write(found.kept, 1, "none", str(image))
+    assert "No errors" in programs.run("qemu-img", "check", str(image))
+    raw = tmp_path / "cut.raw"
+    programs.run("qemu-img", "convert", "-O", "raw", str(image), str(raw), writable=[tmp_path])
+    assert "clean" in programs.run("dumpe2fs", "-h", str(raw))
 
 
 @pytest.mark.long

@@ -218,7 +218,7 @@ def _on_top_of(spec: DiskSpec, path: Path) -> bool:
 
     Whether the template was there already.
     """
-    base = path.with_name(f"under-{path.name}")
+    base = _under(path)
     was_there = copied(spec, base)
     programs.run(
         "qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", "qcow2", str(path), writable=[path.parent]
@@ -226,12 +226,20 @@ def _on_top_of(spec: DiskSpec, path: Path) -> bool:
     return was_there
 
 
+def _under(path: Path) -> Path:
+    """The image on top of which an image lies."""
+    return path.with_name(f"under-{path.name}")
+
+
 def _logged(image: Image, exports: ExitStack) -> Image:
     """The same image behind a log of its writes, which ends with `exports`."""
     image = image.settle()
     below = image.path.with_name(f"below-{image.path.name}")
     image.path.rename(below)
-    files = Logged(image.path.with_name(f"base-{image.path.name}"), image.path.with_name("writes.log"), below)
+    under = _under(image.path) if image.spec.switch("backing") == "on" else None
+    files = Logged(
+        image.path.with_name(f"base-{image.path.name}"), image.path.with_name("writes.log"), below, under
+    )
     sparse.copy(below, files.base)
     kill = exports.enter_context(exported(files, image.path))
     return replace(image, logged=replace(files, kill=kill))

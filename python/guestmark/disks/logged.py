@@ -28,12 +28,14 @@ _HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package 
 class Logged:
     """The files of a logged image: what it was at first, what has been written to it since, and the image below.
 
-    `kill` ends the daemon while it serves the image: what hangs in it gets an error then.
+    `under` is the one on top of which they lie. `kill` ends the daemon while it serves the image: what hangs in it gets
+    an error then.
     """
 
     base: Path
     log: Path
     image: Path
+    under: Path | None = None
     kill: Callable[[], None] | None = field(default=None, compare=False)
 
 

@@ -56,7 +56,8 @@ def qemu_arguments(spec: DiskSpec) -> list[str]:
     """A disk on QEMU's command line; its guest's memory must be shared."""
     return [
         "-chardev", f"socket,id={spec.name},path={socket_of(spec)}",
-        "-device", f"vhost-user-blk-pci,id={spec.name},chardev={spec.name}",
+        # The daemon serves one queue; QEMU would want one for each processor.
+        "-device", f"vhost-user-blk-pci,id={spec.name},chardev={spec.name},num-queues=1",
     ]  # fmt: skip
 
 

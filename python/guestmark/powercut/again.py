@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from guestmark.core.errors import UsageError
+from guestmark.disks import programs
 from guestmark.powercut import cuts, evidence, recovery
 from guestmark.powercut.cuts import Survival
 from guestmark.powercut.replay import Replay
@@ -48,6 +49,11 @@ def write(name: str, after: int, survival: str, image: str) -> str:
         made = replay.state(cut)
         replay.close()
         shutil.move(made, image)
+    if kept.under is not None:  # it names the one of the trial, which is gone
+        programs.run(
+            "qemu-img", "rebase", "-u", "-f", kept.form, "-F", kept.form, "-b", str(kept.under), image,
+            writable=[Path(image).resolve().parent],
+        )  # fmt: skip
     why = recovery.why_not(kept.filesystem)
     said = f"{image}: {kept.filesystem} in {kept.form}, as a cut after {after} requests leaves it"
     return f"{said} ({why})" if why else said

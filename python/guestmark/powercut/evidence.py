@@ -19,12 +19,12 @@ from guestmark.powercut.records import Method
 from guestmark.powercut.replay import copy_without_zeroes
 
 _KEPT = 16
-_ABOUT, _BASE, _LOG = "about.json", "base", "writes.log"
+_ABOUT, _BASE, _LOG, _UNDER = "about.json", "base", "writes.log", "under"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of one proof."""
+    """What is kept of one proof; `under` is the image on top of which the others lie."""
 
     base: Path
     log: Path
@@ -32,6 +32,7 @@ class Kept:
     form: str
     method: Method
     crashes: list[dict[str, Any]]  # `after`, `survival`, `acknowledged`, `lost`, `says`
+    under: Path | None = None
 
 
 def folder() -> Path:
@@ -47,6 +48,8 @@ def keep(files: Logged, filesystem: str, form: str, method: Method, judged: Judg
     target.mkdir()
     copy_without_zeroes(files.base, target / _BASE)
     copy_without_zeroes(files.log, target / _LOG)
+    if files.under is not None:
+        copy_without_zeroes(files.under, target / _UNDER)
     crashes = [
         {"after": crash.cut.after, "survival": crash.cut.survival.value, "acknowledged": crash.acknowledged,
          "lost": crash.lost, "says": crash.says}
@@ -75,7 +78,7 @@ def load(directory: str) -> Kept:
         about = json.loads((path / _ABOUT).read_text())
         return Kept(
             path / _BASE, path / _LOG, about["filesystem"], about["format"], Method(about["method"]),
-            list(about["crashes"]),
+            list(about["crashes"]), path / _UNDER if (path / _UNDER).exists() else None,
         )  # fmt: skip
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"the log of writes in {path} cannot be read: {error}") from error
