@@ -7,8 +7,6 @@ system cannot make it are skipped, saying what is missing.
 import hashlib
 import json
 import os
-import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -20,16 +18,13 @@ import pytest
 from guestmark.agent.bulk import Pattern
 from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.machine_facts import EmulatedPrograms, GuestMachine, RemoteMachine
+from guestmark.core.machine_facts import EmulatedPrograms, GuestMachine
 from guestmark.core.platform_spec import parse_platform
 from guestmark.foreign import agents, kernels, parts, store
 from guestmark.foreign.packages import Packages
 from guestmark.foreign.progress import Progress
-from guestmark.platforms import registry
-from guestmark.platforms.base import Machine, Usable
+from guestmark.platforms.base import Machine
 from guestmark.platforms.qemu.platform import QemuPlatform
-from guestmark.platforms.ssh.script import remote_command
-from guestmark.platforms.user import emulator
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.known import a, known
@@ -187,27 +182,3 @@ def test_other_builds_are_marked_in_tables_and_documents(guestmark: CommandLine,
         assert found["build_same_source"] is True
         assert found["build_version"].partition("+b")[0] == found["build_host_version"].partition("+b")[0]
         assert found["binary_sha256"] != found["host_binary_sha256"]
-
-
-def test_a_machine_of_another_architecture_answers_ssh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The machine is arm64's root on this host's kernel, which has programs emulated; ssh is a shell there."""
-    can_be_had(ARM64, tmp_path / "log")
-    program = shutil.which(f"{ARM64.user_emulator}-static")
-    if program is None:
-        pytest.skip("install the package qemu-user-static")
-    root = parts.root(ARM64).path
-    scratch = tmp_path / "mounts"
-    scratch.mkdir()
-    entered = emulator.around(scratch, root, program)
-    words = [*entered, str(root / "usr/bin/dash"), "-c", remote_command()]
-    stand_in = tmp_path / "ssh"
-    stand_in.write_text(f"#!/bin/sh\nexec {shlex.join(words)}\n")
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("GUESTMARK_SSH", str(stand_in))
-    assert isinstance(registry.get("ssh:lab1").probe(), Usable)
-    with start("ssh:lab1") as machine:
-        found = a(RemoteMachine, machine.attest())
-        assert found.arch == ARM64.machine_name
-        assert machine.agent.exec(["uname", "-m"], timeout_s=60).stdout == b"aarch64\n"
