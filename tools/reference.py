@@ -49,7 +49,7 @@ def platforms() -> str:
         if kind.supported:
             inside = "can hold guests" if kind.inside else ""
             name = f"{kind.name}@ARCH" if kind.needs_arch else kind.name
-            name = f"{kind.name}:DEST" if kind.takes_destination else name
+            name = f"{kind.name}:{kind.destination}" if kind.takes_destination else name
             rows.append([f"`{name}`", _escape(kind.help), inside, _programs(kind.programs)])
     return _table(["platform", "what it is", "nesting", "programs it may run (Debian's package)"], rows)
 

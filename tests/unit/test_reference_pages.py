@@ -33,7 +33,7 @@ def test_every_factor_and_platform_has_a_row() -> None:
     factors, platforms = reference.factors(), reference.platforms()
     assert all(f"\n| `{name}` |" in factors for name in registry.factors())
     rows = re.findall(r"^\| `([^`]+)` \|", platforms, re.MULTILINE)
-    assert sorted(rows) == sorted([*registry.platform_names(), "ssh:DEST", "user@ARCH"])
+    assert sorted(rows) == sorted([*registry.platform_names(), "ssh:DEST", "user@ARCH", "virsh:DOMAIN"])
 
 
 def test_rows_have_as_many_columns_as_their_head() -> None:

@@ -103,7 +103,7 @@ def exclusively(plan: Plan, outputs: Outputs) -> Iterator[None]:
     """Inside, no other guestmark measures on the machines that the plan uses, which are waited for if need be."""
     from guestmark.platforms import exclusive
 
-    here = any(not cell.platform.is_elsewhere for cell in plan.cells)
+    here = any(cell.platform.uses_this_host for cell in plan.cells)
     policy = exclusive.Policy(plan.name, wait=outputs.wait, tell=lambda text: _say(text, outputs, loud=True))
     with exclusive.measuring(policy, here=here):
         yield

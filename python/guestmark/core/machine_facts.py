@@ -94,6 +94,37 @@ class RemoteMachine(MachineFacts, kw_only=True, omit_defaults=True):
     connection: Connection
 
 
+class LibvirtDisk(msgspec.Struct, kw_only=True):
+    """One disk of a domain, as libvirt has it."""
+
+    name: str
+    bus: str
+    format: str
+    cache: str
+    keeps: bool  # False: what is written to it is thrown away
+
+
+class Libvirt(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What libvirt says of a domain that runs."""
+
+    domain: str
+    uuid: str
+    accelerator: str  # kvm, qemu (that is TCG), …
+    machine: str
+    cpu: str
+    emulator: str
+    hypervisor: str  # and its version
+    version: str  # libvirt's own
+    disks: list[LibvirtDisk] = msgspec.field(default_factory=list)
+    known_by: str = ""  # how the machine that answers was known to be this domain
+
+
+class LibvirtMachine(RemoteMachine, kw_only=True, omit_defaults=True):
+    """A domain of libvirt, as the agent on it and libvirt see it."""
+
+    libvirt: Libvirt
+
+
 class Vmm(msgspec.Struct, kw_only=True):
     """What a hypervisor says it is running."""
 

@@ -40,10 +40,11 @@ class PlatformKind:
     inside: str = ""
     guest: bool = True  # boots a kernel of its own; otherwise workloads run on one that runs already
     remote: bool = False  # another machine, with files, users and processors of its own
+    on_this_host: bool = False  # whether such a machine is run by this host all the same
     takes_arch: bool = False  # whether its name may be followed by @ARCH
     needs_arch: bool = False  # whether it must be
     only_programs: bool = False  # whether what its agent does itself would be done by the host
-    takes_destination: bool = False  # whether its name is followed by :DEST
+    destination: str = ""  # what its name is followed by after a colon, such as DEST
     boots_firmware: bool = False  # whether it has firmware, and network cards that boot
     factors: tuple[Factor, ...] = ()  # those its machines accept
     outer_factors: tuple[Factor, ...] = ()  # those that guests inside it accept in addition
@@ -62,6 +63,11 @@ class PlatformKind:
     def supported(self) -> bool:
         """Whether machines of this kind can be started at all by this version."""
         return bool(self.load)
+
+    @property
+    def takes_destination(self) -> bool:
+        """Whether its name goes on with which machine is meant."""
+        return bool(self.destination)
 
     def takes(self, factor: str) -> bool:
         """Whether its machines accept the factor of this name."""
@@ -92,7 +98,7 @@ def platform_names() -> tuple[str, ...]:
 def platform_forms() -> tuple[str, ...]:
     """How single layers are written, for errors: `kvm`, `tcg[@ARCH]`, `user@ARCH`, `ssh:DEST`."""
     return tuple(
-        f"{name}:DEST"
+        f"{name}:{kind.destination}"
         if kind.takes_destination
         else f"{name}@ARCH"
         if kind.needs_arch

@@ -14,6 +14,7 @@ from guestmark.core.nearest import unknown
 from guestmark.core.platform_kind import PlatformKind, platform_forms, platform_kinds, platform_names
 
 _ARCH = re.compile(r"[a-z0-9_]{2,20}", re.ASCII)
+_EXAMPLES = {"ssh": "ssh:user@example.org", "virsh": "virsh:lab1"}
 # What ssh takes as a destination, without anything that could be read as an option or by a shell.
 _DEST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_\[][A-Za-z0-9_.:\[\]-]*", re.ASCII)
 
@@ -97,6 +98,11 @@ class PlatformSpec:
     def is_elsewhere(self) -> bool:
         """Whether all of it happens on another machine: its hypervisors too take nothing of this host."""
         return self.outer.described.remote
+
+    @property
+    def uses_this_host(self) -> bool:
+        """Whether some of it happens here, so that this host must not be measured by anybody else meanwhile."""
+        return not self.is_elsewhere or self.outer.described.on_this_host
 
     @property
     def shares_root(self) -> bool:
@@ -194,13 +200,14 @@ def _parse_layer(part: str, whole: str) -> Layer:
     if kind is not None and kind.takes_destination:
         if not _DEST.fullmatch(layer.dest or ""):
             raise UsageError(
-                f"platform {whole!r}: {layer.dest or ''!r} is not a destination of ssh",
-                hint="e.g. ssh:user@example.org",
+                f"platform {whole!r}: {layer.dest or ''!r} cannot be {kind.name}'s {kind.destination}",
+                hint=f"e.g. {_EXAMPLES.get(kind.name, f'{kind.name}:lab1')}",
             )
         return layer
     if layer.dest is not None:
         raise UsageError(
-            f"platform {whole!r}: only ssh takes a destination", hint="e.g. ssh:user@example.org"
+            f"platform {whole!r}: {layer.kind} takes no destination",
+            hint=f"e.g. {', '.join(_EXAMPLES.values())}",
         )
     if kind is None:
         raise unknown("platform", layer.kind, platform_forms())

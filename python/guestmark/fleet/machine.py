@@ -54,7 +54,7 @@ def _one_block(order: Order, machine: str) -> Progress:
     with open_ledger(os.environ[LEDGER]) as ledger:
         run_id = run_of(ledger, order.fleet, machine)
         plan = _plan(order) if run_id is None else ledger.load_run(run_id).plan
-        here = any(not cell.platform.is_elsewhere for cell in plan.cells)
+        here = any(cell.platform.uses_this_host for cell in plan.cells)
         with exclusive.measuring(exclusive.Policy(f"{plan.name} ({order.fleet})"), here=here):
             if run_id is None:
                 run_id, plan = _begun(ledger, order, machine, plan)

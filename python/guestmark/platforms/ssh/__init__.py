@@ -12,7 +12,7 @@ PLATFORMS = (
         inside="guestmark.platforms.ssh.guests:RemoteGuestPlatform",
         guest=False,
         remote=True,
-        takes_destination=True,
+        destination="DEST",
         factors=FRESHNESS,
         outer_factors=FRESHNESS,
     ),

@@ -44,6 +44,7 @@ _VENDORS: tuple[tuple[str, str], ...] = (
     ("Xen", "xen"),
     ("Parallels", "parallels"),
 )
+_WITHOUT_LEAF = (*_VENDORS, ("QEMU", "qemu"), ("Bochs", "qemu"))  # TCG's usual processors have none
 _SCRIPT = """
 show() { printf "%s\\n" "== $1"; head -c 4096 "$2" 2>/dev/null; printf "\\n"; }
 show id /etc/machine-id
@@ -98,7 +99,7 @@ def hypervisor(leaf: str, vendor: str, product: str, xen: str = "") -> str:
     if leaf:
         named = next((name for part, name in _VENDORS if part in vendor or part in product), "")
         return named or _LEAVES.get(leaf, leaf)
-    return next((name for part, name in _VENDORS if part in vendor or part in product), NONE)
+    return next((name for part, name in _WITHOUT_LEAF if part in vendor or part in product), NONE)
 
 
 def _told(agent: Agent) -> dict[str, str]:

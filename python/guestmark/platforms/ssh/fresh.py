@@ -34,16 +34,22 @@ def restart(cell: Cell, dest: str, deadline: float) -> bool:
         raise MachineError(
             f"{dest} was not restarted: {_how(status)}{said}", hint=f"try it by hand: {command}"
         )
-    while ready is not None:
-        status, said = _run(ready, dest, deadline)
+    if ready is not None:
+        await_ready(ready, dest, deadline)
+    return True
+
+
+def await_ready(command: str, dest: str, deadline: float) -> None:
+    """Runs the command once a second until it succeeds. Raises `MachineError` at the deadline."""
+    while True:
+        status, said = _run(command, dest, deadline)
         if status == 0:
-            break
+            return
         if time.monotonic() + _PAUSE_S > deadline:
             raise MachineError(
-                f"{dest} did not become ready: {_how(status)}{said}", hint=f"try it by hand: {ready}"
+                f"{dest} did not become ready: {_how(status)}{said}", hint=f"try it by hand: {command}"
             )
         time.sleep(_PAUSE_S)
-    return True
 
 
 def _run(command: str, dest: str, deadline: float) -> tuple[int | None, str]:

@@ -21,7 +21,6 @@ from guestmark.platforms.factors import OUTER_GUEST, PLACEMENT
 from guestmark.platforms.nested.outer import lodge
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
-from guestmark.platforms.ssh.factors import FRESHNESS
 from guestmark.platforms.ssh.place import RemotePlace
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
 from guestmark.platforms.within import GuestWithin
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _READY_S = 300.0
 _UML = ("linux.uml", "user-mode-linux")
 _PROBE_MEMORY = "256M"
-_NOT_THE_GUEST = {factor.name for factor in (*OUTER_GUEST, *FRESHNESS, PLACEMENT)}
+_NOT_THE_GUEST = {factor.name for factor in (*OUTER_GUEST, PLACEMENT)}
 
 
 class RemoteGuestPlatform:
@@ -69,7 +68,8 @@ class RemoteGuestPlatform:
                 place: OuterPlace = own
                 for layer in range(1, len(self._spec.layers) - 1):
                     place = lodge(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
-                factors = {name: level for name, level in cell.factors.items() if name not in _NOT_THE_GUEST}
+                others = _NOT_THE_GUEST | {factor.name for factor in self._spec.outer.described.factors}
+                factors = {name: level for name, level in cell.factors.items() if name not in others}
                 left_s = max(1.0, deadline - time.monotonic())
                 made = self._inner.start(replace(cell, factors=factors), left_s, place=place)
                 with made as guest:

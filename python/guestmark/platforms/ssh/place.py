@@ -13,7 +13,7 @@ import os
 import shlex
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.disks.spec import disks_of
 from guestmark.platforms.nested.place import InnerProcess, OuterPlace, Ported
 from guestmark.platforms.place import Line, Process, SerialLine
-from guestmark.platforms.ssh.session import OPTIONS, program
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -124,7 +123,7 @@ class RemotePlace(OuterPlace):
         if made.status != 0:
             said = made.stderr.decode(errors="replace").strip()
             raise MachineError(f"{self._remote.session.dest} has no place for a guest's lines: {said}")
-        connection = _Connection(self._remote.session.dest, _LINE.format(pipe=pipe))
+        connection = _Connection(self._remote.session.way, _LINE.format(pipe=pipe))
         self._connections.append(connection)
         return connection.socket
 
@@ -155,10 +154,10 @@ class _Reached:
 class _Connection:
     """A shell script there whose standard streams are a socket here."""
 
-    def __init__(self, dest: str, script: str) -> None:
+    def __init__(self, way: Sequence[str], script: str) -> None:
         self.socket, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
-        command = [*program(), *OPTIONS, "--", dest, f"exec /bin/sh -c {shlex.quote(script)}"]
+        command = [*way, f"exec /bin/sh -c {shlex.quote(script)}"]
         try:
             self._process = subprocess.Popen(
                 supervised(command, lifeline_fd=lifeline),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from guestmark.disks.attached import AttachedDisk
 
 READY_DEADLINE_S = 60.0
-_RESTART_S = 300.0  # for the command that makes it fresh, and once more until it answers
+RESTART_S = 300.0  # for the command that makes it fresh, and once more until it answers
 _PAUSE_S = 1.0
 _DRIFT = 500e-6  # faster or slower than NTP would ever let a clock run
 _ENV_BYTES = 1 << 20
@@ -148,25 +148,18 @@ class SshPlatform:
 
     @contextlib.contextmanager
     def _reached(self, cell: Cell, deadline_s: float | None) -> Iterator[Remote]:
-        _check(cell)
+        check(cell)
         begin = time.monotonic()
         deadline = begin + (deadline_s or READY_DEADLINE_S)
-        restarted = restart(cell, self._dest, begin + _RESTART_S)
+        restarted = restart(cell, self._dest, begin + RESTART_S)
         if restarted:
-            deadline = time.monotonic() + _RESTART_S
+            deadline = time.monotonic() + RESTART_S
         made_fresh = time.monotonic()
-        with contextlib.ExitStack() as stack:
-            opened, transport = _opened(stack, self._dest, deadline, patient=restarted)
-            agent = Agent(transport, own_clock=True)
-            with _explained(opened):
-                try:
-                    agent.hello(timeout_s=max(1.0, deadline - time.monotonic()))
-                    phases = {"ready": time.monotonic() - made_fresh}
-                    if restarted:
-                        phases["made_fresh"] = made_fresh - begin
-                    yield Remote(agent, opened, agent.ping(), phases, fresh=self._fresh(agent, restarted))
-                finally:
-                    agent.close()
+        with reached(lambda: Session(self._dest), deadline, patient=restarted) as (opened, agent):
+            phases = {"ready": time.monotonic() - made_fresh}
+            if restarted:
+                phases["made_fresh"] = made_fresh - begin
+            yield Remote(agent, opened, agent.ping(), phases, fresh=self._fresh(agent, restarted))
 
     def _fresh(self, agent: Agent, restarted: bool) -> str:
         """What made the machine fresh, in words, and whether it was booted since the last trial."""
@@ -204,13 +197,29 @@ class SshPlatform:
             return Usable(remote.phases["ready"])
 
 
+@contextlib.contextmanager
+def reached(
+    make: Callable[[], Session], deadline: float, *, patient: bool
+) -> Iterator[tuple[Session, Agent]]:
+    """Inside, an agent answers through the session; `patient` as for a machine that is starting."""
+    with contextlib.ExitStack() as stack:
+        opened, transport = _opened(stack, make, deadline, patient=patient)
+        agent = Agent(transport, own_clock=True)
+        with _explained(opened):
+            try:
+                agent.hello(timeout_s=max(1.0, deadline - time.monotonic()))
+                yield opened, agent
+            finally:
+                agent.close()
+
+
 def _opened(
-    stack: contextlib.ExitStack, dest: str, deadline: float, *, patient: bool
+    stack: contextlib.ExitStack, make: Callable[[], Session], deadline: float, *, patient: bool
 ) -> tuple[Session, Transport]:
     """A session and its channel. With `patient` a machine that does not answer is starting, and is tried again."""
     while True:
         with contextlib.ExitStack() as attempt:
-            opened = attempt.enter_context(session(dest))
+            opened = attempt.enter_context(session(make()))
             try:
                 transport = opened.open(deadline)
             except UnreachableError:
@@ -233,7 +242,8 @@ def _explained(opened: Session) -> Iterator[None]:
         raise MachineError(f"{opened.explained()} ({error.message})", console=opened.said()) from error
 
 
-def _check(cell: Cell) -> None:
+def check(cell: Cell) -> None:
+    """Raises for a cell that asks for what no other machine can be given."""
     if disks_of(cell):
         raise PlatformUnusableError(
             f"{cell.platform}: disks of another machine are not supported",

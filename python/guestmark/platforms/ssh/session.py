@@ -9,7 +9,7 @@ import select
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,9 +60,10 @@ class Session:
     kills what it started and ends, and its directory is removed.
     """
 
-    def __init__(self, dest: str) -> None:
+    def __init__(self, dest: str, options: Sequence[str] = ()) -> None:
         self.dest = dest
-        self.command: tuple[str, ...] = (*program(), *OPTIONS, "--", dest, remote_command())
+        self.way = (*program(), *OPTIONS, *options, "--", dest)
+        self.command: tuple[str, ...] = (*self.way, remote_command())
         self.directory = ""
         self.greeting: Greeting | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -258,17 +259,24 @@ def program() -> list[str]:
 
     Raises `UsageError` when that is no command line.
     """
+    return chosen(_VARIABLE, _SSH)
+
+
+def chosen(variable: str, usual: str) -> list[str]:
+    """The words of the variable, as of a command line for a shell; the usual program where it has none.
+
+    Raises `UsageError` when that is no command line.
+    """
     try:
-        words = shlex.split(os.environ.get(_VARIABLE, ""))
+        words = shlex.split(os.environ.get(variable, ""))
     except ValueError as error:
-        raise UsageError(f"{_VARIABLE}: {error}", hint="e.g. GUESTMARK_SSH='ssh -F FILE'") from error
-    return words or [_SSH]
+        raise UsageError(f"{variable}: {error}", hint=f"e.g. {variable}='{usual} OPTION…'") from error
+    return words or [usual]
 
 
 @contextlib.contextmanager
-def session(dest: str) -> Iterator[Session]:
-    """A session that is over when the context is left, however it is left."""
-    made = Session(dest)
+def session(made: Session) -> Iterator[Session]:
+    """The session, which is over when the context is left, however it is left."""
     try:
         yield made
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guestmark.core.machine_facts import RemoteMachine
+from guestmark.core.machine_facts import LibvirtMachine, RemoteMachine
 from guestmark.ledger.model import StoredRun
 
 _SOFT = 500e-6
@@ -15,7 +15,7 @@ def machines(run: StoredRun) -> dict[str, str]:
     round_trips: dict[str, list[int]] = {}
     drifts: dict[str, list[tuple[float, float]]] = {}
     for trial in run.trials:
-        machine = trial.facts.of(RemoteMachine)
+        machine = trial.facts.of(LibvirtMachine) or trial.facts.of(RemoteMachine)
         if machine is None:
             continue
         platform = platform_of.get(trial.cell_id, trial.cell_id)
@@ -38,6 +38,7 @@ def _described(machine: RemoteMachine) -> str:
         f"kernel {machine.kernel}",
         f"governor {machine.governor}" if machine.governor else "",
         _under(machine),
+        _managed(machine) if isinstance(machine, LibvirtMachine) else "",
         f"fresh by {machine.fresh}"
         if machine.fresh
         else "nothing was done before its trials to make it fresh",
@@ -51,6 +52,13 @@ def _under(machine: RemoteMachine) -> str:
     if machine.hypervisor in ("", "none"):
         return f"no hypervisor seen{f' ({model})' if model else ''}"
     return f"under {machine.hypervisor}{f' ({model})' if model else ''}"
+
+
+def _managed(machine: LibvirtMachine) -> str:
+    found = machine.libvirt
+    disks = [f"{disk.name} {disk.format} cache={disk.cache}" for disk in found.disks]
+    parts = [found.accelerator, found.machine, found.cpu, found.hypervisor, found.version, *disks]
+    return f"domain {found.domain} ({', '.join(part for part in parts if part)})"
 
 
 def _way(round_trips: list[int], drifts: list[tuple[float, float]]) -> str:

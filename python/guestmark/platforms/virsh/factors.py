@@ -1,0 +1,33 @@
+"""What makes a domain of libvirt fresh, and what ssh calls it. Cheap to import."""
+
+import re
+
+from guestmark.core.factor import Factor
+
+THROW_AWAY, NONE = "throw-away", "none"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*", re.ASCII)
+_DEST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_\[][A-Za-z0-9_.:\[\]-]*", re.ASCII)
+
+
+def _snapshot(text: str) -> str:
+    name = text.strip()
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{text!r} is not a snapshot's name, {THROW_AWAY} or {NONE}")
+    return name
+
+
+def _dest(text: str) -> str:
+    dest = text.strip()
+    if not _DEST.fullmatch(dest):
+        raise ValueError(f"{text!r} is not a destination of ssh")
+    return dest
+
+
+SNAPSHOT = Factor(
+    "snapshot",
+    f"what a domain of libvirt is before each trial: one of its snapshots, {THROW_AWAY} (started from disks that keep "
+    f"nothing, the default) or {NONE} (as it runs)",
+    _snapshot,
+    (THROW_AWAY, NONE),
+)
+SSH = Factor("ssh", "what ssh calls a domain of libvirt; by default the domain's own name", _dest)

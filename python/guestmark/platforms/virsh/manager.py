@@ -1,0 +1,85 @@
+"""libvirt's `virsh`: which one, what it says, and its errors in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.page.text import inert
+from guestmark.platforms.ssh.session import chosen
+
+VARIABLE = "GUESTMARK_VIRSH"
+_S = 60.0
+_LIMIT = 300
+# Part of what virsh says; what it means, with the domain's name in front; what to do. The first that fits.
+_KNOWN: tuple[tuple[str, str, str], ...] = (
+    (
+        "failed to get domain '",
+        "is not a domain that libvirt knows",
+        "virsh list --all shows them; LIBVIRT_DEFAULT_URI says where it looks",
+    ),
+    (
+        "failed to connect to the hypervisor",
+        "cannot be looked up: libvirt does not answer",
+        "try it: virsh list --all; LIBVIRT_DEFAULT_URI says whom it asks, e.g. qemu:///system",
+    ),
+    (
+        "no domain snapshot with matching name",
+        "has no snapshot of that name",
+        "virsh snapshot-list {domain} shows them",
+    ),
+    (
+        "transient disk",
+        "has a disk that libvirt cannot throw away",
+        "make a snapshot and name it: --set snapshot=NAME",
+    ),
+)
+
+
+def program() -> list[str]:
+    """The virsh to use, with options of the user's own: `GUESTMARK_VIRSH`, words as for a shell; else `virsh`."""
+    return chosen(VARIABLE, "virsh")
+
+
+def environment() -> dict[str, str]:
+    """In which virsh says what this module understands."""
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def call(domain: str, *arguments: str, timeout_s: float = _S) -> str:
+    """What virsh prints. Raises `PlatformUnusableError` for what cannot help itself, `MachineError` for the rest."""
+    command = [*program(), "-q", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment(),
+            timeout=timeout_s,
+            start_new_session=True,
+            check=False,
+        )
+    except OSError as error:
+        raise PlatformUnusableError(
+            f"{command[0]} cannot be started: {error.strerror}", hint="install the package libvirt-clients"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise MachineError(
+            f"libvirt took more than {timeout_s:.0f} s for {arguments[0]} of {domain}"
+        ) from error
+    if done.returncode != 0:
+        raise refusal(domain, done.stderr.decode(errors="replace"))
+    return done.stdout.decode(errors="replace")
+
+
+def refusal(domain: str, said: str) -> MachineError | PlatformUnusableError:
+    """The error for what virsh refused."""
+    lines = [line.removeprefix("error:").strip() for line in said.splitlines() if line.strip()]
+    for part, meaning, hint in _KNOWN:
+        if any(part in line for line in lines):
+            return PlatformUnusableError(f"{domain} {meaning}", hint=hint.format(domain=domain))
+    last = inert(lines[-1])[:_LIMIT] if lines else "virsh failed without a word"
+    return MachineError(
+        f"libvirt refuses {domain}: {last}", hint="try it by hand with virsh", console=inert(said, lines=True)
+    )

@@ -1,0 +1,117 @@
+"""`virsh:DOMAIN`: a domain of libvirt, made fresh for every trial; ssh carries the agent, as for any other machine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from guestmark.agent.results import CallError
+from guestmark.core.errors import AttestationError, GuestmarkError, MachineError
+from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.exclusive import lock_remote
+from guestmark.platforms.ssh.factors import READY
+from guestmark.platforms.ssh.fresh import await_ready
+from guestmark.platforms.ssh.platform import RESTART_S, Remote, check, reached
+from guestmark.platforms.ssh.session import Session
+from guestmark.platforms.virsh.address import way_to
+from guestmark.platforms.virsh.attest import attest
+from guestmark.platforms.virsh.factors import SNAPSHOT, SSH, THROW_AWAY
+from guestmark.platforms.virsh.life import begun
+from guestmark.platforms.virsh.manager import call
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+    from guestmark.core.machine_facts import LibvirtMachine
+    from guestmark.core.model import Cell
+
+_MARK = "/var/tmp/guestmark-trial-"
+
+
+@dataclass(slots=True)
+class Domain(Remote):
+    """A domain that runs, with an agent on it."""
+
+    domain: str = ""
+
+    def attest(self) -> LibvirtMachine:
+        """What the domain is, by its own account and by libvirt's."""
+        found = attest(Remote.attest(self), self.agent, self.domain)
+        self._found = found  # which is completed at the end
+        return found
+
+
+class VirshPlatform:
+    """A domain of libvirt; what makes it fresh is the factor `snapshot`."""
+
+    def __init__(self, layer: Layer) -> None:
+        assert layer.dest is not None
+        self.name = str(layer)
+        self._domain = layer.dest
+        self._spec = PlatformSpec((layer,))
+        self._mark = ""  # that the last trial left
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Domain]:
+        """Makes the domain fresh and brings an agent to it; leaving the context ends both."""
+        check(cell)
+        begin = time.monotonic()
+        deadline = begin + (deadline_s or RESTART_S)
+        with begun(self._domain, cell.factors.get(SNAPSHOT.name, THROW_AWAY), deadline) as fresh:
+            made_fresh = time.monotonic()
+            if (ready := cell.factors.get(READY.name)) is not None:
+                await_ready(ready, self._domain, deadline)
+            session = self._session_for(cell.factors.get(SSH.name, self._domain))
+            with reached(session, deadline, patient=bool(fresh)) as (opened, agent):
+                phases = {"ready": time.monotonic() - made_fresh, "made_fresh": made_fresh - begin}
+                if fresh:
+                    self._leave_mark(agent)
+                lock_remote(agent, self.name)
+                yield Domain(agent, opened, agent.ping(), phases, fresh=fresh, domain=self._domain)
+
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
+    ) -> Usable | Unusable:
+        """Asks libvirt whether there is such a domain. It is not started: what makes it fresh is not known here."""
+        begin = time.monotonic()
+        try:
+            call(self._domain, "domstate", self._domain)
+        except GuestmarkError as error:
+            return Unusable(error.message, error.hint)
+        return Usable(time.monotonic() - begin)
+
+    def _session_for(self, dest: str) -> Callable[[], Session]:
+        def made() -> Session:
+            state = call(self._domain, "domstate", self._domain).strip()
+            if state != "running":
+                raise MachineError(f"the domain {self._domain} has ended: it is {state}")
+            return Session(dest, way_to(dest, self._domain))
+
+        return made
+
+    def _leave_mark(self, agent: Agent) -> None:
+        """Raises `AttestationError` when the mark of the last trial is still there, and leaves a new one."""
+        if self._mark and _is_there(agent, self._mark):
+            self._mark = ""
+            raise AttestationError(
+                f"the domain {self._domain} is not fresh: what the last trial left there is still there",
+                hint="is /var/tmp on a disk that the snapshot does not hold?",
+            )
+        mark = _MARK + secrets.token_hex(8)
+        agent.write_file(mark, b"", fsync=True)  # or the domain's end would remove it, fresh or not
+        self._mark = mark
+
+
+def _is_there(agent: Agent, path: str) -> bool:
+    try:
+        agent.stat(path)
+    except CallError as error:
+        if error.errno == errno.ENOENT:
+            return False
+        raise
+    return True
