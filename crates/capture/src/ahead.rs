@@ -4,21 +4,24 @@
 //!
 //! A wrong guess costs a little time and never a result.
 
+#[cfg(not(target_arch = "x86_64"))]
 use std::hint::black_box;
 
 /// Records guessed at once: about as many as a core can wait for at the same time.
-const DEPTH: usize = 24;
-/// Small records lie so close together that the processor fetches them by itself: at least so much is passed over.
-const STEP: usize = 4096;
+const DEPTH: usize = 6;
 /// What is looked at of nearly every packet: Ethernet, IPv4, TCP.
 pub const HEADERS: usize = 54;
-const KNOWN: usize = 256;
+const KNOWN: usize = 1024;
 
 /// What followed which sizes.
 pub struct Ahead {
     followed: [u32; KNOWN],
     last: [u32; 2],
-    until: usize,
+    /// Where the next record begins, by the last guess.
+    expected: usize,
+    /// The furthest record that was guessed: its place, and the sizes of the two before it.
+    furthest: usize,
+    before: [u32; 2],
 }
 
 impl Default for Ahead {
@@ -26,7 +29,9 @@ impl Default for Ahead {
         Self {
             followed: [0; KNOWN],
             last: [0; 2],
-            until: 0,
+            expected: usize::MAX,
+            furthest: 0,
+            before: [0; 2],
         }
     }
 }
@@ -34,38 +39,55 @@ impl Default for Ahead {
 impl Ahead {
     /// Another piece of memory begins.
     pub fn restart(&mut self) {
-        self.until = 0;
+        self.expected = usize::MAX;
     }
 
     /// A record of `size` bytes lies at `pos` of `data`, headers in its first `head` bytes.
     #[inline]
     pub fn record(&mut self, data: &[u8], pos: usize, size: usize, head: usize) {
-        self.followed[slot(self.last)] = size as u32;
+        let at = slot(self.last);
+        let guessed = self.followed[at] as usize;
         self.last = [self.last[1], size as u32];
-        if pos >= self.until {
-            self.fetch(data, pos + size, head);
+        if guessed == size && pos == self.expected {
+            // One record further.
+            self.expected = pos + size;
+            self.go_on(data, head);
+        } else {
+            self.followed[at] = size as u32;
+            self.expected = pos + size;
+            (self.furthest, self.before) = (pos + size, self.last);
+            for _ in 0..DEPTH {
+                self.go_on(data, head);
+            }
         }
     }
 
-    fn fetch(&mut self, data: &[u8], mut pos: usize, head: usize) {
-        let mut last = self.last;
-        let start = pos;
-        let mut seen = 0;
-        for _ in 0..DEPTH {
-            let size = self.followed[slot(last)];
-            last = [last[1], size];
-            if let (Some(first), Some(second)) = (data.get(pos), data.get(pos + head - 1)) {
-                seen ^= first ^ second;
-            }
-            pos += size as usize;
-        }
-        black_box(seen);
-        self.until = pos.max(start + STEP);
+    #[inline]
+    fn go_on(&mut self, data: &[u8], head: usize) {
+        let size = self.followed[slot(self.before)];
+        fetch(data, self.furthest);
+        fetch(data, self.furthest + head - 1);
+        self.before = [self.before[1], size];
+        self.furthest += size as usize;
     }
+}
+
+/// Have the byte at `at` fetched, without waiting for it.
+#[inline]
+fn fetch(data: &[u8], at: usize) {
+    let Some(byte) = data.get(at) else { return };
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint that never faults, whatever lies there.
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    black_box(*byte);
 }
 
 #[inline]
 fn slot(sizes: [u32; 2]) -> usize {
     let mixed = (sizes[0].wrapping_mul(31).wrapping_add(sizes[1])).wrapping_mul(0x9e37_79b9);
-    mixed as usize >> 24 & (KNOWN - 1)
+    mixed as usize >> 22 & (KNOWN - 1)
 }

@@ -114,7 +114,7 @@ const APART_FROM: u64 = 1 << 20;
 const TICK: Duration = Duration::from_secs(1);
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 /// Batches that may wait between two processors.
-const WAITING: usize = 16;
+const WAITING: usize = 4;
 
 /// The second half of the way.
 struct Back<'o> {

@@ -250,15 +250,13 @@ impl Conn {
             self.shake_hands(segment);
         }
         let phantoms = segment.flags & (flag::SYN | flag::FIN) != 0;
-        let segments = self.paths[from]
-            .last_len
-            .div_ceil(u32::from(self.limit[from].max(536)));
+        let largest = u32::from(self.limit[from].max(536));
         let step = Step {
             fresh: seen.new > 0 || phantoms && !repeats,
             repeats,
             next,
             acked,
-            lost_before: self.paths[from].lost_before(segment.id, segments),
+            lost_before: self.paths[from].lost_before(segment.id, largest),
         };
         grown += self.attribute(segment, &step);
         self.grow(grown);

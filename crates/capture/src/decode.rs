@@ -67,10 +67,18 @@ pub(crate) fn be32(data: &[u8], at: usize) -> Option<u32> {
 }
 
 /// The fast path: `None` means "ask [`general`]", never "there is nothing".
-#[inline]
 #[must_use]
 pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
-    let head: &[u8; 54] = packet.data.first_chunk()?;
+    let mut segment = Segment::EMPTY;
+    fast_into(packet, &mut segment).then_some(segment)
+}
+
+/// The same into a segment that lies where it is wanted: copying one costs as much as decoding it.
+#[inline]
+pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
+    let Some(head) = packet.data.first_chunk::<54>() else {
+        return false;
+    };
     let be16 = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
     let be32 = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let flags = head[47];
@@ -83,45 +91,51 @@ pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
     let ip_len = u32::from(be16(16));
     let headers = 20 + u32::from(head[46] >> 4) * 4;
     if !plain || headers < 40 || ip_len < headers || packet.wire_len < 14 + ip_len {
-        return None;
+        return false;
     }
     // Nearly all segments have no option or, as every system aligns it, a time stamp alone.
     let stamps = match head[46] >> 4 {
         5 => None,
         8 => {
-            let [1, 1, 8, 10, rest @ ..] = packet.data[54..].first_chunk::<12>()? else {
-                return None;
+            let Some([1, 1, 8, 10, rest @ ..]) = packet.data[54..].first_chunk::<12>() else {
+                return false;
             };
             let whole = u64::from_be_bytes(*rest);
             Some(((whole >> 32) as u32, whole as u32))
         }
-        _ => return None,
+        _ => return false,
     };
     let src = ([u64::from(be32(26)), 0], be16(34));
     let dst = ([u64::from(be32(30)), 0], be16(36));
-    let (key, from) = FlowKey::new(Family::V4, TCP, src, dst);
-    Some(Segment {
-        key,
-        from,
-        flags,
-        window: be16(48),
-        id: be16(18),
-        checksum: be16(50),
-        options: Options {
-            stamps,
-            ..Options::default()
-        },
-        interface: packet.interface as u16,
-        tunnels: 0,
-        direction: packet.direction,
-        seq_known: true,
-        ts: packet.ts,
-        wire_len: packet.wire_len,
-        payload: ip_len - headers,
-        payload_at: 14 + headers,
-        seq: be32(38),
-        ack: be32(42),
-    })
+    let swap = dst < src;
+    let (low, high) = if swap { (dst, src) } else { (src, dst) };
+    segment.key.addr[0][0] = low.0[0];
+    segment.key.addr[0][1] = 0;
+    segment.key.addr[1][0] = high.0[0];
+    segment.key.addr[1][1] = 0;
+    segment.key.port = [low.1, high.1];
+    segment.key.protocol = TCP;
+    segment.key.family = Family::V4;
+    segment.from = u8::from(swap);
+    segment.flags = flags;
+    segment.window = be16(48);
+    segment.id = be16(18);
+    segment.checksum = be16(50);
+    segment.options = Options {
+        stamps,
+        ..Options::default()
+    };
+    segment.interface = packet.interface as u16;
+    segment.tunnels = 0;
+    segment.direction = packet.direction;
+    segment.seq_known = true;
+    segment.ts = packet.ts;
+    segment.wire_len = packet.wire_len;
+    segment.payload = ip_len - headers;
+    segment.payload_at = 14 + headers;
+    segment.seq = be32(38);
+    segment.ack = be32(42);
+    true
 }
 
 /// Decode any supported packet.

@@ -1,7 +1,7 @@
 //! The first half of an analysis: bytes → packets → segments, in batches, with what limits the truth of them.
 
 use crate::datagrams::Datagrams;
-use crate::decode::decode;
+use crate::decode::{decode, fast_into};
 use crate::fault::Fault;
 use crate::filter::Filter;
 use crate::input::{Compression, Source};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const MAX_INTERFACES: usize = 65_536;
 /// Segments that are handed on together: few enough for the caches, enough that handing them on costs nothing.
-const BATCH: usize = 256;
+const BATCH: usize = 1024;
 
 /// What an input turned out to be.
 #[derive(Clone, Copy, Debug)]
@@ -174,9 +174,15 @@ impl Reading<'_, '_> {
 
     #[inline]
     fn count(&mut self, segment: Segment) {
-        self.front.truth.counted += 1;
-        self.front.truth.tunnelled += u64::from(segment.tunnels > 0);
         self.front.batch.push(segment);
+        self.counted(segment.tunnels);
+    }
+
+    /// The last segment of the batch was there, in so many tunnels.
+    #[inline]
+    fn counted(&mut self, tunnels: u8) {
+        self.front.truth.counted += 1;
+        self.front.truth.tunnelled += u64::from(tunnels > 0);
         if self.front.batch.len() >= self.front.together {
             self.flush();
         }
@@ -221,7 +227,17 @@ impl PacketSink for Reading<'_, '_> {
         self.frame(packet.wire_len);
         let ts = self.clock(packet.interface, packet.ts);
         self.front.truth.cut += u64::from((packet.data.len() as u32) < packet.wire_len);
-        match decode(&Packet { ts, ..*packet }) {
+        let packet = &Packet { ts, ..*packet };
+        if self.front.filter.is_none() {
+            self.front.batch.push(Segment::EMPTY);
+            let room = self.front.batch.last_mut();
+            if room.is_some_and(|room| fast_into(packet, room)) {
+                self.counted(0);
+                return;
+            }
+            self.front.batch.pop();
+        }
+        match decode(packet) {
             Ok(segment) if segment.key.protocol == UDP => self.datagram(segment, packet.data),
             Ok(segment) => self.segment(segment),
             Err(skip) => self.front.truth.skip(skip),

@@ -165,6 +165,20 @@ impl<'a> Source<'a> {
         matches!(&self.mapped, Some((_, Some(window))) if window.is_cut())
     }
 
+    /// The same when the file ends before the first `wanted` unread bytes, of which nobody may have touched the lost ones yet:
+    /// the rest of a file's last page reads as zero, without a signal.
+    #[cold]
+    #[must_use]
+    pub fn is_cut_before(&self, wanted: usize) -> bool {
+        if let Some((file, Some(window))) = &self.mapped {
+            let end = self.offset + wanted as u64;
+            if file.metadata().is_ok_and(|about| about.len() < end) {
+                window.note_cut();
+            }
+        }
+        self.is_cut()
+    }
+
     /// Offset of the first unread byte.
     #[must_use]
     pub fn offset(&self) -> u64 {

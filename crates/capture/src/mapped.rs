@@ -78,6 +78,11 @@ impl Window {
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.len) }
     }
 
+    /// The file is known to have lost bytes of the window.
+    pub fn note_cut(&self) {
+        CUT.set(true);
+    }
+
     /// True when the file lost bytes of the window; they read as zero.
     #[must_use]
     pub fn is_cut(&self) -> bool {

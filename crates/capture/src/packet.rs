@@ -136,6 +136,40 @@ pub struct Segment {
     pub ack: u32,
 }
 
+impl Segment {
+    /// Room for one.
+    pub const EMPTY: Self = Self {
+        key: FlowKey {
+            addr: [[0; 2]; 2],
+            port: [0; 2],
+            protocol: 0,
+            family: Family::V4,
+        },
+        from: 0,
+        flags: 0,
+        window: 0,
+        id: 0,
+        checksum: 0,
+        options: Options {
+            stamps: None,
+            sacked: None,
+            mss: 0,
+            scale: None,
+            sack_permitted: false,
+        },
+        interface: 0,
+        tunnels: 0,
+        direction: Direction::Unknown,
+        seq_known: false,
+        ts: 0,
+        wire_len: 0,
+        payload: 0,
+        payload_at: 0,
+        seq: 0,
+        ack: 0,
+    };
+}
+
 /// The time of a packet whose record has none.
 pub const NO_TIME: i64 = i64::MIN;
 

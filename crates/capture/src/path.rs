@@ -189,14 +189,15 @@ impl Path {
         }
     }
 
-    /// Were packets of this end lost before the point of capture? `segments` is how many the packet before this one was.
+    /// Were packets of this end lost before the point of capture? Its packet before this one may have been several
+    /// segments of the `largest` size.
     ///
     /// Most systems count the packets of a connection in IPv4's identification.
     #[inline]
-    pub fn lost_before(&mut self, id: u16, segments: u32) -> bool {
+    pub fn lost_before(&mut self, id: u16, largest: u32) -> bool {
         let step = id.wrapping_sub(self.id);
         self.id = id;
-        if step == 1 || u32::from(step) == segments {
+        if step == 1 || u32::from(step) == self.last_len.div_ceil(largest) {
             self.steady = self.steady.saturating_add(1);
             return false;
         }

@@ -84,7 +84,7 @@ fn records(
                 let offset = source.offset() + pos as u64;
                 return Err(too_long(offset, captured, matches(head)));
             }
-            if captured == 0 && source.is_cut() {
+            if captured == 0 && source.is_cut_before(pos + 16) {
                 break;
             }
             let Some(bytes) = rest.get(..captured as usize) else {

@@ -3,6 +3,7 @@
 use crate::ahead::{Ahead, HEADERS};
 use crate::fault::Fault;
 use crate::input::{Source, MAX_RECORD};
+use crate::mapped::cut_short;
 use crate::packet::{Direction, Packet, PacketSink, NO_TIME};
 
 const SECTION: u32 = 0x0a0d_0d0a;
@@ -102,14 +103,16 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
             let at = offset + pos as u64;
             let length = reader
                 .block_length(here)
-                .map_err(|reason| damaged(at, reason))?;
+                .map_err(|reason| lost(source, pos + 12).unwrap_or_else(|| damaged(at, reason)))?;
             let Some(block) = here.get(..length) else {
                 break length;
             };
             if let Some(ahead) = &mut ahead {
                 ahead.record(data, pos, length, PACKET_HEAD + HEADERS);
             }
-            reader.block(block).map_err(|reason| damaged(at, reason))?;
+            reader.block(block).map_err(|reason| {
+                lost(source, pos + length).unwrap_or_else(|| damaged(at, reason))
+            })?;
             pos += length;
         };
         source.consume(pos);
@@ -131,6 +134,12 @@ fn cut(offset: u64, left: usize, wanted: usize) -> Fault {
         format!("the last block is cut short: {left} bytes of {wanted} are there"),
     )
     .hint("the capture was still being written, or was not copied whole")
+}
+
+/// What a file lost meanwhile reads as zero, which is no block.
+fn lost(source: &Source<'_>, wanted: usize) -> Option<Fault> {
+    let is_cut = source.is_cut_before(wanted);
+    is_cut.then(|| Fault::io(source.offset(), &cut_short()))
 }
 
 fn damaged(offset: u64, reason: String) -> Fault {

@@ -1,4 +1,9 @@
-"""Where the time of connections goes, in words, from the shares in the capture analysis."""
+"""Where the time of connections goes, in words, from the shares in the capture analysis.
+
+The packets are captured at the card, beside the client: nothing lies between, so the client's response latency is its
+own, slow acknowledgements with it. The causes of `guestmark capture` are for captures from anywhere, and call an
+acknowledgement that is always slow the network's; of them only those that no side's distance explains are told here.
+"""
 
 from collections.abc import Sequence
 
@@ -6,8 +11,10 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Bullets, Node, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.netboot.found import latest_first
 
 CLIENT, SERVER, REPEATED = "client_share", "server_share", "retransmitted_bytes"
+_CERTAIN = {"window": "receive window closed", "recovery": "loss recovery", "idle": "idle"}
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -24,12 +31,25 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def _said(result: CellResult) -> str:
     client, server = (round(100 * result.summary[name].mean) for name in (CLIENT, SERVER))
-    text = f"client {client} %, server {server} %, network/unknown {max(0, 100 - client - server)} %"
+    rest = max(0, 100 - client - server)
+    text = f"client {client} %, server or the network to it {server} %, neither answering {rest} %{_causes(result)}"
     repeated = result.summary[REPEATED].mean if REPEATED in result.summary else 0.0
     if repeated < 5e4:
         return text
     waited = ", after waiting for it" if server > client else ""
     return f"{text} ({repeated / 1e6:.1f} MB lost and sent again{waited})"
+
+
+def _causes(result: CellResult) -> str:
+    """What of the last trial's time was spent on, as far as a capture at the card tells it for certain."""
+    from guestmark.capture.verdict import percents
+
+    trace = next((found.picture for found in latest_first(result) if found.picture is not None), None)
+    if trace is None:
+        return ""
+    known = dict(percents(trace.causes))
+    told = [f"{name} {known[cause]} %" for cause, name in _CERTAIN.items() if known.get(cause)]
+    return f"; of all, {', '.join(told)}" if told else ""
 
 
 def _slow(rows: Sequence[CellResult]) -> Inline:
