@@ -11,6 +11,7 @@ from guestmark.plan.pattern import PLATFORM, WORKLOAD
 
 NESTED = "nested"
 _YES_NO = ("yes", "no")
+NESTED_WORDS = {"yes": "nested", "no": "bare"}
 
 
 def question_of(
@@ -48,6 +49,12 @@ def level_of(cell: Cell, name: str) -> str | None:
     if name == NESTED:
         return _YES_NO[not cell.platform.nested]
     return pattern.level_of(cell, name)
+
+
+def shown_level(cell: Cell, name: str) -> str | None:
+    """As `level_of`, in the words of a sentence."""
+    level = level_of(cell, name)
+    return NESTED_WORDS[level] if name == NESTED and level is not None else level
 
 
 def fits(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:

@@ -9,7 +9,7 @@ from guestmark.core.findings import Durability
 from guestmark.core.model import Better, Metric
 from guestmark.core.question import Asked, Question
 from guestmark.plan.pattern import PLATFORM, WORKLOAD
-from guestmark.plan.questions import fits, level_of
+from guestmark.plan.questions import fits, level_of, shown_level
 from guestmark.report.sections.durability import verdicts
 from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult
@@ -175,7 +175,7 @@ def _level(result: CellResult, name: str) -> str:
         return result.cell.workload.label or result.cell.workload.name
     if name == PLATFORM:
         return str(result.cell.platform)
-    return result.cell.shown(name) or level_of(result.cell, name) or "–"
+    return result.cell.shown(name) or shown_level(result.cell, name) or "–"
 
 
 def _order(

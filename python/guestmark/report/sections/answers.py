@@ -11,6 +11,7 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.plan.questions import NESTED_WORDS
 from guestmark.report.sections.answering import (
     Against,
     Answer,
@@ -91,9 +92,7 @@ def _sentence(finding: Finding, names: Names) -> Inline:
 
 
 def _best(ranked: Ranked) -> Inline:
-    where = (
-        f"{' on '.join(ranked.of) if len(ranked.of) <= 2 else ', '.join(ranked.of)}: " if ranked.of else ""
-    )
+    where = f"{_about(ranked)}: " if ranked.of else ""
     best = ranked.best
     if best is None:
         return line(f"{where}not answered. {_lacking(ranked)}")
@@ -115,6 +114,12 @@ def _best(ranked: Ranked) -> Inline:
         Span(shown, Tone.FASTER if ranked.answered else Tone.UNCLEAR),
         f" {verb}{'; ' if said else ''}{'; '.join(said)}.{_more(ranked, unclear)}{_space(_lacking(ranked))}",
     )
+
+
+def _about(ranked: Ranked) -> str:
+    """What it is the best of: "sysbench on tcg", "system calls, nested"."""
+    platform = len(ranked.of) == 2 and ranked.of[1] not in NESTED_WORDS.values()
+    return (" on " if platform else ", ").join(ranked.of)
 
 
 def _verdict(ranked: Ranked, result: CellResult) -> Verdict | None:
@@ -190,7 +195,7 @@ def _table(ranked: Sequence[Ranked]) -> Table | None:
         [result.summary[metric.name].mean for ranking in ranked for result in ranking.cells],
     )
     made = [_column(ranking, some, unit) for ranking, some in zip(ranked, names, strict=True)]
-    columns = tuple(Column(" on ".join(ranking.of), (Align.POINT, Align.LEFT)) for ranking in ranked)
+    columns = tuple(Column(_about(ranking), (Align.POINT, Align.LEFT)) for ranking in ranked)
     body = tuple(
         Row(RowName((name,)), tuple(column.get(name, figure("–", "")) for column in made)) for name in rows
     )
