@@ -257,13 +257,16 @@ def test_nothing_runs_after_a_kill(lab: Libvirt, guestmark: CommandLine) -> None
 def test_a_domain_is_compared_with_the_host(lab: Libvirt, guestmark: CommandLine) -> None:
     guestmark.environment |= {"GUESTMARK_VIRSH": lab.virsh, "GUESTMARK_SSH": lab.ssh}
     done = guestmark(
-        "exec", "--on", "host,virsh:one,virsh:two", "--set", "snapshot=throw-away", "--blocks", 2, "--warmup", 0,
-        "--json", "-", "--", "true",
+        "exec", "--on", "host,virsh:one,virsh:two", "--set", "snapshot=throw-away", "--blocks", 1, "--warmup", 0,
+        "--json", "-", "--", "true", timeout=180,
     )  # fmt: skip
     # `two` runs, and nothing says what makes it fresh: its trials fail, and the others are measured.
     assert done.status == 1, done.stderr
     assert "two is running, and nothing says what makes it fresh" in done.stdout + done.stderr
     trials = [
-        trial for each in done.document()["cells"] if each["id"] == "virsh:one" for trial in each["trials"]
+        trial
+        for each in done.document()["cells"]
+        if each["id"].startswith("virsh:one")
+        for trial in each["trials"]
     ]
-    assert [trial["attestation"]["fresh"] for trial in trials] == ["a start from throw-away disks"] * 2
+    assert [trial["attestation"]["fresh"] for trial in trials] == ["a start from throw-away disks"]
