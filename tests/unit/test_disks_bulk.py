@@ -221,3 +221,4 @@ def test_the_channel_stays_watched_during_a_long_call(tmp_path: Path) -> None:
 )
 def test_requests_are_as_large_as_memory_allows(memory: int, in_flight: int, size: int) -> None:
     assert largest_block(memory << 20, in_flight) == size << 20
+    assert largest_block(memory << 20, in_flight, 8 << 20) == min(size, 8) << 20

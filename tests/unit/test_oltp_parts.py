@@ -14,6 +14,7 @@ from guestmark.core import registry as kinds
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
+from guestmark.core.workload_kind import packages_of
 from guestmark.disks import sparse, template
 from guestmark.disks.spec import DiskSpec, Role
 from guestmark.experiment.preflight import impossible_cells, with_usable_baselines
@@ -242,3 +243,16 @@ def test_a_tree_that_is_larger_than_the_disk_is_refused(
         template.template(spec)
     assert "size=" in caught.value.hint
     assert not list((tmp_path / "cache").rglob("*.part"))
+
+
+@pytest.mark.parametrize("server", KINDS)
+def test_a_root_of_packages_gets_the_server_that_this_host_has(server: str) -> None:
+    kind = KINDS[server]
+    try:
+        kind.find(next(iter(kind.packages)))
+    except PlatformUnusableError as error:
+        pytest.skip(str(error))
+    wanted = packages_of(cell("tcg@arm64", server=server))
+    assert "sysbench" in wanted
+    for package in kind.packages.values():
+        assert any(name.startswith(package) for name in wanted), (package, wanted)

@@ -70,6 +70,7 @@ class MovingWorkload(ABC):
         self.limit_s = plan.policy.trial_limit_s
         self.block_size = parse_size(cell.factors["block_size"]) if "block_size" in cell.factors else None
         self.location = cell.factors.get("location", SHARED_MEMORY)
+        self.over_vhost_user = "vhost-user" in (cell.factors.get("bus"), cell.factors.get("uml_disk"))
         self._stack = contextlib.ExitStack()
         self._mounted = False
 

@@ -31,5 +31,6 @@ WORKLOADS = (
         factors=(THREADS,),
         decides=_decides,
         programs=(Program("sysbench", "sysbench"),),
+        packages="guestmark.workloads.oltp.packages:of_server",
     ),
 )

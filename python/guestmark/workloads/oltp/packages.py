@@ -1,0 +1,22 @@
+"""Which packages a database server is from."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.foreign.origin import package_of
+from guestmark.workloads.oltp.databases import kinds
+
+
+def of_server(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The packages that this host's server was installed by; none if it is not here, or no package's."""
+    database = kinds.KINDS[params["server"]]
+    names = set()
+    for program in database.packages:
+        try:
+            package = package_of(database.find(program))
+        except PlatformUnusableError:
+            continue  # preflight says so, with the package to install
+        if package is not None:
+            names.add(package.name)
+    return tuple(sorted(names))
