@@ -5,6 +5,7 @@ durable.
 import errno
 import os
 import sqlite3
+import time
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> Store:
     try:
         with explained(shown, "opening it"):
             if fresh:
-                _make_tables(engine)
+                _make_tables(engine, busy_timeout_s)
             else:
                 with engine.connect() as connection:  # fail now rather than at the first trial
                     connection.exec_driver_sql("SELECT id FROM runs LIMIT 1").all()
@@ -224,16 +225,11 @@ def _queue() -> Any:
     return QueuePool
 
 
-def _make_tables(engine: Engine) -> None:
+def _make_tables(engine: Engine, busy_timeout_s: float) -> None:
     """Makes the tables and marks the file as a ledger, in one transaction; harmless when another
     process did.
     """
-    raw = engine.raw_connection()
-    try:
-        mode = raw.cursor().execute("PRAGMA journal_mode = WAL").fetchone()[0]  # cannot be in a transaction
-    finally:
-        raw.close()
-    if mode != "wal":
+    if _journal_mode(engine, busy_timeout_s) != "wal":
         raise LedgerError(
             "the ledger's filesystem does not support write-ahead logging",
             hint="choose a file on a local filesystem with --ledger FILE",
@@ -242,6 +238,25 @@ def _make_tables(engine: Engine) -> None:
         metadata.create_all(connection, tables=[t for t in metadata.sorted_tables if t is not schema])
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _journal_mode(engine: Engine, busy_timeout_s: float) -> str:
+    """What it is after write-ahead logging was asked for, which cannot be in a transaction.
+
+    SQLite does not always wait for another process that changes it, too: it may say "locked" at once.
+    """
+    end = time.monotonic() + busy_timeout_s
+    raw = engine.raw_connection()
+    try:
+        while True:
+            try:
+                return str(raw.cursor().execute("PRAGMA journal_mode = WAL").fetchone()[0])
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+    finally:
+        raw.close()
 
 
 # --- a database server --------------------------------------------------------------------------------------
