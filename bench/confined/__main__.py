@@ -72,7 +72,7 @@ def _confinement(on: bool) -> Iterator[None]:
     if on:
         yield
         return
-    with patch.object(Confinement, "around", _plain), patch.object(qemu, "sandbox", lambda: ()):
+    with patch.object(Confinement, "around", _plain), patch.object(qemu, "sandbox", lambda _emulator: ()):
         yield
 
 
