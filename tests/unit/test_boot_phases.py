@@ -1,8 +1,11 @@
 """Phases from consoles as guests really print them, and initcalls from real kernels' logs."""
 
+import fcntl
 import os
 import re
 import subprocess
+import sys
+import termios
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -42,6 +45,11 @@ class Heard:
     started_at: float
 
 
+def waiting(read_fd: int) -> int:
+    """Bytes of a pipe that nobody has read yet."""
+    return int.from_bytes(fcntl.ioctl(read_fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 def replay(name: str, limit: int = 1 << 20, *, upto: bytes | None = None) -> Heard:
     """A console that has heard a recorded log in small pieces, and when that began."""
     content = (LOGS / name).read_bytes()
@@ -52,7 +60,8 @@ def replay(name: str, limit: int = 1 << 20, *, upto: bytes | None = None) -> Hea
     console = Console(read_fd, limit)
     for start in range(0, len(content), 48):
         os.write(write_fd, content[start : start + 48])
-        time.sleep(0.0005)
+        while waiting(read_fd):  # each piece is heard at a time of its own, however busy the host is
+            time.sleep(0.0005)
     os.close(write_fd)
     console.join()
     return Heard(console, began)
