@@ -20,7 +20,7 @@ STARTS = {
 CASES = (
     ("guestmark camp", "guestmark campaign "),
     ("guestmark exec --on host,tc", "--on host,tcg"),
-    ("guestmark exec --set memory=512M,2", "--set memory=512M,2G"),
+    ("guestmark exec --set memory=512M,1", "--set memory=512M,1G"),
     ("guestmark exec --set kernel_a", "--set kernel_args="),
     ("guestmark exec --on vi", "--on virsh:"),
     ("guestmark ab --kernel ker", "--kernel kernel-file"),
