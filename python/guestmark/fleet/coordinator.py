@@ -64,7 +64,10 @@ class State:
 
 
 class Fleet:
-    """A fleet at work. `tell` hears what a person should know; `look` is called twice a second."""
+    """A fleet at work. `tell` hears what a person should know; `look` is called twice a second.
+
+    `block` is what the engine is given to run, `link` what brings a machine's worker up; simulations have their own.
+    """
 
     def __init__(
         self,
@@ -75,6 +78,8 @@ class Fleet:
         *,
         tell: Callable[[str], None],
         look: Callable[[Fleet], None] = lambda _: None,
+        block: Callable[[bytes], bytes] = one_block,
+        link: Callable[[Member, Reach, dict[str, str], list[str]], Link] = Link,
     ) -> None:
         self._order = msgspec.json.encode(order)
         self._fleet = order.fleet
@@ -82,6 +87,8 @@ class Fleet:
         self._url = ledger_url
         self._tell = tell
         self._look = look
+        self._block = block
+        self._link = link
         self._engine: Engine | None = None
         self._pending: set[Future[bytes]] = set()
         self.states = {member.name: State(member, self._stored(member.name)) for member in lab}
@@ -129,6 +136,8 @@ class Fleet:
                 if state.link is not None:
                     self._close_links([state])
                 continue
+            for text in state.link.told() if state.link is not None else ():
+                self._tell(f"{state.member.name}: {text}")
             if state.link is not None and not state.link.running():
                 said = state.link.said()
                 state.link.close()
@@ -144,12 +153,14 @@ class Fleet:
                 state.links += 1
                 worker = f"{state.member.name}.{state.links}"
                 reach = Reach(engine.port, self._url)
-                state.link = Link(state.member, reach, engine.worker_keys(), engine.worker_arguments(worker))
+                state.link = self._link(
+                    state.member, reach, engine.worker_keys(), engine.worker_arguments(worker)
+                )
 
     def _supply(self, engine: Engine) -> None:
         wanted = _QUEUED * sum(not state.over for state in self.states.values())
         for _ in range(wanted - len(self._pending)):
-            self._pending.add(engine.submit(one_block, self._order))
+            self._pending.add(engine.submit(self._block, self._order))
 
     def _settle(self, future: Future[bytes]) -> None:
         error = future.exception()
@@ -198,7 +209,7 @@ class Fleet:
             state.link = None
         if links:
             with ThreadPoolExecutor(min(len(links), 32)) as pool:
-                list(pool.map(Link.close, links))
+                list(pool.map(lambda link: link.close(), links))
 
     def _record_losses(self) -> None:
         """What was begun and will not end, as nobody executes those runs any more."""

@@ -16,11 +16,12 @@ import msgspec
 
 from guestmark.agent.binary import supervised
 from guestmark.fleet.lab import Member
+from guestmark.fleet.machine import TOLD
 from guestmark.fleet.worker import Start
 from guestmark.page.text import inert
 from guestmark.platforms.ssh.session import UNATTENDED, program
 
-_KEPT_LINES = 20
+_KEPT_LINES, _LONGEST = 20, 300
 _STOP_S = 5.0
 # As for `ssh:DEST`, but for what is forwarded: the engine's port and, where it is on this host, the ledger's.
 _OPTIONS = (*UNATTENDED, "-o", "ControlPath=none")
@@ -46,6 +47,7 @@ class Link:
     def __init__(self, member: Member, reach: Reach, keys: dict[str, str], arguments: list[str]) -> None:
         self.member = member
         self._said: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
+        self._told: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -73,6 +75,13 @@ class Link:
         """The last line that ssh or the worker printed."""
         return next((line for line in reversed(self._said) if line), "")
 
+    def told(self) -> list[str]:
+        """What the worker has said to be passed on since this was last asked, e.g. whom it waits for."""
+        found = []
+        while self._told:
+            found.append(self._told.popleft())
+        return found
+
     def close(self) -> None:
         """Ends the worker: it sees the end of its input. Whoever does not answer is given up after some seconds."""
         if self._lifeline < 0:
@@ -89,7 +98,11 @@ class Link:
     def _hear(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self._said.append(inert(line.decode(errors="replace").strip())[:300])
+            text = inert(line.decode(errors="replace").strip())[:_LONGEST]
+            if text.startswith(TOLD):
+                self._told.append(text.removeprefix(TOLD))
+            else:
+                self._said.append(text)
 
 
 def command(member: Member, arguments: Sequence[str], forwarded: Sequence[int] = ()) -> list[str]:
