@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, MachineError
-from guestmark.disks import programs, reading, sparse
+from guestmark.disks import programs, reading, shares, sparse
 from guestmark.disks.daemon import over_nbd
 from guestmark.disks.formats import FORMATS
 from guestmark.disks.logged import Logged, exported
@@ -92,10 +92,13 @@ class Image:
         return replace(self, prepared_s=self.prepared_s + time.monotonic() - begin, allocation=None)
 
     def flush(self) -> float:
-        """Flushes the image and its directory to the host's disk (fsync); returns the seconds that took."""
+        """Flushes the image (of a directory all that is in it) and its directory to the host's disk (fsync); returns
+        the seconds that took.
+        """
         begin = time.monotonic()
-        for path, flags in ((self.path, os.O_RDONLY), (self.path.parent, os.O_RDONLY | os.O_DIRECTORY)):
-            fd = os.open(path, flags)
+        paths = shares.contents(str(self.path)) if self.path.is_dir() else [str(self.path)]
+        for path in (*paths, str(self.path.parent)):
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 os.fsync(fd)
             finally:
@@ -162,7 +165,7 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
             try:
                 if spec.role is Role.SOURCE:
                     made.append(_source(spec))
-                elif formatted or spec.loop:
+                elif (formatted or spec.loop) and not spec.shared:
                     image = _target(spec, directories)
                     image = _logged(image, exports) if spec.logged else image
                     made.append(_served(image, exports) if spec.switch("disk_protocol") == "nbd" else image)

@@ -14,6 +14,7 @@ from typing import Any
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
+from guestmark.disks import shares
 from guestmark.disks.formats import VARIANTS
 
 SHARED_MEMORY = "/dev/shm"
@@ -41,7 +42,7 @@ _SMALL = {
 }  # what a log of writes is taken of where nobody says more
 _SWITCHES = (
     "discard", "detect_zeroes", "iothread", "queues", "logical_block", "physical_block", "bandwidth", "iops",
-    "disk_protocol", *VARIANTS,
+    "disk_protocol", *VARIANTS, shares.CACHE, shares.SECURITY_MODEL,
 )  # fmt: skip
 _SMALLEST_DIVIDED = 16 << 10
 _LOOP_CACHES = ("writeback", "none")
@@ -60,7 +61,8 @@ class DiskSpec:
 
     `content` is for sources: `zero`, `one` (bytes of value 1), `random` (the same bytes every time for one size) or
     `file:PATH` (its first `size` bytes). `mkfs` and `mount` are options as typed, `defaults` when there are none;
-    `filesystem` `none` leaves the disk unformatted (sources always are). `loop`: an image on the host too, mounted
+    `filesystem` `none` leaves the disk unformatted (sources always are), and one of `disks.shares` means a directory
+    of the host that the guest mounts. `loop`: an image on the host too, mounted
     there through a loop device, where otherwise a target is a directory. `tree`: a directory of this host whose content
     a fresh target holds; a tree is never changed, one with other content has another name. `logged`: what the host's
     kernel sees of its writes and flushes is logged (`disks.logged`).
@@ -92,6 +94,11 @@ class DiskSpec:
     def name(self) -> str:
         """Unique within a cell: image name, drive id and serial number."""
         return str(self.role)
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is no disk but a directory of the host, which the guest mounts."""
+        return self.filesystem in shares.SHARES
 
     @property
     def read_only(self) -> bool:
@@ -152,6 +159,8 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if platform.disk:
         values |= platform.disk
         values["bus"] = cell.factors.get(platform.bus_factor, values["bus"])
+    if values["filesystem"] in shares.SHARES:
+        values["bus"] = values["filesystem"]
     disk = DiskSpec(
         role=role,
         size=parse_size(values["size"]),
@@ -171,6 +180,8 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         logged=logged,
         switches=tuple((name, cell.factors[name]) for name in _SWITCHES if name in cell.factors),
     )
+    if role is Role.TARGET:
+        shares.check(disk, cell, _SWITCHES)
     _check(disk, cell)
     return disk
 

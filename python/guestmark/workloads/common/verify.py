@@ -25,8 +25,9 @@ def checked(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum)
     """
     past_guest = bool(disk.device) and readable_on_host(disk.image)
     disk.umount(machine.agent, drop_caches=not past_guest)
-    if not disk.device:
-        found = store().agent().checksum(f"{disk.directory}/{name}", timeout_s=_READ_S)
+    if not disk.device or disk.spec.shared:
+        directory = str(disk.image.path) if disk.spec.shared else disk.directory
+        found = store().agent().checksum(f"{directory}/{name}", timeout_s=_READ_S)
         how = "on the host"
     elif past_guest:
         found = disk.image.read_again(name)

@@ -53,11 +53,14 @@ class PowercutWorkload:
     @classmethod
     def impossible(cls, cell: Cell) -> str:
         """Why nothing can be proven on this host."""
+        target = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
+        if target.shared:
+            return f"{target.filesystem} is a directory of this host, whose own disk has no log of writes"
         if len(cell.platform.layers) > _DEEPEST:
             return "writes are logged on this host, for a guest in it and for one inside that"
         if reason := logged.why_not():
             return f"no log of its writes can be taken: {reason}"
-        filesystem = next(spec.filesystem for spec in disks_of(cell) if spec.role is Role.TARGET)
+        filesystem = target.filesystem
         served = Method(cell.workload.params["method"]).served
         if reason := recovery.why_not(filesystem, mounted=served):
             return f"{filesystem} is recovered by mounting it here: {reason}"
