@@ -70,8 +70,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
     for _ in range(5):
-        a_run(ledger, 2.0)
-    a_run(ledger, 2.4, environment={**ENVIRONMENT, "kernel": {"release": "6.12"}})
+        a_run(ledger, 2.0, environment={**ENVIRONMENT, "packages": {"libc6": "2.36-9", "seabios": "1.16"}})
+    upgraded = {"kernel": {"release": "6.12"}, "packages": {"libc6": "2.41-12", "new": "1"}}
+    a_run(ledger, 2.4, environment={**ENVIRONMENT, **upgraded})
     ids = [run.id for run in ledger.runs()]
     found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     (pair,) = found.pairs
@@ -80,6 +81,7 @@ def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
     assert pair.found.ratio == pytest.approx(1.2, rel=0.01)
     assert pair.found.verdict is Across.HIGHER
     assert found.decisive == {"kernel": "6.1.0-41-amd64 → 6.12"}
+    assert found.other == {"package libc6": "2.36-9 → 2.41-12"}
     text = markdown.render(page([found]))
     assert "kernel 6.1.0-41-amd64 → 6.12" in text
     assert "higher" in text

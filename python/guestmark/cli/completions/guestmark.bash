@@ -4,7 +4,7 @@ _guestmark() {
     local line=${COMP_LINE:0:COMP_POINT} typed kept= sign reply
     mapfile -t COMPREPLY < <(
         _GUESTMARK_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=$line \
-            "${1/#\~/$HOME}" 2>/dev/null | cut -f 1
+            "${1/#\~/$HOME}" 2>/dev/null | sed '/^$/d; s/\t.*//' # the texts behind tabulators are for other shells
     )
     for reply in "${COMPREPLY[@]}"; do
         [[ $reply != *[=:] ]] || compopt -o nospace
