@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from guestmark.core.model import Measurement, Plan, Trial, TrialStatus
-from guestmark.experiment import preflight, runner
+from guestmark.experiment import environment, preflight, runner
 from guestmark.fleet import lab, machine, order
 from guestmark.fleet.coordinator import Fleet
-from guestmark.fleet.links import Link, Reach
+from guestmark.fleet.links import Link, Reach, Said
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import refused, runs_with
+from guestmark.platforms import exclusive
 from tests.framework.postgresql import postgresql
 
 if TYPE_CHECKING:
@@ -66,11 +68,16 @@ def trial(plan: Plan, slot: Slot, *_others: object) -> Trial:
 
 
 def one_block(told: bytes) -> bytes:
-    """One block of any machine that has not ended; that it is another worker's at this moment, too, may happen."""
+    """One block of any machine that has not ended. When another worker is at it, that one is waited for."""
     waiting = Path(os.environ[WAITING])
     names = os.listdir(waiting)
     os.environ[machine.NAME] = name = random.choice(names or ["sim000"])
-    simulated: Any = (("run_trial", runner, trial), ("unusable_platforms", preflight, lambda *_: ()))
+    os.environ[exclusive.VARIABLE] = str(waiting.parent / f"lock-{name}")
+    simulated: Any = (
+        ("run_trial", runner, trial),
+        ("unusable_platforms", preflight, lambda *_: ()),
+        ("record_environment", environment, lambda **_: {"machine": name}),
+    )
     for attribute, module, ours in simulated:
         setattr(module, attribute, ours)
     done = machine.one_block(told)
@@ -88,8 +95,11 @@ class Seat(Link):
     def running(self) -> bool:
         return self._open
 
-    def said(self) -> str:
-        return ""
+    def said(self) -> Said:
+        return Said()
+
+    def is_silent(self, present: Collection[str]) -> bool:
+        return False
 
     def told(self) -> list[str]:
         return []
@@ -180,7 +190,6 @@ def simulate(machines: int, workers: int, blocks: int, dies: float, ends: list[f
         settings = {
             WAITING: str(waiting),
             DIES: str(dies),
-            "GUESTMARK_LOCK": "none",
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         command = (sys.executable, "-m", "guestmark")

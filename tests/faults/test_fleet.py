@@ -7,6 +7,7 @@ import json
 import random
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,12 @@ from pathlib import Path
 import pytest
 from bench.fleet.simulated import simulate
 
+from guestmark.cli.fleets import _View
 from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
+from guestmark.fleet.coordinator import State
+from guestmark.fleet.order import Progress
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, lose, refused
 from guestmark.stats.between_runs import Past
@@ -103,24 +107,34 @@ def test_a_machine_with_two_names_is_told_from_two_machines(
 @needs_engine
 @pytest.mark.long
 def test_what_is_wrong_with_one_machine_is_a_line_and_the_others_go_on(
-    guestmark: CommandLine, server: Server, tmp_path: Path
+    guestmark: CommandLine, tmp_path: Path
 ) -> None:
-    """No route, another key, no program there, no space: each has its own ssh, which fails as a real one does."""
-    with network(tmp_path, ["lab1", "lab2", "lab3"]) as reached:
-        made = lab(guestmark, server.url, ["lab1", "lab2", "lab3", "lab4"], blocks=2)
-        config = reached.config.read_text()
-        _, second, third = (machine.sshd for machine in reached.machines.values())
-        (second.directory / "known").write_text(
-            (second.directory / "known").read_text().replace("ssh-ed25519 ", "ssh-ed25519 AAAA")
-        )
-        (third.directory / "authorized").write_text("")
-        reached.config.write_text(config + "Host lab4\n HostName 203.0.113.1\n ConnectTimeout 1\n")
+    """Another host key, no key of ours, no route, no program there: each fails as it really does."""
+    names = ["good", "strange", "closed", "gone", "bare"]
+    with network(tmp_path, [*names[:3], "bare"]) as reached, postgresql(reached.address) as server:
+        made = lab(guestmark, server.url, names, blocks=2)
+        text = made.machines.read_text()
+        before, bare = text.split("[machines.bare]")
+        made.machines.write_text(f"{before}[machines.bare]{bare.replace(sys.executable, '/nowhere/python')}")
+        strange, closed = (reached.machines[name].sshd.directory for name in ("strange", "closed"))
+        port = reached.machines["strange"].sshd.port
+        other = (closed / "host.pub").read_text()
+        (strange / "known").write_text(f"[{reached.machines['strange'].address}]:{port} {other}")
+        (closed / "authorized").write_text("")
+        with reached.config.open("a") as config:
+            config.write("Host gone\n HostName 203.0.113.1\n ConnectTimeout 1\n")
         done = guestmark(*made.arguments(), env={"GUESTMARK_SSH": reached.client}, timeout=200)
+        states = {run.plan.name: run.state.value for run in made.runs()}
     assert done.status == 1
-    assert "lab3 is given up: " in done.stderr
+    assert states == {"small": "complete"}
+    for line in (
+        "strange is given up: strange has another host key than the one that is known",
+        "closed is given up: closed does not let us in without a password",
+        "bare is given up: there is no /nowhere/python",
+        "gone: its worker has ended: gone ",
+    ):
+        assert line in done.stderr
     assert "Traceback" not in done.stderr
-    runs = made.runs()
-    assert [run.state.value for run in runs] == ["complete"]
 
 
 @needs_engine
@@ -141,6 +155,36 @@ def test_who_is_waited_for_is_told(guestmark: CommandLine, tmp_path: Path) -> No
             _, more = process.communicate(timeout=40)
     assert b"here: waiting for this machine, which is in use by another guestmark" in said
     assert process.returncode == 0, more
+
+
+@pytest.mark.long
+def test_doctor_asks_all_machines_and_tells_which_cannot_be_used(
+    guestmark: CommandLine, reached: Sshd, tmp_path: Path
+) -> None:
+    made = lab(guestmark, "", ["lab1", "lab2"])
+    made.machines.write_text(
+        made.machines.read_text() + '\n[machines.gone]\ncommand = ["/nowhere/guestmark"]\n'
+    )
+    environment = {"GUESTMARK_SSH": reached.client}
+    words = ("fleet", "doctor", "--machines", made.machines)
+    told = guestmark(*words, "--json", "-", env=environment, timeout=150)
+    assert told.status == 1
+    machines = told.document()["machines"]
+    assert set(machines) == {"lab1", "lab2", "gone"}
+    assert any(platform["name"] == "host" for platform in machines["lab2"]["platforms"])
+    assert "nowhere" in machines["gone"]["error"]
+
+
+def test_the_view_has_a_line_for_each_machine() -> None:
+    member = labs.Member("lab1")
+    running = State(member, Progress("lab1", blocks=3, trials=12, failed=1))
+    assert " ".join(_View._line(running).split()) == (
+        "lab1 3 blocks 12 trials, 1 failed or lost not connected"
+    )
+    running.gave_up = "lab1 does not let us in"
+    assert _View._line(running).endswith("lab1 does not let us in")
+    ended = State(member, Progress("lab1", state="complete", blocks=4, trials=16))
+    assert " ".join(_View._line(ended).split()).endswith("16 trials complete")
 
 
 def test_an_attempt_is_made_once(tmp_path: Path) -> None:

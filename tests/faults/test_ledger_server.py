@@ -245,6 +245,12 @@ def test_a_role_can_measure_and_cannot_change_trials(server: Server, guestmark: 
     assert done.status == 0, done.stderr
     refused = ("DELETE FROM trials", "UPDATE trials SET status = 'ok'", "DELETE FROM runs", "DROP TABLE runs")
     with open_ledger(url) as ledger:
+        run_id = ledger.create_run(PLAN, {}, 1)
+        with ledger.claim(run_id):  # as the machines of a fleet do
+            attempts = Attempts(ledger, run_id, "lab1")
+            attempts.append(trial(0), attempts.begin("host", 0, 0))
+            with pytest.raises(LedgerError, match="it was begun before"):
+                attempts.begin("host", 0, 0)
         for statement in refused:
             with (
                 pytest.raises(DBAPIError, match=r"permission denied|must be owner"),

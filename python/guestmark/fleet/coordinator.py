@@ -22,7 +22,7 @@ from guestmark.appliance.paths import scratch_parent
 from guestmark.core.model import RunState
 from guestmark.fleet.engine import Engine, lost_machine
 from guestmark.fleet.lab import Member
-from guestmark.fleet.links import Link, Reach
+from guestmark.fleet.links import Link, Reach, Said
 from guestmark.fleet.machine import one_block, progress_of, run_of
 from guestmark.fleet.order import Order, Progress
 from guestmark.ledger.attempts import lose, runs_with
@@ -46,6 +46,7 @@ class State:
     progress: Progress
     link: Link | None = None
     links: int = 0  # that were opened in all, which tells the engine's workers apart
+    answered: bool = False  # whether anything has come of it since this began
     failures: int = 0  # links in a row that ended by themselves
     next_link: float = 0.0
     trouble_since: float | None = None
@@ -136,19 +137,10 @@ class Fleet:
                 if state.link is not None:
                     self._close_links([state])
                 continue
-            for text in state.link.told() if state.link is not None else ():
-                self._tell(f"{state.member.name}: {text}")
-            if state.link is not None and not state.link.running():
-                said = state.link.said()
-                state.link.close()
-                state.link = None
-                state.failures += 1
-                pause = min(_PAUSE_S * 2 ** (state.failures - 1), _LONGEST_PAUSE_S)
-                state.next_link = now + pause
-                self._tell(f"{state.member.name}: its worker has ended{f': {said}' if said else ''}")
-                if state.failures >= _MOST_LINKS:
-                    self._give_up(state, said or "its worker ends again and again")
-                    continue
+            if state.link is not None:
+                self._notice(state, state.link, engine)
+            if state.over:
+                continue
             if state.link is None and now >= state.next_link:
                 state.links += 1
                 worker = f"{state.member.name}.{state.links}"
@@ -156,6 +148,25 @@ class Fleet:
                 state.link = self._link(
                     state.member, reach, engine.worker_keys(), engine.worker_arguments(worker)
                 )
+
+    def _notice(self, state: State, link: Link, engine: Engine) -> None:
+        """Passes on what the worker said, and notices when its connection has ended or is good for nothing."""
+        name = state.member.name
+        for text in link.told():
+            self._tell(f"{name}: {text}")
+        silent = link.is_silent(engine.present)
+        if link.running() and not silent:
+            return
+        said = Said("nothing was heard of it any more") if silent else link.said()
+        link.close()
+        state.link = None
+        state.failures += 1
+        if (said.final and not state.answered) or state.failures >= _MOST_LINKS:
+            self._give_up(state, said.text or "its worker ends again and again")
+            return
+        pause = min(_PAUSE_S * 2 ** (state.failures - 1), _LONGEST_PAUSE_S)
+        state.next_link = time.monotonic() + pause
+        self._tell(f"{name}: its worker has ended{f': {said.text}' if said.text else ''}")
 
     def _supply(self, engine: Engine) -> None:
         wanted = _QUEUED * sum(not state.over for state in self.states.values())
@@ -171,7 +182,7 @@ class Fleet:
         state = self.states.get(done.machine)
         if state is None:
             return
-        state.failures = 0
+        state.failures, state.answered = 0, True
         if not done.error:
             state.progress, state.trouble_since = done, None
             if state.ended:

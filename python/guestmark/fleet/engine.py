@@ -68,6 +68,7 @@ class Engine:
         self._executor.provider.script_dir = str(directory)
         self._executor.start()
         self._closed = threading.Event()
+        self.present: frozenset[str] = frozenset()  # workers that it has heard of lately
         self._silent = False  # whether the interchange has not answered in time
         self._watching = threading.Thread(target=self._watch, name="engine", daemon=True)
         self._watching.start()
@@ -76,7 +77,8 @@ class Engine:
         """Asks the interchange now and then: one that hangs is as good as dead, and says nothing."""
         while not self._closed.wait(HEARTBEAT_S):
             try:
-                self._executor.command_client.run("CONNECTED_BLOCKS", timeout_s=GIVE_UP_S)
+                found = self._executor.command_client.run("MANAGERS", timeout_s=GIVE_UP_S)
+                self.present = frozenset(str(worker["block_id"]) for worker in found)
             except Exception:  # of the engine, of ZeroMQ, or because it is being closed
                 self._silent = True
                 return

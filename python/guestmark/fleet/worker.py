@@ -25,6 +25,7 @@ from guestmark.fleet.machine import LEDGER, NAME
 
 _LONGEST = 1 << 20
 _LOOK_S = 5.0
+READY = "guestmark-fleet: ready"  # printed when everything is there that the engine's worker needs
 _POOL = "parsl.executors.high_throughput.process_worker_pool"
 
 
@@ -55,6 +56,7 @@ def run() -> int:
     environment = {**os.environ, NAME: start.machine, LEDGER: start.ledger}
     # The python that runs us may have been told to look nowhere but here.
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])
+    print(READY, file=sys.stderr, flush=True)
     lifeline = os.dup(0)
     process = subprocess.Popen(
         supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline]),
