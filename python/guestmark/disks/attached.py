@@ -96,6 +96,8 @@ class AttachedDisk:
     def _mount_options(self) -> str:
         if self.spec.shared:
             return shares.mount_options(self.spec, str(self.image.path))
+        if self.spec.packed:
+            return f"ro,{self.spec.mount_options}"
         return self.spec.mount_options
 
     def _refused(self, error: CallError, said: list[str]) -> MachineError:

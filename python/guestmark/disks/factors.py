@@ -5,7 +5,7 @@ import shlex
 
 from guestmark.core.factor import Factor, one_of
 from guestmark.core.units import format_size, parse_size
-from guestmark.disks import programs, shares
+from guestmark.disks import devices, programs, shares
 from guestmark.disks.formats import FORMATS
 
 FILESYSTEMS = (*programs.MAKERS, *shares.SHARES, "none")
@@ -36,6 +36,8 @@ def _size(text: str) -> str:
 
 
 def _location(text: str) -> str:
+    if device := devices.level_of(text):
+        return device
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip() or not os.path.isdir(path):
         raise ValueError(f"there is no directory {text!r}")
@@ -126,7 +128,8 @@ UML_DISK = Factor(
 )
 LOCATION = Factor(
     "location",
-    "directory of the images (default: TMPDIR if that is on a disk, else /var/tmp; never memory where there is a disk)",
+    "directory of the images (default: TMPDIR if that is on a disk, else /var/tmp; never memory where there is a "
+    "disk), or overwrite:DEVICE, a block device in place of an image",
     _location,
     ("/var/tmp", "/dev/shm"),
 )

@@ -7,6 +7,7 @@ How each is mounted and what its options are: Linux's Documentation/filesystems/
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -127,10 +128,11 @@ def asked_of_kernel(spec: Target) -> str:
 
 
 def contents(directory: str) -> list[str]:
-    """All files and directories of a share, itself included; links are not followed."""
+    """All plain files and directories of a share, itself included."""
     found = [directory]
     for folder, folders, files in os.walk(directory):
+        paths = [os.path.join(folder, name) for name in (*folders, *files)]
         found += [
-            path for name in (*folders, *files) if not os.path.islink(path := os.path.join(folder, name))
+            path for path in paths if stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFREG, stat.S_IFDIR)
         ]
     return found

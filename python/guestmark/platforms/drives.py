@@ -47,6 +47,8 @@ _FILESYSTEM_MODULES = {
     "exfat": ("exfat",),
     "nilfs2": ("nilfs2",),
     "jfs": ("jfs",),
+    "erofs": ("crc32c_generic", "erofs"),
+    "squashfs": ("squashfs",),
 }
 
 
@@ -168,8 +170,10 @@ def _device(spec: DiskSpec, index: int, virtio: VirtioBus) -> str:
 
 def uml_modules(cell: Cell) -> ModuleList:
     """Modules that a UML guest needs for its root and its disks."""
-    modules = [module for spec in disks_of(cell) for module in _BUS_MODULES[spec.bus]]
-    return ModuleList(("overlay", *dict.fromkeys(modules)))
+    specs = disks_of(cell)
+    modules = [module for spec in specs for module in _BUS_MODULES[spec.bus]]
+    optional = [module for spec in specs for module in _FILESYSTEM_MODULES.get(spec.filesystem, ())]
+    return ModuleList(("overlay", *dict.fromkeys(modules)), tuple(dict.fromkeys(optional)))
 
 
 def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
