@@ -165,6 +165,16 @@ def test_a_damaged_part_is_not_used(own_cache: Path) -> None:
         store.check(part)
 
 
+def test_the_latest_agent_is_carried_and_every_root(own_cache: Path) -> None:
+    for name in ("agent-new-1", "agent-old-1", "kernel-old-1", "root-bare-1", "root-full-1"):
+        (own_cache / name).mkdir(parents=True)
+        (own_cache / name / store.MADE).touch()
+    os.utime(own_cache / "agent-old-1" / store.MADE, (1, 1))
+    assert [part.name for part in carried.parts_of(ROW)] == [
+        "agent-new-1", "kernel-old-1", "root-bare-1", "root-full-1",
+    ]  # fmt: skip
+
+
 def test_parts_are_carried_whole_or_not_at_all(
     own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
