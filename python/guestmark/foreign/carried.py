@@ -21,7 +21,9 @@ def parts_of(architecture: Architecture) -> list[Path]:
     """The complete parts of an architecture, by name: all roots, and the latest agent and kernel."""
     parts: dict[str, Path] = {}
     made = store.directory(architecture).glob(f"*-*-*/{store.MADE}")
-    for part in sorted((path.parent for path in made), key=lambda part: (part / store.MADE).stat().st_mtime_ns):
+    for part in sorted(
+        (path.parent for path in made), key=lambda part: (part / store.MADE).stat().st_mtime_ns
+    ):
         kind = part.name.partition("-")[0]
         parts[part.name if kind == roots.KIND else kind] = part
     return sorted(parts.values())
