@@ -7,9 +7,9 @@ and back are what a lab's machines wait for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sqlalchemy import bindparam, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
@@ -23,13 +23,28 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.sql.selectable import TypedReturnsRows
 
-    from guestmark.ledger.store import Ledger
-
+T = TypeVar("T")
 BEGUN, STORED, LOST = "begun", "stored", "lost"  # what became of an attempt
 _IN_FORCE = (BEGUN, STORED)  # stored: the connection was lost when it had just been
 
 
-def append(ledger: Ledger, run_id: str, trial: Trial, token: str | None) -> None:
+class Writer(Protocol):
+    """What a ledger gives to whoever writes into it."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file, and no server."""
+
+    def write(self, doing: str, action: Callable[[Connection], T]) -> T:
+        """Does `action` in a transaction."""
+
+    def write_at_once(
+        self, doing: str, statement: TypedReturnsRows[Any], values: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """Executes one statement, which is a transaction of its own."""
+
+
+def append(ledger: Writer, run_id: str, trial: Trial, token: str | None) -> None:
     """Stores a trial; with a `token` only while the attempt that has it is in force. See `Ledger.append`."""
     doing = f"storing the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id}"
     values = {"run_id": run_id, **codec.trial_row(trial)}
@@ -75,7 +90,7 @@ def _in_transaction(
     return True, True
 
 
-def _on_server(ledger: Ledger, doing: str, values: Mapping[str, Any], token: str | None) -> tuple[bool, bool]:
+def _on_server(ledger: Writer, doing: str, values: Mapping[str, Any], token: str | None) -> tuple[bool, bool]:
     row = SimpleNamespace(**values)
     trials = schema.trials
     told = {f"own_{name}": value for name, value in values.items()}
