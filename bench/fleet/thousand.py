@@ -55,7 +55,8 @@ def parsl(workers: int, folder: str) -> str:
     def serve() -> None:
         while not stopping.is_set():
             for sock, _ in poller.poll(200):
-                tasks = pickle.loads(sock.recv())
+                message = sock.recv()
+                tasks = pickle.loads(message) if message else None  # empty: it has been probed
                 for task in tasks if isinstance(tasks, list) else ():
                     made = {"type": "result", "task_id": task["task_id"], "result": serialize(1)}
                     sock.send(pickle.dumps(made))

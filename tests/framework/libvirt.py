@@ -27,7 +27,7 @@ _USER = "nobody"  # libvirt's sessions are for users that are not root
 _MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "ext4", "crc32c_generic")
 _PROGRAMS = (
     "sh", "insmod", "mount", "ip", "switch_root", "sshd", "head", "mkdir", "wc", "uname", "cat", "rm", "env", "cut",
-    "grep", "chmod", "sleep", "true", "sync", "dd", "id",
+    "grep", "chmod", "sleep", "true", "sync", "dd", "id", "mkfifo",
 )  # fmt: skip
 _INIT = """#!/bin/sh
 mount -t devtmpfs none /dev
