@@ -5,6 +5,10 @@ on a wire: downloads of large files (nginx, curl), pages over kept connections (
 mirrored tree (rsync), transactions (mariadbd, sysbench) and names (dnsmasq, dig), one after the other and at the same
 time. dumpcap captures all of it, whole packets, at the server.
 
+`--bulk` is the other kind of traffic: large files (curl) and a mirrored tree (rsync) alone. Packets are as long as on
+a wire there, too, but the clients' device merges what it receives (GRO), as network cards do, so few are
+acknowledgements.
+
 Needs root and Debian's packages: nginx-light curl wrk apache2-utils rsync mariadb-server sysbench dnsmasq-base
 bind9-dnsutils wireshark-common ethtool iproute2.
 """
@@ -43,7 +47,7 @@ DATABASE = (
     "--table-size=5000",
 )
 NGINX = """
-daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
+daemon off; user root; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
 events {{ worker_connections 2048; }}
 http {{
   access_log off; sendfile on; keepalive_requests 1000000; client_body_temp_path {folder}/body;
@@ -58,8 +62,8 @@ RSYNCD = "[tree]\n path = {folder}/www/tree\n read only = yes\n use chroot = no\
 class Inside:
     """What runs in the server's namespace; the clients' namespace is that of one sleeping process."""
 
-    def __init__(self, folder: Path, scale: float) -> None:
-        self.folder, self.scale = folder, scale
+    def __init__(self, folder: Path, scale: float, *, bulk: bool) -> None:
+        self.folder, self.scale, self.bulk = folder, scale, bulk
         self.servers: list[subprocess.Popen[bytes]] = []
         self.clients = subprocess.Popen(["unshare", "--net", "sleep", "3600"])
         self.log = (folder / "programs.log").open("ab")
@@ -84,11 +88,13 @@ class Inside:
         running = [(command, self.client(*command)) for command in commands]
         for command, process in running:
             if process.wait(300):
-                raise SystemExit(f"{command[0]} failed with status {process.returncode}: {self.tail()}")
+                raise SystemExit(
+                    f"{command[0]} failed with status {process.returncode}: {self.said()[-500:]}"
+                )
 
-    def tail(self) -> str:
-        """What the programs said last."""
-        return (self.folder / "programs.log").read_text(errors="replace")[-500:]
+    def said(self) -> str:
+        """What the programs wrote."""
+        return (self.folder / "programs.log").read_text(errors="replace")
 
     def connect(self) -> None:
         while os.readlink(f"/proc/{self.clients.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
@@ -99,7 +105,8 @@ class Inside:
             run("ip", "addr", "add", f"{address}/24", "dev", name)
             run("ip", "link", "set", "lo", "up")
             run("ip", "link", "set", name, "up")
-            run("ethtool", "-K", name, "tso", "off", "gso", "off", "gro", "off", "tx", "off")
+            merged = "on" if self.bulk and name == "client" else "off"
+            run("ethtool", "-K", name, "tso", "off", "gso", "off", "gro", merged, "tx", "off")
 
     def start(self) -> None:
         tree = self.folder / "www" / "tree"
@@ -130,19 +137,23 @@ class Inside:
                 break
             time.sleep(0.3)
         else:
-            raise SystemExit(f"mariadbd does not answer: {self.tail()}")
+            raise SystemExit(f"mariadbd does not answer: {self.said()[-500:]}")
         names = self.folder / "names"
         names.write_text("".join(f"host-{number}.bench\n" for number in range(int(4000 * self.scale))))
 
     def traffic(self) -> None:
         url, seconds = f"http://{SERVER}", max(1, int(6 * self.scale))
         wrk = ("wrk", "-t", "1", "-d", f"{seconds}s")
-        large = ("curl", "-s", "-o", "/dev/null", f"{url}/large.bin")
+        large = ("curl", "-s", "--fail", "-o", "/dev/null", f"{url}/large.bin")
         names = ("dig", f"@{SERVER}", "+short", "-f", str(self.folder / "names"))
         bench = ("sysbench", "oltp_read_write", *DATABASE, "--threads=8", f"--time={seconds}", "run")
         count = str(int(8000 * self.scale))
         ab = ("ab", "-q", "-r", "-n", count, "-c", "40")
         mirror = ("rsync", "-a", f"rsync://{SERVER}/tree/", str(self.folder / "mirror"))
+        if self.bulk:
+            self.together(mirror, *[large] * 3)
+            self.together(*[large] * 7)
+            return
         self.together(bench, names, (*ab, f"{url}/4000.html"))
         self.together(mirror, (*ab, f"{url}/1000.html"), names)
         self.together((*wrk, "-c", "50", f"{url}/4000.html"), large)
@@ -154,7 +165,7 @@ class Inside:
         self.start()
         path.touch(0o666)
         dump = subprocess.Popen(
-            ["dumpcap", "-q", "-P", "-i", "server", "-B", "256", "-w", str(path)], stderr=subprocess.PIPE
+            ["dumpcap", "-q", "-P", "-i", "server", "-B", "1024", "-w", str(path)], stderr=subprocess.PIPE
         )
         assert dump.stderr
         while b"File:" not in dump.stderr.readline():
@@ -163,6 +174,8 @@ class Inside:
         self.traffic()
         time.sleep(2)  # dumpcap reads in bursts
         dump.terminate()
+        if "Non-2xx" in self.said():
+            raise SystemExit(f"pages were refused: {self.said()[-500:]}")
         print(dump.stderr.read().decode().strip(), file=sys.stderr)
 
 
@@ -172,6 +185,7 @@ def main() -> None:
     )
     parser.add_argument("path", type=Path)
     parser.add_argument("--scale", type=float, default=1.0, help="of sizes and times")
+    parser.add_argument("--bulk", action="store_true", help="large files alone")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     missing = [program for program in (*PROGRAMS, *TOOLS) if shutil.which(program) is None]
@@ -179,11 +193,12 @@ def main() -> None:
         raise SystemExit(f"missing: {', '.join(missing)} (the packages are named by --help)")
     if given.inside:
         with tempfile.TemporaryDirectory(prefix="guestmark-mix-") as folder:
-            Inside(Path(folder), given.scale).capture(given.path.resolve())
+            Inside(Path(folder), given.scale, bulk=given.bulk).capture(given.path.resolve())
         return
     # Everything dies with the first process of a namespace of processes.
     apart = ["unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
     own = [sys.executable, __file__, str(given.path), f"--scale={given.scale}", "--inside"]
+    own += ["--bulk"] if given.bulk else []
     raise SystemExit(subprocess.run([*apart, *own], check=False).returncode)
 
 

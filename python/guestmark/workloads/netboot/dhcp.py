@@ -1,4 +1,8 @@
-"""The least DHCP that boots iPXE on a private tap: one address, and the name of the boot file (RFC 2131, RFC 2132)."""
+"""The least DHCP that boots iPXE on a private tap: one address, and the name of the boot file (RFC 2131, RFC 2132).
+
+UEFI's own HTTP boot takes it, too: its firmware says that it is an HTTP client and heeds only who says the same (UEFI
+2.10, 24.7.3.1).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ _COOKIE = b"\x63\x82\x53\x63"
 _HEADER = 236  # bytes of BOOTP before the cookie
 _DISCOVER, _OFFER, _REQUEST, _ACK = 1, 2, 3, 5
 _LEASE_S = 86400
-_TYPE, _MASK, _ROUTER, _TIME, _SERVER, _BOOTFILE, _END = 53, 1, 3, 51, 54, 67, 255
+_TYPE, _MASK, _ROUTER, _TIME, _SERVER, _CLASS, _BOOTFILE, _END = 53, 1, 3, 51, 54, 60, 67, 255
+_HTTP_CLIENT = b"HTTPClient"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,8 @@ def answer(packet: bytes, lease: Lease) -> bytes | None:
     """The answer to a client's message; None for what is no DISCOVER or REQUEST."""
     if len(packet) < _HEADER + 4 or packet[0] != 1 or packet[_HEADER : _HEADER + 4] != _COOKIE:
         return None
-    asked = _options(packet[_HEADER + 4 :]).get(_TYPE, b"")
-    kind = {bytes([_DISCOVER]): _OFFER, bytes([_REQUEST]): _ACK}.get(asked)
+    asked = _options(packet[_HEADER + 4 :])
+    kind = {bytes([_DISCOVER]): _OFFER, bytes([_REQUEST]): _ACK}.get(asked.get(_TYPE, b""))
     if kind is None:
         return None
     server, address = socket.inet_aton(lease.server), socket.inet_aton(lease.address)
@@ -61,10 +66,12 @@ def answer(packet: bytes, lease: Lease) -> bytes | None:
         2, packet[1], packet[2], 0, packet[4:8], 0, struct.unpack_from(">H", packet, 10)[0],
         bytes(4), address, server, bytes(4), packet[28:44], b"", lease.bootfile.encode(),
     )  # fmt: skip
-    options = (
+    options = [
         (_TYPE, bytes([kind])), (_SERVER, server), (_TIME, struct.pack(">I", _LEASE_S)), (_MASK, mask),
         (_ROUTER, server), (_BOOTFILE, lease.bootfile.encode()),
-    )  # fmt: skip
+    ]  # fmt: skip
+    if asked.get(_CLASS, b"").startswith(_HTTP_CLIENT):
+        options.append((_CLASS, _HTTP_CLIENT))
     packed = b"".join(bytes([code, len(value)]) + value for code, value in options)
     return header + _COOKIE + packed + bytes([_END])
 
