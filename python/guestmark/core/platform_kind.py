@@ -53,6 +53,7 @@ class PlatformKind:
         default_factory=dict
     )  # levels of disk factors that every disk of its machines has
     bus_factor: str = "bus"  # the factor that selects how its disks are attached
+    shares: tuple[str, ...] = ()  # filesystems with which it mounts directories of this host
     programs: tuple[Program, ...] = ()  # those it needs on the host
     processors: Callable[[Mapping[str, str]], int] = _one  # of a machine with these levels of its factors
     counter: str = (
