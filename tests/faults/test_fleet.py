@@ -138,6 +138,7 @@ def test_what_is_wrong_with_one_machine_is_a_line_and_the_others_go_on(
 
 
 @needs_engine
+@pytest.mark.long
 def test_who_is_waited_for_is_told(guestmark: CommandLine, tmp_path: Path) -> None:
     """A machine that somebody else measures on is waited for, and the fleet's coordinator says so."""
     made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE], levels='"0"', blocks=1)

@@ -27,7 +27,7 @@ _USER = "nobody"  # libvirt's sessions are for users that are not root
 _MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "ext4", "crc32c_generic")
 _PROGRAMS = (
     "sh", "insmod", "mount", "ip", "switch_root", "sshd", "head", "mkdir", "wc", "uname", "cat", "rm", "env", "cut",
-    "grep", "chmod", "sleep", "true", "sync", "dd", "id", "mkfifo",
+    "grep", "chmod", "sleep", "true", "sync", "dd", "id",
 )  # fmt: skip
 _INIT = """#!/bin/sh
 mount -t devtmpfs none /dev
@@ -204,8 +204,7 @@ def _made_bootable(directory: Path) -> None:
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "tmp").chmod(0o1777)
     (root / "var/tmp").chmod(0o1777)
-    programs = (*_PROGRAMS, *(name for name in ("linux.uml",) if _which(name)))
-    for there, here in _files(programs).items():
+    for there, here in _files(_PROGRAMS).items():
         (root / there).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(here, root / there)
     (root / "sbin").mkdir(exist_ok=True)
@@ -221,7 +220,7 @@ def _made_bootable(directory: Path) -> None:
     )
     shutil.copy(host, root / "etc/host")
     (root / "root/.ssh/authorized_keys").write_text(user.with_suffix(".pub").read_text())
-    subprocess.run(["truncate", "-s", "128M", str(directory / "root")], check=True)
+    subprocess.run(["truncate", "-s", "96M", str(directory / "root")], check=True)
     options = "root_owner=0:0,lazy_itable_init=1"
     subprocess.run(
         ["mke2fs", "-q", "-t", "ext4", "-E", options, "-d", str(root), str(directory / "root")],

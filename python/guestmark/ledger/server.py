@@ -119,9 +119,16 @@ def is_transient(error: BaseException) -> bool:
         cause = error.orig or error
     if isinstance(cause, OSError):
         return True
-    if _LATER.fullmatch(sqlstate(cause)):
+    if _LATER.fullmatch(sqlstate(cause)) or _made_at_once(cause):
         return True
     return type(cause).__name__ == "InterfaceError" and not sqlstate(cause)
+
+
+def _made_at_once(error: BaseException) -> bool:
+    """Whether somebody else made the same table at this moment, so that it is there the next time."""
+    told = error.args[0] if error.args else None
+    name = told.get("n", "") if isinstance(told, Mapping) else ""
+    return sqlstate(error) == "42P07" or (sqlstate(error) == "23505" and str(name).startswith("pg_"))
 
 
 def sqlstate(error: BaseException) -> str:
