@@ -8,14 +8,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from guestmark.core.findings import Durability, Findings, Proof, Proven
 from guestmark.disks import loop, programs
+from guestmark.experiment import proofs
+from guestmark.experiment.interrupt import Interruption
+from guestmark.experiment.progress import Silent
 from guestmark.powercut import again
-from tests.framework.cells import cell_of
+from tests.framework.cells import cell_of, plan_of
 from tests.framework.guests import prepared
 from tests.framework.known import a, known
 from tests.framework.processes import wait_until
@@ -97,6 +101,27 @@ def test_what_qemu_keeps(platform: str, factors: dict[str, str], word: Durabilit
     found = cut(platform, factors=factors)
     assert found.word is word, found
     assert all(control.caught for control in found.controls)
+
+
+@pytest.mark.long
+def test_each_proof_of_a_run_is_there_as_soon_as_it_was_made() -> None:
+    """So that a run which is interrupted meanwhile does not make them all again."""
+    disks = ({"uml_disk": "vhost-user"}, {"uml_disk": "ubd"}, {"uml_disk": "ubd", "preallocation": "falloc"})
+    cells = [
+        replace(
+            cell_of("uml", "filewrite", {"location": "/var/tmp", "size": "64M", **disk}, amount="4M"),
+            id=f"write {number}",
+        )
+        for number, disk in enumerate(disks)
+    ]
+    plan = plan_of(*cells)
+    first, *_, last = proofs.prove(plan, cells, {}, Silent(), Interruption())
+    assert {name: proof.proven.word for name, proof in first.items()} == {"write 0": Durability.PROVEN}
+    assert [proof.proven.word for proof in last.values()] == ["proven", "lost", "lost"]
+    (made_again,) = proofs.prove(
+        plan, cells, proofs.kept(proofs.keeping(plan, last)), Silent(), Interruption()
+    )
+    assert made_again == last
 
 
 @pytest.mark.long

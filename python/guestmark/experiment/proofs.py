@@ -96,23 +96,19 @@ def prove(
     known: Mapping[str, Proof],
     observer: Observer,
     interruption: Interruption,
-) -> Mapping[str, Proof]:
-    """Proofs by the cells' ids; what is `known` is not proven again."""
+) -> Iterator[Mapping[str, Proof]]:
+    """Proofs by the cells' ids, after each one that was made; what is `known` is not proven again."""
     wanted = [(cell, kind) for cell in cells if (kind := kind_of(cell)) is not None]
     proven: dict[Kind, Proof | None] = {kind: known[cell.id] for cell, kind in wanted if cell.id in known}
     for cell, kind in wanted:
         if kind not in proven:
             proven[kind] = _proof(plan, cell_for(cell), observer, interruption)
-    return dict(_by_cell(wanted, proven))
+            yield _by_cell(wanted, proven)
+    yield _by_cell(wanted, proven)
 
 
-def _by_cell(
-    wanted: Sequence[tuple[Cell, Kind]], proven: Mapping[Kind, Proof | None]
-) -> Iterator[tuple[str, Proof]]:
-    for cell, kind in wanted:
-        proof = proven[kind]
-        if proof is not None:
-            yield cell.id, proof
+def _by_cell(wanted: Sequence[tuple[Cell, Kind]], proven: Mapping[Kind, Proof | None]) -> dict[str, Proof]:
+    return {cell.id: proof for cell, kind in wanted if (proof := proven.get(kind)) is not None}
 
 
 def _proof(plan: Plan, cell: Cell, observer: Observer, interruption: Interruption) -> Proof | None:

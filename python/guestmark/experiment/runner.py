@@ -146,10 +146,12 @@ class _Loop:
             from guestmark.experiment import proofs
 
             known = proofs.kept(self._plan)
-            self._proofs = proofs.prove(self._plan, self._cells, known, self._observer, self._interruption)
-            if self._proofs != known:
-                self._plan = proofs.keeping(self._plan, self._proofs)
-                self._ledger.set_plan(self._run_id, self._plan)
+            # Each is kept as soon as it is there: all together take minutes.
+            for found in proofs.prove(self._plan, self._cells, known, self._observer, self._interruption):
+                self._proofs = found
+                if found != proofs.kept(self._plan):
+                    self._plan = proofs.keeping(self._plan, found)
+                    self._ledger.set_plan(self._run_id, self._plan)
 
     def blocks(self) -> RunState:
         """Runs blocks until the policy says stop."""

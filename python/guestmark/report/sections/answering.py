@@ -13,7 +13,7 @@ from guestmark.plan.questions import fits, level_of, shown_level
 from guestmark.report.sections.durability import verdicts
 from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult
-from guestmark.stats.compare import Comparison, Verdict
+from guestmark.stats.compare import MIN_BLOCKS, Comparison, Verdict
 from guestmark.stats.pairwise import Pair, between
 from guestmark.stats.repetition import blocks_until_within, half_width
 
@@ -134,7 +134,10 @@ def more_blocks(comparison: Comparison) -> int | None:
     if not math.isfinite(half) or away <= 0:
         return None
     needed = blocks_until_within(half, comparison.n, away, most=_MOST_BLOCKS)
-    return None if needed is None or needed <= comparison.n else needed - comparison.n
+    if needed is None:
+        return None
+    needed = max(needed, MIN_BLOCKS)  # fewer never tell
+    return needed - comparison.n if needed > comparison.n else None
 
 
 def _about(question: Question, analysis: Analysis) -> list[CellResult]:

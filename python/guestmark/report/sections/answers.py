@@ -150,8 +150,12 @@ def _more(ranked: Ranked, unclear: Iterable[CellResult]) -> str:
     reasons = ", ".join(dict.fromkeys(comparison.reason for comparison in open_ if comparison.reason))
     forecasts = [more_blocks(comparison) for comparison in open_]
     known = [blocks for blocks in forecasts if blocks]
-    helps = f"; about {max(known)} more blocks would tell" if known and len(known) == len(forecasts) else ""
+    helps = _would_tell(max(known)) if known and len(known) == len(forecasts) else ""
     return f" What is missing: {reasons or 'narrower intervals'}{helps}."
+
+
+def _would_tell(blocks: int) -> str:
+    return f"; about {blocks} more block{'' if blocks == 1 else 's'} would tell"
 
 
 def _lacking(ranked: Ranked) -> str:
@@ -231,7 +235,7 @@ def _compared(against: Against, names: Names) -> Inline:
     missing = ""
     if comparison.verdict is Verdict.INCONCLUSIVE:
         blocks = more_blocks(comparison)
-        missing = f" ({comparison.reason}{f'; about {blocks} more blocks would tell' if blocks else ''})"
+        missing = f" ({comparison.reason}{_would_tell(blocks) if blocks else ''})"
     return spans(
         f"{where}{mine} is {figures.ratio(comparison.ratio or 1.0, comparison.ci)} of {theirs} "
         f"in {against.metric.name}: ",
