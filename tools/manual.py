@@ -74,16 +74,11 @@ def roff(text: str) -> str:
     return re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
 
 
-def completion(shell: str) -> str:
-    """The script that makes a shell complete; it asks the program itself, so it never goes stale."""
-    from typer._completion_shared import get_completion_script
-
-    return get_completion_script(prog_name=NAME, complete_var=f"_{NAME.upper()}_COMPLETE", shell=shell) + "\n"
-
-
 def write(folder: Path) -> list[Path]:
     """Writes everything below `folder`; the files that were written."""
-    texts = {PAGE: page(), **{path: completion(shell) for shell, path in COMPLETIONS.items()}}
+    from guestmark.cli.completion import script
+
+    texts = {PAGE: page(), **{path: script(shell) for shell, path in COMPLETIONS.items()}}
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

@@ -1,6 +1,7 @@
 # Set-up of a guestmark checkout; sourced by ./guestmark and ./test with $root set. POSIX sh.
 #
 #   .venv/             Python environment with the locked dependencies; .venv/.guestmark says from which lock
+#                      (-dev and -fleet: what the checks, and fleets, need besides)
 #   target/            the agent, built by cargo; .setup/agent says from which sources
 #   .setup/stamp       everything is there; its time is that of the beginning of set-up, so an edit made meanwhile counts
 #   .setup/setup.log   what pip, cargo and apt-get said last
@@ -330,6 +331,7 @@ key_of() { # FILE…: one hash over names and contents, independent of where the
 }
 venv_key() { key_of requirements.txt; }
 dev_key() { key_of requirements.txt requirements-dev.txt; }
+fleet_key() { key_of requirements.txt requirements-fleet.txt; }
 agent_key() { key_of Cargo.toml Cargo.lock .cargo crates; }
 holds() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
 
@@ -399,19 +401,32 @@ make_dev() {
     write_file "$root/.venv/.guestmark-dev" "$(dev_key)"
 }
 
-all_ready() { venv_ready && agent_ready && { [ -z "$want_dev" ] || dev_ready; }; }
+# The engine of `guestmark fleet`, and whatever else its extra in pyproject.toml names.
+fleet_ready() { holds "$root/.venv/.guestmark-fleet" "$(fleet_key)"; }
+
+make_fleet() {
+    rm -f "$root/.venv/.guestmark-fleet"
+    pip_install "installing the engine of fleets" -r "$root/requirements.txt" -r "$root/requirements-fleet.txt"
+    write_file "$root/.venv/.guestmark-fleet" "$(fleet_key)"
+}
+
+all_ready() {
+    venv_ready && agent_ready && { [ -z "$want_dev" ] || dev_ready; } && { [ -z "$want_fleet" ] || fleet_ready; }
+}
 
 stamp() { # as old as the beginning of set-up
     printf '%s\n' "$agent" >"$state/stamp.$$" && touch -r "$state/begin.$$" "$state/stamp.$$" &&
         mv -f "$state/stamp.$$" "$state/stamp"
     rm -f "$state/begin.$$"
+    [ -z "$want_fleet" ] || touch "$root/.venv/.guestmark-fleet" # newer than the locks: the launcher need not ask again
 }
 
-# set_up [dev|long]: everything the command line (or ./test) needs; returns at once when it is there.
+# set_up [dev|long|fleet]: everything the command line (or ./test, or a fleet) needs; returns at once when it is there.
 set_up() {
     umask_before=$(umask)
     umask 022 # other users may use this checkout
-    want_dev=${1:-} step_pid='' ticker='' die_with_us=
+    want_dev=${1:-} want_fleet=${1:-} step_pid='' ticker='' die_with_us=
+    [ "$want_dev" != fleet ] || want_dev=
     if [ -w "$state" ]; then : >"$state/begin.$$"; fi
     if ! all_ready; then
         prepare
@@ -455,6 +470,7 @@ prepare() {
         venv_ready || make_venv
         agent_ready || make_agent
         [ -z "$want_dev" ] || make_dev
+        [ -z "$want_fleet" ] || fleet_ready || make_fleet
         sync -f "$root" 2>/dev/null || sync # a power cut must not leave a stamp without what it stands for
     fi
     trap - INT TERM HUP

@@ -1,61 +1,91 @@
-"""How many trials a second a lab's ledger takes, with and without attempts, from several writers at once.
+"""How many trials a second a lab's ledger takes from many writers at once, and where the time goes.
 
-Run from the checkout: `.venv/bin/python -m bench.ledger [--writers 8] [--runs 200] [--blocks 20]`. The server is a
-PostgreSQL of its own that forces every commit to the disk. Aim: 500 trials a second.
+Run from the checkout: `.venv/bin/python -m bench.ledger [--writers 1,8,40,200] [--trials 4000]`. The server is a
+PostgreSQL of its own that forces every commit to the disk; every writer has a run that it claims, as each machine of a
+fleet does. Aim: 500 trials a second.
 """
 
 import argparse
+import contextlib
+import random
+import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts
 from tests.framework.ledgers import PLAN, trial
-from tests.framework.postgresql import postgresql
+from tests.framework.postgresql import Server, postgresql
+
+_READY: list[Barrier] = []
 
 
-def write(url: str, runs: int, blocks: int, begun: bool) -> int:
-    """Stores the trials of some runs; how many."""
-    with open_ledger(url) as ledger:
-        for number in range(runs):
-            run_id = ledger.create_run(PLAN, {}, number)
-            attempts = Attempts(ledger, run_id, f"sim{number}") if begun else None
-            for block in range(blocks):
-                made = trial(block)
-                if attempts is None:
-                    ledger.append(run_id, made)
-                else:
-                    attempts.append(made, attempts.begin(made.cell_id, block, 0))
-    return runs * blocks
+def prepared(ready: Barrier) -> None:
+    """Every process of writers meets the others here."""
+    _READY.append(ready)
+
+
+def write(url: str, writer: int, trials: int, begun: bool) -> list[float]:
+    """Stores the trials of one run; how long each took to be durable, begun to stored, and when it all ended."""
+    with open_ledger(url) as ledger, contextlib.ExitStack() as stack:
+        run_id = ledger.create_run(PLAN, {}, writer)
+        stack.enter_context(ledger.claim(run_id))
+        attempts = Attempts(ledger, run_id, f"sim{writer}")
+        made = [trial(block) for block in range(trials)]
+        _READY[0].wait()
+        took = []
+        for each in made:
+            begin = time.monotonic()
+            token = attempts.begin(each.cell_id, each.block, 0) if begun else None
+            ledger.append(run_id, each, token=token)
+            took.append(time.monotonic() - begin)
+        return [*took, time.monotonic()]
+
+
+def measure(server: Server, writers: int, trials: int, begun: bool) -> str:
+    """A line about so many writers."""
+    context = get_context("fork")
+    ready = context.Barrier(writers + 1)
+    with ProcessPoolExecutor(writers, mp_context=context, initializer=prepared, initargs=(ready,)) as pool:
+        share = max(1, trials // writers)
+        jobs = [pool.submit(write, server.url, writer, share, begun) for writer in range(writers)]
+        ready.wait()
+        begin = time.monotonic()
+        told = [job.result() for job in jobs]
+    took = max(each[-1] for each in told) - begin
+    each = sorted(time_s for times in told for time_s in times[:-1])
+    count = len(each)
+    what = "begun and stored" if begun else "stored"
+    return (
+        f"{writers:3} writers: {count} trials {what} in {took:.2f} s, {count / took:.0f} a second; each "
+        f"{statistics.median(each) * 1000:.1f} ms, 99 % within {each[int(count * 0.99)] * 1000:.1f} ms"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.ledger")
-    parser.add_argument("--writers", type=int, default=8)
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--writers", default="1,8,40,200")
+    parser.add_argument("--trials", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     with postgresql() as server:
         settings = server.directory / "data/postgresql.conf"
-        settings.write_text(settings.read_text().replace("fsync = off", "fsync = on"))
+        text = settings.read_text().replace("fsync = off", "fsync = on")
+        settings.write_text(text.replace("max_connections = 60", "max_connections = 500"))
         server.stop()
         server.start()
         with open_ledger(server.url):
             pass
-        share = options.runs // options.writers
-        with ProcessPoolExecutor(options.writers, mp_context=get_context("fork")) as pool:
-            list(pool.map(time.sleep, [0.5] * options.writers))  # all of them are there
-            for begun in (False, True):
-                begin = time.monotonic()
-                jobs = [
-                    pool.submit(write, server.url, share, options.blocks, begun)
-                    for _ in range(options.writers)
-                ]
-                count = sum(job.result() for job in jobs)
-                took = time.monotonic() - begin
-                told = "begun and stored" if begun else "stored"
-                print(f"{told}: {count} trials in {took:.1f} s, {count / took:.0f} a second", flush=True)
+        wanted = [int(word) for word in options.writers.split(",")]
+        for _ in range(options.rounds):
+            for writers in wanted:
+                for begun in random.sample((False, True), 2):
+                    print(measure(server, writers, options.trials, begun), flush=True)
+        with open_ledger(server.url) as ledger:
+            found = ledger.check()
+        print(f"{found.runs} runs in the ledger, {len(found.problems)} problems found in them")
 
 
 if __name__ == "__main__":

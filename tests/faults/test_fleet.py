@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
 import random
+import re
 import shutil
-import signal
+import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bench.fleet.simulated import simulate
 
+from guestmark.cli.fleets import _View
 from guestmark.core.errors import LedgerError, UsageError
-from guestmark.core.model import RunState, TrialStatus
+from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
+from guestmark.fleet.coordinator import State
+from guestmark.fleet.order import Progress
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, lose, refused
-from guestmark.ledger.model import StoredRun
 from guestmark.stats.between_runs import Past
 from guestmark.stats.machines import drift, pooled
 from tests.framework.command_line import CommandLine
-from tests.framework.labs import Lab, lab
+from tests.framework.labs import HERE, lab
 from tests.framework.ledgers import PLAN, trial
+from tests.framework.namespaces import network
 from tests.framework.postgresql import Server, postgresql
-from tests.framework.processes import others, wait_until
 from tests.framework.sshd import Sshd, sshd
+from tests.storm.fleet import Outcome, exactly_once, stormy
 
 needs_engine = pytest.mark.skipif(
     not __import__("importlib.util").util.find_spec("parsl") or shutil.which("ssh") is None,
@@ -49,22 +53,6 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
         yield running
 
 
-def exactly_once(runs: list[StoredRun], blocks: int) -> int:
-    """Every cell has its trials, one in a block, and as many more blocks as one was lost in; how many were lost."""
-    lost = 0
-    for run in runs:
-        assert run.state is RunState.COMPLETE
-        seen = Counter((trial.block, trial.cell_id) for trial in run.trials)
-        assert set(seen.values()) == {1}
-        here = {trial.block for trial in run.trials if trial.status is TrialStatus.LOST}
-        assert {trial.block for trial in run.trials} == set(range(blocks + len(here)))
-        for cell in run.plan.cells:
-            mine = [trial for trial in run.trials if trial.cell_id == cell.id]
-            assert sum(trial.status is TrialStatus.OK for trial in mine) >= blocks
-        lost += sum(trial.status is TrialStatus.LOST for trial in run.trials)
-    return lost
-
-
 @needs_engine
 def test_every_machine_measures_the_plan(guestmark: CommandLine, server: Server, reached: Sshd) -> None:
     made = lab(guestmark, server.url, ["lab1", "lab2"])
@@ -82,68 +70,121 @@ def test_every_machine_measures_the_plan(guestmark: CommandLine, server: Server,
     guestmark.assert_nothing_left()
 
 
-def _of_the_fleet(made: Lab) -> dict[str, list[int]]:
-    """Ids of the processes of a fleet that may be killed, by what they are."""
-    found: dict[str, list[int]] = {"pool": [], "interchange": []}
-    for folder, command in others():
-        words = b" ".join(command)
-        try:
-            environment = (folder / "environ").read_bytes()
-        except OSError:
-            continue
-        if str(made.guestmark.folder).encode() not in environment:
-            continue
-        if b"process_worker_pool" in words and b"supervise" not in words:
-            found["pool"].append(int(folder.name))
-        if b"parsl.executors.high_throughput.interchange" in words:
-            found["interchange"].append(int(folder.name))
-    return found
+@needs_engine
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whatever_dies_each_trial_is_there_once_or_lost(tmp_path: Path, seed: int) -> None:
+    outcome = Outcome()
+    with stormy(tmp_path, seed, blocks=10) as storm:
+        storm.rage(12, time.monotonic() + 60, outcome)
+    print(f"{outcome.faults.total()} faults, {outcome.lost} trials lost")
+    assert not outcome.problems
+    assert outcome.faults.total() > 5
 
 
 @needs_engine
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_whatever_dies_each_trial_is_there_once_or_lost(
-    guestmark: CommandLine, server: Server, reached: Sshd, seed: int
+def test_two_hundred_simulated_machines_lose_and_double_nothing() -> None:
+    made = simulate(machines=200, workers=8, blocks=1, dies=0.02, ends=[15.0])
+    assert (made.complete, made.missing, made.doubled) == (200, 0, 0)
+    assert made.schedulers == 1
+    assert made.memory_mb[1] < made.memory_mb[0] + 30
+
+
+@needs_engine
+@pytest.mark.long
+def test_a_machine_with_two_names_is_told_from_two_machines(
+    guestmark: CommandLine, server: Server, reached: Sshd
 ) -> None:
-    made = lab(guestmark, server.url, ["lab1", "lab2", "lab3"], blocks=12, levels='"0.1", "0.2"')
-    chance = random.Random(seed)
+    made = lab(guestmark, server.url, ["lab1", "lab2"], blocks=2)
+    made.machines.write_text(made.machines.read_text().replace("lock-lab2", "lock-lab1"))
+    done = guestmark(*made.arguments(), env={"GUESTMARK_SSH": reached.client}, timeout=120)
+    assert done.status == 1
+    assert re.search(r"lab[12] is the same machine as lab[12], under another name", done.stderr)
+    assert "the other machines go on" in done.stderr
+
+
+@needs_engine
+@pytest.mark.long
+def test_what_is_wrong_with_one_machine_is_a_line_and_the_others_go_on(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    """Another host key, no key of ours, no route, no program there: each fails as it really does."""
+    names = ["good", "strange", "closed", "gone", "bare"]
+    with network(tmp_path, [*names[:3], "bare"]) as reached, postgresql(reached.address) as server:
+        made = lab(guestmark, server.url, names, blocks=2)
+        text = made.machines.read_text()
+        before, bare = text.split("[machines.bare]")
+        made.machines.write_text(f"{before}[machines.bare]{bare.replace(sys.executable, '/nowhere/python')}")
+        strange, closed = (reached.machines[name].sshd.directory for name in ("strange", "closed"))
+        port = reached.machines["strange"].sshd.port
+        other = (closed / "host.pub").read_text()
+        (strange / "known").write_text(f"[{reached.machines['strange'].address}]:{port} {other}")
+        (closed / "authorized").write_text("")
+        with reached.config.open("a") as config:
+            config.write("Host gone\n HostName 203.0.113.1\n ConnectTimeout 1\n")
+        done = guestmark(*made.arguments(), env={"GUESTMARK_SSH": reached.client}, timeout=200)
+        states = {run.plan.name: run.state.value for run in made.runs()}
+    assert done.status == 1
+    assert states == {"small": "complete"}
+    for line in (
+        "strange is given up: strange has another host key than the one that is known",
+        "closed is given up: closed does not let us in without a password",
+        "bare is given up: there is no /nowhere/python",
+        "gone: its worker has ended: gone ",
+    ):
+        assert line in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@needs_engine
+def test_who_is_waited_for_is_told(guestmark: CommandLine, tmp_path: Path) -> None:
+    """A machine that somebody else measures on is waited for, and the fleet's coordinator says so."""
+    made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE], levels='"0"', blocks=1)
+    lock = guestmark.folder / f"lock-{HERE}"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with guestmark.running(*made.arguments()) as process:
+            assert process.stderr is not None
+            said = b""
+            while b"waiting for" not in said:
+                line = process.stderr.readline()
+                assert line, said
+                said += line
+            fcntl.flock(held, fcntl.LOCK_UN)
+            _, more = process.communicate(timeout=40)
+    assert b"here: waiting for this machine, which is in use by another guestmark" in said
+    assert process.returncode == 0, more
+
+
+@pytest.mark.long
+def test_doctor_asks_all_machines_and_tells_which_cannot_be_used(
+    guestmark: CommandLine, reached: Sshd, tmp_path: Path
+) -> None:
+    made = lab(guestmark, "", ["lab1", "lab2"])
+    made.machines.write_text(
+        made.machines.read_text() + '\n[machines.gone]\ncommand = ["/nowhere/guestmark"]\n'
+    )
     environment = {"GUESTMARK_SSH": reached.client}
-    before = {run.id for run in made.runs()}
-    faults = 0
-    command: tuple[str, ...] = made.arguments()
-    deadline = time.monotonic() + 150
-    while True:
-        assert time.monotonic() < deadline
-        with guestmark.running(*command, env=environment) as process:
-            ended = time.monotonic() + chance.uniform(8, 15)
-            while process.poll() is None and (faults >= 12 or time.monotonic() < ended):
-                time.sleep(chance.uniform(0.5, 2.5))
-                there = _of_the_fleet(made)
-                kind = chance.choice(["pool", "pool", "pool", "interchange", "server"])
-                if faults >= 12:
-                    continue
-                if kind == "server":
-                    server.stop(chance.choice([signal.SIGINT, signal.SIGKILL]))
-                    time.sleep(chance.uniform(0, 1))
-                    server.start()
-                elif there[kind]:
-                    os.kill(chance.choice(there[kind]), chance.choice([signal.SIGKILL, signal.SIGSTOP]))
-                else:
-                    continue
-                faults += 1
-            if process.poll() is not None:
-                break
-            process.kill()  # the coordinator
-            faults += 1
-        assert wait_until(lambda: not any(_of_the_fleet(made).values()), 30)
-        new = [run for run in made.runs() if run.id not in before]
-        if new:
-            fleet = new[0].plan.context["fleet"]["fleet"]
-            command = ("fleet", "resume", fleet, "--ledger", server.url)
-    runs = [run for run in made.runs() if run.id not in before]
-    assert len(runs) == 3
-    print(f"{faults} faults, {exactly_once(runs, 12)} trials lost")
+    words = ("fleet", "doctor", "--machines", made.machines)
+    told = guestmark(*words, "--json", "-", env=environment, timeout=150)
+    assert told.status == 1
+    machines = told.document()["machines"]
+    assert set(machines) == {"lab1", "lab2", "gone"}
+    assert any(platform["name"] == "host" for platform in machines["lab2"]["platforms"])
+    assert "nowhere" in machines["gone"]["error"]
+
+
+def test_the_view_has_a_line_for_each_machine() -> None:
+    member = labs.Member("lab1")
+    running = State(member, Progress("lab1", blocks=3, trials=12, failed=1))
+    assert " ".join(_View._line(running).split()) == (
+        "lab1 3 blocks 12 trials, 1 failed or lost not connected"
+    )
+    running.gave_up = "lab1 does not let us in"
+    assert _View._line(running).endswith("lab1 does not let us in")
+    ended = State(member, Progress("lab1", state="complete", blocks=4, trials=16))
+    assert " ".join(_View._line(ended).split()).endswith("16 trials complete")
 
 
 def test_an_attempt_is_made_once(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, delete, insert, select, text, update
+from sqlalchemy import delete, insert, make_url, select, text, update
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import open_ledger, schema
+from guestmark.ledger.server import engine_of
 from tests.framework.databases import bare_server, installed
 
 OLD = Path(__file__).parents[1] / "ledger_0_1" / "ledger.sqlite.xz"
@@ -26,7 +27,7 @@ pytestmark = [
 def url() -> Iterator[str]:
     """An empty database on a server of its own."""
     with bare_server("postgresql") as server:
-        yield f"postgresql+pg8000://sysbench@/postgres?unix_sock={server.database.socket(server.data)}"
+        yield f"postgresql://sysbench@/postgres?host={server.data}"
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def old(url: str, tmp_path: Path) -> str:
     """The ledger that version 0.1 has left, as that version had it on a server."""
     file = tmp_path / "old.sqlite"
     file.write_bytes(lzma.decompress(OLD.read_bytes()))
-    engine = create_engine(url)
+    engine = engine_of(make_url(url))
     with closing(sqlite3.connect(file)) as source, engine.begin() as target:
         source.row_factory = sqlite3.Row
         schema.metadata.create_all(target, tables=[schema.schema, *TABLES])
@@ -74,7 +75,7 @@ def test_it_is_upgraded_once_by_however_many_come_at_once(old: str, tmp_path: Pa
 
 def test_what_is_damaged_afterwards_is_noticed(old: str) -> None:
     open_ledger(old).close()
-    engine = create_engine(old)
+    engine = engine_of(make_url(old))
     with engine.begin() as connection:
         found = connection.execute(select(schema.trials)).first()
         assert found is not None
@@ -92,7 +93,7 @@ def test_what_is_damaged_afterwards_is_noticed(old: str) -> None:
 
 def test_an_upgrade_that_is_cut_short_leaves_the_old_one(old: str) -> None:
     """All of it is one transaction: a row that cannot be read is the fault, and the next attempt does it."""
-    engine = create_engine(old)
+    engine = engine_of(make_url(old))
     with engine.begin() as connection:
         connection.execute(text("create view checks as select 1 as run_id"))
     with pytest.raises(LedgerError):

@@ -23,6 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
+from guestmark.ledger.attempts import Attempts, refused
 from tests.framework.command_line import CommandLine
 from tests.framework.ledgers import PLAN, trial
 from tests.framework.postgresql import Server, postgresql
@@ -61,13 +62,13 @@ def test_a_restart_loses_and_doubles_nothing(server: Server, number: signal.Sign
 
 
 class Cutting:
-    """A server in between that cuts the connection when a commit has got through, before its answer."""
+    """A server in between that cuts the connection when what has `cut_at` in it has got through, before its answer."""
 
     def __init__(self, port: int) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self.cuts = 0
-        self.armed = False
+        self.cut_at = b""
         self._target = port
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -85,8 +86,8 @@ class Cutting:
     def _up(self, client: socket.socket, upstream: socket.socket) -> None:
         with suppress(OSError):
             while data := client.recv(65536):
-                if self.armed and b"commit" in data:
-                    self.armed = False
+                if self.cut_at and self.cut_at in data:
+                    self.cut_at = b""
                     self.cuts += 1
                     with suppress(OSError):
                         client.shutdown(socket.SHUT_RDWR)
@@ -110,15 +111,22 @@ def test_a_commit_whose_answer_is_lost_is_not_done_twice(server: Server) -> None
     with closing(Cutting(server.port)) as between:
         url = server.url.replace(f":{server.port}", f":{between.port}")
         with open_ledger(url) as ledger:
-            between.armed = True
+            between.cut_at = b"commit"
             run_id = ledger.create_run(PLAN, {"here": 1}, 1)
-            between.armed = True
+            between.cut_at = b'"measurements"'  # in the one statement that stores a trial
             ledger.append(run_id, trial(0))
-            between.armed = True
+            between.cut_at = b"commit"
             ledger.add_environment(run_id, {"here": 2})
-            assert between.cuts == 3
+            with ledger.claim(run_id):
+                attempts = Attempts(ledger, run_id, "lab1")
+                between.cut_at = b"lab1"
+                token = attempts.begin("host", 1, 0)
+                between.cut_at = b'"measurements"'
+                attempts.append(trial(1), token)
+            assert between.cuts == 5
+            assert refused(ledger, run_id) == 0
             stored = ledger.load_run(run_id)
-    assert len(stored.trials) == 1
+    assert len(stored.trials) == 2
     assert stored.environments == ({"here": 1}, {"here": 2})
     with open_ledger(server.url) as ledger:
         assert [run.id for run in ledger.runs()].count(run_id) == 1
@@ -237,6 +245,12 @@ def test_a_role_can_measure_and_cannot_change_trials(server: Server, guestmark: 
     assert done.status == 0, done.stderr
     refused = ("DELETE FROM trials", "UPDATE trials SET status = 'ok'", "DELETE FROM runs", "DROP TABLE runs")
     with open_ledger(url) as ledger:
+        run_id = ledger.create_run(PLAN, {}, 1)
+        with ledger.claim(run_id):  # as the machines of a fleet do
+            attempts = Attempts(ledger, run_id, "lab1")
+            attempts.append(trial(0), attempts.begin("host", 0, 0))
+            with pytest.raises(LedgerError, match="it was begun before"):
+                attempts.begin("host", 0, 0)
         for statement in refused:
             with (
                 pytest.raises(DBAPIError, match=r"permission denied|must be owner"),
@@ -272,3 +286,16 @@ def test_copying_to_itself_is_refused(tmp_path: Path, guestmark: CommandLine) ->
     assert (done.status, "are the same ledger" in done.stderr) == (2, True)
     assert guestmark("ledger", "copy", "one").status == 2
     assert "did you mean 'copy'" in guestmark("ledger", "cpy").stderr
+
+
+def test_a_claim_keeps_no_transaction_open(server: Server) -> None:
+    """A transaction that is open for a whole run keeps the server from cleaning up, and may be ended by it."""
+    with open_ledger(server.url) as ledger, open_ledger(server.url) as other:
+        run_id = ledger.create_run(PLAN, {}, 1)
+        with ledger.claim(run_id):
+            ledger.append(run_id, trial(0))
+            with other._engine.connect() as connection:
+                found = connection.execute(
+                    text("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")
+                )
+                assert found.scalar() == 0

@@ -191,3 +191,31 @@ def test_neither_root_nor_sudo_prints_the_command_and_installs_nothing(
     assert run.returncode == 2, run.stderr
     assert "as root: apt-get install --no-install-recommends qemu-system-x86" in run.stderr
     assert not (tmp_path / "apt-was-called").exists()
+
+
+def test_a_fleet_brings_its_engine_on_first_use(tmp_path: Path) -> None:
+    checkout = copy_checkout(tmp_path / "lab", venv=True)
+    shared = (checkout.path / ".venv").resolve()
+    (checkout.path / ".venv").unlink()
+    (checkout.path / ".venv").mkdir()
+    for part in shared.iterdir():
+        if part.name != ".guestmark-fleet":
+            (checkout.path / ".venv" / part.name).symlink_to(part)
+    lock = checkout.path / "requirements-fleet.txt"
+    lock.write_text("this is not a requirement\n")
+    assert handed_over(checkout.run("fleet", "show", "last"))["argv"] == [
+        "guestmark",
+        "fleet",
+        "show",
+        "last",
+    ]
+    failed = checkout.run("fleet", "run", "upload")
+    assert failed.returncode == 3
+    assert "installing the engine of fleets failed" in failed.stderr
+    lock.write_text("# nothing more than the rest\n")
+    done = checkout.run("fleet", "run", "upload")
+    handed_over(done)
+    assert "installing the engine of fleets" in done.stderr
+    again = checkout.run("fleet", "run", "upload")
+    handed_over(again)
+    assert again.stderr == ""

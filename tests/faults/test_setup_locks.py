@@ -1,5 +1,6 @@
 """What set-up trusts: lock files that name hashes, and nothing but names, versions and hashes."""
 
+import itertools
 import re
 import tomllib
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests.framework import CHECKOUT
 
-LOCKS = ("requirements.txt", "requirements-dev.txt")
+LOCKS = ("requirements.txt", "requirements-fleet.txt", "requirements-dev.txt")
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -26,6 +27,7 @@ def test_python_locks_hold_what_the_project_names() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
     for lock, wanted in (
         ("requirements.txt", project["project"]["dependencies"]),
+        ("requirements-fleet.txt", project["project"]["optional-dependencies"]["fleet"]),
         ("requirements-dev.txt", project["dependency-groups"]["dev"]),
     ):
         locked = set(re.findall(r"^([a-z0-9.-]+)==", (CHECKOUT / lock).read_text(), re.MULTILINE))
@@ -34,10 +36,11 @@ def test_python_locks_hold_what_the_project_names() -> None:
             assert name in locked, f"{lock} lacks {name}: run tools/lock"
 
 
-def test_both_locks_agree_where_they_overlap() -> None:
+def test_locks_agree_where_they_overlap() -> None:
     versions = [
         dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (CHECKOUT / lock).read_text(), re.MULTILINE))
         for lock in LOCKS
     ]
-    for name in versions[0].keys() & versions[1].keys():
-        assert versions[0][name] == versions[1][name], name
+    for one, other in itertools.combinations(versions, 2):
+        for name in one.keys() & other.keys():
+            assert one[name] == other[name], name

@@ -15,6 +15,7 @@ from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms.base import Unusable
 from guestmark.platforms.ssh.platform import SshPlatform
+from guestmark.platforms.ssh.refusals import is_final
 from guestmark.platforms.ssh.session import Session
 from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine
@@ -270,3 +271,19 @@ def test_factors_of_guests_are_refused(server: Sshd) -> None:
     with pytest.raises(GuestmarkError, match="cannot be given memory"), start("ssh:lab1", memory="1G"):
         pass
     assert cell("ssh:lab1").platform.is_elsewhere
+
+
+@pytest.mark.parametrize(
+    ("said", "final"),
+    [
+        ("lab1: Permission denied (publickey).", True),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", True),
+        ("ssh: Could not resolve hostname lab1: Name or service not known", True),
+        ("ssh: connect to host lab1 port 22: No route to host", False),
+        ("ssh: connect to host lab1 port 22: Connection refused", False),
+        ("kex_exchange_identification: read: Connection reset by peer", False),
+        ("something else", False),
+    ],
+)
+def test_what_cannot_get_better_is_told_from_what_can(said: str, final: bool) -> None:
+    assert is_final(said) is final

@@ -15,6 +15,7 @@ COPIED = (
     "guestmark",
     "tools",
     "requirements.txt",
+    "requirements-fleet.txt",
     "requirements-dev.txt",
     "Cargo.toml",
     "Cargo.lock",

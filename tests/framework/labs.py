@@ -27,6 +27,7 @@ blocks = {blocks}
 warmup = 0
 iterations = 1
 """
+HERE = "here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def lab(
     levels: str = '"0", "0.02"',
     environment: Mapping[str, str] | None = None,
 ) -> Lab:
-    """Machines of these names, which ssh reaches, of one class."""
+    """Machines of these names, which ssh reaches but for the one that is `HERE`, of one class."""
     folder = guestmark.folder
     lines = []
     for name in names:
@@ -72,7 +73,7 @@ def lab(
             "GUESTMARK_LOCK": str(folder / f"lock-{name}"),
             **(environment or {}),
         }
-        lines += [f"[machines.{name}]", f'ssh = "{name}"', 'class = "alike"']
+        lines += [f"[machines.{name}]", 'class = "alike"', *([] if name == HERE else [f'ssh = "{name}"'])]
         lines += [f"command = {json.dumps([sys.executable, '-m', 'guestmark'])}"]
         lines += ["environment = {" + ", ".join(f'{key} = "{value}"' for key, value in own.items()) + "}"]
     machines, plan = folder / "lab.toml", folder / "plan.toml"

@@ -204,7 +204,8 @@ def _made_bootable(directory: Path) -> None:
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "tmp").chmod(0o1777)
     (root / "var/tmp").chmod(0o1777)
-    for there, here in _files(_PROGRAMS).items():
+    programs = (*_PROGRAMS, *(name for name in ("linux.uml",) if _which(name)))
+    for there, here in _files(programs).items():
         (root / there).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(here, root / there)
     (root / "sbin").mkdir(exist_ok=True)
@@ -220,7 +221,7 @@ def _made_bootable(directory: Path) -> None:
     )
     shutil.copy(host, root / "etc/host")
     (root / "root/.ssh/authorized_keys").write_text(user.with_suffix(".pub").read_text())
-    subprocess.run(["truncate", "-s", "96M", str(directory / "root")], check=True)
+    subprocess.run(["truncate", "-s", "128M", str(directory / "root")], check=True)
     options = "root_owner=0:0,lazy_itable_init=1"
     subprocess.run(
         ["mke2fs", "-q", "-t", "ext4", "-E", options, "-d", str(root), str(directory / "root")],

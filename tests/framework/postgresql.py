@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -29,16 +30,17 @@ def program(name: str) -> str | None:
 
 @dataclass(slots=True)
 class Server:
-    """A server on loopback; everybody on this machine is let in."""
+    """A server on loopback and perhaps another address; everybody on this machine, and its network there, is let in."""
 
     directory: Path
     port: int
+    address: str = "127.0.0.1"
     process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """Its database, for `--ledger`; the driver is not named."""
-        return f"postgresql://{_USER}@127.0.0.1:{self.port}/postgres"
+        return f"postgresql://{_USER}@{self.address}:{self.port}/postgres"
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
@@ -79,13 +81,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def postgresql() -> Iterator[Server]:
+def postgresql(address: str = "127.0.0.1") -> Iterator[Server]:
     """A new server, removed afterwards with all that it holds."""
     initdb = program("initdb")
     if initdb is None:
         pytest.skip("there is no PostgreSQL server: install the package postgresql")
     directory = Path(tempfile.mkdtemp(prefix="guestmark-pg-", dir="/tmp"))
-    server = Server(directory, _free_port())
+    server = Server(directory, _free_port(), address)
     try:
         if os.getuid() == 0:
             shutil.chown(directory, _USER)
@@ -94,11 +96,14 @@ def postgresql() -> Iterator[Server]:
              "--locale=C"],
             check=True, capture_output=True, cwd="/",
         )  # fmt: skip
+        addresses = ",".join(dict.fromkeys(("127.0.0.1", address)))
         with (directory / "data/postgresql.conf").open("a") as settings:
             settings.write(
-                f"port = {server.port}\nlisten_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 60\n"
+                f"port = {server.port}\nlisten_addresses = '{addresses}'\nfsync = off\nmax_connections = 60\n"
                 "shared_buffers = 16MB\n"
             )
+        with (directory / "data/pg_hba.conf").open("a") as access:
+            access.write(f"host all all {address}/24 trust\n")
         server.start()
         yield server
     finally:
@@ -122,6 +127,9 @@ def _children(pid: int) -> list[int]:
 
 
 def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+    """One that the system gives to nobody who connects: whoever looks for the server while it is down would get it."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket() as listening, contextlib.suppress(OSError):
+            listening.bind(("127.0.0.1", random.randrange(10_000, lowest)))
+            return int(listening.getsockname()[1])

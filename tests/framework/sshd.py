@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ class Sshd:
     directory: Path
     port: int
     process: subprocess.Popen[bytes]
+    address: str = "127.0.0.1"
 
     @property
     def config(self) -> Path:
@@ -57,8 +58,18 @@ def key(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def sshd(directory: Path, environment: Mapping[str, str] | None = None, settings: str = "") -> Iterator[Sshd]:
-    """A server for this user; `environment` is set in its sessions, `settings` are lines of its configuration."""
+def sshd(
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    settings: str = "",
+    *,
+    address: str = "127.0.0.1",
+    within: Sequence[str] = (),
+) -> Iterator[Sshd]:
+    """A server for this user; `environment` is set in its sessions, `settings` are lines of its configuration.
+
+    `within` is a command that starts it elsewhere, where `address` is its own.
+    """
     if SSHD is None:
         pytest.skip("there is no sshd: install the package openssh-server")
     if os.getuid() == 0:  # where it keeps the unprivileged half of itself
@@ -69,22 +80,24 @@ def sshd(directory: Path, environment: Mapping[str, str] | None = None, settings
     set_there = {VARIABLE: NONE, **(environment or {})}
     settings += f"SetEnv {' '.join(shlex.quote(f'{name}={value}') for name, value in set_there.items())}\n"
     (directory / "sshd_config").write_text(
-        f"ListenAddress 127.0.0.1:{port}\nHostKey {host}\nPidFile {directory}/pid\n"
+        f"ListenAddress {address}:{port}\nHostKey {host}\nPidFile {directory}/pid\n"
         f"AuthorizedKeysFile {directory}/authorized\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
         "KbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n" + settings
     )
     name = pwd.getpwuid(os.getuid()).pw_name
-    (directory / "known").write_text(f"[127.0.0.1]:{port} {host.with_suffix('.pub').read_text()}")
+    (directory / "known").write_text(f"[{address}]:{port} {host.with_suffix('.pub').read_text()}")
     (directory / "ssh_config").write_text(
-        f"Host *\n HostName 127.0.0.1\n Port {port}\n User {name}\n IdentityFile {user}\n IdentitiesOnly yes\n"
+        f"Host *\n HostName {address}\n Port {port}\n User {name}\n IdentityFile {user}\n IdentitiesOnly yes\n"
         f" UserKnownHostsFile {directory}/known\n GlobalKnownHostsFile none\n StrictHostKeyChecking yes\n"
         " HashKnownHosts no\n"
     )
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(directory / "sshd_config")], stdin=subprocess.DEVNULL, stderr=log
+            [*within, SSHD, "-D", "-e", "-f", str(directory / "sshd_config")],
+            stdin=subprocess.DEVNULL,
+            stderr=log,
         )
-    server = Sshd(directory, port, process)
+    server = Sshd(directory, port, process, address)
     try:
         _await(server)
         yield server
@@ -102,7 +115,7 @@ def _free_port() -> int:
 def _await(server: Sshd) -> None:
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", server.port), 1.0):
+        with contextlib.suppress(OSError), socket.create_connection((server.address, server.port), 1.0):
             return
         assert server.process.poll() is None, server.log()
         time.sleep(0.02)

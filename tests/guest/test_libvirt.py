@@ -16,7 +16,7 @@ import pytest
 
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.core.factor import Factor
-from guestmark.core.machine_facts import LibvirtMachine
+from guestmark.core.machine_facts import LibvirtMachine, RemoteGuestMachine
 from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
@@ -270,3 +270,18 @@ def test_a_domain_is_compared_with_the_host(lab: Libvirt, guestmark: CommandLine
         for trial in each["trials"]
     ]
     assert [trial["attestation"]["fresh"] for trial in trials] == ["a start from throw-away disks"]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("linux.uml") is None, reason="install the package user-mode-linux")
+def test_a_guest_is_booted_inside_a_domain(lab: Libvirt) -> None:
+    with start("virsh:one/uml", memory="96M") as guest:
+        found = guest.attest()
+        assert isinstance(found, RemoteGuestMachine)
+        assert isinstance(found.on, LibvirtMachine)
+        assert found.on.libvirt.domain == "one"
+        assert guest.agent.exec(["cat", "/etc/machine-id"], timeout_s=60).stdout.startswith(
+            b"0123456789abcdef"
+        )
+        assert lab.state("one") == "running"
+    assert lab.state("one") == "shut off"

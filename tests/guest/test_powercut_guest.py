@@ -87,6 +87,9 @@ def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
         ("tcg", {"format": "luks"}, Durability.REACHED),
         ("tcg", {"bus": "ide", "filesystem": "ext3"}, Durability.PROVEN),
         ("tcg/kvm", {}, Durability.PROVEN),
+        ("tcg/kvm", {"bus": "vhost-user"}, Durability.PROVEN),
+        ("tcg/kvm", {"bus": "vhost-user", "cache": "unsafe"}, Durability.LOST),
+        ("tcg/uml", {"uml_disk": "vhost-user"}, Durability.PROVEN),
     ],
     ids=str,
 )

@@ -18,6 +18,7 @@ from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.experiment.foreign_cells import misplaced_cells
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
 from guestmark.foreign.progress import Progress
+from guestmark.foreign.survey import survey
 from guestmark.page.text import text_of
 from guestmark.platforms import registry
 from guestmark.platforms.qemu.platform import QemuPlatform
@@ -162,6 +163,16 @@ def test_a_damaged_part_is_not_used(own_cache: Path) -> None:
     (part / "file").write_bytes(b"other")
     with pytest.raises(GuestmarkError, match="not the file that was made"):
         store.check(part)
+
+
+def test_the_latest_agent_is_carried_and_every_root(own_cache: Path) -> None:
+    for name in ("agent-new-1", "agent-old-1", "kernel-old-1", "root-bare-1", "root-full-1"):
+        (own_cache / name).mkdir(parents=True)
+        (own_cache / name / store.MADE).touch()
+    os.utime(own_cache / "agent-old-1" / store.MADE, (1, 1))
+    assert [part.name for part in carried.parts_of(ROW)] == [
+        "agent-new-1", "kernel-old-1", "root-bare-1", "root-full-1",
+    ]  # fmt: skip
 
 
 def test_parts_are_carried_whole_or_not_at_all(
@@ -362,3 +373,19 @@ def test_documents_of_doctor_name_every_architecture() -> None:
     assert document[0]["architecture"] == host_architecture().name
     assert {row["architecture"] for row in document} == set(ARCHITECTURES)
     assert all(said(row) for row in document)
+
+
+def test_an_architecture_that_no_package_source_serves_is_told_from_the_others(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("guestmark.foreign.packages._LISTS", tmp_path)
+    assert not any("package sources" in state.fault for state in survey())
+    (tmp_path / "mirror_dists_bookworm_InRelease").write_text(
+        "Suite: stable\nArchitectures: all amd64 arm64 s390x\n"
+    )
+    told = {state.architecture.name for state in survey() if "package sources have nothing" in state.fault}
+    assert told == {row.name for row in ARCHITECTURES.values() if not row.is_host} - {
+        "arm64",
+        "s390x",
+        "sparc64",
+    }

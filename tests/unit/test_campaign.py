@@ -103,6 +103,19 @@ def test_by_hand_it_says_what_to_do(guestmark: CommandLine, tmp_path: Path) -> N
     assert guestmark("campaign", "hand", "--label", "a=b", cwd=tmp_path).status == 2
 
 
+def test_a_unit_can_begin_it(guestmark: CommandLine, tmp_path: Path, rig: tuple[str, ...]) -> None:
+    """With `--unit` the command that begins it measures nothing: the unit does, from the first boot on."""
+    begun = guestmark(
+        "campaign", "unit", "--unit", *rig, "--rounds", "1", *MEASURE, "--", "./program", cwd=tmp_path
+    )
+    assert begun.status == 0, begun.stderr
+    (words,) = [line for line in begun.stdout.splitlines() if line.startswith("ExecStart=")]
+    assert words == f'ExecStart="{CHECKOUT}/guestmark" "campaign" "unit"'
+    assert not (tmp_path / "log").exists()
+    assert guestmark("runs", "--json").stdout.count('"id"') == 0
+    assert "0 of 4 boots are measured" in guestmark("campaign", "unit", "--status").stderr
+
+
 def test_it_goes_on_where_a_restart_stopped_it(
     guestmark: CommandLine, tmp_path: Path, rig: tuple[str, ...]
 ) -> None:

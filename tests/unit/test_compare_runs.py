@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from guestmark.core.errors import UsageError
 from guestmark.ledger import open_ledger
 from guestmark.ledger.store import Ledger
-from guestmark.report.compared import compare, document, page, worst
+from guestmark.report.compared import compare, document, page
+from guestmark.report.compared_gates import judge
 from guestmark.report.render import markdown
 from guestmark.stats.across_runs import FEWEST_RUNS, Across, change
 from guestmark.stats.between_runs import Past
+from guestmark.stats.gates import Outcome
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
 from tests.unit.test_history import ENVIRONMENT, a_run
@@ -67,8 +70,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
     for _ in range(5):
-        a_run(ledger, 2.0)
-    a_run(ledger, 2.4, environment={**ENVIRONMENT, "kernel": {"release": "6.12"}})
+        a_run(ledger, 2.0, environment={**ENVIRONMENT, "packages": {"libc6": "2.36-9", "seabios": "1.16"}})
+    upgraded = {"kernel": {"release": "6.12"}, "packages": {"libc6": "2.41-12", "new": "1"}}
+    a_run(ledger, 2.4, environment={**ENVIRONMENT, **upgraded})
     ids = [run.id for run in ledger.runs()]
     found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     (pair,) = found.pairs
@@ -77,11 +81,20 @@ def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
     assert pair.found.ratio == pytest.approx(1.2, rel=0.01)
     assert pair.found.verdict is Across.HIGHER
     assert found.decisive == {"kernel": "6.1.0-41-amd64 → 6.12"}
+    assert found.other == {"package libc6": "2.36-9 → 2.41-12"}
     text = markdown.render(page([found]))
     assert "kernel 6.1.0-41-amd64 → 6.12" in text
     assert "higher" in text
-    assert worst([found], 1.1) == (True, False)
-    assert worst([found], 1.3) == (False, True)
+    limits = ["uml > +10%", "uml wall_s > x1.3", "> +20%", "< -10%", "< +10%", "< +40%"]
+    judged = judge([found], limits)
+    assert [one.outcome for one in judged] == [
+        Outcome.BROKEN, Outcome.KEPT, Outcome.UNDECIDED, Outcome.KEPT, Outcome.KEPT, Outcome.BROKEN,
+    ]  # fmt: skip
+    assert {(one.cell, one.metric) for one in judged} == {("uml", "wall_s")}
+    assert "broken uml > +10% (uml, wall_s): ×1.2" in markdown.render(page([found], judged)).replace("\\", "")
+    assert [gate["outcome"] for gate in document([found], judged)["gates"]][:2] == ["broken", "kept"]
+    with pytest.raises(UsageError, match="unknown"):
+        judge([found], ["tgc > +5%"])
     assert document([found])["comparisons"][0]["cells"][0]["earlier_runs"] == 4
 
 
@@ -93,7 +106,9 @@ def test_of_two_machines_nothing_is_claimed(ledger: Ledger) -> None:
     found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     assert not found.same_host
     assert [pair.found.verdict for pair in found.pairs] == [Across.UNKNOWN]
-    assert worst([found], 1.1) == (False, False)
+    (judged,) = judge([found], ["> +10%"])
+    assert judged.outcome is Outcome.UNDECIDED
+    assert judged.ratio == pytest.approx(2, rel=0.01)
     assert "another machine" in markdown.render(page([found]))
 
 
@@ -105,6 +120,10 @@ def test_on_the_command_line(ledger: Ledger) -> None:
     assert shown.returncode == 125
     assert "Nothing that is recorded of the surroundings differs" in shown.stdout
     assert "cannot be told" in shown.stdout
+    limited = guestmark("compare", first, "last", "--fail-if", "uml > +5%", GUESTMARK_LEDGER=ledger.where)
+    assert limited.returncode == 125
+    assert "undecided uml > +5%" in limited.stdout
+    assert guestmark("compare", first, "--fail-if", "> 5%", GUESTMARK_LEDGER=ledger.where).returncode == 130
     told = guestmark("compare", first, "last", "--json", "-", GUESTMARK_LEDGER=ledger.where)
     assert json.loads(told.stdout)["schema"] == "guestmark-comparison/1"
     assert guestmark("compare", first, GUESTMARK_LEDGER=ledger.where).returncode == 2

@@ -100,6 +100,7 @@ def test_a_host_made_of_files(tmp_path: Path) -> None:
             "sys/devices/system/cpu/intel_pstate/no_turbo": "1\n",
             "sys/devices/system/cpu/vulnerabilities/meltdown": "Mitigation: PTI\n",
             "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+            "var/lib/dpkg/status": DPKG,
         },
     )
     found = record_environment([], programs=(), root=tmp_path)
@@ -117,7 +118,32 @@ def test_a_host_made_of_files(tmp_path: Path) -> None:
     assert found["load"] == [0.5, 0.25, 0.1]
     assert found["mitigations"] == {"meltdown": "Mitigation: PTI"}
     assert found["transparent_hugepages"] == "madvise"
+    assert found["packages"] == {"libc6": "2.36-9", "qemu-utils": "1:7.2"}
     assert found["kernel"]["command_line"] == "root=/dev/vda1 mitigations=off"
+
+
+DPKG = """Package: libc6
+Status: install ok installed
+Priority: optional
+Conffiles:
+ /etc/ld.so.conf.d/x86_64-linux-gnu.conf d4e7a7b88a71b5ffd9e2644e71a0cfab
+Description: first line
+ more of it
+Version: 2.36-9
+
+Package: seabios
+Status: deinstall ok config-files
+Version: 1.16
+
+Package: hello
+Status: install ok installed
+Version: 2.10
+
+Package: qemu-utils
+Status: hold ok installed
+Architecture: amd64
+Version: 1:7.2
+"""
 
 
 def test_a_host_that_tells_nothing(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """What a product to install brings along: manual page, completions, the step of a build server."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -55,32 +57,60 @@ def test_completions_are_for_the_shell_that_reads_them(made: Path, shell: str) -
         subprocess.run([known(shutil.which(shell)), "-n", str(file)], check=True, capture_output=True)
 
 
+ACTION = CHECKOUT / "tools/action"
+
+
+def job(inputs: Mapping[str, str], environment: Mapping[str, str], folder: Path) -> tuple[int, str]:
+    """Runs the steps of the composite action as GitHub's runner does, up to the first that fails."""
+    text = (ACTION / "action.yml").read_text()
+    assert set(inputs) == set(re.findall(r"^  ([a-z-]+):\n    description: ", text, re.M))
+    printed = ""
+    for step in text.split("    - name: ")[1:]:
+        variables = {
+            name: inputs[of]
+            for name, of in re.findall(r"^ +([A-Z]+): \$\{\{ inputs\.([a-z-]+) \}\}$", step, re.M)
+        }
+        assert step.count("${{") == len(variables)
+        (script,) = re.findall(r"^      run: (.+)$", step, re.M)
+        (folder / "step.sh").write_text(script[1:-1] if script[0] == "'" else script)
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "step.sh"],
+            env={**environment, **variables, "GITHUB_ACTION_PATH": str(ACTION)},
+            cwd=folder, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        printed += done.stdout + done.stderr
+        if done.returncode:
+            return done.returncode, printed
+    return 0, printed
+
+
 @pytest.mark.parametrize(
     ("limits", "undecided", "statuses"),
     [("x=2 > +900%\n\n", "fail", {0, 1}), ("x=2 > +10%", "pass", {1, 0}), ("nonsense", "pass", {130})],
 )
-def test_the_step_of_a_build_server(
+def test_the_action_of_a_build_server(
     guestmark: CommandLine, tmp_path: Path, limits: str, undecided: str, statuses: set[int]
 ) -> None:
-    """The real step around the real program. What else runs on this machine may leave a limit undecided."""
-    program = tmp_path / "program"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m guestmark "$@"\n')
-    program.chmod(0o755)
-    done = subprocess.run(
-        [str(CHECKOUT / "tools/action/gate.sh")],
-        env={
-            **guestmark.environment,
-            "GUESTMARK": str(program),
-            "COMMAND": "sleep 0.0{x}",
-            "LIMITS": limits,
-            "PLATFORMS": "host",
-            "OPTIONS": "-q -L x 1,2 -r 6 -w 0 --iterations 1",
-            "UNDECIDED": undecided,
-            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
-        },
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert done.returncode in statuses, done.stderr
-    measured = done.returncode != 130
+    """The real steps around the real program. What else runs on this machine may leave a limit undecided."""
+    for name, text in {"program": f'exec {sys.executable} -m guestmark "$@"', "sudo": 'exec "$@"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {
+        **guestmark.environment,
+        "GUESTMARK": str(tmp_path / "program"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    inputs = {
+        "command": "sleep 0.0{x}",
+        "fail-if": limits,
+        "on": "host",
+        "options": "-q -L x 1,2 -r 6 -w 0 --iterations 1",
+        "undecided": undecided,
+    }
+    status, printed = job(inputs, environment, tmp_path)
+    assert status in statuses, printed
+    assert printed.startswith("guestmark 0.")  # the first step has set it up
+    measured = status != 130
     assert (tmp_path / "guestmark-gates.xml").exists() == measured
     assert (tmp_path / "summary.md").exists() == measured

@@ -1,12 +1,8 @@
 """QEMUs and roots from elsewhere: container images as podman and docker save them, package sources, filesystems."""
 
-import io
-import json
 import os
 import shutil
-import subprocess
-import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +13,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.factor import Labelled
 from guestmark.foreign import qemus
 from tests.framework.known import known
+from tests.framework.root_images import FORMS, image_of_layers, saved, squashfs, tar
 
 SCRIPT = b"#!/bin/sh\necho QEMU emulator version 9.9\n"
 PATH = "usr/bin/qemu-system-x86_64"
@@ -26,35 +23,6 @@ PATH = "usr/bin/qemu-system-x86_64"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def tar(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), 0o755
-            archive.addfile(entry, io.BytesIO(content))
-        for name, target in (links or {}).items():
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = tarfile.SYMTYPE, target
-            archive.addfile(entry)
-    return stream.getvalue()
-
-
-def saved(path: Path, layers: list[bytes], *, oci: bool = False) -> str:
-    """As `docker save` or `podman save --format oci-archive` write an image."""
-    files = {f"blobs/sha256/{number}": layer for number, layer in enumerate(layers)}
-    if oci:
-        described = {"layers": [{"digest": f"sha256:{number}"} for number in range(len(layers))]}
-        files |= {
-            "blobs/sha256/m": json.dumps(described).encode(),
-            "index.json": json.dumps({"manifests": [{"digest": "sha256:m"}]}).encode(),
-        }
-    else:
-        files["manifest.json"] = json.dumps([{"Layers": list(files)}]).encode()
-    path.write_bytes(tar(files))
-    return str(path)
 
 
 @pytest.mark.parametrize("oci", [False, True])
@@ -180,30 +148,7 @@ def test_a_version_of_the_sources_is_fetched(cache: Path) -> None:
 ROOT = {"etc/os-release": b"ID=made", "usr/bin/true": SCRIPT, "tmp/file": b""}
 
 
-def squashfs(tree: Path, image: Path) -> None:
-    subprocess.run(["mksquashfs", tree, image, "-quiet", "-no-progress"], check=True, capture_output=True)
-
-
-def ext4(tree: Path, image: Path) -> None:
-    with image.open("wb") as stream:
-        stream.truncate(4 << 20)
-    subprocess.run(["/usr/sbin/mke2fs", "-q", "-t", "ext4", "-d", tree, image], check=True)
-
-
-def archive(tree: Path, image: Path) -> None:
-    with tarfile.open(image, "w:xz") as written:
-        written.add(tree, ".")
-
-
-def image_of_layers(tree: Path, image: Path) -> None:
-    layer = image.with_name("layer")
-    archive(tree, layer)
-    saved(image, [layer.read_bytes(), tar({"etc/added": b""})])
-
-
-@pytest.mark.parametrize(
-    "make", [squashfs, ext4, archive, image_of_layers], ids=lambda make: str(make.__name__)
-)
+@pytest.mark.parametrize("make", FORMS, ids=lambda make: str(make.__name__))
 def test_guests_have_what_an_image_holds(
     cache: Path, tmp_path: Path, make: Callable[[Path, Path], None]
 ) -> None:

@@ -1,5 +1,6 @@
 """Races: who is dropped when, what is measured next, and what a plan may ask of one."""
 
+import math
 import random
 from collections.abc import Mapping
 
@@ -36,6 +37,27 @@ def test_the_worse_are_dropped_and_the_best_confirmed_in_fresh_blocks() -> None:
     assert set(done.finalists) == {"a", "b"}
     assert done.confirmed_from >= settings.min_blocks
     assert "worse than" in done.dropped[0].why
+
+
+def test_the_time_limit_sends_who_leads_to_the_confirmation() -> None:
+    settings = Settings("wall_s", Better.LOWER, finalists=2, confirm=2)
+    values = {block: {name: 0.5 * ((block + ord(name)) % 2) for name in "abcd"} for block in range(4)}
+    ended = {block: frozenset("abcd") for block in values}
+    spent = dict.fromkeys(values, 8.0)  # 2 s a trial: a block takes 8 s, the confirmation as much
+
+    def limited(limit_s: float) -> Race:
+        return race.run(settings, FEW, values, ended, clock=race.Clock(limit_s, spent))
+
+    assert (limited(math.inf).stage, limited(math.inf).block) == (Stage.RACING, 4)
+    assert (limited(48.0).stage, limited(48.0).hurried) == (Stage.RACING, False)
+    short = limited(47.0)
+    assert (short.stage, short.confirmed_from, len(short.due), short.hurried) == (
+        Stage.CONFIRMING,
+        4,
+        2,
+        True,
+    )
+    assert limited(1.0).confirmed_from == settings.min_blocks  # never before anybody was compared
 
 
 def test_what_is_measured_next_depends_on_the_trials_alone() -> None:

@@ -78,6 +78,14 @@ class LazyGroup(TyperGroup):
         command.name = cmd_name
         return command  # type: ignore[no-any-return]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the words before the verb."""
+        if args[:1] and args[0].endswith("-completion"):
+            from guestmark.cli.completion import give_to_typer
+
+            give_to_typer()
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Finds the command. Raises `UsageError` suggesting the nearest one for an unknown word."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):

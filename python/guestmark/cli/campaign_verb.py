@@ -68,7 +68,10 @@ def command(
     ] = False,
     unit: Annotated[
         bool,
-        typer.Option("--unit", help="Print a unit of systemd that goes on after every start of the host."),
+        typer.Option(
+            "--unit",
+            help="Print a unit of systemd that goes on after every start of the host. With a command: only begin.",
+        ),
     ] = False,
     status: Annotated[
         bool, typer.Option("--status", help="Only say how far it is, with what it shows.")
@@ -99,8 +102,8 @@ def command(
         _ = campaign.state
         campaign.remove()
         return
-    if unit:
-        tell(campaigns.unit(campaign.state, [_program(), "campaign", name]).rstrip())
+    if unit and not argv:
+        _tell_unit(campaign)
         return
     if status:
         _tell_status(campaign, given)
@@ -123,7 +126,16 @@ def command(
                 rounds=rounds,
                 ledger=_lasting(given.ledger or ""),
             )
+            if unit:
+                _tell_unit(campaign)
+                return
         raise typer.Exit(_go_on(campaign, given))
+
+
+def _tell_unit(campaign: Campaign) -> None:
+    from guestmark.experiment.campaign import unit
+
+    tell(unit(campaign.state, [_program(), "campaign", campaign.state.name]).rstrip())
 
 
 def _program() -> str:

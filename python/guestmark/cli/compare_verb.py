@@ -59,21 +59,23 @@ def command(
     `guestmark ab` is the better way: it measures both sides at the same time. --confirm does that with two stored runs:
     programs, guests' kernels and QEMUs of both, in one new run. Its documents are then those of the new run.
 
-    Exit status: 0; with --fail-above also 1 a growth beyond it is shown, 125 it cannot be told; with --confirm that of
-    the new run, as of exec.
+    --fail-if limits what a ratio may have become from the first run to the other: 'tcg > +5%' is a ratio 5 % above that
+    of before; --fail-above 5% is '> +5%'. Exit status: 0; with a limit also 1 it is broken, 125 it cannot be told, 128
+    or more a cell of it cannot be compared; with --confirm that of the new run, as of exec.
     """
     from guestmark.cli.documents import write_all
-    from guestmark.core.errors import GateStatus, UsageError
+    from guestmark.cli.gates import status_of
+    from guestmark.core.errors import UsageError
     from guestmark.core.units import parse_fraction
     from guestmark.ledger import open_ledger
-    from guestmark.report import compared
+    from guestmark.report import compared, compared_gates, gate_files
 
     if len(runs) < 2:
         raise UsageError("one run alone cannot be compared", hint="guestmark runs lists others")
     limit = options.value("--fail-above", parse_fraction, fail_above)
-    if not confirm and (list_ or blocks or precision or time_limit or fail_if):
+    if not confirm and (list_ or blocks or precision or time_limit):
         raise UsageError(
-            "--list, --blocks, --precision, --time-limit and --fail-if are of a new run", hint="add --confirm"
+            "--list, --blocks, --precision and --time-limit are of a new run", hint="add --confirm"
         )
     if confirm:
         from guestmark.cli.session import Outputs
@@ -98,11 +100,13 @@ def command(
             raise UsageError(f"run {ids[0]} is given twice", hint="guestmark runs lists others")
         first, *others = [opened.load_run(run_id) for run_id in ids]
         found = [compared.compare(opened, first, other) for other in others]
+    limits = [*(fail_if or ()), *([] if limit is None else [f"> x{1 + limit:.12g}"])]
+    judged = compared_gates.judge(found, limits) if limits else ()
     paths = {"json": json, "markdown": markdown, "html": html}
-    write_all(compared.page(found), lambda: compared.document(found), paths)
-    if limit is not None:
-        broken, kept = compared.worst(found, 1 + limit)
-        raise typer.Exit(GateStatus.BROKEN if broken else GateStatus.KEPT if kept else GateStatus.UNDECIDED)
+    write_all(compared.page(found, judged), lambda: compared.document(found, judged), paths)
+    if judged:
+        gate_files.append_summary(judged, found[-1].after)
+        raise typer.Exit(status_of(judged))
 
 
 def _confirm(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from guestmark.core.model import Plan
     from guestmark.ledger.model import StoredRun
     from guestmark.stats.analysis import Analysis
+    from guestmark.stats.gates import Judged
 
 
 def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
@@ -36,12 +37,18 @@ def judge(
         return None
     from guestmark.report import gate_files
     from guestmark.report.sections import gates
-    from guestmark.stats.gates import Outcome, overall
 
     judged = gates.judged(analysis)
     if save is not None:
         save(gate_files.junit(judged, run))
     gate_files.append_summary(judged, run)
+    return status_of(judged)
+
+
+def status_of(judged: Sequence[Judged]) -> GateStatus:
+    """The exit status that all of them ask for."""
+    from guestmark.stats.gates import Outcome, overall
+
     return {
         Outcome.KEPT: GateStatus.KEPT,
         Outcome.BROKEN: GateStatus.BROKEN,

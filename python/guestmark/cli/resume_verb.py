@@ -22,6 +22,7 @@ def command(
             metavar="DURATION", help="Go on for this time at the latest (default: as long as before)."
         ),
     ] = None,
+    published: options.Published = False,
     keep: options.Keep = False,
     wait: options.Wait = True,
     junit: options.Junit = None,
@@ -47,6 +48,7 @@ def command(
         options.positive_duration("--time-limit", time_limit),
     )
     outputs = session.Outputs(
-        json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, keep=keep, junit=junit, wait=wait
-    )
+        json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, published=published, keep=keep, junit=junit,
+        wait=wait,
+    )  # fmt: skip
     raise typer.Exit(session.resume(run, ledger, outputs, further))

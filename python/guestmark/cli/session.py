@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from guestmark.cli import gates
+from guestmark.cli import gates, options
 from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
 from guestmark.core.model import PROVE, LeftOut, Plan, RunState, TrialStatus
@@ -154,6 +154,8 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
     with open_ledger(ledger_path) as ledger:
         ledger.patience.notice = lambda text: _say(text, outputs, loud=True)
         stored = ledger.load_run(wanted)
+        if outputs.published:
+            options.check_published(stored.plan)
         if stored.state in {RunState.COMPLETE, RunState.STOPPED} and not further.asked:
             said = f"run {stored.id} is already {stored.state.value}; nothing is left to do"
             _say(f"{said}\n  resume --blocks or --precision takes it further", outputs, loud=True)

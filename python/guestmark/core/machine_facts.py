@@ -164,6 +164,7 @@ class Disk(msgspec.Struct, kw_only=True, omit_defaults=True):
     allocated_bytes: int
     prepared_s: float
     from_template: bool
+    served: str | None = None  # of a directory of the host: how, and from where
 
 
 class GuestMachine(MachineFacts, kw_only=True):

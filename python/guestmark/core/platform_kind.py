@@ -45,6 +45,7 @@ class PlatformKind:
     needs_arch: bool = False  # whether it must be
     only_programs: bool = False  # whether what its agent does itself would be done by the host
     destination: str = ""  # what its name is followed by after a colon, such as DEST
+    example_destination: str = "lab1"  # one, for errors
     boots_firmware: bool = False  # whether it has firmware, and network cards that boot
     factors: tuple[Factor, ...] = ()  # those its machines accept
     outer_factors: tuple[Factor, ...] = ()  # those that guests inside it accept in addition
@@ -52,6 +53,7 @@ class PlatformKind:
         default_factory=dict
     )  # levels of disk factors that every disk of its machines has
     bus_factor: str = "bus"  # the factor that selects how its disks are attached
+    shares: tuple[str, ...] = ()  # filesystems with which it mounts directories of this host
     programs: tuple[Program, ...] = ()  # those it needs on the host
     processors: Callable[[Mapping[str, str]], int] = _one  # of a machine with these levels of its factors
     counter: str = (
@@ -68,6 +70,11 @@ class PlatformKind:
     def takes_destination(self) -> bool:
         """Whether its name goes on with which machine is meant."""
         return bool(self.destination)
+
+    @property
+    def example(self) -> str:
+        """A name of one of its machines, for errors."""
+        return f"{self.name}:{self.example_destination}" if self.takes_destination else self.name
 
     def takes(self, factor: str) -> bool:
         """Whether its machines accept the factor of this name."""

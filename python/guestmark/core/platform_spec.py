@@ -14,7 +14,6 @@ from guestmark.core.nearest import unknown
 from guestmark.core.platform_kind import PlatformKind, platform_forms, platform_kinds, platform_names
 
 _ARCH = re.compile(r"[a-z0-9_]{2,20}", re.ASCII)
-_EXAMPLES = {"ssh": "ssh:user@example.org", "virsh": "virsh:lab1"}
 # What ssh takes as a destination, without anything that could be read as an option or by a shell.
 _DEST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_\[][A-Za-z0-9_.:\[\]-]*", re.ASCII)
 
@@ -201,13 +200,13 @@ def _parse_layer(part: str, whole: str) -> Layer:
         if not _DEST.fullmatch(layer.dest or ""):
             raise UsageError(
                 f"platform {whole!r}: {layer.dest or ''!r} cannot be {kind.name}'s {kind.destination}",
-                hint=f"e.g. {_EXAMPLES.get(kind.name, f'{kind.name}:lab1')}",
+                hint=f"e.g. {kind.example}",
             )
         return layer
     if layer.dest is not None:
         raise UsageError(
             f"platform {whole!r}: {layer.kind} takes no destination",
-            hint=f"e.g. {', '.join(_EXAMPLES.values())}",
+            hint=f"e.g. {', '.join(known.example for known in platform_kinds().values() if known.takes_destination)}",
         )
     if kind is None:
         raise unknown("platform", layer.kind, platform_forms())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from guestmark.agent.results import CallError, CommandError
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.findings import Mount
-from guestmark.disks import loop, options
+from guestmark.disks import loop, options, shares
 from guestmark.disks.spec import VHOST_USER, DiskSpec
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ _PREFIXES = {"virtio-blk": "vd", "virtio-scsi": "sd", "ide": "sd"}
 class AttachedDisk:
     """One disk of a machine, in the order of `disks_of(cell)`; `machine.disks` holds them.
 
-    `device` is its path in the guest (`/dev/vda`), empty on the host. `directory` is where a formatted target is
-    mounted; on the host it is a fresh directory of the location, which is always there. `facts` is how it
-    was mounted.
+    `device` is its path in the guest (`/dev/vda`; of a share its tag), empty on the host. `directory` is where a
+    formatted target is mounted; on the host it is a fresh directory of the location, which is always there. `facts` is
+    how it was mounted.
     """
 
     spec: DiskSpec
@@ -42,6 +42,7 @@ class AttachedDisk:
     device: str = ""
     directory: str = ""
     facts: Mount = field(default_factory=Mount)
+    server: int | None = None  # the process of this host that serves a share, where it is not the hypervisor
 
     @property
     def path(self) -> str:
@@ -66,7 +67,7 @@ class AttachedDisk:
             agent.write_file("/dev/kmsg", about_to.encode())
         try:
             agent.mount(
-                self.device, self.directory, self.spec.filesystem, self.spec.mount_options, timeout_s=_MOUNT_S
+                self.device, self.directory, self.spec.filesystem, self._mount_options(), timeout_s=_MOUNT_S
             )
         except CallError as error:
             raise self._refused(error, _kernel_log(agent, about_to)) from error
@@ -92,6 +93,13 @@ class AttachedDisk:
         self.umount(agent, drop_caches=drop_caches)
         return self.mount(agent)
 
+    def _mount_options(self) -> str:
+        if self.spec.shared:
+            return shares.mount_options(self.spec, str(self.image.path))
+        if self.spec.packed:
+            return f"ro,{self.spec.mount_options}"
+        return self.spec.mount_options
+
     def _refused(self, error: CallError, said: list[str]) -> MachineError:
         spec = self.spec
         shown = f" -o {spec.mount_options}" if spec.mount_options else ""
@@ -107,10 +115,11 @@ class AttachedDisk:
             raise AttestationError(
                 f"the filesystem is not what was asked for: asked {self.spec.filesystem}, found {live.filesystem}"
             )
-        verdict = options.compare(self.spec.mount_options, live.options)
+        asked = shares.asked_of_kernel(self.spec) if self.spec.shared else self.spec.mount_options
+        verdict = options.compare(asked, live.options)
         if verdict.refuted:
             raise AttestationError(
-                f"mount options did not take effect: asked {self.spec.mount_options}, found {live.text}"
+                f"mount options did not take effect: asked {asked}, found {live.text}"
                 f" ({', '.join(verdict.refuted)})"
             )
         self.facts.options, self.facts.unconfirmed = live.text, list(verdict.unconfirmed)

@@ -5,10 +5,10 @@ import shlex
 
 from guestmark.core.factor import Factor, one_of
 from guestmark.core.units import format_size, parse_size
-from guestmark.disks import programs
+from guestmark.disks import devices, programs, shares
 from guestmark.disks.formats import FORMATS
 
-FILESYSTEMS = (*programs.MAKERS, "none")
+FILESYSTEMS = (*programs.MAKERS, *shares.SHARES, "none")
 _MOST = 1_000_000
 _SECTORS = (512, 1024, 2048, 4096)
 _PREALLOCATIONS = {"sparse": "off", "prealloc": "falloc"}
@@ -36,6 +36,8 @@ def _size(text: str) -> str:
 
 
 def _location(text: str) -> str:
+    if device := devices.level_of(text):
+        return device
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip() or not os.path.isdir(path):
         raise ValueError(f"there is no directory {text!r}")
@@ -126,12 +128,18 @@ UML_DISK = Factor(
 )
 LOCATION = Factor(
     "location",
-    "directory of the images (default: TMPDIR if that is on a disk, else /var/tmp; never memory where there is a disk)",
+    "directory of the images (default: TMPDIR if that is on a disk, else /var/tmp; never memory where there is a "
+    "disk), or overwrite:DEVICE, a block device in place of an image",
     _location,
     ("/var/tmp", "/dev/shm"),
 )
 SIZE = Factor("size", "the disk's size, e.g. 2G", _size, ("1G", "2G"))
-FILESYSTEM = Factor("filesystem", "what the disk is formatted with", one_of(*FILESYSTEMS), FILESYSTEMS)
+FILESYSTEM = Factor(
+    "filesystem",
+    "what the disk is formatted with; virtiofs, 9p (QEMU) and hostfs (UML): a directory of the host in its place",
+    one_of(*FILESYSTEMS),
+    FILESYSTEMS,
+)
 MKFS = Factor("mkfs", "options for mkfs, e.g. '-b 1024'", _options, ("defaults",))
 MOUNT = Factor(
     "mount",
@@ -175,10 +183,23 @@ PROTOCOL = Factor(
 )
 BANDWIDTH = Factor("bandwidth", "bytes that QEMU lets through in a second, e.g. 100M", _rate, ("50M", "500M"))
 IOPS = Factor("iops", "requests that QEMU lets through in a second", _count, ("100", "1000"))
+_SHARE_CACHES = tuple(dict.fromkeys(level for levels in shares.CACHES.values() for level in levels))
+SHARE_CACHE = Factor(
+    shares.CACHE,
+    "how a directory of the host is cached: virtiofsd's auto, never, always; 9p's none, loose, mmap",
+    one_of(*_SHARE_CACHES),
+    _SHARE_CACHES,
+)
+SECURITY_MODEL = Factor(
+    shares.SECURITY_MODEL,
+    "how QEMU's 9p keeps owners and modes of files in a directory of the host",
+    one_of(*shares.SECURITY_MODELS),
+    shares.SECURITY_MODELS,
+)
 # With no level there is QEMU's default.
 SWITCHES = (
     DISCARD, DETECT_ZEROES, IOTHREAD, QUEUES, LOGICAL_BLOCK, PHYSICAL_BLOCK, BANDWIDTH, IOPS, PROTOCOL, SUBCLUSTERS,
-    COMPRESSION, BACKING,
+    COMPRESSION, BACKING, SHARE_CACHE, SECURITY_MODEL,
 )  # fmt: skip
 # What every guest's disk can be given, what only QEMU's can, and what of it is left where the disk is a directory.
 EVERY_GUEST = (PREALLOCATION, LOCATION, SIZE, FILESYSTEM, MKFS, MOUNT)

@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, MachineError
-from guestmark.disks import programs, reading, sparse
+from guestmark.disks import devices, packed, programs, reading, shares, sparse
 from guestmark.disks.daemon import over_nbd
 from guestmark.disks.formats import FORMATS
 from guestmark.disks.logged import Logged, exported
 from guestmark.disks.spec import DiskSpec, Role
 from guestmark.disks.store import store
-from guestmark.disks.template import copied
+from guestmark.disks.template import copied, format_fresh
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum
 
 _FILL_S = 600.0
 _checksums: dict[Path, Checksum] = {}
-_sources: dict[tuple[str, str, int], Path] = {}
+_sources: dict[tuple[object, ...], Path] = {}
 
 
 class Allocation:
@@ -92,10 +92,13 @@ class Image:
         return replace(self, prepared_s=self.prepared_s + time.monotonic() - begin, allocation=None)
 
     def flush(self) -> float:
-        """Flushes the image and its directory to the host's disk (fsync); returns the seconds that took."""
+        """Flushes the image (of a directory all that is in it) and its directory to the host's disk (fsync); returns
+        the seconds that took.
+        """
         begin = time.monotonic()
-        for path, flags in ((self.path, os.O_RDONLY), (self.path.parent, os.O_RDONLY | os.O_DIRECTORY)):
-            fd = os.open(path, flags)
+        paths = shares.contents(str(self.path)) if self.path.is_dir() else [str(self.path)]
+        for path in (*paths, str(self.path.parent)):
+            fd = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(fd)
             finally:
@@ -104,6 +107,8 @@ class Image:
 
     def allocated_bytes(self) -> int:
         """Bytes that the image occupies on the host's disk."""
+        if self.spec.overwritten:
+            return self.spec.size
         files = self.path.rglob("*") if self.path.is_dir() else (self.path,)
         return sum(file.stat().st_blocks for file in files) * 512
 
@@ -160,14 +165,7 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
     try:
         for spec in specs:
             try:
-                if spec.role is Role.SOURCE:
-                    made.append(_source(spec))
-                elif formatted or spec.loop:
-                    image = _target(spec, directories)
-                    image = _logged(image, exports) if spec.logged else image
-                    made.append(_served(image, exports) if spec.switch("disk_protocol") == "nbd" else image)
-                else:
-                    made.append(_plain(spec, directories))
+                made.append(_made(spec, directories, exports, formatted=formatted))
             except OSError as error:
                 raise _no_image(spec, error) from error
         yield tuple(made)
@@ -183,6 +181,20 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
         else:
             for directory in directories:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def _made(spec: DiskSpec, directories: list[Path], exports: ExitStack, *, formatted: bool) -> Image:
+    if spec.role is Role.SOURCE:
+        return _source(spec)
+    if spec.shared or not (formatted or spec.loop):
+        return _plain(spec, directories)
+    if spec.packed:
+        return _packed(spec)
+    if spec.overwritten:
+        return _device(spec)
+    image = _target(spec, directories)
+    image = _logged(image, exports) if spec.logged else image
+    return _served(image, exports) if spec.switch("disk_protocol") == "nbd" else image
 
 
 def _directory(spec: DiskSpec, directories: list[Path]) -> Path:
@@ -211,6 +223,15 @@ def _target(spec: DiskSpec, directories: list[Path]) -> Image:
     allocate = {"falloc": sparse.allocate, "full": sparse.write_holes}.get(spec.preallocation)
     allocation = Allocation(allocate, path) if allocate else None
     return Image(spec, path, time.monotonic() - begin, was_there, allocation)
+
+
+def _device(spec: DiskSpec) -> Image:
+    """A block device, formatted afresh."""
+    begin = time.monotonic()
+    devices.take(spec.location)
+    path = Path(spec.location)
+    format_fresh(spec, path)
+    return Image(spec, path, time.monotonic() - begin)
 
 
 def _on_top_of(spec: DiskSpec, path: Path) -> bool:
@@ -255,7 +276,18 @@ def _served(image: Image, exports: ExitStack) -> Image:
 
 def _source(spec: DiskSpec) -> Image:
     """Sources are read-only, so one file serves all trials of the run."""
-    key = (spec.location, spec.content, spec.size)
+    return _once(spec, (spec.content,), lambda path: _fill(spec, path, spec.size))
+
+
+def _packed(spec: DiskSpec) -> Image:
+    """What is packed is read-only, too."""
+    key = (spec.content, spec.filesystem, spec.mkfs, spec.holds)
+    return _once(spec, key, lambda path: packed.make(spec, path, lambda file: _fill(spec, file, spec.holds)))
+
+
+def _once(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path], None]) -> Image:
+    """An image that all trials of the run share, and all cells that need one of the same shape."""
+    key = (spec.location, spec.size, *shape)
     begin = time.monotonic()
     path = _sources.get(key)
     was_there = path is not None and path.exists()
@@ -265,7 +297,7 @@ def _source(spec: DiskSpec) -> Image:
         os.close(descriptor)
         path = Path(name)
         try:
-            _fill(spec, path)
+            make(path)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -273,7 +305,7 @@ def _source(spec: DiskSpec) -> Image:
     return Image(spec, path, time.monotonic() - begin, was_there)
 
 
-def _fill(spec: DiskSpec, path: Path) -> None:
+def _fill(spec: DiskSpec, path: Path, size: int) -> None:
     from guestmark.agent.bulk import Pattern
     from guestmark.agent.results import CallError
 
@@ -281,9 +313,9 @@ def _fill(spec: DiskSpec, path: Path) -> None:
     kind, _, name = spec.content.partition(":")
     try:
         if kind == "file":
-            agent.copy(name, str(path), length=spec.size, preallocate=False, flush=False, timeout_s=_FILL_S)
+            agent.copy(name, str(path), length=size, preallocate=False, flush=False, timeout_s=_FILL_S)
         else:
-            agent.fill(str(path), spec.size, Pattern(kind), flush=False, timeout_s=_FILL_S)
+            agent.fill(str(path), size, Pattern(kind), flush=False, timeout_s=_FILL_S)
     except CallError as error:
         raise MachineError(f"the source disk cannot be made: {error.message}") from error
 

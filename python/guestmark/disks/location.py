@@ -15,6 +15,7 @@ from guestmark.ledger.location import default_path
 LOCATION = "location"  # of the factor
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _MOUNTS = "/proc/self/mounts"
+_DEVICE = "block device"
 _FALLBACK = "/var/tmp"
 
 
@@ -76,7 +77,10 @@ def located(cells: Sequence[Cell]) -> list[Cell]:
 
 def storage(cell: Cell, mounts: str | None) -> Storage:
     """Where each disk of the cell is; `mounts` are those of where its images are, None for this host's."""
-    kinds = {disk.name: (disk.location, filesystem_of(disk.location, mounts)) for disk in disks_of(cell)}
+    kinds = {
+        disk.name: (disk.location, _DEVICE if disk.overwritten else filesystem_of(disk.location, mounts))
+        for disk in disks_of(cell)
+    }
     return Storage(
         disks={
             name: StoredDisk(location=location, filesystem=kind, in_memory=in_memory(location, mounts))

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _ALSO_SHOWN_AS = {
     "barrier=0": ("nobarrier",),
     "barrier=1": ("barrier",),
+    # 9p before Linux 6.4 shows the mode alone, later ones its bits (fs/9p/v9fs.h)
+    "cache=loose": ("loose", "cache=f"),
+    "cache=mmap": ("mmap", "cache=5"),
 }
 _ABSENCES = {
     "defaults": (),
@@ -28,6 +31,7 @@ _ABSENCES = {
     "suid": ("nosuid",),
     "barrier": ("nobarrier", "barrier=0"),
     "barrier=1": ("nobarrier", "barrier=0"),
+    "cache=none": ("loose", "mmap", "fscache", "cache=1", "cache=5", "cache=f", "cache=8f"),
 }
 _VALUE_FILLED_IN = frozenset({"compress", "compress-force", "discard", "space_cache"})
 _CONTRADICTED_BY = {"barrier=0": ("barrier", "barrier=1")}

@@ -10,7 +10,7 @@ from guestmark.agent.keeper import keeper
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import parse_size
-from guestmark.disks import loop, programs
+from guestmark.disks import devices, loop, programs, shares
 from guestmark.disks.formats import FORMATS
 from guestmark.disks.location import in_memory
 from guestmark.disks.spec import NO_FILESYSTEM, VHOST_USER, DiskSpec, Role, disks_of
@@ -27,7 +27,10 @@ def check(cells: Sequence[Cell]) -> None:
     `PlatformUnusableError` naming the package of a program that is missing.
     """
     by_cell = [(cell, disks_of(cell)) for cell in cells]
-    locations = dict.fromkeys(spec.location for _, specs in by_cell for spec in specs)
+    disks = [spec for _, specs in by_cell for spec in specs]
+    for device in dict.fromkeys(spec.location for spec in disks if spec.overwritten):
+        devices.check(device)
+    locations = dict.fromkeys(spec.location for spec in disks if not spec.overwritten)
     for location in locations:
         _check_room(
             location,
@@ -38,9 +41,9 @@ def check(cells: Sequence[Cell]) -> None:
             if cell.platform.is_this_host and not spec.loop:
                 continue
             programs.find("qemu-img")
-            if spec.filesystem != NO_FILESYSTEM:
+            if spec.filesystem in programs.MAKERS:
                 programs.find(programs.MAKERS[spec.filesystem])
-            if spec.cache in _DIRECT and not direct_works(spec.location):
+            if spec.cache in _DIRECT and not spec.overwritten and not direct_works(spec.location):
                 raise UsageError(
                     f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support"
                     f"{' (shared memory does since Linux 6.6)' if in_memory(spec.location) else ''}",
@@ -71,12 +74,14 @@ def impossible(cell: Cell) -> str:
         if cell.platform.is_elsewhere and disks_of(cell):
             return "it needs a disk, and disks of other machines are not supported"
         for spec in disks_of(cell):
-            if spec.loop and (reason := loop.why_not()):
+            if spec.overwritten and not cell.platform.is_guest:
+                return f"{spec.location} is given to guests only"
+            if reason := shares.impossible(spec, cell) or (loop.why_not() if spec.loop else ""):
                 return reason
             try:
                 if spec.bus == VHOST_USER:
                     programs.find("qemu-storage-daemon")
-                if spec.filesystem != NO_FILESYSTEM and (not cell.platform.is_this_host or spec.loop):
+                if spec.filesystem in programs.MAKERS and (not cell.platform.is_this_host or spec.loop):
                     programs.find(programs.MAKERS[spec.filesystem])
             except PlatformUnusableError as error:
                 return f"its {spec.name} disk cannot be made: {error.message} ({error.hint})"

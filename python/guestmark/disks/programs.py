@@ -13,6 +13,7 @@ _DEADLINE_S = 300.0
 PACKAGES = {
     "qemu-img": "qemu-utils (Debian, Ubuntu) or qemu-img",
     "qemu-storage-daemon": "qemu-utils (Debian 13 and later) or qemu-system-common",
+    "wipefs": "util-linux",
     "mke2fs": "e2fsprogs",
     "e2fsck": "e2fsprogs",
     "dumpe2fs": "e2fsprogs",
@@ -26,6 +27,8 @@ PACKAGES = {
     "mkfs.exfat": "exfatprogs",
     "mkfs.nilfs2": "nilfs-tools",
     "mkfs.jfs": "jfsutils",
+    "mkfs.erofs": "erofs-utils",
+    "mksquashfs": "squashfs-tools",
 }
 MAKERS = {
     "ext2": "mke2fs",
@@ -38,6 +41,8 @@ MAKERS = {
     "exfat": "mkfs.exfat",
     "nilfs2": "mkfs.nilfs2",
     "jfs": "mkfs.jfs",
+    "erofs": "mkfs.erofs",
+    "squashfs": "mksquashfs",
 }
 
 

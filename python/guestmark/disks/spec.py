@@ -14,6 +14,7 @@ from typing import Any
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
+from guestmark.disks import devices, shares
 from guestmark.disks.formats import VARIANTS
 
 SHARED_MEMORY = "/dev/shm"
@@ -32,7 +33,8 @@ DEFAULTS: Mapping[str, str] = {
     "mkfs": "defaults",
     "mount": "defaults",
 }
-_NEED_KEYS = {"role", "content", "host", "tree", "logged", *DEFAULTS}
+PACKED = frozenset({"erofs", "squashfs"})  # filesystems made with their content, which cannot be written
+_NEED_KEYS = {"role", "content", "holds", "host", "tree", "logged", *DEFAULTS}
 _SMALL = {
     "xfs": "320M",
     "btrfs": "128M",
@@ -41,7 +43,7 @@ _SMALL = {
 }  # what a log of writes is taken of where nobody says more
 _SWITCHES = (
     "discard", "detect_zeroes", "iothread", "queues", "logical_block", "physical_block", "bandwidth", "iops",
-    "disk_protocol", *VARIANTS,
+    "disk_protocol", *VARIANTS, shares.CACHE, shares.SECURITY_MODEL,
 )  # fmt: skip
 _SMALLEST_DIVIDED = 16 << 10
 _LOOP_CACHES = ("writeback", "none")
@@ -56,11 +58,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiskSpec:
-    """One disk. `size` is what the guest sees, in bytes; `location` a directory of the host.
+    """One disk. `size` is what the guest sees, in bytes; `location` a directory of the host, or (`overwritten`) a block
+    device that is the disk.
 
     `content` is for sources: `zero`, `one` (bytes of value 1), `random` (the same bytes every time for one size) or
     `file:PATH` (its first `size` bytes). `mkfs` and `mount` are options as typed, `defaults` when there are none;
-    `filesystem` `none` leaves the disk unformatted (sources always are). `loop`: an image on the host too, mounted
+    `filesystem` `none` leaves the disk unformatted (sources always are), and one of `disks.shares` means a directory
+    of the host that the guest mounts. `loop`: an image on the host too, mounted
     there through a loop device, where otherwise a target is a directory. `tree`: a directory of this host whose content
     a fresh target holds; a tree is never changed, one with other content has another name. `logged`: what the host's
     kernel sees of its writes and flushes is logged (`disks.logged`).
@@ -82,6 +86,8 @@ class DiskSpec:
     loop: bool = False
     tree: str = ""
     logged: bool = False
+    overwritten: bool = False
+    holds: int = 0  # bytes of `content` in a file that is only read, where the workload says so
     switches: tuple[tuple[str, str], ...] = ()  # of QEMU, by factor; others are at its defaults
 
     def switch(self, name: str) -> str:
@@ -94,9 +100,19 @@ class DiskSpec:
         return str(self.role)
 
     @property
+    def shared(self) -> bool:
+        """Whether it is no disk but a directory of the host, which the guest mounts."""
+        return self.filesystem in shares.SHARES
+
+    @property
     def read_only(self) -> bool:
-        """Sources cannot be written."""
-        return self.role is Role.SOURCE
+        """Sources and what is packed cannot be written."""
+        return self.role is Role.SOURCE or self.packed
+
+    @property
+    def packed(self) -> bool:
+        """Whether its filesystem is made with its content and never written."""
+        return self.filesystem in PACKED
 
     @property
     def mkfs_options(self) -> tuple[str, ...]:
@@ -136,6 +152,7 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
             name: cell.factors[name] for name in ("cache", "aio", "bus", "location") if name in cell.factors
         }
         values |= shared
+        values["location"] = devices.directory_of(values["location"])
     else:
         values = {
             **DEFAULTS,
@@ -152,6 +169,11 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if platform.disk:
         values |= platform.disk
         values["bus"] = cell.factors.get(platform.bus_factor, values["bus"])
+    device = devices.path_of(values["location"])
+    if device:
+        values |= {"location": device, "size": str(devices.size_of(device))}
+    if values["filesystem"] in shares.SHARES:
+        values["bus"] = values["filesystem"]
     disk = DiskSpec(
         role=role,
         size=parse_size(values["size"]),
@@ -169,8 +191,16 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         loop=loop,
         tree=str(need.get("tree", "")),
         logged=logged,
+        overwritten=bool(device),
+        holds=parse_size(str(need["holds"])) if "holds" in need else 0,
         switches=tuple((name, cell.factors[name]) for name in _SWITCHES if name in cell.factors),
     )
+    if role is Role.TARGET:
+        shares.check(disk, cell, _SWITCHES)
+    if disk.overwritten:
+        _check_device(disk, cell)
+    if disk.packed:
+        _check_packed(disk, cell)
     _check(disk, cell)
     return disk
 
@@ -232,7 +262,7 @@ def _check(disk: DiskSpec, cell: Cell) -> None:
             f"{cell.id}: a loop device on the host has a filesystem, and cache=writeback or cache=none",
             hint="use one of these, or exclude the combination",
         )
-    if disk.size % 4096:
+    if disk.size % 4096 and not disk.overwritten:
         raise UsageError(
             f"{cell.id}: a disk of {disk.size} bytes is not a whole number of 4096-byte blocks",
             hint=f"e.g. size={format_size(-(-disk.size // 4096) * 4096)}",
@@ -245,4 +275,36 @@ def _check_served(disk: DiskSpec, cell: Cell) -> None:
         raise UsageError(
             f"{cell.id}: {what} is QEMU's, and a disk on {VHOST_USER} is served as a raw image by another program",
             hint="use bus=virtio-blk, or exclude the combination",
+        )
+
+
+def _check_device(disk: DiskSpec, cell: Cell) -> None:
+    given = [name for name in ("size", "preallocation", "backing", "disk_protocol") if name in cell.factors]
+    what = "a directory" if disk.shared else f"format={disk.format}" if disk.format != "raw" else ""
+    what = what or next((f"{name}={cell.factors[name]}" for name in given), "")
+    what = what or ("prepared files" if disk.tree else "")
+    if what:
+        raise UsageError(
+            f"{cell.id}: {disk.location} is a block device as it is, without {what}",
+            hint="choose a directory with --set location=DIRECTORY, or exclude the combination",
+        )
+    if cell.platform.nested:
+        raise UsageError(
+            f"{cell.id}: a guest inside a guest is not given devices of this host",
+            hint="exclude the combination",
+        )
+
+
+def _check_packed(disk: DiskSpec, cell: Cell) -> None:
+    if not disk.holds:
+        raise UsageError(
+            f"{cell.id}: {disk.filesystem} cannot be written, and {cell.workload.name} writes",
+            hint="use workload fileread, which only reads, or another filesystem",
+        )
+    other = "a device" if disk.overwritten else "" if disk.format == "raw" else f"format={disk.format}"
+    if other or disk.preallocation != "off":
+        raise UsageError(
+            f"{cell.id}: an image with {disk.filesystem} is a raw file of its maker's, not "
+            f"{other or f'preallocation={disk.preallocation}'}",
+            hint="leave that out, or exclude the combination",
         )

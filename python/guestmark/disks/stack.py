@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from guestmark.disks import devices
+
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 _ELSEWHERE = frozenset(
@@ -55,8 +57,10 @@ class _Mount:
 
 
 def layers(path: str | Path, *, mounts: str | None = None, sys: Path = Path("/sys")) -> list[Layer]:
-    """The layers below a file or directory, topmost first; `mounts` and `sys`: this host's."""
+    """The layers below a file, directory or block device, topmost first; `mounts` and `sys`: this host's."""
     table = Path("/proc/self/mountinfo").read_text(errors="surrogateescape") if mounts is None else mounts
+    if device := devices.number_of(os.path.realpath(path)):
+        return list(_below_device(device, _mounts(table), sys, _DEEPEST))
     return list(_below_file(os.path.realpath(path), _mounts(table), sys, _DEEPEST))
 
 

@@ -111,15 +111,21 @@ def _qcow2_options(spec: DiskSpec) -> list[str]:
     return options
 
 
+def format_fresh(spec: DiskSpec, device: Path) -> None:
+    """Makes the filesystem on a block device itself, of whatever size that is. Raises `MachineError`."""
+    if spec.filesystem != NO_FILESYSTEM:
+        _run_maker(spec, device, programs.MAKERS[spec.filesystem], (), device)
+
+
 def _format(spec: DiskSpec, raw: Path) -> None:
     maker = programs.MAKERS[spec.filesystem]
     if spec.tree:
         trees.check_fits(Path(spec.tree), spec)
     with trees.populating(spec, raw) as populate:
-        _run_maker(spec, raw, maker, populate)
+        _run_maker(spec, raw, maker, populate, raw.parent)
 
 
-def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...]) -> None:
+def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...], writable: Path) -> None:
     if maker == "mke2fs":
         # The kernel must not have anything left to initialise during the measurement.
         lazy = () if "-E" in spec.mkfs_options else ("-E", "lazy_itable_init=0,lazy_journal_init=0")
@@ -128,7 +134,7 @@ def _run_maker(spec: DiskSpec, raw: Path, maker: str, populate: tuple[str, ...])
         arguments = _QUIETLY.get(spec.filesystem, ("-q", "-f"))
     arguments += _sectors(spec)
     try:
-        programs.run(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[raw.parent])
+        programs.run(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[writable])
     except MachineError as error:
         raise MachineError(
             f"{spec.filesystem} cannot be made: {error.message}",

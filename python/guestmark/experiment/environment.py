@@ -17,6 +17,7 @@ from typing import Any
 
 import guestmark
 from guestmark.core import registry
+from guestmark.experiment import packages
 
 LIBRARIES = (
     "msgspec",
@@ -75,6 +76,7 @@ def record_environment(
         },
         "load": _load(root / "proc/loadavg"),
         "programs": _versions(_programs() if programs is None else programs),
+        "packages": packages.versions(root),
         "guestmark": _guestmark(agent),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "libraries": _libraries(),

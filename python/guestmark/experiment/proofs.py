@@ -41,12 +41,17 @@ class Kind:
 
 
 def kind_of(cell: Cell) -> Kind | None:
-    """The kind of the cell's target; None for a cell without one, or with one that is a directory of this host."""
+    """The kind of the cell's target; None for a cell without one that is written, or with a directory of this host."""
     try:
         disk = next((disk for disk in disks_of(cell) if disk.role is Role.TARGET), None)
     except UsageError:
         return None
-    if disk is None or disk.filesystem == NO_FILESYSTEM or (not cell.platform.is_guest and not disk.loop):
+    if (
+        disk is None
+        or disk.filesystem == NO_FILESYSTEM
+        or disk.packed
+        or (not cell.platform.is_guest and not disk.loop)
+    ):
         return None
     return Kind(cell.platform, _how(cell, disk))
 

@@ -178,6 +178,7 @@ class _Loop:
         """Runs blocks of those that may still be the best, until it is known which are."""
         from guestmark.experiment.barred import barred
         from guestmark.stats.tuning import trials as tuning
+        from guestmark.stats.tuning.race import Stage
 
         why = dict(self._plan.context.get(tuning.BARRED) or barred(settings, self._cells, self._proofs))
         if self._plan.context.get(tuning.BARRED) != why:
@@ -186,7 +187,8 @@ class _Loop:
         told = 0
         begun = False
         while True:
-            race = tuning.state(settings, self._cells, why, self._trials)
+            limit_s = self._plan.policy.time_limit_s
+            race = tuning.state(settings, self._cells, why, self._trials, limit_s)
             if not begun:
                 self._observer.started(self._plan, race.block)
                 begun = True
@@ -196,7 +198,8 @@ class _Loop:
             told = len(race.dropped)
             if not race.due:
                 return self._final(RunState.COMPLETE)
-            if sum(trial.duration_s for trial in self._trials) > self._plan.policy.time_limit_s:
+            over = sum(trial.duration_s for trial in self._trials) > limit_s
+            if over and race.stage is not Stage.CONFIRMING:
                 return self._final(RunState.STOPPED)
             due = [cell for cell in self._cells if cell.id in race.due]
             with outer_guests(due):

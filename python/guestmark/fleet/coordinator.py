@@ -22,7 +22,7 @@ from guestmark.appliance.paths import scratch_parent
 from guestmark.core.model import RunState
 from guestmark.fleet.engine import Engine, lost_machine
 from guestmark.fleet.lab import Member
-from guestmark.fleet.links import Link, Reach
+from guestmark.fleet.links import Link, Reach, Said
 from guestmark.fleet.machine import one_block, progress_of, run_of
 from guestmark.fleet.order import Order, Progress
 from guestmark.ledger.attempts import lose, runs_with
@@ -46,6 +46,7 @@ class State:
     progress: Progress
     link: Link | None = None
     links: int = 0  # that were opened in all, which tells the engine's workers apart
+    answered: bool = False  # whether anything has come of it since this began
     failures: int = 0  # links in a row that ended by themselves
     next_link: float = 0.0
     trouble_since: float | None = None
@@ -64,7 +65,10 @@ class State:
 
 
 class Fleet:
-    """A fleet at work. `tell` hears what a person should know; `look` is called twice a second."""
+    """A fleet at work. `tell` hears what a person should know; `look` is called twice a second.
+
+    `block` is what the engine is given to run, `link` what brings a machine's worker up; simulations have their own.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,8 @@ class Fleet:
         *,
         tell: Callable[[str], None],
         look: Callable[[Fleet], None] = lambda _: None,
+        block: Callable[[bytes], bytes] = one_block,
+        link: Callable[[Member, Reach, dict[str, str], list[str]], Link] = Link,
     ) -> None:
         self._order = msgspec.json.encode(order)
         self._fleet = order.fleet
@@ -82,6 +88,8 @@ class Fleet:
         self._url = ledger_url
         self._tell = tell
         self._look = look
+        self._block = block
+        self._link = link
         self._engine: Engine | None = None
         self._pending: set[Future[bytes]] = set()
         self.states = {member.name: State(member, self._stored(member.name)) for member in lab}
@@ -129,27 +137,41 @@ class Fleet:
                 if state.link is not None:
                     self._close_links([state])
                 continue
-            if state.link is not None and not state.link.running():
-                said = state.link.said()
-                state.link.close()
-                state.link = None
-                state.failures += 1
-                pause = min(_PAUSE_S * 2 ** (state.failures - 1), _LONGEST_PAUSE_S)
-                state.next_link = now + pause
-                self._tell(f"{state.member.name}: its worker has ended{f': {said}' if said else ''}")
-                if state.failures >= _MOST_LINKS:
-                    self._give_up(state, said or "its worker ends again and again")
-                    continue
+            if state.link is not None:
+                self._notice(state, state.link, engine)
+            if state.over:
+                continue
             if state.link is None and now >= state.next_link:
                 state.links += 1
                 worker = f"{state.member.name}.{state.links}"
                 reach = Reach(engine.port, self._url)
-                state.link = Link(state.member, reach, engine.worker_keys(), engine.worker_arguments(worker))
+                state.link = self._link(
+                    state.member, reach, engine.worker_keys(), engine.worker_arguments(worker)
+                )
+
+    def _notice(self, state: State, link: Link, engine: Engine) -> None:
+        """Passes on what the worker said, and notices when its connection has ended or is good for nothing."""
+        name = state.member.name
+        for text in link.told():
+            self._tell(f"{name}: {text}")
+        silent = link.is_silent(engine.present)
+        if link.running() and not silent:
+            return
+        said = Said("nothing was heard of it any more") if silent else link.said()
+        link.close()
+        state.link = None
+        state.failures += 1
+        if (said.final and not state.answered) or state.failures >= _MOST_LINKS:
+            self._give_up(state, said.text or "its worker ends again and again")
+            return
+        pause = min(_PAUSE_S * 2 ** (state.failures - 1), _LONGEST_PAUSE_S)
+        state.next_link = time.monotonic() + pause
+        self._tell(f"{name}: its worker has ended{f': {said.text}' if said.text else ''}")
 
     def _supply(self, engine: Engine) -> None:
         wanted = _QUEUED * sum(not state.over for state in self.states.values())
         for _ in range(wanted - len(self._pending)):
-            self._pending.add(engine.submit(one_block, self._order))
+            self._pending.add(engine.submit(self._block, self._order))
 
     def _settle(self, future: Future[bytes]) -> None:
         error = future.exception()
@@ -160,7 +182,7 @@ class Fleet:
         state = self.states.get(done.machine)
         if state is None:
             return
-        state.failures = 0
+        state.failures, state.answered = 0, True
         if not done.error:
             state.progress, state.trouble_since = done, None
             if state.ended:
@@ -198,7 +220,7 @@ class Fleet:
             state.link = None
         if links:
             with ThreadPoolExecutor(min(len(links), 32)) as pool:
-                list(pool.map(Link.close, links))
+                list(pool.map(lambda link: link.close(), links))
 
     def _record_losses(self) -> None:
         """What was begun and will not end, as nobody executes those runs any more."""

@@ -12,6 +12,7 @@ import importlib.util
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -20,12 +21,13 @@ from typing import Any
 from guestmark.core.errors import GuestmarkError
 
 HEARTBEAT_S, GIVE_UP_S = 5, 20  # a machine from which nothing was heard for so long is lost
+_CLOSING_S = 5.0
 POLL_MS = 1000  # how often a worker looks up when nothing happens: each time it disturbs what is measured
 _LOOPBACK = "127.0.0.1"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
-# It ends when whoever started it has ended, also when that was killed (PR_SET_PDEATHSIG, SIGTERM).
+# It ends when whoever started it has ended, also when that was killed and it is stopped (PR_SET_PDEATHSIG, SIGKILL).
 _TIED = (
-    "import ctypes, runpy, sys; ctypes.CDLL(None).prctl(1, 15, 0, 0, 0); "
+    "import ctypes, runpy, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
     f"sys.argv[0] = 'interchange'; runpy.run_module('{_INTERCHANGE}', run_name='__main__')"
 )
 _NO_SECRET = "0" * 40
@@ -65,6 +67,21 @@ class Engine:
         self._executor.run_dir = str(directory)
         self._executor.provider.script_dir = str(directory)
         self._executor.start()
+        self._closed = threading.Event()
+        self.present: frozenset[str] = frozenset()  # workers that it has heard of lately
+        self._silent = False  # whether the interchange has not answered in time
+        self._watching = threading.Thread(target=self._watch, name="engine", daemon=True)
+        self._watching.start()
+
+    def _watch(self) -> None:
+        """Asks the interchange now and then: one that hangs is as good as dead, and says nothing."""
+        while not self._closed.wait(HEARTBEAT_S):
+            try:
+                found = self._executor.command_client.run("MANAGERS", timeout_s=GIVE_UP_S)
+                self.present = frozenset(str(worker["block_id"]) for worker in found)
+            except Exception:  # of the engine, of ZeroMQ, or because it is being closed
+                self._silent = True
+                return
 
     @property
     def port(self) -> int:
@@ -106,17 +123,30 @@ class Engine:
         return future
 
     def running(self) -> bool:
-        """Whether the interchange is there."""
-        return self._executor.interchange_proc.poll() is None
+        """Whether the interchange is there, and answers."""
+        return self._executor.interchange_proc.poll() is None and not self._silent
 
     def close(self) -> None:
         """Ends it. Workers that are still connected end by themselves."""
+        self._closed.set()
+        self._watching.join(_CLOSING_S)
         process = self._executor.interchange_proc
-        with contextlib.suppress(Exception):
-            self._executor.shutdown(timeout=5.0)
-        if process is not None and process.poll() is None:
+        if self._silent:
             process.kill()
-            process.wait()
+        if self._watching.is_alive():  # it waits for an answer that will not come
+            process.kill()
+        else:  # ZeroMQ's sockets must not be closed while another thread uses them
+            # Not waited for at any price: its sockets may have something left to say to one that is gone.
+            closing = threading.Thread(target=self._shut_down, name="engine's end", daemon=True)
+            closing.start()
+            closing.join(2 * _CLOSING_S)
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+    def _shut_down(self) -> None:
+        with contextlib.suppress(Exception):
+            self._executor.shutdown(timeout=_CLOSING_S)
 
 
 def lost_machine(error: BaseException) -> str:

@@ -8,7 +8,8 @@ import os
 import shlex
 import subprocess
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -16,12 +17,18 @@ import msgspec
 
 from guestmark.agent.binary import supervised
 from guestmark.fleet.lab import Member
-from guestmark.fleet.worker import Start
+from guestmark.fleet.machine import TOLD
+from guestmark.fleet.worker import READY, Start
 from guestmark.page.text import inert
+from guestmark.platforms.ssh.refusals import is_final, refusal
 from guestmark.platforms.ssh.session import UNATTENDED, program
 
-_KEPT_LINES = 20
-_STOP_S = 5.0
+_KEPT_LINES, _LONGEST = 20, 300
+_STOP_S, _HEAR_S = 5.0, 1.0
+# How long nothing need be heard of a worker: until it is set up, which may take an installation; until it has begun;
+# and while it is there.
+_COMING_S, _APPEAR_S, _ABSENT_S = 600.0, 90.0, 30.0
+_SSH_FAILED, _NOT_FOUND = 255, 127  # exit statuses: of ssh itself, and of a shell without the program
 # As for `ssh:DEST`, but for what is forwarded: the engine's port and, where it is on this host, the ledger's.
 _OPTIONS = (*UNATTENDED, "-o", "ControlPath=none")
 
@@ -40,12 +47,23 @@ class Reach:
         return [self.port, *([url.port or 5432] if local else [])]
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a connection said at its end, in a line; whether trying again cannot help."""
+
+    text: str = ""
+    final: bool = False
+
+
 class Link:
     """A worker's connection; it is over when the worker has ended or `close` is called, whichever is first."""
 
     def __init__(self, member: Member, reach: Reach, keys: dict[str, str], arguments: list[str]) -> None:
         self.member = member
+        self._worker = arguments[arguments.index("--uid") + 1]
+        self._seen, self._patience_s = time.monotonic(), _COMING_S
         self._said: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
+        self._told: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -63,15 +81,45 @@ class Link:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(start) + b"\n")
             self._process.stdin.flush()
-        threading.Thread(target=self._hear, name=f"hear {member.name}", daemon=True).start()
+        self._hearing = threading.Thread(target=self._hear, name=f"hear {member.name}", daemon=True)
+        self._hearing.start()
 
     def running(self) -> bool:
         """Whether the connection, and the worker, are there."""
         return self._process.poll() is None
 
-    def said(self) -> str:
-        """The last line that ssh or the worker printed."""
-        return next((line for line in reversed(self._said) if line), "")
+    def said(self) -> Said:
+        """Why it has ended, as far as ssh or the worker said so."""
+        status = self._process.poll()
+        if status is not None:
+            self._hearing.join(_HEAR_S)
+        text = "\n".join(self._said)
+        if self.member.ssh and status == _SSH_FAILED:
+            error = refusal(self.member.ssh, text, status)
+            return Said(f"{error.message}; {error.hint}", is_final(text))
+        if status == _NOT_FOUND:
+            command = self.member.command[0]
+            return Said(
+                f"there is no {command}; install guestmark, or say where it is: command = […] in the lab's file",
+                True,
+            )
+        return Said(next((line for line in reversed(self._said) if line), ""))
+
+    def is_silent(self, present: Collection[str]) -> bool:
+        """Whether the engine, which hears of those that are `present`, should have heard of the worker by now.
+
+        A worker that is stopped before the engine has given it anything is missed by nobody else.
+        """
+        if self._worker in present:
+            self._seen, self._patience_s = time.monotonic(), _ABSENT_S
+        return time.monotonic() - self._seen > self._patience_s
+
+    def told(self) -> list[str]:
+        """What the worker has said to be passed on since this was last asked, e.g. whom it waits for."""
+        found = []
+        while self._told:
+            found.append(self._told.popleft())
+        return found
 
     def close(self) -> None:
         """Ends the worker: it sees the end of its input. Whoever does not answer is given up after some seconds."""
@@ -89,7 +137,13 @@ class Link:
     def _hear(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self._said.append(inert(line.decode(errors="replace").strip())[:300])
+            text = inert(line.decode(errors="replace").strip())[:_LONGEST]
+            if text == READY:
+                self._seen, self._patience_s = time.monotonic(), _APPEAR_S
+            elif text.startswith(TOLD):
+                self._told.append(text.removeprefix(TOLD))
+            else:
+                self._said.append(text)
 
 
 def command(member: Member, arguments: Sequence[str], forwarded: Sequence[int] = ()) -> list[str]:

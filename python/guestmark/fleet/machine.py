@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import time
 import traceback
 from dataclasses import asdict, replace
+from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import RunState, TrialStatus
-from guestmark.fleet.order import CONTEXT, FLEET, KIND, MACHINE, Order, Progress
+from guestmark.fleet.order import CONTEXT, FLEET, HOST, KIND, MACHINE, Order, Progress
 
 if TYPE_CHECKING:
     from guestmark.core.model import Plan
     from guestmark.ledger.model import StoredRun
     from guestmark.ledger.store import Ledger
 
+TOLD = "guestmark-fleet: "  # before a line that a worker prints for whoever keeps the fleet going
 NAME, LEDGER = "GUESTMARK_FLEET_MACHINE", "GUESTMARK_LEDGER"
 _PAUSE_S = 1.0  # after what may help itself, such as a server that restarts
 
@@ -52,10 +57,11 @@ def _one_block(order: Order, machine: str) -> Progress:
     from guestmark.platforms import exclusive
 
     with open_ledger(os.environ[LEDGER]) as ledger:
+        ledger.patience.notice = _tell
         run_id = run_of(ledger, order.fleet, machine)
         plan = _plan(order) if run_id is None else ledger.load_run(run_id).plan
         here = any(cell.platform.uses_this_host for cell in plan.cells)
-        with exclusive.measuring(exclusive.Policy(f"{plan.name} ({order.fleet})"), here=here):
+        with exclusive.measuring(exclusive.Policy(f"{plan.name} ({order.fleet})", tell=_tell), here=here):
             if run_id is None:
                 run_id, plan = _begun(ledger, order, machine, plan)
             stored = ledger.load_run(run_id)
@@ -72,6 +78,12 @@ def _one_block(order: Order, machine: str) -> Progress:
                     most_blocks=1,
                 )
         return progress_of(ledger.load_run(run_id), machine)
+
+
+def _tell(text: str) -> None:
+    """For the person who watches the fleet: the engine's workers have no other way to say something meanwhile."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{TOLD}{' '.join(text.split())}\n".encode(errors="replace"))
 
 
 def progress_of(stored: StoredRun, machine: str) -> Progress:
@@ -103,9 +115,17 @@ def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> tuple[str,
     from guestmark.core import registry
     from guestmark.experiment import preflight
     from guestmark.experiment.environment import record_environment
+    from guestmark.ledger.attempts import runs_with
     from guestmark.ledger.remarks import Remarks
     from guestmark.platforms.probe import probe_all
 
+    host = _host()
+    if twice := next(iter(runs_with(ledger, {FLEET: order.fleet, HOST: host})), None):
+        other = ledger.remarks(twice).labels.get(MACHINE, twice)
+        raise UsageError(
+            f"{machine} is the same machine as {other}, under another name",
+            hint="name each machine once in the lab's file; results of both would be taken for two machines'",
+        )
     ready = preflight.examine(plan, probe_all)  # type: ignore[arg-type]
     plan = replace(ready.plan, context={**ready.plan.context, "notes": list(ready.notes)})
     used = registry.programs(cell.workload.name for cell in plan.cells)
@@ -115,6 +135,17 @@ def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> tuple[str,
     for entry in ready.left_out:
         ledger.record_left_out(run_id, entry)
     kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
-    labels = {FLEET: order.fleet, MACHINE: machine, **({KIND: kind} if kind else {})}
+    labels = {FLEET: order.fleet, MACHINE: machine, HOST: host, **({KIND: kind} if kind else {})}
     ledger.annotate(run_id, Remarks(labels=labels))
     return run_id, plan
+
+
+def _host() -> str:
+    """Tells this machine from others, whatever they are called: what is locked here, of the system that runs here."""
+    from guestmark.platforms import exclusive
+
+    lock = exclusive.lock_file()
+    if lock is None or not lock.exists():
+        return secrets.token_hex(8)
+    boot, file = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), lock.stat()
+    return blake2b(f"{boot} {file.st_dev} {file.st_ino}".encode(), digest_size=8).hexdigest()

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-FLEET, MACHINE, KIND = "fleet", "machine", "class"  # labels of a machine's run
+# Labels of a machine's run; `HOST` is the same for two names of one machine.
+FLEET, MACHINE, KIND, HOST = "fleet", "machine", "class", "host"
 CONTEXT = "fleet"  # in a run's plan: the whole order, so that any of its runs says how to go on
 
 

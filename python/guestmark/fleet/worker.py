@@ -6,9 +6,12 @@ with everything it runs, whatever became of the other side.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -21,6 +24,8 @@ from guestmark.fleet import engine
 from guestmark.fleet.machine import LEDGER, NAME
 
 _LONGEST = 1 << 20
+_LOOK_S = 5.0
+READY = "guestmark-fleet: ready"  # printed when everything is there that the engine's worker needs
 _POOL = "parsl.executors.high_throughput.process_worker_pool"
 
 
@@ -51,18 +56,53 @@ def run() -> int:
     environment = {**os.environ, NAME: start.machine, LEDGER: start.ledger}
     # The python that runs us may have been told to look nowhere but here.
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])
+    print(READY, file=sys.stderr, flush=True)
     lifeline = os.dup(0)
+    process = subprocess.Popen(
+        supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline]),
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        pass_fds=(lifeline, keeper().lifeline),
+        env=environment,
+    )
     try:
-        return subprocess.run(
-            supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline]),
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            pass_fds=(lifeline, keeper().lifeline),
-            env=environment,
-            check=False,
-        ).returncode
+        _watch(process)
+        return process.wait()
     finally:
         keeper().remove(directory)
+
+
+def _watch(process: subprocess.Popen[bytes]) -> None:
+    """Until it has ended; meanwhile kills what measures there when it was stopped and nobody lets it go on.
+
+    The engine hears from its own process beside it, and would wait for ever.
+    """
+    stopped: dict[int, float] = {}
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_S)
+            return
+        now = time.monotonic()
+        measuring = [pid for pool in _children(process.pid) for pid in _children(pool)]
+        stopped = {pid: stopped.get(pid, now) for pid in measuring if _is_stopped(pid)}
+        for pid, since in stopped.items():
+            if now - since > engine.GIVE_UP_S:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*"):  # each has its own
+        with contextlib.suppress(OSError):
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def _heard() -> Start:

@@ -11,19 +11,26 @@ from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.foreign import store
+from guestmark.foreign import roots, store
 from guestmark.foreign.progress import Progress
 
 _TAR_S = 600
 
 
 def parts_of(architecture: Architecture) -> list[Path]:
-    """The complete parts of an architecture, by name."""
-    return sorted(made.parent for made in store.directory(architecture).glob(f"*-*-*/{store.MADE}"))
+    """The complete parts of an architecture, by name: all roots, and the latest agent and kernel."""
+    parts: dict[str, Path] = {}
+    made = store.directory(architecture).glob(f"*-*-*/{store.MADE}")
+    for part in sorted(
+        (path.parent for path in made), key=lambda part: (part / store.MADE).stat().st_mtime_ns
+    ):
+        kind = part.name.partition("-")[0]
+        parts[part.name if kind == roots.KIND else kind] = part
+    return sorted(parts.values())
 
 
 def save(architectures: Iterable[Architecture], archive: Path, progress: Progress) -> None:
-    """Writes all complete parts to an archive. Raises `GuestmarkError`."""
+    """Writes the parts that are used to an archive. Raises `GuestmarkError`."""
     home = cache_directory() / "foreign"
     names = [str(part.relative_to(home)) for row in architectures for part in parts_of(row)]
     part = archive.with_name(f".{archive.name}.part")

@@ -30,7 +30,7 @@ def run(
 ) -> None:
     """Runs a command to its end; its output goes to the end of `log`, which stays when it fails.
 
-    Raises `GuestmarkError` with the last line that looks like a reason.
+    Raises `GuestmarkError` with the first line that looks like a reason.
     """
     lifeline, ours = os.pipe()
     held = keeper().lifeline
@@ -81,8 +81,10 @@ def _await(
 
 
 def _reason(log: Path, status: int) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[-200:] if line.strip()]
+    said = log.read_text(errors="replace").rpartition("\n==== ")[2]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = [line for line in lines if line.lower().startswith(("error", "e:")) or "error:" in line.lower()]
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    return (telling or lines or [f"exit status {status}"])[-1][:300]
+    # What comes after the first error mostly follows from it.
+    return (telling[:1] or lines[-1:] or [f"exit status {status}"])[0][:300]

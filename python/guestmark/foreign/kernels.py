@@ -16,6 +16,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import store
 from guestmark.foreign.commands import run
+from guestmark.foreign.corrections import correct
 from guestmark.foreign.packages import Packages, ask, described
 from guestmark.foreign.progress import Progress
 
@@ -124,6 +125,7 @@ def _built(architecture: Architecture, making: store.Making, progress: Progress)
         ["tar", "-xf", str(archive), "-C", str(tree), "--strip-components=1", *left_out],
         "unpacking the kernel's source", log=log, progress=progress, cwd=scratch, about_s=40,
     )  # fmt: skip
+    corrected = correct(tree, architecture.name)
     out = scratch / "out"
     out.mkdir()
     make_it = [
@@ -162,7 +164,10 @@ def _built(architecture: Architecture, making: store.Making, progress: Progress)
     compiler = subprocess.run(
         [architecture.cross.name, "--version"], capture_output=True, text=True, check=True
     ).stdout.splitlines()[0]
-    return making.complete({"source": archive.name, "compiler": compiler}, (_IMAGE, _RELEASE, _CONFIG))
+    made_from = {"source": archive.name, "compiler": compiler}
+    if corrected:
+        made_from["corrected"] = "; ".join(corrected)
+    return making.complete(made_from, (_IMAGE, _RELEASE, _CONFIG))
 
 
 def _source_archive(scratch: Path, log: Path, progress: Progress) -> Path:

@@ -22,6 +22,7 @@ from guestmark.foreign import store
 from guestmark.foreign.commands import run
 from guestmark.foreign.progress import Progress
 
+_LISTS = Path("/var/lib/apt/lists")
 _LISTS_ARE_OLD_S = 6 * 3600.0
 _TOOLS = ("apt-get", "apt-cache", "dpkg-deb")
 
@@ -154,6 +155,20 @@ def candidate(package: str, options: Sequence[str] = ()) -> str:
         if label == "Candidate":
             return "" if value == "(none)" else value
     return ""
+
+
+def listed(architecture: Architecture) -> bool:
+    """Whether a package source of this system serves an architecture, by the indexes that apt has read here.
+
+    True, too, where there are none: what cannot be known is not denied.
+    """
+    described_by = [
+        line.split()[1:]
+        for index in _LISTS.glob("*Release")
+        for line in index.read_text(errors="replace").splitlines()
+        if line.startswith("Architectures:")
+    ]
+    return not described_by or any(architecture.name in names for names in described_by)
 
 
 FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"

@@ -9,6 +9,7 @@ from guestmark.core.architectures import ARCHITECTURES, Architecture, Source
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import agents, kernels, parts, roots
+from guestmark.foreign.packages import listed
 
 # What it takes the first time, on two processors and a fast network; seconds.
 _AGENT_S, _FETCH_S, _KERNEL_S = 90, 30, 330
@@ -21,7 +22,7 @@ class State:
     architecture: Architecture
     made: dict[str, bool]
     missing: list[Program]
-    fault: str = ""  # a part that is damaged
+    fault: str = ""  # a part that is damaged, or for which there is no source
 
     @property
     def platform(self) -> str:
@@ -51,6 +52,9 @@ def _state(row: Architecture) -> State:
         made = {"agent": agents.find(row) is not None, "kernel": kernels.find(row) is not None}
         if row.root:
             made["root"] = roots.find(row) is not None
-        return State(row, made, [*missing, *parts.missing(row)])
+        fault = ""
+        if row.kernel is Source.DISTRIBUTION and not made["kernel"] and not listed(row):
+            fault = f"this system's package sources have nothing for {row.name}; a newer release may"
+        return State(row, made, [*missing, *parts.missing(row)], fault)
     except GuestmarkError as error:
         return State(row, {}, missing, error.message)

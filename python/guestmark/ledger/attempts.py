@@ -7,16 +7,20 @@ given up cannot store afterwards what it measured, and what never ended is known
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import insert, inspect, select, update
+from sqlalchemy import case, insert, inspect, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema
+from guestmark.ledger.appends import BEGUN, LOST
 from guestmark.ledger.remarks import LABEL
 from guestmark.ledger.schema import attempts as table
 from guestmark.ledger.schema import remarks as said
@@ -24,10 +28,9 @@ from guestmark.ledger.schema import remarks as said
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
     from sqlalchemy.engine import Connection
+    from sqlalchemy.sql.selectable import TypedReturnsRows
 
     from guestmark.ledger.store import Ledger
-
-BEGUN, STORED, LOST = "begun", "stored", "lost"
 
 
 class Attempts:
@@ -42,22 +45,20 @@ class Attempts:
     def begin(self, cell_id: str, block: int, order: int) -> str:
         """The token of a new attempt. Raises `LedgerError` when the trial was begun before."""
         token = secrets.token_hex(16)
-        key = _key(self._run_id, block, cell_id)
-
-        def store(connection: Connection) -> bool:
-            found = connection.execute(select(table).where(*key).with_for_update()).first()
-            if found is None:
-                row = {"run_id": self._run_id, "block": block, "cell_id": cell_id, "position": order}
-                row |= {"token": token, "machine": self._machine, "begun_at": time.time(), "outcome": BEGUN}
-                connection.execute(insert(table).values(**row, refused=0))
-                return True
-            if found.token == token:  # the connection was lost when it had just been stored
-                return True
-            connection.execute(update(table).where(*key).values(refused=table.c.refused + 1))
-            return False
-
+        values = {
+            "run_id": self._run_id,
+            "block": block,
+            "cell_id": cell_id,
+            "position": order,
+            "token": token,
+        }
+        values |= {"machine": self._machine, "begun_at": time.time(), "outcome": BEGUN, "refused": 0}
         doing = f"beginning the trial of cell {cell_id!r} in block {block + 1} of run {self._run_id}"
-        if not self._ledger.write(doing, store):
+        if self._ledger.is_file:
+            kept = self._ledger.write(doing, lambda made: made.execute(_begun(sqlite), values).scalar_one())
+        else:
+            (kept,) = self._ledger.write_at_once(doing, _begun(postgresql), values)
+        if kept != token:
             raise LedgerError(
                 f"failed while {doing}: it was begun before",
                 hint="each trial is tried once; what was lost is made up for in a later block",
@@ -66,18 +67,7 @@ class Attempts:
 
     def append(self, trial: Trial, token: str) -> None:
         """Stores a trial whose attempt is still in force. Raises `LedgerError` when it was recorded as lost."""
-        key = _key(self._run_id, trial.block, trial.cell_id)
-
-        def settle(connection: Connection) -> None:
-            mine = table.c.token == token, table.c.outcome.in_((BEGUN, STORED))
-            if connection.execute(update(table).where(*key, *mine).values(outcome=STORED)).rowcount != 1:
-                raise LedgerError(
-                    f"the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {self._run_id} was "
-                    "recorded as lost before it ended",
-                    hint="it is not stored; a later block makes up for it",
-                )
-
-        self._ledger.append(self._run_id, trial, first=settle)
+        self._ledger.append(self._run_id, trial, token=token)
 
 
 def lose(ledger: Ledger, run_id: str, reason: str) -> int:
@@ -139,6 +129,20 @@ def runs_with(ledger: Ledger, labels: Mapping[str, str]) -> list[str]:
 
 def _key(run_id: str, block: int, cell_id: str) -> tuple[ColumnElement[bool], ...]:
     return table.c.run_id == run_id, table.c.block == block, table.c.cell_id == cell_id
+
+
+@functools.cache
+def _begun(dialect: ModuleType) -> TypedReturnsRows[Any]:
+    """Adds an attempt where there is none, else counts that one was refused; the token of the one that is there.
+
+    The same token again means that the connection was lost when it had just been stored.
+    """
+    added = dialect.insert(table)
+    another = case((table.c.token == added.excluded.token, 0), else_=1)
+    made: TypedReturnsRows[Any] = added.on_conflict_do_update(
+        index_elements=list(table.primary_key), set_={"refused": table.c.refused + another}
+    ).returning(table.c.token)
+    return made
 
 
 def _made(connection: Connection) -> None:

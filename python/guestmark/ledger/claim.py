@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger.faults import explain
+from guestmark.ledger.server import autocommitting
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: type, whence, start, len, pid
 
@@ -79,7 +80,7 @@ class ServerClaim:
 
     def take(self) -> bool:
         """Whether this process now holds the claim."""
-        session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        session = autocommitting(self._engine)
         try:
             self._end_former(session)
             key = {"key": _byte_of(self._run_id)}
@@ -106,13 +107,20 @@ class ServerClaim:
                 self._session.execute(text("SELECT 1"))
             except Exception:
                 self.release()
-            else:
-                return
-        if not self.take():
+        self.session()
+
+    def session(self) -> Connection:
+        """The session that holds the claim as far as is known here, in which every statement is a transaction.
+
+        Raises as `hold` does.
+        """
+        if self._session is None and not self.take():
             raise LedgerError(
                 f"run {self._run_id} was claimed by another process while the ledger's server was away",
                 hint="let that one finish; what this one has stored is safe",
             )
+        assert self._session is not None
+        return self._session
 
     def release(self) -> None:
         """Ends the session, and with it the lock. May be called twice."""

@@ -111,8 +111,8 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         "cell_id": trial.cell_id,
         "position": trial.order,
         "status": trial.status.value,
-        "started_at": trial.started_at,
-        "duration_s": trial.duration_s,
+        "started_at": float(trial.started_at),
+        "duration_s": float(trial.duration_s),
         "body": body,
         "console": console,
     }

@@ -10,13 +10,14 @@ import getpass
 import logging
 import os
 import re
+import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from guestmark.core.errors import LedgerError
@@ -24,6 +25,9 @@ from guestmark.core.errors import LedgerError
 DRIVER = "pg8000"
 _PORT = 5432
 _CONNECT_S = 10
+# A connection over which nothing comes is asked about after so long, so often; then, or when nothing sent is taken,
+# it is lost. A claim whose machine has vanished is free after this time.
+_IDLE_S, _AGAIN_S, _TIMES, _LOST_S = 15, 5, 3, 30
 _PARAMETERS = {  # of libpq, with the variable that stands for each
     "host": "PGHOST",
     "port": "PGPORT",
@@ -61,6 +65,16 @@ def engine_of(url: URL) -> Engine:
         return _connected(dialect.dbapi, parameters)
 
     return engine
+
+
+def autocommitting(engine: Engine) -> Connection:
+    """A connection in which every statement is a transaction of its own."""
+    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    # The pool has asked whether it is there, and with the bundled driver that question began a transaction.
+    dialled = connection.connection.dbapi_connection
+    assert dialled is not None
+    dialled.rollback()
+    return connection
 
 
 def parameters_of(url: URL, environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -145,10 +159,26 @@ def _connected(driver: Any, parameters: Mapping[str, str]) -> Any:
 
 
 def _unbounded(link: Any) -> None:
-    """The time limit was for connecting: a statement may wait for others' locks for longer."""
+    """The time limit was for connecting: a statement may wait for others' locks for longer.
+
+    But not for a server, or the server for a machine, that the network has lost: both ask after each other.
+    """
     sock = getattr(link, "_usock", None)
-    if sock is not None:
-        sock.settimeout(None)
+    if sock is None:
+        return
+    sock.settimeout(None)
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _AGAIN_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _TIMES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)
+    link.autocommit = True
+    link.cursor().execute(
+        f"SET tcp_keepalives_idle = {_IDLE_S}; SET tcp_keepalives_interval = {_AGAIN_S}; "
+        f"SET tcp_keepalives_count = {_TIMES}; SET tcp_user_timeout = '{_LOST_S}s'"
+    )
+    link.autocommit = False
 
 
 def _context(parameters: Mapping[str, str]) -> ssl.SSLContext:

@@ -17,11 +17,21 @@ from typing import Any, TypeVar
 
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.selectable import TypedReturnsRows
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
-from guestmark.ledger import checking, checksums, codec, comparisons, copying, naming, remarks, schema
+from guestmark.ledger import (
+    appends,
+    checking,
+    checksums,
+    codec,
+    comparisons,
+    copying,
+    naming,
+    remarks,
+    schema,
+)
 from guestmark.ledger import claim as claims
 from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
@@ -37,7 +47,7 @@ from guestmark.ledger.rows import (
     run_row,
     trial_of,
 )
-from guestmark.ledger.server import is_transient
+from guestmark.ledger.server import autocommitting, is_transient
 from guestmark.ledger.upgrade import has_checks
 from guestmark.ledger.variables import recorded
 
@@ -47,16 +57,14 @@ _LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no charact
 
 
 class Ledger:
-    """Runs and trials in one database. Every write is durable when the call returns. Raises `LedgerError`
-    only.
-    """
+    """Runs and trials in one database. Every write is durable when the call returns. Raises `LedgerError` only."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._engine = store.engine
         self.where = store.where  # path, or URL without its password
         self.patience = Patience()  # with a server that is away
-        self._is_file = store.file is not None
+        self.is_file = store.file is not None
         self._claims: list[claims.ServerClaim] = []  # in force, to be held through restarts of the server
 
     def __enter__(self) -> Ledger:
@@ -78,7 +86,7 @@ class Ledger:
         A server that has been away is waited for before it.
         """
         with explained(self.where, doing):
-            if not self._is_file:
+            if not self.is_file:
                 self.patience.until_done(self._ping, is_transient)
         with (
             explained(self.where, doing),
@@ -100,12 +108,35 @@ class Ledger:
                 return action(connection)
 
         with explained(self.where, doing):
-            return once() if self._is_file else self.patience.until_done(once, is_transient)
+            return once() if self.is_file else self.patience.until_done(once, is_transient)
+
+    def write_at_once(
+        self, doing: str, statement: TypedReturnsRows[Any], values: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """Does one statement of a server that is a transaction by itself, and returns its only row; see `write`.
+
+        Where a run is claimed it is done in the session that holds the claim: either that is there, and the claim with
+        it, or the statement fails. Nothing has to be asked before.
+        """
+        tried = False
+
+        def once() -> tuple[Any, ...]:
+            nonlocal tried
+            for claim in self._claims if tried else self._claims[:-1]:
+                claim.hold()
+            tried = True
+            if self._claims:
+                return tuple(self._claims[-1].session().execute(statement, values).one())
+            with autocommitting(self._engine) as connection:
+                return tuple(connection.execute(statement, values).one())
+
+        with explained(self.where, doing):
+            return self.patience.until_done(once, is_transient)
 
     @contextmanager
     def _reading(self, doing: str) -> Iterator[Connection]:
         with explained(self.where, doing):
-            if not self._is_file:
+            if not self.is_file:
                 self.patience.until_done(self._ping, is_transient)
             with self._engine.begin() as connection:
                 yield connection
@@ -139,46 +170,19 @@ class Ledger:
         raise LedgerError("no free run id was found", hint="check that the system's clock is running")
 
     def add_environment(self, run_id: str, environment: Mapping[str, Any]) -> None:
-        """Records the environment anew, when a run is resumed: it may be another kernel or another
-        load now.
-        """
+        """Records the environment anew, when a run is resumed: it may be another kernel or another load now."""
         self.write(
             f"recording the environment of run {run_id}",
             lambda connection: add_environment(connection, run_id, environment),
         )
 
-    def append(
-        self, run_id: str, trial: Trial, *, first: Callable[[Connection], None] = lambda _: None
-    ) -> None:
+    def append(self, run_id: str, trial: Trial, *, token: str | None = None) -> None:
         """Stores a trial, completely or not at all; it is on the disk when this returns.
 
-        `first` is done in the same transaction. Raises `LedgerError` naming the trial when it cannot be stored or its
-        cell already has one in this block.
+        With a `token` it is stored only while the attempt that has it is in force. Raises `LedgerError` naming the
+        trial when it cannot be stored or its cell already has one in this block.
         """
-        doing = f"storing the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id}"
-        values = codec.trial_row(trial)
-        table = schema.trials
-        here = table.c.block == trial.block, table.c.cell_id == trial.cell_id
-
-        def store(connection: Connection) -> None:
-            first(connection)
-            if not self._is_file:
-                found = connection.execute(select(table).where(table.c.run_id == run_id, *here)).first()
-                # The very same attempt, to the last bit: the connection was lost when it had just been stored.
-                if found is not None and all(getattr(found, name) == value for name, value in values.items()):
-                    return
-            connection.execute(insert(table).values(run_id=run_id, **values))
-            checksums.store(connection, table, run_id, *here)
-
-        try:
-            self.write(doing, store)
-        except LedgerError as error:
-            if not isinstance(error.__cause__, IntegrityError):
-                raise
-            raise LedgerError(
-                f"failed while {doing}: the run is not in the ledger, or the trial already is",
-                hint="stop one of them if two guestmarks are executing the same run",
-            ) from error.__cause__
+        appends.append(self, run_id, trial, token)
 
     def record_left_out(self, run_id: str, entry: LeftOut) -> None:
         """Records what cannot be measured here; a later record of the same replaces it."""
@@ -334,7 +338,7 @@ class Ledger:
     def check(self) -> Check:
         """Looks at every row of every run, and at the database's own structure."""
         with self._reading("checking the ledger") as connection:
-            return checking.check(connection, is_file=self._is_file, is_checked=self._is_checked)
+            return checking.check(connection, is_file=self.is_file, is_checked=self._is_checked)
 
     def _state(self, run_id: str, stored: str) -> RunState:
         state = RunState(stored)

@@ -7,6 +7,7 @@ from typing import Any
 from guestmark.agent.results import CallError
 from guestmark.core.machine_facts import Disk
 from guestmark.core.units import parse_size
+from guestmark.disks import shares
 from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.formats import FORMATS, VARIANTS
 from guestmark.disks.spec import VHOST_USER
@@ -32,6 +33,9 @@ def attest_disks(guest: Guest) -> dict[str, Disk]:
     engines = _engines(guest, guest.vmm_pid) if guest.query else set()
     facts = {}
     for disk in guest.disks:
+        if disk.spec.shared:
+            facts[disk.spec.name] = _shared(guest, disk)
+            continue
         size, write_cache = _inside(guest, disk)
         _same(disk, "size in the guest", disk.spec.size, size, guest)
         drive = drives.get(disk.spec.name, {})
@@ -53,6 +57,35 @@ def attest_disks(guest: Guest) -> dict[str, Disk]:
             from_template=disk.image.from_template,
         )
     return facts
+
+
+def _shared(guest: Guest, disk: AttachedDisk) -> Disk:
+    """The facts of a directory of the host. What the guest mounts is attested when it does (`AttachedDisk.mount`).
+
+    Raises `AttestationError` when QEMU was told something else of a directory it serves itself.
+    """
+    spec, directory = disk.spec, disk.image.path
+    how = spec.filesystem
+    if spec.filesystem == shares.NINE_P:
+        wanted = shares.security_model_of(spec)
+        words = guest.place.read(f"/proc/{guest.vmm_pid}/cmdline").split("\0")
+        told = next((word for word in words if word.startswith(f"local,id={spec.name},")), "")
+        path = str(directory).replace(",", ",,")
+        found = told.removeprefix(f"local,id={spec.name},path={path},")
+        _same(disk, "security model", f"security_model={wanted}", found, guest)
+        how += f", security model {wanted}"
+    if cache := shares.cache_of(spec):
+        how += f", cache={cache}"
+    return Disk(
+        size=spec.size,
+        write_cache="",
+        device=disk.device,
+        location=spec.location,
+        allocated_bytes=disk.image.allocated_bytes(),
+        prepared_s=disk.image.prepared_s,
+        from_template=disk.image.from_template,
+        served=how,
+    )
 
 
 def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], engines: set[str]) -> None:

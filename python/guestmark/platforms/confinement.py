@@ -16,6 +16,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo spells white space and the
 _SAID = "GUESTMARK_CONFINED="
 _MEMORY = "/dev/shm"  # where User-Mode Linux has its guest's memory
 _OF_ITS_OWN = {"temporary": "/tmp", "memory": _MEMORY}  # by the word that says so
+SERVES_ROOT = "virtiofsd"  # the helper that serves the host's root
 _FILTERED = "2"  # of `Seccomp:` in /proc/PID/status
 
 
@@ -43,11 +44,16 @@ class Running(Protocol):
 
 
 def attested_with_helpers(process: Running) -> Confined | None:
-    """As `attested`, with what holds for its first helper, the daemon that serves the host's root."""
+    """As `attested`, with what holds for its helpers, one of which may be the daemon that serves the host's root."""
     found = attested(process.pid(), process.writable)
-    if found is not None:
-        for helper in process.helpers.values():
-            found.shares = attested(helper.pid(), helper.writable) or Confined()
+    if found is None:
+        return None
+    for name, helper in process.helpers.items():
+        holds = attested(helper.pid(), helper.writable) or Confined()
+        if name == SERVES_ROOT:
+            found.shares = holds
+        else:
+            found.helpers = {**(found.helpers or {}), name: holds}
     return found
 
 

@@ -9,6 +9,7 @@ from guestmark.core.architectures import Bus
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import parse_size
+from guestmark.disks import shares
 from guestmark.disks.attached import AttachedDisk, find_device
 from guestmark.disks.formats import FORMATS, KEY_ID
 from guestmark.disks.image import Image
@@ -27,6 +28,9 @@ _BUS_MODULES = {
     "ide": ("sd_mod",),
     "ubd": (),
     VHOST_USER: ("virtio_blk",),
+    shares.NINE_P: ("9p", "9pnet_virtio"),
+    shares.VIRTIOFS: ("virtiofs",),
+    shares.HOSTFS: (),
 }
 _WITHOUT_PCI = {Bus.MMIO: ("virtio-blk",), Bus.CCW: ("virtio-blk", "virtio-scsi")}
 _VIRTIO_ID_BLOCK = 2  # linux/virtio_ids.h
@@ -43,6 +47,8 @@ _FILESYSTEM_MODULES = {
     "exfat": ("exfat",),
     "nilfs2": ("nilfs2",),
     "jfs": ("jfs",),
+    "erofs": ("crc32c_generic", "erofs"),
+    "squashfs": ("squashfs",),
 }
 
 
@@ -58,11 +64,27 @@ def qemu_modules(cell: Cell) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(optional))
 
 
+def plan9(
+    tag: str, directory: Path | str, security_model: str, virtio: VirtioBus, *, read_only: bool
+) -> list[str]:
+    """A directory of the host on QEMU's command line, for a guest that mounts it by 9p."""
+    path = str(directory).replace(",", ",,")
+    return [
+        "-fsdev", f"local,id={tag},path={path},security_model={security_model}"
+        f"{',readonly=on,multidevs=remap' if read_only else ''}",
+        "-device", f"{virtio.device('virtio-9p')},fsdev={tag},mount_tag={tag}",
+    ]  # fmt: skip
+
+
 def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> list[str]:
     """`-drive` and `-device` of every disk. Raises `UsageError` for a bus the machine does not have."""
     arguments: list[str] = []
     for index, image in enumerate(made):
         spec = image.spec
+        if spec.filesystem == shares.NINE_P:
+            arguments += plan9(spec.name, image.path, shares.security_model_of(spec), virtio, read_only=False)
+        if spec.shared:
+            continue
         if not virtio.on_pci and spec.bus not in _WITHOUT_PCI[virtio.bus]:
             raise UsageError(
                 f"machine={machine} has no bus {spec.bus}", hint="choose bus=virtio-blk, or another machine"
@@ -148,8 +170,10 @@ def _device(spec: DiskSpec, index: int, virtio: VirtioBus) -> str:
 
 def uml_modules(cell: Cell) -> ModuleList:
     """Modules that a UML guest needs for its root and its disks."""
-    modules = [module for spec in disks_of(cell) for module in _BUS_MODULES[spec.bus]]
-    return ModuleList(("overlay", *dict.fromkeys(modules)))
+    specs = disks_of(cell)
+    modules = [module for spec in specs for module in _BUS_MODULES[spec.bus]]
+    optional = [module for spec in specs for module in _FILESYSTEM_MODULES.get(spec.filesystem, ())]
+    return ModuleList(("overlay", *dict.fromkeys(modules)), tuple(dict.fromkeys(optional)))
 
 
 def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
@@ -160,6 +184,8 @@ def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, pl
     arguments: list[str] = []
     for index, image in enumerate(made):
         spec = image.spec
+        if spec.shared:
+            continue
         if spec.bus == VHOST_USER:
             arguments.append(f"virtio_uml.device={vhost_user.socket_of(spec)}:{_VIRTIO_ID_BLOCK}")
         else:
@@ -173,9 +199,17 @@ def attached(made: Sequence[Image], agent: "Agent") -> tuple[AttachedDisk, ...]:
     disks = []
     for index, unsettled in enumerate(made):
         image = unsettled.settle()
+        if image.spec.shared:
+            disks.append(AttachedDisk(image.spec, image, image.spec.name, mounted_at(image.spec)))
+            continue
         device = find_device(agent, image.spec, index)
         if image.spec.bus == VHOST_USER:
             vhost_user.tell_cache(agent, device, image.spec)
-        target = "" if image.spec.filesystem == NO_FILESYSTEM else f"/run/guestmark/{image.spec.name}"
+        target = "" if image.spec.filesystem == NO_FILESYSTEM else mounted_at(image.spec)
         disks.append(AttachedDisk(image.spec, image, device, target))
     return tuple(disks)
+
+
+def mounted_at(spec: DiskSpec) -> str:
+    """The directory of a guest at which a disk is mounted."""
+    return f"/run/guestmark/{spec.name}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.image import Image
-from guestmark.disks.spec import VHOST_USER, DiskSpec
+from guestmark.disks.spec import SHARED_MEMORY, VHOST_USER, DiskSpec
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 _LISTENS_S = 5  # at most until it does
 _THROUGH = frozenset({"writethrough", "directsync"})
 _DIRECT = frozenset({"none", "directsync"})
+
+
+def _driver(image: Image) -> str:
+    """A block device has another driver than a file: one of this host, or the outer guest's own disk."""
+    path = str(image.path)
+    return "host_device" if path.startswith("/dev/") and not path.startswith(f"{SHARED_MEMORY}/") else "file"
 
 
 def socket_of(spec: DiskSpec) -> str:
@@ -37,8 +43,9 @@ def beside(command: Sequence[str], made: Sequence[Image], scratch: Path, place: 
         spec = image.spec
         path = place.link(image.path, scratch, f"disk-{spec.name}")
         options += [
-            "--blockdev", f"driver=file,node-name={spec.name},filename={path},aio={spec.aio},"
-            f"cache.direct={_switch(spec.cache in _DIRECT)},cache.no-flush={_switch(spec.cache == 'unsafe')},"
+            "--blockdev", f"driver={_driver(image)},node-name={spec.name},"
+            f"filename={path},aio={spec.aio},cache.direct={_switch(spec.cache in _DIRECT)},"
+            f"cache.no-flush={_switch(spec.cache == 'unsafe')},"
             f"read-only={_switch(spec.read_only)}",
             "--export", f"type=vhost-user-blk,id={spec.name},node-name={spec.name},addr.type=unix,"
             f"addr.path={socket_of(spec)},writable={_switch(not spec.read_only)},"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,11 @@ from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph,
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
 from guestmark.report import past
+from guestmark.report.sections import gates
 from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, change
 from guestmark.stats.between_runs import Past
 from guestmark.stats.conditions.surroundings import changes
+from guestmark.stats.gates import Judged
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -75,13 +76,15 @@ def compare(ledger: Ledger, before: StoredRun, after: StoredRun) -> Comparison:
     return Comparison(before, after, decisive, other, tuple(pairs), tuple(dict.fromkeys(missing)), same_host)
 
 
-def page(comparisons: Sequence[Comparison]) -> Page:
-    """All of it, for every renderer."""
+def page(comparisons: Sequence[Comparison], judged: Sequence[Judged] = ()) -> Page:
+    """All of it, with what became of limits, for every renderer."""
     first = comparisons[0].before
     sections = [
         Section(Part.WORKLOAD, f"{each.after.id} against {each.before.id}", tuple(_nodes(each)))
         for each in comparisons
     ]
+    if judged:
+        sections.append(Section(Part.WORKLOAD, "Limits to after / before", (gates.lines(judged),)))
     return Page(f"Compared with {first.id}", first.id, tuple(sections))
 
 
@@ -179,7 +182,7 @@ def _limits(found: Comparison) -> list[Node]:
     return nodes
 
 
-def document(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+def document(comparisons: Sequence[Comparison], judged: Sequence[Judged] = ()) -> dict[str, Any]:
     """For programs; a stable interface, as the result document is."""
     return {
         "schema": SCHEMA,
@@ -207,34 +210,5 @@ def document(comparisons: Sequence[Comparison]) -> dict[str, Any]:
             }
             for each in comparisons
         ],
+        "gates": gates.document(judged),
     }
-
-
-def worst(comparisons: Sequence[Comparison], limit: float) -> tuple[bool, bool]:
-    """Whether some cell is shown to be above `limit` (a ratio), and whether all are shown to be below it.
-
-    Every cell counts as one of several claims (Bonferroni).
-    """
-    pairs = [pair for each in comparisons for pair in each.pairs]
-    known = [pair.found for pair in pairs if pair.found.ci is not None]
-    wide = [_widened(found, len(pairs)) for found in known]
-    broken = any(low > limit for low, _ in wide)
-    kept = (
-        bool(pairs)
-        and len(known) == len(pairs)
-        and all((found.ci or (0, math.inf))[1] < limit for found in known)
-    )
-    return broken, kept
-
-
-def _widened(found: Change, claims: int) -> tuple[float, float]:
-    """Its interval at the level that so many claims leave to each."""
-    from scipy.special import stdtrit
-
-    low, high = found.ci or found.within
-    middle = math.log(found.ratio)
-    free = max(found.runs - 1, 1)
-    stretch = float(stdtrit(free, 1 - 0.025 / claims)) / float(stdtrit(free, 0.975))
-    return math.exp(middle + (math.log(low) - middle) * stretch), math.exp(
-        middle + (math.log(high) - middle) * stretch
-    )

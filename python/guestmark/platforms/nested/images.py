@@ -22,7 +22,7 @@ from guestmark.agent.results import CallError
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.disks.image import Image
 from guestmark.disks.programs import MAKERS, find
-from guestmark.disks.spec import NO_FILESYSTEM, SHARED_MEMORY, DiskSpec, Role, disks_of
+from guestmark.disks.spec import SHARED_MEMORY, DiskSpec, Role, disks_of
 from guestmark.disks.template import template
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def check(cell: Cell) -> None:
     """
     for spec in disks_of(cell):
         find("qemu-img")
-        if spec.filesystem != NO_FILESYSTEM:
+        if spec.filesystem in MAKERS:
             find(MAKERS[spec.filesystem])
         if spec.logged and spec.format != "raw":
             raise UsageError(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from guestmark.core.architectures import host_architecture
 from guestmark.core.platform_kind import PlatformKind, Program
 from guestmark.disks import factors as disks
+from guestmark.disks import shares
 from guestmark.platforms import factors
 from guestmark.platforms.qemu.accelerators import KVM, TCG, Accelerator
 
@@ -28,6 +29,7 @@ def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
         inside="guestmark.platforms.nested.platform:NestedPlatform",
         takes_arch=True,
         boots_firmware=True,
+        shares=(shares.VIRTIOFS, shares.NINE_P),
         factors=(
             *factors.EVERY_GUEST,
             factors.SMP,

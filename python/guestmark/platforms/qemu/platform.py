@@ -7,7 +7,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from guestmark.core.errors import MachineError, PlatformUnusableError, UsageErro
 from guestmark.core.machine_facts import Vmm
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
+from guestmark.disks import shares
 from guestmark.disks.image import Image
 from guestmark.disks.spec import VHOST_USER
 from guestmark.foreign import parts
@@ -26,7 +26,7 @@ from guestmark.foreign.progress import Progress
 from guestmark.platforms import drives, vhost_user
 from guestmark.platforms.affinity import placed, virtual_processors
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.guest import Guest, await_ready, stopping
+from guestmark.platforms.guest import Guest, await_ready, mismatch, stopping
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Line, Place, Process
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
@@ -106,7 +106,8 @@ class QemuPlatform:
                 *(sandbox(program) if place is HERE else ()),
                 *_console(watch, self.architecture),
                 *(vhost_user.shared_memory(factors["memory"]) if _is_shared(boot, made) else ()),
-                *(stack.enter_context(_virtiofs(process, virtio)) if boot.share == VIRTIOFS else _plan9(virtio, boot)),
+                *(_root(stack, process, virtio, boot) if boot.share else ()),
+                *_shares(stack, process, virtio, made),
                 *_channel(line, virtio, max(_PORTS, extras.ports)),
                 *_monitor(monitor_line),
                 *drives.qemu_arguments(made, factors["machine"], virtio),
@@ -134,6 +135,7 @@ class QemuPlatform:
             stack.callback(agent.close)
             guest.query = monitor.execute
             guest.disks = drives.attached(made, agent)
+            _check_served(guest)
             yield guest
 
     def _defaults(self) -> dict[str, str]:
@@ -282,28 +284,50 @@ def _enforced(cpu: str) -> str:
     return cpu if "enforce" in cpu else f"{cpu},enforce=on"
 
 
-def _plan9(virtio: VirtioBus, boot: Boot) -> list[str]:
-    if not boot.share:
-        return []
-    root = str(boot.root).replace(",", ",,")
-    return [
-        "-fsdev", f"local,id=root,path={root},security_model=none,readonly=on,multidevs=remap",
-        "-device", f"{virtio.device('virtio-9p')},fsdev=root,mount_tag={_SHARE_TAG}",
-    ]  # fmt: skip
-
-
-def _is_shared(boot: Boot, made: Sequence[Image]) -> bool:
-    """Whether others than QEMU serve the guest, and need its memory."""
-    return boot.share == VIRTIOFS or any(image.spec.bus == VHOST_USER for image in made)
-
-
-def _virtiofs(process: Process, virtio: VirtioBus) -> AbstractContextManager[list[str]]:
+def _root(stack: contextlib.ExitStack, process: Process, virtio: VirtioBus, boot: Boot) -> list[str]:
+    if boot.share == NINE_P:
+        return drives.plan9(_SHARE_TAG, boot.root, "none", virtio, read_only=True)
     if not isinstance(process, SupervisedProcess):
         raise PlatformUnusableError(
             "a guest inside a guest gets its root over 9p, which its kernel does not have",
             hint="give a kernel with 9p: --set kernel=FILE",
         )
-    return virtiofs.server(process, _SHARE_TAG, virtio.bus)
+    return stack.enter_context(virtiofs.server(process, virtiofs.root(_SHARE_TAG), virtio.bus))
+
+
+def _shares(
+    stack: contextlib.ExitStack, process: Process, virtio: VirtioBus, made: Sequence[Image]
+) -> list[str]:
+    """Directories of the host that virtiofsd serves; nested guests have none."""
+    arguments: list[str] = []
+    for image in made:
+        if image.spec.filesystem == VIRTIOFS and isinstance(process, SupervisedProcess):
+            arguments += stack.enter_context(virtiofs.server(process, _share_of(image), virtio.bus))
+    return arguments
+
+
+def _share_of(image: Image) -> virtiofs.Share:
+    spec = image.spec
+    return virtiofs.Share(
+        spec.name, image.path, shares.cache_of(spec), writable=True, name=f"virtiofsd of the {spec.name}"
+    )
+
+
+def _check_served(guest: Guest) -> None:
+    """Says of each directory which process serves it. Raises `AttestationError` when that was told something else."""
+    for disk in guest.disks:
+        if disk.spec.filesystem != VIRTIOFS:
+            continue
+        share = _share_of(disk.image)
+        server = guest.process.helpers[share.name]
+        disk.server = server.pid()
+        if differs := virtiofs.difference(server, share):
+            raise mismatch(f"the {disk.spec.name}'s daemon", share.cache, differs, guest)
+
+
+def _is_shared(boot: Boot, made: Sequence[Image]) -> bool:
+    """Whether others than QEMU serve the guest, and need its memory."""
+    return boot.share == VIRTIOFS or any(image.spec.bus in {VHOST_USER, VIRTIOFS} for image in made)
 
 
 def _channel(line: Line, virtio: VirtioBus, ports: int) -> list[str]:

@@ -1,40 +1,68 @@
-"""The host's root over virtiofs, for kernels that have no 9p (Debian's cloud kernel). Needs the virtiofsd daemon."""
+"""Directories of the host over virtiofs: the root for kernels without 9p (Debian's cloud kernel), and places of data.
+
+Needs the virtiofsd daemon.
+"""
 
 import contextlib
 import os
 import shutil
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.agent.confinement import FILE_SERVER, HYPERVISOR, Confinement
 from guestmark.core.errors import PlatformUnusableError
+from guestmark.platforms import confinement
 from guestmark.platforms.process import SupervisedProcess
 
+ROOT = confinement.SERVES_ROOT
+_OLD_CACHES = {"never": "none"}  # what the old daemon called them
+_OTHERWISE = "give a kernel with 9p: --set kernel=FILE"
 DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What is served, and under which tag; `why_needed` opens the error where it cannot be."""
+
+    tag: str
+    directory: Path
+    cache: str = "auto"
+    writable: bool = False
+    why_needed: str = ""
+    name: str = ROOT  # of its daemon, among the guest's helpers
+
+
+def root(tag: str) -> Share:
+    """The host's root, for a guest whose kernel has nothing else."""
+    return Share(tag, Path("/"), why_needed="this guest kernel has no 9p, and ")
+
+
 @contextlib.contextmanager
-def server(hypervisor: SupervisedProcess, tag: str, bus: str) -> Iterator[list[str]]:
-    """Runs virtiofsd on `/` and yields QEMU's arguments that attach it under `tag`.
+def server(hypervisor: SupervisedProcess, share: Share, bus: str) -> Iterator[list[str]]:
+    """Runs virtiofsd and yields QEMU's arguments that attach what it serves.
 
     The socket is bound here and handed over, so there is no moment at which it does not exist yet; it lives in the
     scratch directory of the hypervisor, which ends with the daemon. The guest's memory must be shared with the daemon.
-    That the guest mounts read-only is the guest's own affair: the daemon sees a host in which everything is read-only.
+    Whether the guest mounts read-only is the guest's own affair: the daemon sees a host in which everything is
+    read-only, but for a writable share's directory.
     """
-    program, legacy = daemon()
-    path = hypervisor.scratch / "virtiofs"
+    program, legacy = daemon(share.why_needed)
+    path = hypervisor.scratch / share.tag
     with _listening(path) as listening:
         process = SupervisedProcess("virtiofsd", _confinement(legacy))
         try:
             process.start(
-                [program, f"--fd={listening.fileno()}", *_options(legacy)], pass_fds=(listening.fileno(),)
+                [program, f"--fd={listening.fileno()}", *_options(share, legacy)],
+                pass_fds=(listening.fileno(),),
+                writable=(share.directory,) if share.writable else (),
             )
             listening.close()
-            hypervisor.end_with("virtiofsd", process)
+            hypervisor.end_with(share.name, process)
             yield [
-                "-chardev", f"socket,id=virtiofs,path={path.name}",
-                "-device", f"vhost-user-fs-{bus},chardev=virtiofs,tag={tag},queue-size=1024",
+                "-chardev", f"socket,id={share.tag},path={path.name}",
+                "-device", f"vhost-user-fs-{bus},chardev={share.tag},tag={share.tag},queue-size=1024",
             ]  # fmt: skip
         finally:
             process.stop()
@@ -58,7 +86,7 @@ def _confinement(legacy: bool) -> Confinement:
     return FILE_SERVER if legacy or os.getuid() == 0 else HYPERVISOR
 
 
-def daemon() -> tuple[str, bool]:
+def daemon(why_needed: str = "") -> tuple[str, bool]:
     """The daemon, and whether it is the old one of QEMU up to 7.2, which takes other options.
 
     Raises `PlatformUnusableError` when there is none that this user can run.
@@ -75,16 +103,30 @@ def daemon() -> tuple[str, bool]:
             return candidate, legacy
     if old:
         raise PlatformUnusableError(
-            f"this guest kernel has no 9p, and {old}, of QEMU up to 7.2, serves the host's root to root alone",
-            hint="give a kernel with 9p: --set kernel=FILE",
+            f"{why_needed}{old}, of QEMU up to 7.2, serves files to root alone",
+            hint="install the package virtiofsd, or " + _OTHERWISE,
         )
     raise PlatformUnusableError(
-        "this guest kernel has no 9p, and virtiofsd is not installed",
-        hint="install the package virtiofsd, or give a kernel with 9p: --set kernel=FILE",
+        f"{why_needed}virtiofsd is not installed", hint=f"install the package virtiofsd, or {_OTHERWISE}"
     )
 
 
-def _options(legacy: bool) -> list[str]:
+def _options(share: Share, legacy: bool) -> list[str]:
     if legacy:
-        return ["-o", "source=/,cache=auto,sandbox=chroot"]
-    return ["--shared-dir=/", "--cache=auto", f"--sandbox={'chroot' if os.getuid() == 0 else 'none'}"]
+        cache = _OLD_CACHES.get(share.cache, share.cache)
+        return ["-o", f"source={share.directory},cache={cache},sandbox=chroot"]
+    return [
+        f"--shared-dir={share.directory}", f"--cache={share.cache}",
+        f"--sandbox={'chroot' if os.getuid() == 0 else 'none'}",
+    ]  # fmt: skip
+
+
+def difference(served: SupervisedProcess, share: Share) -> str:
+    """What differs on the daemon's command line from what was asked for; empty when nothing does."""
+    pid = served.pid()
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
+    except OSError:
+        return "it has ended"
+    wanted = [option for option in _options(share, "-o" in words) if not option.startswith("--sandbox")]
+    return next((f"no {option} in {' '.join(words[1:])}" for option in wanted if option not in words), "")

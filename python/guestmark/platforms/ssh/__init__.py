@@ -13,6 +13,7 @@ PLATFORMS = (
         guest=False,
         remote=True,
         destination="DEST",
+        example_destination="user@example.org",
         factors=FRESHNESS,
         outer_factors=FRESHNESS,
     ),

@@ -71,6 +71,13 @@ def refusal(dest: str, said: str, status: int | None, printed: str = "") -> Mach
     return MachineError(f"no session on {dest}: {how}", hint=f"try it by hand: ssh {dest}", console=said)
 
 
+def is_final(said: str) -> bool:
+    """Whether what ssh said will be the same at the next attempt: a key, a name or a configuration is wrong."""
+    if any(part in said for part in _CUT):
+        return False
+    return next((meaning not in _LATER for part, meaning, _ in _KNOWN if part in said), False)
+
+
 def lost(dest: str, said: str) -> str:
     """What became of a session that had begun."""
     last = _last_line(said)

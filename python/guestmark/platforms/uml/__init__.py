@@ -2,6 +2,7 @@
 
 from guestmark.core.platform_kind import PlatformKind, Program
 from guestmark.disks import factors as disks
+from guestmark.disks import shares
 from guestmark.platforms import factors
 
 PLATFORMS = (
@@ -13,6 +14,7 @@ PLATFORMS = (
         # Its kernel opens raw images itself, through the page cache; over vhost-user the storage daemon does likewise.
         disk={"format": "raw", "cache": "writeback", "aio": "threads", "bus": "ubd"},
         bus_factor=disks.UML_DISK.name,
+        shares=(shares.HOSTFS,),
         programs=(
             Program("linux.uml", "user-mode-linux"),
             Program("qemu-storage-daemon", "qemu-system-common"),

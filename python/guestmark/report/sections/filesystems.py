@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
+from guestmark.disks.shares import SHARES
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import Inline, Tone, line
@@ -33,7 +34,8 @@ def _on_each_platform(workload: WorkloadResult) -> Iterator[list[CellResult]]:
     groups: dict[object, list[CellResult]] = {}
     for result in workload.shown:
         factors = result.cell.factors
-        if _FACTOR in factors and _METRIC in result.summary and result.cell.platform.is_guest:
+        on_disk = _FACTOR in factors and factors[_FACTOR] not in SHARES
+        if on_disk and _METRIC in result.summary and result.cell.platform.is_guest:
             others = tuple(sorted((name, level) for name, level in factors.items() if name != _FACTOR))
             key = (str(result.cell.workload.key), str(result.cell.platform), others)
             groups.setdefault(key, []).append(result)

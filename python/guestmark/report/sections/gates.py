@@ -1,5 +1,6 @@
 """What became of the gates of a run: each limit, the ratio that was found, and how many more blocks would decide it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from guestmark.ledger.model import StoredRun
@@ -30,12 +31,17 @@ def nodes(found: tuple[Judged, ...], analysis: Analysis, run: StoredRun) -> list
     """A line for each gate and cell; empty without gates."""
     if not found:
         return []
-    shown: list[Node] = [Bullets(line("Gates:"), tuple(map(_line, found)))]
+    shown: list[Node] = [lines(found)]
     more = [one.blocks for one in found if one.blocks]
     if more and run.id:
         purpose = f"To decide, {max(more)} more block{'s' if max(more) != 1 else ''}"
         shown.append(Command(purpose, more_time.command(run, analysis.blocks + max(more))))
     return shown
+
+
+def lines(found: Sequence[Judged]) -> Bullets:
+    """What became of each gate."""
+    return Bullets(line("Gates:"), tuple(map(_line, found)))
 
 
 def _line(judged: Judged) -> Inline:
@@ -59,7 +65,7 @@ def said(judged: Judged) -> str:
     return "; ".join(parts)
 
 
-def document(found: tuple[Judged, ...]) -> list[dict[str, Any]]:
+def document(found: Sequence[Judged]) -> list[dict[str, Any]]:
     """For the result document."""
     return [
         {

@@ -40,8 +40,8 @@ def table(workload: WorkloadResult) -> Table:
     columns = [Column(figures.heading(metric, unit), ESTIMATE), Column(_versus(workload), RATIO)]
     columns += [Column("durability")] if any(durable) else []
     beside = _beside(shown)
-    columns += [Column(heading) for heading in beside]
-    columns += [Column("", bar=True), Column("verdict")]
+    # Where a table is too wide its last columns go below it, so the verdict comes before what explains it.
+    columns += [Column("", bar=True), Column("verdict"), *(Column(heading) for heading in beside)]
     rows = []
     for index, (result, name, summary, reached) in enumerate(
         zip(shown, names, summaries, durable, strict=True)
@@ -49,9 +49,9 @@ def table(workload: WorkloadResult) -> Table:
         comparison = result.comparison.get(metric.name)
         cells = [_estimate(result, metric, unit), _ratio(result, comparison)]
         cells += [words(reached)] if any(durable) else []
-        cells += [words(said[index]) for said in beside.values()]
         share = summary.mean / largest if summary and largest > 0 else None
         cells += [Cell(bar=share), _verdict(comparison, metric)]
+        cells += [words(said[index]) for said in beside.values()]
         rows.append(Row(name, tuple(cells), strong=result.cell.baseline, soft=summary is None))
     return Table(
         f"{figures.heading(metric, unit)} of {workload.title}, with ratios to the baseline",

@@ -62,7 +62,7 @@ def document(run: StoredRun) -> dict[str, Any] | None:
 def _race(settings: Settings, run: StoredRun) -> tuple[list[Cell], Race]:
     barred: Mapping[str, str] = run.plan.context.get(trials.BARRED, {})
     cells = [cell for cell in run.plan.cells if not any(entry.covers(cell) for entry in run.unusable)]
-    return cells, trials.state(settings, cells, barred, run.trials)
+    return cells, trials.state(settings, cells, barred, run.trials, run.plan.policy.time_limit_s)
 
 
 def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: Sequence[Trial]) -> list[str]:
@@ -90,6 +90,10 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
         said.append(f"Not known to be worse than that by over {settings.margin:.0%}: {'; '.join(beside)}.")
     if others:
         said.append(f"Not dropped, but not among the finalists: {'; '.join(others)}.")
+    if race.hurried:
+        said.append(
+            "The time limit ended the race before those could be told apart: guestmark resume RUN --time-limit TIME."
+        )
     return said
 
 

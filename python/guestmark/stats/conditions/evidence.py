@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+
+T = TypeVar("T")
 
 _MANY = 3  # cells that can be named in a sentence
 
@@ -57,6 +59,19 @@ def named(cells: Iterable[str], among: Iterable[Cell] = ()) -> str:
     if len(everyone) > _MANY and set(everyone) <= set(ids):
         return f"all {len(everyone)} cells"
     return ", ".join(ids)
+
+
+def by_platform(cells: Iterable[Cell], values: Mapping[str, T]) -> dict[str, T]:
+    """What is known of cells, by id; by platform where all of a platform's cells have the same."""
+    found: dict[str, dict[str, T]] = {}
+    for cell in cells:
+        if cell.id in values:
+            found.setdefault(str(cell.platform), {})[cell.id] = values[cell.id]
+    said: dict[str, T] = {}
+    for platform, own in found.items():
+        first, *others = own.values()
+        said |= {platform: first} if all(other == first for other in others) else own
+    return said
 
 
 def trials_of(count: int, whole: int) -> str:

@@ -6,7 +6,7 @@ from guestmark.core.facts import Facts
 from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, attested_placement
 from guestmark.core.model import Cell
 from guestmark.core.placement import FREE, NAME, PINNED, read_list
-from guestmark.stats.conditions.evidence import Compared, named, trials_of
+from guestmark.stats.conditions.evidence import Compared, by_platform, named, trials_of
 from guestmark.stats.validity import Finding, Severity
 
 _SMP = "smp"
@@ -23,7 +23,12 @@ def parity(compared: Compared) -> Iterator[Finding]:
     others = [name for name, number in numbers.items() if number and number != mine]
     if not others:
         return
-    said = "; ".join(f"{name} {_listed(numbers[name])}" for name in (baseline.id, *others))
+    known = by_platform(compared.cells, {name: number for name, number in numbers.items() if number})
+    said = "; ".join(
+        f"{name} {_listed(number)}"
+        for name, number in known.items()
+        if number != mine or name in {baseline.id, str(baseline.platform)}
+    )
     asked = any(_chosen(cell) for cell in compared.cells)
     yield Finding(
         "unequal processors",
@@ -134,17 +139,18 @@ def _moved(compared: Compared) -> Iterator[Finding]:
                 f"{cell.id} was on CPU {' and later on CPU '.join(places)}",
                 advice="resume a run with the processors it was begun with (taskset, cpuset)",
             )
-    remarks: dict[str, list[str]] = {}
+    remarks: dict[str, tuple[str, ...]] = {}
     for cell in compared.cells:
         for trial in compared.good(cell)[:1]:
             found = attested_placement(trial.facts)
-            for remark in (found.remarks or ()) if found is not None else ():
-                remarks.setdefault(remark, []).append(cell.id)
-    for remark, cells in remarks.items():
+            made = (found.remarks or ()) if found is not None else ()
+            remarks[cell.id] = tuple(made)
+    for remark in dict.fromkeys(remark for made in remarks.values() for remark in made):
+        having = by_platform(compared.cells, {name: remark in made for name, made in remarks.items()})
         yield Finding(
             "placement shared",
             Severity.NOTE if remark.startswith("the control plane") else Severity.WARNING,
-            f"{named(cells)}: {remark}",
+            f"{named(name for name, has in having.items() if has)}: {remark}",
             advice="use a host with more processors that are equal, or fewer virtual ones",
         )
 

@@ -53,6 +53,10 @@ def changes(
         said = _differs(_version(before[name]), _version(after.get(name)))
         if said:
             (decisive if hypervisors is None or name in hypervisors else other)[name] = said
+    older, newer = _at(old, ("packages",)) or {}, _at(new, ("packages",)) or {}
+    for name in older:
+        if said := _differs(older[name], newer.get(name)):
+            other[f"package {name}"] = said
     mitigations = _mitigations(_at(old, ("mitigations",)), _at(new, ("mitigations",)))
     if mitigations:
         decisive["mitigations"] = mitigations

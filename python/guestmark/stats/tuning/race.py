@@ -51,6 +51,21 @@ class Interval:
     high: float
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How long a race may take, and how long the trials of each block took, in seconds."""
+
+    limit_s: float
+    spent: Mapping[int, float]
+
+    def allows(self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]) -> bool:
+        """Whether there is time for another block and the confirmation after it."""
+        used = sum(seconds for block, seconds in self.spent.items() if block < race.block)
+        trials = sum(len(names) for block, names in ended.items() if block < race.block)
+        to_come = len(race.alive) + settings.confirm * min(settings.finalists, len(race.alive))
+        return used + to_come * used / max(trials, 1) <= self.limit_s
+
+
 @dataclass(slots=True)
 class Race:
     """A race as its trials leave it: in `block` those in `due` are measured next; none when it is done."""
@@ -64,6 +79,7 @@ class Race:
     finalists: tuple[str, ...] = ()
     confirmed_from: int = 0  # the first block of the confirmation
     distances: dict[str, Interval] = field(default_factory=dict)  # of those that were alive, from the leader
+    hurried: bool = False  # whether the time limit ended it before its blocks did
 
 
 def run(
@@ -72,9 +88,11 @@ def run(
     values: Values,
     ended: Mapping[int, frozenset[str]],
     limited: Limited | None = None,
+    *,
+    clock: Clock | None = None,
 ) -> Race:
     """The state of a race. `ended` are the candidates whose trial of a block has ended, also badly; `limited` are the
-    values of metrics that have a limit.
+    values of metrics that have a limit. Without a `clock` it takes as long as it takes.
 
     A pure function of its arguments, so that a race that was killed goes on where it stopped.
     """
@@ -94,7 +112,7 @@ def run(
             for name, why in screen.promising(able, _means(seen, first), math.log1p(settings.margin)).items()
         ]
         _forget_dropped(race)
-    return _raced(race, settings, values, ended, limited or {})
+    return _raced(race, settings, values, ended, limited or {}, clock=clock)
 
 
 def _raced(
@@ -103,6 +121,8 @@ def _raced(
     values: Values,
     ended: Mapping[int, frozenset[str]],
     limited: Limited,
+    *,
+    clock: Clock | None,
 ) -> Race:
     race.stage = Stage.RACING
     looks = 0
@@ -117,6 +137,9 @@ def _raced(
             break
         bound = math.log1p(settings.margin)
         if all(math.log(interval.high) <= bound for interval in race.distances.values()):
+            break
+        if clock is not None and number < settings.max_blocks and not clock.allows(race, settings, ended):
+            race.hurried = True
             break
     if not race.alive:
         race.stage, race.due = Stage.DONE, ()

@@ -13,9 +13,13 @@ BARRED = "barred"  # in a plan's context: why cells may not take part, by id
 
 
 def state(
-    settings: Settings, cells: Sequence[Cell], why_barred: Mapping[str, str], trials: Iterable[Trial]
+    settings: Settings,
+    cells: Sequence[Cell],
+    why_barred: Mapping[str, str],
+    trials: Iterable[Trial],
+    limit_s: float = math.inf,
 ) -> race.Race:
-    """The race as far as these trials go."""
+    """The race as far as these trials go, which may take `limit_s` together."""
     factors = varying(cells)
     candidates = [
         Candidate(
@@ -27,7 +31,9 @@ def state(
     values: dict[int, dict[str, float]] = {}
     ended: dict[int, set[str]] = {}
     limited: dict[int, dict[str, dict[str, float]]] = {}
+    spent: dict[int, float] = {}
     for trial in trials:
+        spent[trial.block] = spent.get(trial.block, 0.0) + trial.duration_s
         ended.setdefault(trial.block, set()).add(trial.cell_id)
         found = {limit.metric: value_of(trial, limit.metric) for limit in settings.limits}
         limited.setdefault(trial.block, {})[trial.cell_id] = {
@@ -38,7 +44,7 @@ def state(
             sign = 1.0 if settings.better is Better.LOWER else -1.0
             values.setdefault(trial.block, {})[trial.cell_id] = sign * math.log(value)
     blocks = {block: frozenset(names) for block, names in ended.items()}
-    return race.run(settings, candidates, values, blocks, limited)
+    return race.run(settings, candidates, values, blocks, limited, clock=race.Clock(limit_s, spent))
 
 
 def varying(cells: Sequence[Cell]) -> list[str]:

@@ -14,6 +14,7 @@ from guestmark.agent.results import CallError
 from guestmark.core.findings import Durability, Findings, Flushes
 from guestmark.core.model import Measurement, Metric
 from guestmark.disks import metrics
+from guestmark.disks.daemon import DAEMON
 from guestmark.disks.location import in_memory
 from guestmark.disks.spec import VHOST_USER, Role
 from guestmark.platforms.place import HERE
@@ -132,9 +133,12 @@ def _read(machine: Machine) -> Counters:
         written, flushed = _of_guest(machine) if on_loop else (None, None)
         return Counters(guest_written=written, guest_flushes=flushed)
     stats = machine.vmm_stats()
-    vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] if "vmm_user_s" in stats else None
+    vmm_cpu_s = None
+    if "vmm_user_s" in stats:
+        beside = sum(_cpu_of(machine, process) for process in _daemons(machine, machine.vmm_pid))
+        vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] + beside
     guest_written, guest_flushes = _of_guest(machine)
-    served = any(disk.spec.bus == VHOST_USER for disk in machine.disks)
+    served = any(disk.spec.bus == VHOST_USER or disk.spec.shared for disk in machine.disks)
     own = machine.query is not None and not served
     host = _of_qemu(machine.query) if own else _of_processes(machine, machine.vmm_pid)
     if any(disk.spec.bus == "nvme" for disk in machine.disks):
@@ -172,7 +176,8 @@ def _of_qemu(query: Any) -> dict[str, int | None]:
 def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
     """What the hypervisor's processes gave the host's kernel, a few kilobytes of console and channel included."""
     total = {"wchar": 0, "syscw": 0, "rchar": 0}
-    for process in (pid, *machine.place.descendants(pid)):
+    servers = [disk.server for disk in machine.disks if disk.server is not None]
+    for process in (*servers, *(() if servers else (pid, *machine.place.descendants(pid)))):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             try:
                 lines = machine.place.read(f"/proc/{process}/io").splitlines()
@@ -183,6 +188,25 @@ def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
                 if name in total:
                     total[name] += int(value)
     return {"host_written": total["wchar"], "host_writes": total["syscw"], "host_read": total["rchar"]}
+
+
+def _daemons(machine: Machine, pid: int) -> list[int]:
+    """The processes that serve disks and directories beside the hypervisor, whose work is part of what those cost."""
+    servers = [disk.server for disk in machine.disks if disk.server is not None]
+    if any(disk.spec.bus == VHOST_USER for disk in machine.disks):
+        for process in machine.place.descendants(pid):
+            with contextlib.suppress(OSError):
+                if DAEMON.startswith(machine.place.read(f"/proc/{process}/comm").strip()):
+                    servers.append(process)
+    return servers
+
+
+def _cpu_of(machine: Machine, process: int) -> float:
+    try:
+        fields = machine.place.read(f"/proc/{process}/stat").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _USER_HZ
 
 
 def _of_guest(machine: Machine) -> tuple[int | None, int | None]:

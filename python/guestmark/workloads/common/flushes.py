@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AgentError
 from guestmark.core.findings import Durability
-from guestmark.disks import stack
+from guestmark.disks import shares, stack
 from guestmark.disks.spec import VHOST_USER
 from guestmark.platforms.place import HERE
 
@@ -57,13 +57,8 @@ def judge(
 
     What is below the place where the image is, and drops flushes or is memory, decides before all else.
     """
-    if machine.place is HERE and (below := stack.volatile(stack.layers(disk.spec.location))) is not None:
-        word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
-        return Verdict("no", str(below), word)
-    if machine.vmm_pid is None and not disk.spec.loop:
-        if not flushed:
-            return Verdict("no", "the workload asks for no flush", Durability.NOTHING)
-        return Verdict("yes", "the host's kernel flushes its own filesystem", Durability.REACHED)
+    if (settled := _uncounted(machine, disk, flushed=flushed)) is not None:
+        return settled
     if guest_flushes is None:
         return _unknown("the guest's kernel does not count flushes")
     if _counts(machine, disk):
@@ -84,6 +79,22 @@ def judge(
         return verdict
     how = _seen_once(machine, disk)
     return Verdict(how.reached, f"{guest_flushes} sent by the guest; {how.why}", how.word)
+
+
+def _uncounted(machine: Machine, disk: AttachedDisk, *, flushed: bool) -> Verdict | None:
+    """The verdict where no counter of a disk decides; None where one does."""
+    if machine.place is HERE and (below := stack.volatile(stack.layers(disk.spec.location))) is not None:
+        word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
+        return Verdict("no", str(below), word)
+    if machine.vmm_pid is None and not disk.spec.loop:
+        if not flushed:
+            return Verdict("no", "the workload asks for no flush", Durability.NOTHING)
+        return Verdict("yes", "the host's kernel flushes its own filesystem", Durability.REACHED)
+    if disk.spec.shared:
+        if not flushed:
+            return Verdict("no", "the workload asks for no flush", Durability.NOTHING)
+        return _seen_once(machine, disk)
+    return None
 
 
 def _counts(machine: Machine, disk: AttachedDisk) -> bool:
@@ -126,7 +137,7 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
     spec = disk.spec
     if spec.aio == "io_uring":
         return _unknown("QEMU does not count them, and strace does not see what passes through a ring")
-    key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.bus, spec.aio, spec.cache)
+    key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.bus, spec.aio, spec.cache, spec.switches)
     if key not in _seen:
         verdict = _watch(machine, disk, pid)
         if verdict.reached == "unknown":
@@ -139,16 +150,12 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     """Writes and flushes one block in the guest and observes whether the host is asked to flush."""
     if shutil.which("strace") is None:
         return _unknown("the hypervisor does not count what it passes on, and strace is not installed")
-    # UML is busy tracing others; its disks are done by a child, as are those that are served over vhost-user.
-    place = machine.place
-    watched = (
-        [pid]
-        if _counts(machine, disk)
-        else [process for process in place.descendants(pid) if _untraced(place, process)]
-    )
+    place, watched = machine.place, _watched(machine, disk, pid)
     if not watched:
         return _unknown("UML's disk process was not found")
-    command = ["strace", "-f", "-e", "trace=fsync,fdatasync,sync_file_range"]
+    # UML itself, which serves hostfs, starts processes that only it may trace.
+    following = [] if disk.spec.filesystem == shares.HOSTFS else ["-f"]
+    command = ["strace", *following, "-e", "trace=fsync,fdatasync,sync_file_range"]
     for process in watched:
         command += ["-p", str(process)]
     trace = place.beside(command)
@@ -165,10 +172,27 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
             return _unknown(f"no block could be flushed to see: {error.message}")
     finally:
         said = trace.end(signal.SIGINT, _ATTACH_S)
-    if any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
-        why = "the hypervisor makes them fdatasync of the image (seen with strace)"
-        return Verdict("yes", why, Durability.REACHED)
-    return Verdict("no", "the hypervisor makes no fsync of them (watched with strace)", Durability.LOST)
+    return _told(disk, said)
+
+
+def _watched(machine: Machine, disk: AttachedDisk, pid: int) -> list[int]:
+    """The processes that do the disk's input and output."""
+    if disk.spec.shared:
+        return [disk.server or pid]
+    if _counts(machine, disk):
+        return [pid]
+    # UML is busy tracing others; its disks are done by a child, as are those that are served over vhost-user.
+    place = machine.place
+    return [process for process in place.descendants(pid) if _untraced(place, process)]
+
+
+def _told(disk: AttachedDisk, said: str) -> Verdict:
+    """What strace's output says."""
+    who = "virtiofsd" if disk.server else "the hypervisor"
+    if not any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
+        return Verdict("no", f"{who} makes no fsync of them (watched with strace)", Durability.LOST)
+    what = "each an fsync of the host's file" if disk.spec.shared else "them fdatasync of the image"
+    return Verdict("yes", f"{who} makes {what} (seen with strace)", Durability.REACHED)
 
 
 def _attached(place: Place, trace: Beside, watched: list[int]) -> bool:

@@ -15,7 +15,9 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.findings import TARGET, Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_size
+from guestmark.disks import devices
 from guestmark.disks.image import Image, images
+from guestmark.disks.packed import FILE
 from guestmark.disks.spec import SHARED_MEMORY, DiskSpec, Role
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.clocks import disagreement
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.base import Machine
-
-FILE = "data"  # name of what is written on the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class MovingWorkload(ABC):
         self.amount = parse_size(self.params["amount"])
         self.limit_s = plan.policy.trial_limit_s
         self.block_size = parse_size(cell.factors["block_size"]) if "block_size" in cell.factors else None
-        self.location = cell.factors.get("location", SHARED_MEMORY)
+        self.location = devices.directory_of(cell.factors.get("location", SHARED_MEMORY))
         self.over_vhost_user = "vhost-user" in (cell.factors.get("bus"), cell.factors.get("uml_disk"))
         self._stack = contextlib.ExitStack()
         self._mounted = False
@@ -104,7 +104,8 @@ class MovingWorkload(ABC):
         self.moving.image_from_template = disk.image.from_template
         with refusals(disk):
             self._mount(machine, disk)
-            self._check_room(machine.agent, disk)
+            if not disk.spec.packed:
+                self._check_room(machine.agent, disk)
             self.get_ready(machine)
 
     def run(self, machine: Machine) -> list[Measurement]:

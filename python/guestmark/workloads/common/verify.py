@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
@@ -25,8 +26,11 @@ def checked(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum)
     """
     past_guest = bool(disk.device) and readable_on_host(disk.image)
     disk.umount(machine.agent, drop_caches=not past_guest)
-    if not disk.device:
-        found = store().agent().checksum(f"{disk.directory}/{name}", timeout_s=_READ_S)
+    if not disk.device or disk.spec.shared:
+        file = Path(disk.image.path if disk.spec.shared else disk.directory, name)
+        if file.is_symlink():  # a guest could have pointed it anywhere
+            raise WorkloadError(f"the data did not arrive: {name} is a link")
+        found = store().agent().checksum(str(file), timeout_s=_READ_S)
         how = "on the host"
     elif past_guest:
         found = disk.image.read_again(name)

@@ -75,7 +75,7 @@ WORKLOADS = (
     WorkloadKind(
         "fileread",
         "reads a file back in the guest after unmounting and mounting again",
-        params="guestmark.workloads.disk.params:Moved",
+        params="guestmark.workloads.disk.params:Read",
         run="guestmark.workloads.disk.fileread:FilereadWorkload",
         metrics=lambda _params: READING,
         label=lambda params: f"read of {params['amount']}",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guestmark.core.model import Measurement
+from guestmark.disks.packed import FILE
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below
-from guestmark.workloads.common.moving import FILE, Timed, measured, refusals, sync_everything, target_of
+from guestmark.workloads.common.moving import Timed, measured, refusals, sync_everything, target_of
 from guestmark.workloads.common.verify import checked
 from guestmark.workloads.disk.fill import FillWorkload
 
@@ -16,11 +17,15 @@ if TYPE_CHECKING:
 
 
 class FilereadWorkload(FillWorkload):
-    """`fileread`: the file is written first, untimed; what is read comes from the image, which the host may cache."""
+    """`fileread`: the file is written first, untimed, or the disk is made with it (erofs, squashfs); what is read comes
+    from the image, which the host may cache.
+    """
 
     def get_ready(self, machine: Machine) -> None:
-        """Writes the file."""
+        """Writes the file, where the disk was not made with it."""
         disk = target_of(machine)
+        if disk.spec.packed:
+            return
         self.move(machine, f"{disk.directory}/{FILE}")
         disk.image.flush()
 

@@ -33,6 +33,14 @@ class Moved(Strict):
         return {**self.model_dump(mode="json", exclude_none=True), "disks": self.disks()}
 
 
+class Read(Moved):
+    """Bytes that are there before: where a disk cannot be written, it is made with them."""
+
+    def disks(self) -> list[dict[str, str]]:
+        """The target, and what it holds."""
+        return [{**disk, "content": self.content, "holds": self.amount} for disk in super().disks()]
+
+
 class Sourced(Moved):
     """Bytes that come from outside of the guest, so they can be those of a file."""
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
 from guestmark.core.model import Cell, Plan
-from guestmark.workloads.common.moving import FILE, MovingWorkload, Timed
+from guestmark.disks.packed import FILE
+from guestmark.workloads.common.moving import MovingWorkload, Timed
 from guestmark.workloads.disk.archive import tar_gz
 from guestmark.workloads.disk.upload import pieces
 

@@ -14,11 +14,12 @@ from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks import programs
 from guestmark.disks.image import Image, images
+from guestmark.disks.packed import FILE
 from guestmark.disks.reading import read_on_host
 from guestmark.disks.spec import DiskSpec, Role, disks_of
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.moving import FILE, measured
+from guestmark.workloads.common.moving import measured
 from guestmark.workloads.common.verify import READABLE, compare
 from guestmark.workloads.disk.archive import tar_gz
 from guestmark.workloads.guestfs import libguestfs

@@ -15,7 +15,7 @@ from guestmark.core.errors import AgentError, MachineError, PlatformUnusableErro
 from guestmark.core.findings import TARGET, Findings, Mount, Proof
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.disks import logged
-from guestmark.disks.spec import Role, disks_of
+from guestmark.disks.spec import DiskSpec, Role, disks_of
 from guestmark.powercut import proof, recovery, sqlite, writelog
 from guestmark.powercut.records import Method
 from guestmark.workloads.oltp.databases.base import Account
@@ -53,11 +53,14 @@ class PowercutWorkload:
     @classmethod
     def impossible(cls, cell: Cell) -> str:
         """Why nothing can be proven on this host."""
+        target = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
+        if why := _no_log(target):
+            return why
         if len(cell.platform.layers) > _DEEPEST:
             return "writes are logged on this host, for a guest in it and for one inside that"
         if reason := logged.why_not():
             return f"no log of its writes can be taken: {reason}"
-        filesystem = next(spec.filesystem for spec in disks_of(cell) if spec.role is Role.TARGET)
+        filesystem = target.filesystem
         served = Method(cell.workload.params["method"]).served
         if reason := recovery.why_not(filesystem, mounted=served):
             return f"{filesystem} is recovered by mounting it here: {reason}"
@@ -191,6 +194,15 @@ class PowercutWorkload:
         if self._disk is not None:
             self._disk.umount(agent, drop_caches=False)
             self._disk = None
+
+
+def _no_log(target: DiskSpec) -> str:
+    """Why there is no log of what is written to a target; empty when there can be one."""
+    if target.shared:
+        return f"{target.filesystem} is a directory of this host, whose own disk has no log of writes"
+    if target.overwritten:
+        return f"{target.location} is written to directly, and writes are logged of images only"
+    return ""
 
 
 def _counted(machine: Machine) -> int | None:

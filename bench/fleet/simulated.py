@@ -1,0 +1,267 @@
+"""A lab of simulated machines on the real coordinator, engine and ledger, whose workers die in the middle of trials.
+
+Run from the checkout, with the extra `fleet`: `.venv/bin/python -m bench.fleet.simulated [--machines 200]`. What is
+simulated is the inside of a trial, a pause and random numbers, and which machine it is made on: there are fewer workers
+than machines, and each takes a block of any machine that has not ended. Runs, blocks, attempts, claims and losses are
+as in any fleet. Says how often a trial is missing or there twice (aim: never), and what it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from guestmark.core.model import Measurement, Plan, Trial, TrialStatus
+from guestmark.experiment import environment, preflight, runner
+from guestmark.fleet import lab, machine, order
+from guestmark.fleet.coordinator import Fleet
+from guestmark.fleet.links import Link, Reach, Said
+from guestmark.ledger import open_ledger
+from guestmark.ledger.attempts import refused, runs_with
+from guestmark.platforms import exclusive
+from tests.framework.postgresql import postgresql
+
+if TYPE_CHECKING:
+    from guestmark.experiment.trial import Slot
+    from guestmark.ledger.store import Ledger
+
+PLAN = """
+name = "simulated"
+title = "Is every trial there once?"
+platforms = ["host", "host"]
+[workloads.exec.params]
+command = ["true"]
+[repetition]
+blocks = {blocks}
+"""
+WAITING, DIES = "GUESTMARK_SIMULATED", "GUESTMARK_SIMULATED_DIES"
+FLEET = "simulated"
+
+
+def trial(plan: Plan, slot: Slot, *_others: object) -> Trial:
+    """A trial whose inside is a pause; now and then its worker dies in it, alone or with the engine around it."""
+    begin = time.time()
+    time.sleep(random.uniform(0, 0.01))
+    if random.random() < float(os.environ[DIES]):
+        if random.random() < 0.5:
+            os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    value = random.lognormvariate(0, 0.02)
+    measured = Measurement(plan.metrics[0], value, (value,))
+    return Trial(
+        slot.cell.id, slot.block, slot.order, TrialStatus.OK, "", (measured,), begin, time.time() - begin
+    )
+
+
+def one_block(told: bytes) -> bytes:
+    """One block of any machine that has not ended. When another worker is at it, that one is waited for."""
+    waiting = Path(os.environ[WAITING])
+    names = os.listdir(waiting)
+    os.environ[machine.NAME] = name = random.choice(names or ["sim000"])
+    os.environ[exclusive.VARIABLE] = str(waiting.parent / f"lock-{name}")
+    simulated: Any = (
+        ("run_trial", runner, trial),
+        ("unusable_platforms", preflight, lambda *_: ()),
+        ("record_environment", environment, lambda **_: {"machine": name}),
+    )
+    for attribute, module, ours in simulated:
+        setattr(module, attribute, ours)
+    done = machine.one_block(told)
+    if msgspec.json.decode(done, type=order.Progress).state == "complete":
+        (waiting / name).unlink(missing_ok=True)
+    return done
+
+
+class Seat(Link):
+    """A simulated machine's connection: there until it is closed."""
+
+    def __init__(self) -> None:  # without a process
+        self._open = True
+
+    def running(self) -> bool:
+        return self._open
+
+    def said(self) -> Said:
+        return Said()
+
+    def is_silent(self, present: Collection[str]) -> bool:
+        return False
+
+    def told(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        self._open = False
+
+
+@dataclass
+class Workers:
+    """The workers for all machines. Those that have died are replaced; the scheduler is killed at `ends`."""
+
+    members: list[lab.Member]
+    ends: list[float]
+    links: dict[str, Link] = field(default_factory=dict)
+    begun: int = 0
+    killed: int = 0
+    reach: Reach | None = None
+    keys: dict[str, str] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+    def take(self, _: lab.Member, reach: Reach, keys: dict[str, str], arguments: list[str]) -> Seat:
+        """A simulated machine wants its worker."""
+        if reach != self.reach:  # another scheduler
+            self.close()
+            self.reach, self.keys, self.arguments = reach, keys, arguments
+            self._replace()
+        return Seat()
+
+    def look(self, fleet: Fleet) -> None:
+        """Called twice a second."""
+        self._replace()
+        self.memory.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6)
+        if self.ends and time.monotonic() - fleet.begun > self.ends[0]:
+            self.ends.pop(0)
+            self.killed += 1
+            fleet._engine._executor.interchange_proc.kill()  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        """Ends them."""
+        for link in self.links.values():
+            link.close()
+        self.links.clear()
+
+    def _replace(self) -> None:
+        if self.reach is None:
+            return
+        theirs = self.arguments[self.arguments.index("--uid") + 1]
+        for member in self.members:
+            link = self.links.get(member.name)
+            if link is None or not link.running():
+                if link is not None:
+                    link.close()
+                self.begun += 1
+                mine = f"{member.name}.{self.begun}"
+                own = [mine if word == theirs else word for word in self.arguments]
+                self.links[member.name] = Link(member, self.reach, self.keys, own)
+
+
+@dataclass
+class Outcome:
+    """What a simulation left in the ledger, and what it took."""
+
+    machines: int = 0
+    complete: int = 0
+    kept: int = 0
+    lost: int = 0
+    missing: int = 0
+    doubled: int = 0
+    refused: int = 0
+    took_s: float = 0.0
+    workers: int = 0
+    schedulers: int = 0
+    memory_mb: tuple[float, float] = (0.0, 0.0)  # of the coordinator, at a quarter of the way and at the end
+    said: collections.Counter[str] = field(default_factory=collections.Counter)
+
+
+def simulate(machines: int, workers: int, blocks: int, dies: float, ends: list[float]) -> Outcome:
+    """A whole fleet of simulated machines, to its end."""
+    made = Outcome(machines)
+    with postgresql() as server, tempfile.TemporaryDirectory(prefix="guestmark-fleet-") as folder:
+        waiting = Path(folder, "waiting")
+        waiting.mkdir()
+        names = [f"sim{number:03}" for number in range(machines)]
+        for name in names:
+            (waiting / name).touch()
+        settings = {
+            WAITING: str(waiting),
+            DIES: str(dies),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        command = (sys.executable, "-m", "guestmark")
+        real = [lab.Member(f"w{number}", "", "", command, settings) for number in range(workers)]
+        told = order.Order(FLEET, PLAN.format(blocks=blocks), "plan.toml", 1.0, {}, [])
+        pool = Workers(real, sorted(ends))
+        # Not __main__'s: workers have to find it.
+        block = importlib.import_module("bench.fleet.simulated").one_block
+        with open_ledger(server.url) as ledger:
+            fleet = Fleet(
+                told,
+                [lab.Member(name) for name in names],
+                ledger,
+                server.url,
+                tell=lambda text: made.said.update([_kind(text)]),
+                look=pool.look,
+                block=block,
+                link=pool.take,
+            )
+            try:
+                fleet.run()
+            finally:
+                pool.close()
+            made.took_s = time.monotonic() - fleet.begun
+            _count(made, ledger, blocks)
+    made.workers, made.schedulers = pool.begun, pool.killed
+    made.memory_mb = (pool.memory[len(pool.memory) // 4], pool.memory[-1])
+    return made
+
+
+def _kind(text: str) -> str:
+    """What is told of one machine, without its name."""
+    first = text.partition("\n")[0]
+    return first.partition(": ")[2].partition("(")[0][:70] or first[:70]
+
+
+def _count(made: Outcome, ledger: Ledger, blocks: int) -> None:
+    for run_id in runs_with(ledger, {order.FLEET: FLEET}):
+        run = ledger.load_run(run_id)
+        seen = collections.Counter((stored.block, stored.cell_id) for stored in run.trials)
+        gone = [stored for stored in run.trials if stored.status is TrialStatus.LOST]
+        made.doubled += sum(count > 1 for count in seen.values())
+        made.lost += len(gone)
+        made.kept += len(run.trials)
+        made.refused += refused(ledger, run_id)
+        made.complete += run.state.value == "complete"
+        planned = blocks + len({stored.block for stored in gone})
+        made.missing += len(run.plan.cells) * planned - len(seen)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.fleet.simulated")
+    parser.add_argument("--machines", type=int, default=200)
+    parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--blocks", type=int, default=4)
+    parser.add_argument("--dies", type=float, default=0.02, help="probability that a worker dies in a trial")
+    parser.add_argument("--schedulers", type=int, default=2, help="how many are killed")
+    options = parser.parse_args()
+    ends = [random.uniform(10, 60) for _ in range(options.schedulers)]
+    made = simulate(options.machines, options.workers, options.blocks, options.dies, ends)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{made.machines} machines on {options.workers} workers, {made.complete} complete after {made.took_s:.0f} s: "
+        f"{made.kept} trials ({made.kept / made.took_s:.0f} a second), {made.lost} of them lost, "
+        f"{made.missing} missing, {made.doubled} twice, {made.refused} second attempts refused; "
+        f"{made.workers} workers begun, {made.schedulers} schedulers killed; "
+        f"coordinator {made.memory_mb[0]:.0f} MB at a quarter of the way, "
+        f"{made.memory_mb[1]:.0f} MB at the end, {peak:.0f} MB at most"
+    )
+    for said, count in made.said.most_common():
+        print(f"  {count:4} × {said}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Filesystems that are made with their content and never written: erofs and squashfs, for workloads that only read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import MachineError
+from guestmark.core.units import format_size
+from guestmark.disks import programs
+from guestmark.disks.spec import DiskSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FILE = "data"  # what they hold, as what workloads write is called on other disks
+
+
+def make(spec: DiskSpec, image: Path, fill: Callable[[Path], None]) -> None:
+    """Makes an image that holds one file, which `fill` writes. Raises `MachineError`."""
+    tree = image.with_suffix(".tree")
+    tree.mkdir()
+    file = tree / FILE
+    try:
+        fill(file)
+        maker = programs.MAKERS[spec.filesystem]
+        if spec.filesystem == "erofs":
+            options = [*spec.mkfs_options, str(image), str(tree)]
+        else:
+            options = [str(tree), str(image), "-noappend", "-quiet", *spec.mkfs_options]
+        try:
+            programs.run(maker, *options, writable=[image.parent])
+        except MachineError as error:
+            raise MachineError(
+                f"{spec.filesystem} cannot be made: {error.message}",
+                hint=f"check mkfs={spec.mkfs!r}; {error.hint}",
+            ) from error
+    finally:
+        file.unlink(missing_ok=True)
+        tree.rmdir()
+    if (size := image.stat().st_size) > spec.size:
+        raise MachineError(
+            f"{size} bytes of {spec.filesystem} do not fit on a disk of {format_size(spec.size)}",
+            hint="use a larger disk (--set size=4G) or less data (--scale)",
+        )
+    with image.open("r+b") as whole:
+        whole.truncate(spec.size)

@@ -1,0 +1,87 @@
+"""Machines that are network namespaces of this one: each with a card, an address and an sshd of its own.
+
+They share this machine's files and processes. What they have between them is a network, which can be cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.framework.sshd import Sshd, sshd
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One of them; `cable` is its card's other end."""
+
+    name: str
+    address: str
+    namespace: str
+    cable: str
+    sshd: Sshd
+
+    def plug(self, *, plugged: bool) -> None:
+        """Cuts it off from the others, or connects it again."""
+        _ip("link", "set", self.cable, "up" if plugged else "down")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Machines, and this one's `address` among them."""
+
+    address: str
+    range: str
+    machines: dict[str, Machine]
+    config: Path  # for ssh: all of them by name
+
+    @property
+    def client(self) -> str:
+        """The command to set as GUESTMARK_SSH."""
+        return shlex.join(["ssh", "-F", str(self.config)])
+
+
+@contextlib.contextmanager
+def network(directory: Path, names: Sequence[str]) -> Iterator[Network]:
+    """Machines of these names, gone afterwards."""
+    if os.getuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("making network namespaces takes root and the package iproute2")
+    tag = secrets.token_hex(3)
+    bridge, subnet = f"gm{tag}", f"10.213.{secrets.randbelow(254)}"
+    with contextlib.ExitStack() as stack:
+        _ip("link", "add", bridge, "type", "bridge")
+        stack.callback(_ip, "link", "del", bridge)
+        _ip("addr", "add", f"{subnet}.1/24", "dev", bridge)
+        _ip("link", "set", bridge, "up")
+        machines = {}
+        for number, name in enumerate(names, 2):
+            namespace, cable, address = f"gm-{tag}-{name}", f"gm{tag}.{number}", f"{subnet}.{number}"
+            _ip("netns", "add", namespace)
+            stack.callback(_ip, "netns", "del", namespace)  # with its card, and so the cable
+            _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+            _ip("link", "set", cable, "master", bridge, "up")
+            _ip("-n", namespace, "link", "set", "lo", "up")
+            _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", namespace, "link", "set", "eth0", "up")
+            own = directory / name
+            own.mkdir(mode=0o700)
+            within = ("ip", "netns", "exec", namespace)
+            server = stack.enter_context(sshd(own, address=address, within=within))
+            machines[name] = Machine(name, address, namespace, cable, server)
+        config = directory / "ssh_config"
+        texts = [(name, machine.sshd.config.read_text()) for name, machine in machines.items()]
+        config.write_text("".join(text.replace("Host *", f"Host {name}", 1) for name, text in texts))
+        yield Network(f"{subnet}.1", f"{subnet}.0/24", machines, config)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
