@@ -22,8 +22,10 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with ct.dumping(capture):
         listener, stop = ct.echo_server(b"a" * 200_000, 0.001)
         ct.talk(listener.getsockname(), 40, 200_000, 0.003)
+        ct.talk(listener.getsockname(), 20, 200_000, 0.003)
+        ct.talk(listener.getsockname(), 10, 200_000, 0.003)
         stop()
-    document, status = analyse(Selection((str(capture),)), histograms=True, sequence=True)
+    document, status = analyse(Selection((str(capture),)), histograms=True, sequences=3)
     assert status == 0
     picture.write(document, page)
     return lay_out(page.read_text(), folder)
@@ -43,7 +45,9 @@ def test_it_says_who_is_slow(laid_out: dict[str, Any]) -> None:
 def test_every_drawing_holds_its_things(laid_out: dict[str, Any]) -> None:
     drawings = {drawing["id"]: drawing for drawing in laid_out["drawings"]}
     assert {"distributions", "sequence-server"} <= set(drawings)
-    for drawing in drawings.values():
+    shown = [drawing for drawing in drawings.values() if drawing["width"]]
+    assert {drawing["id"] for drawing in shown} == {"distributions", "sequence-server", "sequence-client"}
+    for drawing in shown:
         assert drawing["width"] > 500
         assert drawing["height"] > 80
         for tag, *margins, _, _ in drawing["things"]:
@@ -55,3 +59,10 @@ def test_every_drawing_holds_its_things(laid_out: dict[str, Any]) -> None:
     # Bytes only grow, so dots climb from the left to the right.
     assert dots[0][1] < dots[-1][1]
     assert dots[0][2] > dots[-1][2]
+
+
+def test_each_of_the_larger_connections_can_be_chosen(laid_out: dict[str, Any]) -> None:
+    places = ("", "1-2-", "1-3-")
+    expected = [{"distributions", f"sequence-{at}server", f"sequence-{at}client"} for at in places]
+    assert [set(shown) for shown in laid_out["choices"]] == expected
+    assert len(re.findall(r"127\.0\.0\.1:\d+ → 127\.0\.0\.1:\d+\s+[\d,]+ packets, ", laid_out["text"])) == 3

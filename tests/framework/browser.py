@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
-# Boxes of all drawn things relative to their drawing, what was fetched, what was said.
+# Boxes of all drawn things relative to their drawing, what was fetched, what was said, and which drawings are there
+# after each choice.
 _PROBE = """<script>addEventListener('load',()=>{const out={resources:performance.getEntriesByType('resource').length,
 text:document.body.innerText,colours:[...document.querySelectorAll('.bar div')].map(d=>getComputedStyle(d)
 .backgroundColor),drawings:[...document.querySelectorAll('svg')].map(s=>{const o=s.getBoundingClientRect();return{
 id:s.id,width:o.width,height:o.height,things:[...s.querySelectorAll('rect,circle,text,polyline')].map(e=>{const
 b=e.getBoundingClientRect();return[e.tagName,b.left-o.left,b.top-o.top,o.right-b.right,o.bottom-b.bottom,b.height,
-e.getAttribute('class')]})}})};document.body.innerHTML='<pre id=probe>'+JSON.stringify(out).replace(/[&<]/g,c=>
+e.getAttribute('class')]})}})};out.choices=[...document.querySelectorAll('input')].map(i=>{i.click();return[
+...document.querySelectorAll('svg')].filter(s=>s.getBoundingClientRect().width).map(s=>s.id)});
+document.body.innerHTML='<pre id=probe>'+JSON.stringify(out).replace(/[&<]/g,c=>
 c=='&'?'&amp;':'&lt;')+'</pre>'})</script>"""
 FLAGS = [
     "--headless",
@@ -44,7 +47,8 @@ def browser() -> str:
 
 def lay_out(page: str, folder: Path) -> dict[str, Any]:
     """What the browser says of a page: `resources` fetched, `text`, `colours` of bars, `drawings` with `things` whose
-    second to fifth items are the distances to the drawing's left, top, right and bottom edge in pixels."""
+    second to fifth items are the distances to the drawing's left, top, right and bottom edge in pixels, and `choices`,
+    the drawings that are there when each of the buttons was pressed."""
     assert "http" not in page.replace("http-equiv", "")
     probed = folder / "probed.html"
     probed.write_text(page.replace("</body>", _PROBE + "</body>"))

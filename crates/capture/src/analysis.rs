@@ -10,12 +10,13 @@ use crate::figures::Causes;
 use crate::filter::Filter;
 use crate::front::{Front, Kind};
 use crate::input::Source;
+use crate::largest::Largest;
 use crate::packet::Segment;
 use crate::services::Services;
 use crate::summary::Summary;
 use crate::tracker::{ConnSink, Tracker};
 use crate::truth::Truth;
-use crate::watch::{Watch, MAX_WATCHED};
+use crate::watch::Watch;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{channel, sync_channel, RecvTimeoutError};
@@ -40,30 +41,6 @@ pub trait Output {
 impl<F: FnMut(&Summary)> Output for F {
     fn connection(&mut self, summary: &Summary) {
         self(summary);
-    }
-}
-
-/// The connection with most packets, of all and of the first ones: packets, index, the client's end of its key.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Largest {
-    /// Of all connections.
-    pub of_all: Option<(u64, u64, usize)>,
-    /// Of those that are watched when none is asked for.
-    pub of_first: Option<(u64, u64, usize)>,
-}
-
-impl Largest {
-    fn see(&mut self, summary: &Summary, client: usize) {
-        let this = Some((summary.packets(), summary.index, client));
-        let larger = |best: Option<(u64, u64, usize)>| {
-            best.is_none_or(|(packets, ..)| packets < summary.packets())
-        };
-        if larger(self.of_all) {
-            self.of_all = this;
-        }
-        if summary.index < MAX_WATCHED && larger(self.of_first) {
-            self.of_first = this;
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::fault::Fault;
 use crate::filter::Filter;
 use crate::front::Kind;
 use crate::inert::{inert, Shown};
+use crate::largest;
 use crate::memory;
 use crate::output::{By, Format, Options, Writer};
 use crate::services::Services;
@@ -27,6 +28,7 @@ gzip, zstd, xz or bzip2.
   --merge                        all FILEs are one trace, in this order (default: each is its own)
   --histograms                   with the latency histograms of endpoints (json)
   --sequence                     with the points of a time-sequence view of the largest connection (json)
+  --sequences N                  the same of the N largest, at most 8
   --memory MB                    limit for open connections [an eighth of what is available, at least 128]
   --progress                     tell every second on standard error how it stands
   -h, --help  -V, --version
@@ -39,7 +41,7 @@ struct Args {
     options: Options,
     filter: Option<String>,
     merge: bool,
-    sequence: bool,
+    sequences: usize,
     progress: bool,
     memory: usize,
 }
@@ -55,7 +57,7 @@ fn parse() -> Result<Option<Args>, String> {
         },
         filter: None,
         merge: false,
-        sequence: false,
+        sequences: 0,
         progress: false,
         memory: 0,
     };
@@ -92,7 +94,10 @@ fn parse() -> Result<Option<Args>, String> {
             Long("memory") => args.memory = number(&text(&mut parser)?)?.max(1),
             Long("merge") => args.merge = true,
             Long("histograms") => args.options.histograms = true,
-            Long("sequence") => args.sequence = true,
+            Long("sequence") => args.sequences = 1,
+            Long("sequences") => {
+                args.sequences = number(&text(&mut parser)?)?.min(largest::MOST);
+            }
             Long("progress") => args.progress = true,
             Short('h') | Long("help") => {
                 print!("{USAGE}");
@@ -147,7 +152,7 @@ pub fn main() -> ExitCode {
         filter,
         services: Services::system(),
         memory: args.memory << 20,
-        sequence: args.sequence,
+        sequences: args.sequences,
         progress: args.progress,
     };
     if args.files.iter().any(|file| file == "-") {
@@ -187,7 +192,7 @@ struct Job {
     filter: Option<Filter>,
     services: Services,
     memory: usize,
-    sequence: bool,
+    sequences: usize,
     progress: bool,
 }
 
@@ -238,30 +243,33 @@ impl Job {
         let piped = files
             .iter()
             .any(|file| !std::fs::metadata(file).is_ok_and(|m| m.is_file()));
-        let watch = (self.sequence && piped).then(|| Watch::new(None));
+        let watch = (self.sequences > 0 && piped).then(|| Watch::new(None));
         let (kind, mut report, faults) = self.read(files, watch, writer);
-        let chosen = if piped {
-            report.largest.of_first
+        let mut chosen = std::mem::take(if piped {
+            &mut report.largest.of_first
         } else {
-            report.largest.of_all
-        };
-        let sequence = chosen
-            .filter(|_| self.sequence)
-            .and_then(|(_, index, client)| {
-                if !piped {
-                    // The second look keeps the points of the connection that the first one found.
-                    report.watch = self
-                        .read(files, Some(Watch::new(Some(index))), &mut |_: &_| {})
-                        .1
-                        .watch;
-                }
-                Some((index, report.watch.as_mut()?.take(index, client)?))
-            });
+            &mut report.largest.of_all
+        });
+        chosen.truncate(self.sequences);
+        if !piped && !chosen.is_empty() {
+            // The second look keeps the points of the connections that the first one found.
+            let wanted = chosen.iter().map(|connection| connection.index).collect();
+            let again = Some(Watch::new(Some(wanted)));
+            report.watch = self.read(files, again, &mut |_: &_| {}).1.watch;
+        }
+        let sequences = chosen
+            .into_iter()
+            .filter_map(|connection| {
+                let watch = report.watch.as_mut()?;
+                let series = watch.take(connection.index, connection.end)?;
+                Some((connection, series))
+            })
+            .collect();
         writer.end(
             kind,
             &report,
             faults.first().map(|(_, fault)| fault),
-            sequence,
+            sequences,
         );
         for (file, fault) in &faults {
             eprintln!("guestmark: {}", inert(&format!("{file}: {fault}")));

@@ -26,6 +26,7 @@ pub mod inert;
 pub mod info;
 pub mod input;
 pub mod ip;
+pub mod largest;
 pub mod latency;
 pub mod mapped;
 pub mod memory;

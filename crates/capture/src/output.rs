@@ -9,6 +9,7 @@ use crate::figures::Causes;
 use crate::front::Kind;
 use crate::hist;
 use crate::host::Host;
+use crate::largest::Chosen;
 use crate::services::Services;
 use crate::side::{seconds, Side};
 use crate::summary::Summary;
@@ -82,8 +83,18 @@ struct FaultDoc<'a> {
 }
 
 #[derive(Serialize)]
+struct EndDoc {
+    address: Host,
+    port: u16,
+}
+
+#[derive(Serialize)]
 struct SequenceDoc {
     connection: u64,
+    client: EndDoc,
+    server: EndDoc,
+    packets: u64,
+    duration_s: f64,
     stride: u32,
     points: Vec<crate::watch::SeriesPoint>,
     spans: Vec<crate::watch::Span>,
@@ -103,7 +114,24 @@ struct Tail<'a> {
     endpoints: Vec<Endpoint>,
     exchanges: &'a [Exchange],
     sequence: Option<SequenceDoc>,
+    sequences: Vec<SequenceDoc>,
     error: Option<FaultDoc<'a>>,
+}
+
+impl From<(Chosen, Series)> for SequenceDoc {
+    fn from((chosen, series): (Chosen, Series)) -> Self {
+        let end = |(address, port)| EndDoc { address, port };
+        Self {
+            connection: chosen.index,
+            client: end(chosen.client),
+            server: end(chosen.server),
+            packets: chosen.packets,
+            duration_s: chosen.duration_s,
+            stride: series.stride.max(1),
+            points: series.points,
+            spans: series.spans,
+        }
+    }
 }
 
 impl<W: Write> Writer<W> {
@@ -150,7 +178,7 @@ impl<W: Write> Writer<W> {
         kind: Option<Kind>,
         report: &Report,
         fault: Option<&Fault>,
-        sequence: Option<(u64, Series)>,
+        sequences: Vec<(Chosen, Series)>,
     ) {
         for (_, summary) in std::mem::take(&mut self.kept) {
             self.write(&summary);
@@ -162,6 +190,7 @@ impl<W: Write> Writer<W> {
             let endpoints = report
                 .endpoints
                 .rows(self.options.histograms, self.options.top);
+            let mut sequences = sequences.into_iter().map(SequenceDoc::from);
             let tail = Tail {
                 format: kind.map(|k| k.format),
                 compression: kind.and_then(|k| k.compression.name()),
@@ -178,12 +207,8 @@ impl<W: Write> Writer<W> {
                 limits: report.truth.limits(),
                 endpoints,
                 exchanges: &report.exchanges,
-                sequence: sequence.map(|(connection, s)| SequenceDoc {
-                    connection,
-                    stride: s.stride.max(1),
-                    points: s.points,
-                    spans: s.spans,
-                }),
+                sequence: sequences.next(),
+                sequences: sequences.collect(),
                 error: fault.map(|f| FaultDoc {
                     offset: f.offset,
                     reason: &f.reason,

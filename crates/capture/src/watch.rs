@@ -114,14 +114,14 @@ impl Series {
 /// Which connections are watched, and what was seen.
 #[derive(Debug, Default)]
 pub struct Watch {
-    wanted: Option<u64>,
+    wanted: Option<Vec<u64>>,
     series: HashMap<u64, Series>,
 }
 
 impl Watch {
-    /// Watch the connection with this number, or the first ones.
+    /// Watch the connections with these numbers, or the first ones.
     #[must_use]
-    pub fn new(wanted: Option<u64>) -> Self {
+    pub fn new(wanted: Option<Vec<u64>>) -> Self {
         Self {
             wanted,
             series: HashMap::new(),
@@ -156,10 +156,13 @@ impl Watch {
         was_new: bool,
         before: [u64; 6],
     ) {
-        if self
+        let watched = self
             .wanted
-            .map_or(conn.index >= MAX_WATCHED, |wanted| wanted != conn.index)
-        {
+            .as_ref()
+            .map_or(conn.index < MAX_WATCHED, |wanted| {
+                wanted.contains(&conn.index)
+            });
+        if !watched {
             return;
         }
         let (own, peer) = (

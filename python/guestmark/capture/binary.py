@@ -23,6 +23,7 @@ from guestmark.core.errors import GuestmarkError, UsageError
 NAME = "guestmark-capture"
 BUILD = "build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_CAPTURE"
 USAGE_STATUS = 2
+MOST_SEQUENCES = 8  # connections whose points the program keeps
 
 
 @functools.cache
@@ -90,11 +91,12 @@ def analyse(
     *,
     top: int | None = None,
     histograms: bool = False,
-    sequence: bool = False,
+    sequences: int = 0,
     progress: bool = False,
 ) -> tuple[Document, int]:
     """The analysis of all files and the program's exit status (1: some file could not be read to its end).
 
+    `sequences` is of how many connections, those with most packets, the points in time are wanted.
     Errors in files are also reported on standard error. Raises `UsageError` for a bad filter.
     """
     command = [str(capture_binary()), "--format=json"]
@@ -102,8 +104,8 @@ def analyse(
         command.append(f"--top={top}")
     if histograms:
         command.append("--histograms")
-    if sequence:
-        command.append("--sequence")
+    if sequences:
+        command.append(f"--sequences={sequences}")
     if progress:
         command.append("--progress")
     command += selection.arguments()
@@ -123,7 +125,7 @@ def analyse(
 
 def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = False) -> Trace:
     """The analysis of one capture file. Raises `GuestmarkError` when it cannot be read to its end."""
-    document, _ = analyse(Selection((str(path),), filter_by), histograms=True, sequence=sequence)
+    document, _ = analyse(Selection((str(path),), filter_by), histograms=True, sequences=int(sequence))
     trace = document.files[0]
     if trace.error:
         raise GuestmarkError(

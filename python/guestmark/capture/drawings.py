@@ -6,10 +6,10 @@ Plain SVG laid out here: two drawings do not justify a megabyte of charting libr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from guestmark.capture.model import Endpoint, SequencePoint, Span, Trace
+from guestmark.capture.model import End, Endpoint, Sequence, SequencePoint, Span, Trace
 from guestmark.capture.table import host_port
 from guestmark.capture.units import duration, percent, size
 from guestmark.capture.verdict import NAMES
@@ -73,7 +73,7 @@ class Distributions:
     rows: tuple[Row, ...]
 
     @classmethod
-    def of(cls, endpoints: Sequence[Endpoint]) -> Distributions:
+    def of(cls, endpoints: list[Endpoint]) -> Distributions:
         """Of endpoints that have a histogram."""
         low = min(max(h[0][0], 1e-9) for endpoint in endpoints if (h := endpoint.histogram))
         high = max(h[-1][1] for endpoint in endpoints if (h := endpoint.histogram))
@@ -177,21 +177,24 @@ class Sequences:
     """One connection in time; of every `stride` packets one is drawn."""
 
     title: str
+    extent: str
     stride: int
     streams: tuple[Stream, ...]
 
     @classmethod
-    def of(cls, trace: Trace) -> Sequences:
-        """The connection of `trace.sequence`, which must have points."""
-        sequence = trace.sequence
-        assert sequence is not None
+    def of(cls, trace: Trace, sequence: Sequence) -> Sequences:
+        """A connection of `trace`, which must have points."""
         points = sequence.points
         connections = (known for known in trace.connections if known.index == sequence.connection)
         connection = next(connections, None)
+        client, server = sequence.client, sequence.server
+        # Older documents name the ends only among the connections.
+        if connection and (client is None or server is None):
+            client, server = (End(side.address, side.port) for side in (connection.client, connection.server))
         title = "the connection with most packets"
-        if connection:
-            client, server = connection.client, connection.server
+        if client and server:
             title = f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
+        extent = f"{sequence.packets:,} packets, {duration(sequence.duration_s)}"
         last = max(1e-9, *(point.t for point in points))
         streams = []
         for by_client in (False, True):
@@ -200,14 +203,21 @@ class Sequences:
             if sent and max(point.to for point in sent) > 0:
                 role = "client" if by_client else "server"
                 streams.append(_stream(role, sent, answers, sequence.spans, last))
-        return cls(title, sequence.stride, tuple(streams))
+        return cls(title, extent, sequence.stride, tuple(streams))
+
+    @classmethod
+    def all(cls, trace: Trace) -> tuple[Sequences, ...]:
+        """Every connection that was kept in time, if anything can be drawn of it; the one with most packets first."""
+        kept = [trace.sequence, *trace.sequences]
+        drawn = [cls.of(trace, sequence) for sequence in kept if sequence and sequence.points]
+        return tuple(drawing for drawing in drawn if drawing.streams)
 
 
 def _stream(
     role: str,
-    sent: Sequence[SequencePoint],
-    answers: Sequence[SequencePoint],
-    spans: Sequence[Span],
+    sent: list[SequencePoint],
+    answers: list[SequencePoint],
+    spans: Iterable[Span],
     last: float,
 ) -> Stream:
     height = 300 if role == "server" else 180

@@ -166,13 +166,24 @@ class Span(msgspec.Struct, frozen=True):
     cause: str
 
 
+class End(msgspec.Struct, frozen=True):
+    """An address and a port."""
+
+    address: str
+    port: int
+
+
 class Sequence(msgspec.Struct, frozen=True):
-    """Points of the connection with most packets; each `stride`-th packet is kept."""
+    """Points of one of the connections with most packets; each `stride`-th packet is kept."""
 
     connection: int
     stride: int
     points: list[SequencePoint]
     spans: list[Span] = []
+    client: End | None = None
+    server: End | None = None
+    packets: int = 0
+    duration_s: float = 0.0
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -224,6 +235,8 @@ class Trace(msgspec.Struct, frozen=True):
     error: Fault | None
     causes: Causes = Causes()
     exchanges: list[Exchange] = []
+    # Those of the connections that follow by their number of packets, where more than one was asked for.
+    sequences: list[Sequence] = []
 
 
 class Document(msgspec.Struct, frozen=True):

@@ -42,12 +42,12 @@ def render(document: Document) -> str:
 
 def distributions(endpoints: Sequence[Endpoint]) -> str:
     """An SVG drawing with a row for each endpoint, which must have a histogram, on a common axis."""
-    return _drawn("distributions", Distributions.of(endpoints))
+    return _drawn("distributions", Distributions.of(list(endpoints)))
 
 
 def sequences(trace: Trace) -> str:
-    """The connection of `trace.sequence` in time: a heading and one SVG drawing for each direction."""
-    return _drawn("sequences", Sequences.of(trace))
+    """The connections of `trace` in time: a heading and one SVG drawing for each direction."""
+    return _drawn("sequences", Sequences.all(trace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Shown:
     count: str
     error: str
     distributions: Distributions | None
-    sequence: Sequences | None
+    sequences: tuple[Sequences, ...]
     notes: tuple[str, ...]
     incomplete: str
 
@@ -96,7 +96,7 @@ def _shown(trace: Trace) -> _Shown:
         f"{divided(trace)}, {trace.counters['packets']:,} packets",
         f"{trace.relative_error:.1%}",
         Distributions.of(endpoints[:MOST_ENDPOINTS]) if endpoints else None,
-        Sequences.of(trace) if trace.sequence and trace.sequence.points else None,
+        Sequences.all(trace),
         tuple(f"{limit.count:,} {limit.text}" for limit in trace.limits),
         f"reading stopped at byte {error.offset}: {error.reason}" if error else "",
     )
@@ -110,7 +110,7 @@ def _shares(trace: Trace) -> tuple[_Share, ...]:
     )
 
 
-def _drawn(macro: str, drawing: Distributions | Sequences) -> str:
+def _drawn(macro: str, drawing: Distributions | tuple[Sequences, ...]) -> str:
     return str(getattr(_environment().get_template("drawings.html.j2").module, macro)(drawing))
 
 

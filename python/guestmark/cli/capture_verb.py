@@ -128,7 +128,7 @@ def _table(
     selection: Selection, by: By, plot: Path | None, top: int | None, output: str, *, live: bool
 ) -> int:
     from guestmark.capture import table
-    from guestmark.capture.binary import analyse
+    from guestmark.capture.binary import MOST_SEQUENCES, analyse
     from guestmark.cli.console import Console
     from guestmark.cli.say import say
 
@@ -136,7 +136,7 @@ def _table(
         selection,
         top=top or ROWS,
         histograms=plot is not None,
-        sequence=plot is not None,
+        sequences=MOST_SEQUENCES if plot else 0,
         progress=live,
     )
     if live and sys.stderr.isatty():
@@ -175,7 +175,7 @@ def _rows(selection: Selection, format: Format, by: By, top: int | None, output:
 
 def _draw(selection: Selection, plot: Path) -> None:
     from guestmark.capture import picture
-    from guestmark.capture.binary import analyse
+    from guestmark.capture.binary import MOST_SEQUENCES, analyse
 
-    document, _ = analyse(selection, top=ROWS, histograms=True, sequence=True)
+    document, _ = analyse(selection, top=ROWS, histograms=True, sequences=MOST_SEQUENCES)
     picture.write(document, plot)
