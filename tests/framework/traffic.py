@@ -23,6 +23,9 @@ PACKAGES = {
     "tcptrace": "tcptrace",
     "dumpcap": "wireshark-common",
     "unshare": "util-linux",
+    "gtlsclient": "ngtcp2-client",
+    "gtlsserver": "ngtcp2-server",
+    "openssl": "openssl",
 }
 
 

@@ -297,16 +297,18 @@ impl Datagrams {
         let (Some(&first), Some(version)) = (payload.first(), be32(payload, 1)) else {
             return;
         };
-        let long =
-            first & 0xc0 == 0xc0 && matches!(version, 1 | 0x6b33_43cf | 0xff00_001d..=0xff00_00ff);
+        let long = first & 0x80 != 0;
+        if long && !matches!(version, 1 | 0x6b33_43cf | 0xff00_001d..=0xff00_00ff) {
+            return;
+        }
         let (at, is_client) = match (
             self.handshakes.get(&(source, target)),
             self.handshakes.get(&(target, source)),
         ) {
             (Some(&at), _) => (at, true),
             (_, Some(&at)) => (at, false),
-            // Only a client's first packet is padded to at least this.
-            _ if long && payload.len() >= 1200 => {
+            // Only a client's first packet is padded to this; the second bit of later ones may be anything (RFC 9287).
+            _ if first & 0xc0 == 0xc0 && payload.len() >= 1200 => {
                 let host = |words| Host::new(segment.key.family, words, &[]).to_string();
                 let server = Some(format!("{}:{}", host(target.0), target.1));
                 let Some(at) = self.open("quic", host(source.0), server, segment.ts) else {
