@@ -299,3 +299,28 @@ def test_a_claim_keeps_no_transaction_open(server: Server) -> None:
                     text("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")
                 )
                 assert found.scalar() == 0
+
+
+def test_machines_that_begin_at_once_make_one_table(server: Server) -> None:
+    with open_ledger(server.url) as ledger:
+        run_id = ledger.create_run(PLAN, {}, 1)
+        Attempts(ledger, run_id, "lab")
+        with ledger._engine.begin() as link:
+            link.execute(text("DROP TABLE attempts"))
+    failures: list[BaseException] = []
+    ready = threading.Barrier(8)
+
+    def begin() -> None:
+        try:
+            with open_ledger(server.url) as own:
+                ready.wait(20)
+                Attempts(own, run_id, "lab")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
