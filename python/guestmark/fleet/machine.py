@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import tempfile
 import time
 import traceback
 from dataclasses import asdict, replace
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TOLD = "guestmark-fleet: "  # before a line that a worker prints for whoever keeps the fleet going
 NAME, LEDGER = "GUESTMARK_FLEET_MACHINE", "GUESTMARK_LEDGER"
+TEMPORARY = "GUESTMARK_FLEET_TMPDIR"  # where what is measured has its temporary files, unless where the engine has them
 _PAUSE_S = 1.0  # after what may help itself, such as a server that restarts
 
 
@@ -34,6 +36,8 @@ def one_block(order: bytes) -> bytes:
     It is called by the engine, as many times as the engine likes: what a run has is known by the ledger alone.
     """
     machine = os.environ[NAME]
+    if temporary := os.environ.pop(TEMPORARY, None):
+        os.environ["TMPDIR"], tempfile.tempdir = temporary, None
     try:
         done = _one_block(msgspec.json.decode(order, type=Order), machine)
     except GuestmarkError as error:

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,9 +22,10 @@ from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import UsageError
 from guestmark.fleet import engine
-from guestmark.fleet.machine import LEDGER, NAME
+from guestmark.fleet.machine import LEDGER, NAME, TEMPORARY
 
 _LONGEST = 1 << 20
+_LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
 _LOOK_S = 5.0
 READY = "guestmark-fleet: ready"  # printed when everything is there that the engine's worker needs
 _POOL = "parsl.executors.high_throughput.process_worker_pool"
@@ -56,7 +58,8 @@ def run() -> int:
     environment = {**os.environ, NAME: start.machine, LEDGER: start.ledger}
     # The python that runs us may have been told to look nowhere but here.
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])
-    print(READY, file=sys.stderr, flush=True)
+    environment |= _short_paths()
+    os.write(2, f"{READY}\n".encode())
     lifeline = os.dup(0)
     process = subprocess.Popen(
         supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline]),
@@ -70,6 +73,12 @@ def run() -> int:
         return process.wait()
     finally:
         keeper().remove(directory)
+
+
+def _short_paths() -> dict[str, str]:
+    """Where the engine's processes meet: a socket's path has 107 characters, and theirs adds 32 to the directory's."""
+    own = tempfile.gettempdir()
+    return {} if len(own) <= _LONGEST_TEMPORARY else {TEMPORARY: own, "TMPDIR": "/tmp"}
 
 
 def _watch(process: subprocess.Popen[bytes]) -> None:
