@@ -105,9 +105,9 @@ def test_the_screen_says_what_was_measured_and_no_more() -> None:
     assert "/dev/kvm opens but no guest starts" in text
     assert "guestmark doctor tells more" in text
     assert "3 rounds" in text
-    sentence = "In tcg writing a file suffers least (8 times slower), computing most (11 times slower)."
+    sentence = "Least affected in tcg: writing a file (8 times slower); most: computing (11 times slower)."
     assert sentence in " ".join(text.split())
-    assert "In uml" not in text  # of two costs one is unclear: nothing is least or most
+    assert "affected in uml" not in text  # of two costs one is unclear: nothing is least or most
 
 
 @pytest.mark.parametrize("width", [80, 100])

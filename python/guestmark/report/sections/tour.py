@@ -189,8 +189,8 @@ def _in_words(found: Analysis) -> list[Paragraph]:
         least, most = min(known, key=lambda pair: pair[0].ratio), max(known, key=lambda pair: pair[0].ratio)
         if least is most:
             continue
-        said = f" {least[1]} suffers least ({least[0].said()}), {most[1]} most ({most[0].said()})."
-        lines.append(Paragraph(spans("In ", Span(platform, Tone.STRONG), said)))
+        said = f": {least[1]} ({least[0].said()}); most: {most[1]} ({most[0].said()})."
+        lines.append(Paragraph(spans("Least affected in ", Span(platform, Tone.STRONG), said)))
     return lines
 
 
