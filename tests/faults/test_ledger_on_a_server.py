@@ -2,7 +2,6 @@
 
 import lzma
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,7 @@ from sqlalchemy import delete, insert, make_url, select, text, update
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import open_ledger, schema
 from guestmark.ledger.server import engine_of
+from tests.framework import at_once
 from tests.framework.databases import bare_server, installed
 
 OLD = Path(__file__).parents[1] / "ledger_0_1" / "ledger.sqlite.xz"
@@ -49,20 +49,7 @@ def old(url: str, tmp_path: Path) -> str:
 
 
 def test_it_is_upgraded_once_by_however_many_come_at_once(old: str, tmp_path: Path) -> None:
-    failures: list[BaseException] = []
-
-    def come() -> None:
-        try:
-            open_ledger(old).close()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=come) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    assert at_once.failures(lambda: open_ledger(old).close(), 6) == []
     with open_ledger(tmp_path / "old.sqlite") as file, open_ledger(old) as server:
         assert server.check().problems == ()
         assert server.check().checked == file.check().checked > 0

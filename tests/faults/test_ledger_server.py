@@ -24,6 +24,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, refused
+from tests.framework import at_once
 from tests.framework.command_line import CommandLine
 from tests.framework.ledgers import PLAN, trial
 from tests.framework.postgresql import Server, postgresql
@@ -307,20 +308,11 @@ def test_machines_that_begin_at_once_make_one_table(server: Server) -> None:
         Attempts(ledger, run_id, "lab")
         with ledger._engine.begin() as link:
             link.execute(text("DROP TABLE attempts"))
-    failures: list[BaseException] = []
     ready = threading.Barrier(8)
 
     def begin() -> None:
-        try:
-            with open_ledger(server.url) as own:
-                ready.wait(20)
-                Attempts(own, run_id, "lab")
-        except BaseException as error:
-            failures.append(error)
+        with open_ledger(server.url) as own:
+            ready.wait(20)
+            Attempts(own, run_id, "lab")
 
-    threads = [threading.Thread(target=begin) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    assert at_once.failures(begin, 8) == []

@@ -131,11 +131,10 @@ class Engine:
         self._closed.set()
         self._watching.join(_CLOSING_S)
         process = self._executor.interchange_proc
-        if self._silent:
+        waiting = self._watching.is_alive()  # for an answer that will not come
+        if self._silent or waiting:
             process.kill()
-        if self._watching.is_alive():  # it waits for an answer that will not come
-            process.kill()
-        else:  # ZeroMQ's sockets must not be closed while another thread uses them
+        if not waiting:  # ZeroMQ's sockets must not be closed while another thread uses them
             # Not waited for at any price: its sockets may have something left to say to one that is gone.
             closing = threading.Thread(target=self._shut_down, name="engine's end", daemon=True)
             closing.start()

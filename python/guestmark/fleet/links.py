@@ -138,7 +138,7 @@ class Link:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             text = inert(line.decode(errors="replace").strip())[:_LONGEST]
-            if text == READY:
+            if text == f"{TOLD}{READY}":
                 self._seen, self._patience_s = time.monotonic(), _APPEAR_S
             elif text.startswith(TOLD):
                 self._told.append(text.removeprefix(TOLD))

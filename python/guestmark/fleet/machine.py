@@ -61,11 +61,11 @@ def _one_block(order: Order, machine: str) -> Progress:
     from guestmark.platforms import exclusive
 
     with open_ledger(os.environ[LEDGER]) as ledger:
-        ledger.patience.notice = _tell
+        ledger.patience.notice = tell
         run_id = run_of(ledger, order.fleet, machine)
         plan = _plan(order) if run_id is None else ledger.load_run(run_id).plan
         here = any(cell.platform.uses_this_host for cell in plan.cells)
-        with exclusive.measuring(exclusive.Policy(f"{plan.name} ({order.fleet})", tell=_tell), here=here):
+        with exclusive.measuring(exclusive.Policy(f"{plan.name} ({order.fleet})", tell=tell), here=here):
             if run_id is None:
                 run_id, plan = _begun(ledger, order, machine, plan)
             stored = ledger.load_run(run_id)
@@ -84,7 +84,7 @@ def _one_block(order: Order, machine: str) -> Progress:
         return progress_of(ledger.load_run(run_id), machine)
 
 
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
     """For the person who watches the fleet: the engine's workers have no other way to say something meanwhile."""
     with contextlib.suppress(OSError):
         os.write(2, f"{TOLD}{' '.join(text.split())}\n".encode(errors="replace"))

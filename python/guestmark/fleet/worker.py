@@ -22,12 +22,12 @@ from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import UsageError
 from guestmark.fleet import engine
-from guestmark.fleet.machine import LEDGER, NAME, TEMPORARY
+from guestmark.fleet.machine import LEDGER, NAME, TEMPORARY, tell
 
 _LONGEST = 1 << 20
 _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
 _LOOK_S = 5.0
-READY = "guestmark-fleet: ready"  # printed when everything is there that the engine's worker needs
+READY = "ready"  # told when everything is there that the engine's worker needs
 _POOL = "parsl.executors.high_throughput.process_worker_pool"
 
 
@@ -59,7 +59,7 @@ def run() -> int:
     # The python that runs us may have been told to look nowhere but here.
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])
     environment |= _short_paths()
-    os.write(2, f"{READY}\n".encode())
+    tell(READY)
     lifeline = os.dup(0)
     process = subprocess.Popen(
         supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline]),

@@ -157,10 +157,10 @@ def candidate(package: str, options: Sequence[str] = ()) -> str:
     return ""
 
 
-def listed(architecture: Architecture) -> bool:
-    """Whether a package source of this system serves an architecture, by the indexes that apt has read here.
+def served() -> frozenset[str] | None:
+    """The architectures that package sources of this system serve, by the indexes that apt has read here.
 
-    True, too, where there are none: what cannot be known is not denied.
+    None where there are no indexes: what cannot be known is not denied.
     """
     described_by = [
         line.split()[1:]
@@ -168,7 +168,7 @@ def listed(architecture: Architecture) -> bool:
         for line in index.read_text(errors="replace").splitlines()
         if line.startswith("Architectures:")
     ]
-    return not described_by or any(architecture.name in names for names in described_by)
+    return frozenset(name for names in described_by for name in names) if described_by else None
 
 
 FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"

@@ -9,7 +9,7 @@ from guestmark.core.architectures import ARCHITECTURES, Architecture, Source
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import agents, kernels, parts, roots
-from guestmark.foreign.packages import listed
+from guestmark.foreign.packages import served
 
 # What it takes the first time, on two processors and a fast network; seconds.
 _AGENT_S, _FETCH_S, _KERNEL_S = 90, 30, 330
@@ -40,10 +40,11 @@ class State:
 def survey() -> list[State]:
     """All architectures, the host's own first. Nothing is started, made or fetched."""
     rows = sorted(ARCHITECTURES.values(), key=lambda row: (not row.is_host, row.name))
-    return [_state(row) for row in rows]
+    known = served()
+    return [_state(row, known) for row in rows]
 
 
-def _state(row: Architecture) -> State:
+def _state(row: Architecture, known: frozenset[str] | None) -> State:
     programs = [row.emulator, *([row.firmware] if row.firmware else [])]
     missing = [program for program in programs[:1] if shutil.which(program.name) is None]
     if row.is_host:
@@ -53,7 +54,8 @@ def _state(row: Architecture) -> State:
         if row.root:
             made["root"] = roots.find(row) is not None
         fault = ""
-        if row.kernel is Source.DISTRIBUTION and not made["kernel"] and not listed(row):
+        absent = known is not None and row.name not in known
+        if row.kernel is Source.DISTRIBUTION and not made["kernel"] and absent:
             fault = f"this system's package sources have nothing for {row.name}; a newer release may"
         return State(row, made, [*missing, *parts.missing(row)], fault)
     except GuestmarkError as error:
