@@ -20,7 +20,7 @@ def page(
     Terminals leave out the published figures, the environment, what to do about notes, and how the runs differ where
     that says no more than the typical run does, unless they are asked for.
     """
-    from guestmark.report.sections import gates, more_time, tuning, validity
+    from guestmark.report.sections import answers, gates, more_time, tuning, validity
     from guestmark.report.sections import published as publications
     from guestmark.report.sections.by_workload import compared
     from guestmark.report.sections.conclusion import conclusion
@@ -42,7 +42,8 @@ def page(
     if published and (nodes := publications.not_measured(analysis)):
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
     kept = gates.nodes(gates.judged(analysis), analysis, run)
-    if said := [*conclusion(analysis), *kept, *more_time.nodes(analysis, run)]:
+    answered = [] if raced else answers.nodes(whole)  # also of workloads that are not compared
+    if said := [*conclusion(analysis), *answered, *kept, *more_time.nodes(analysis, run)]:
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
     if limits := validity.lines(analysis, whole=environment):
         sections.append(Section(Part.VALIDITY, "What limits these figures", tuple(limits), titled=False))

@@ -7,6 +7,7 @@ from typing import Any
 
 from guestmark.core.findings import Durability, Proof
 from guestmark.core.question import Asked
+from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
@@ -155,7 +156,7 @@ def _more(ranked: Ranked, unclear: Iterable[CellResult]) -> str:
 
 
 def _would_tell(blocks: int) -> str:
-    return f"; about {blocks} more block{'' if blocks == 1 else 's'} would tell"
+    return f"; about {counted(blocks, 'more block')} would tell"
 
 
 def _lacking(ranked: Ranked) -> str:
@@ -284,13 +285,23 @@ def _part(name: str) -> str:
 
 def _safe(kept: Kept) -> Inline:
     tone = {Durability.PROVEN: Tone.FASTER, Durability.LOST: Tone.SLOWER, Durability.MEMORY: Tone.SLOWER}
-    shown = [f"{result.cell.id}{_states(result)}" for result in kept.results]
-    return spans(Span(str(kept.word), tone.get(kept.word, Tone.UNCLEAR)), f": {', '.join(shown)}.")
+    states = [_states(result) for result in kept.results]
+    alike = len(set(states)) == 1
+    shown = [
+        result.cell.id if alike or not said else f"{result.cell.id} ({said})"
+        for result, said in zip(kept.results, states, strict=True)
+    ]
+    each = f" ({'each: ' if len(states) > 1 else ''}{states[0]})" if alike and states[0] else ""
+    return spans(Span(str(kept.word), tone.get(kept.word, Tone.UNCLEAR)), f": {', '.join(shown)}{each}.")
 
 
 def _states(result: CellResult) -> str:
+    """In how many crash states acknowledged records are missing; empty where the power was not cut."""
     found = [proof.proven for trial in result.trials if (proof := trial.facts.of(Proof)) is not None]
-    return f" ({found[-1].losing} of {found[-1].states} states lose)" if found else ""
+    if not found:
+        return ""
+    losing, states = found[-1].losing, found[-1].states
+    return f"{losing} of {counted(states, 'crash state')} {'loses' if losing == 1 else 'lose'} acknowledged records"
 
 
 # --- words --------------------------------------------------------------------------------------------------
