@@ -272,7 +272,10 @@ def _alike(first: CellResult, second: CellResult, but: set[str]) -> bool:
 def _published(first: CellResult, second: CellResult, metric: Metric, analysis: Analysis) -> float | None:
     for published in analysis.plan.published:
         mine, theirs = figure_for(first, published), figure_for(second, published)
-        if published.metric == metric.name and mine and theirs and mine is not theirs:
+        same = mine is theirs or (
+            mine and theirs and mine.value == theirs.value
+        )  # the one figure of two cells
+        if published.metric == metric.name and mine and theirs and not same:
             return mine.value / theirs.value
     return None
 

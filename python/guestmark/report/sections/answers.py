@@ -32,6 +32,13 @@ from guestmark.stats.compare import Comparison, Verdict, label
 _NAMED = 6  # cells in one sentence
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
 _LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   = no difference from it   ? not told apart"
+_MEANINGS = {
+    Durability.REACHED: "this host's kernel was asked to flush; --prove cuts the power",
+    Durability.CLAIMED: "by the hypervisor's own count; --prove cuts the power",
+    Durability.LOST: "flushes do not arrive",
+    Durability.MEMORY: "gone with the power, flushed or not",
+    Durability.NOTHING: "the workload asked for no flush",
+}
 _SUFFIXES = ("_s", "_ns", "_bytes")
 
 
@@ -118,9 +125,14 @@ def _best(ranked: Ranked) -> Inline:
 
 
 def _about(ranked: Ranked) -> str:
-    """What it is the best of: "sysbench on tcg", "system calls, nested"."""
-    platform = len(ranked.of) == 2 and ranked.of[1] not in NESTED_WORDS.values()
-    return (" on " if platform else ", ").join(ranked.of)
+    """What it is the best of: "sysbench on tcg", "upload, nothing written (nested)"."""
+    *names, last = ranked.of
+    if not names:
+        return last
+    where = (
+        f" ({last})" if last in NESTED_WORDS.values() else f" on {last}" if len(names) == 1 else f", {last}"
+    )
+    return f"{', '.join(names)}{where}"
 
 
 def _verdict(ranked: Ranked, result: CellResult) -> Verdict | None:
@@ -170,7 +182,7 @@ def _lacking(ranked: Ranked) -> str:
         listed = "; ".join(f"{word}: {_few(some)}" for word, some in words.items())
         said.append(f"Left out: {listed}{_unproven(ranked.barred)}.")
     if ranked.missing:
-        reason = ranked.missing[0].reason
+        reason = _shortly(ranked.missing[0].reason)
         listed = _few([names[result.cell.id] for result in ranked.missing])
         said.append(f"Not measured: {listed}{f' ({reason})' if reason else ''}.")
     return " ".join(said) or ("" if ranked.cells else "No cell has been measured.")
@@ -180,6 +192,11 @@ def _unproven(results: Iterable[CellResult]) -> str:
     if any(trial.facts.of(Proof) for result in results for trial in result.trials):
         return ""
     return " (no power was cut in this run: --prove does)"
+
+
+def _shortly(reason: str) -> str:
+    """A reason without the words of others that follow it, which the report has elsewhere in full."""
+    return reason.partition(": ")[0]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -227,7 +244,7 @@ def _compared(against: Against, names: Names) -> Inline:
     where = f"{common}: " if common else ""
     if against.found is None:
         lacking = next((one for one in (first, second) if against.metric.name not in one.summary), first)
-        why = f" ({lacking.reason})" if lacking.reason else ""
+        why = f" ({_shortly(lacking.reason)})" if lacking.reason else ""
         return line(
             f"{where}{mine} against {theirs} is not answered: {lacking.cell.id} was not measured{why}."
         )
@@ -292,7 +309,10 @@ def _safe(kept: Kept) -> Inline:
         for result, said in zip(kept.results, states, strict=True)
     ]
     each = f" ({'each: ' if len(states) > 1 else ''}{states[0]})" if alike and states[0] else ""
-    return spans(Span(str(kept.word), tone.get(kept.word, Tone.UNCLEAR)), f": {', '.join(shown)}{each}.")
+    meaning = f" ({_MEANINGS[kept.word]})" if kept.word in _MEANINGS and not any(states) else ""
+    return spans(
+        Span(str(kept.word), tone.get(kept.word, Tone.UNCLEAR)), f": {', '.join(shown)}{each}{meaning}."
+    )
 
 
 def _states(result: CellResult) -> str:

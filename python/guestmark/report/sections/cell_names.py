@@ -46,12 +46,12 @@ class Names:
     def apart(self, first: Cell, second: Cell) -> tuple[str, str, str]:
         """What the one is, what the other is, and what both are."""
         mine, theirs = _named(first), _named(second)
-        own = [
-            text
+        own = {
+            name: text
             for name, text in mine.items()
             if name in self._asked or (name in self._varies and theirs.get(name) != text)
-        ]
-        others = [text for name, text in theirs.items() if name in self._asked]
+        }
+        others = {name: text for name, text in theirs.items() if name in self._asked}
         alike = {name: text for name, text in mine.items() if theirs.get(name) == text} if own else {}
         both = [text for name, text in alike.items() if name in _PLACES and name not in self._asked]
         more = [
@@ -60,10 +60,17 @@ class Names:
             if name in self._varies and name not in _PLACES and name not in self._asked
         ]
         return (
-            " ".join(own) or first.id,
-            " ".join(others) or second.id,
+            _said(own) or first.id,
+            _said(others) or second.id,
             " ".join([" on ".join(both), *more]).strip(),
         )
+
+
+def _said(levels: dict[str, str]) -> str:
+    """`write on uml, ext2`."""
+    places = " on ".join(levels[name] for name in (WORKLOAD, PLATFORM) if name in levels)
+    others = " ".join(text for name, text in levels.items() if name not in _PLACES)
+    return ", ".join(part for part in (places, others) if part)
 
 
 def _named(cell: Cell) -> dict[str, str]:
