@@ -98,7 +98,7 @@ def test_too_few_blocks_are_said_to_be_missing() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4}, BEST, blocks=3)
     assert not ranked(run).answered
     (said,) = sentences(run)
-    assert "What is missing: fewer than 6 blocks" in said
+    assert "Reason: fewer than 6 blocks" in said
 
 
 def test_cells_that_were_not_measured_are_named() -> None:

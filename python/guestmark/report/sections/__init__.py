@@ -73,7 +73,16 @@ def live(workload: WorkloadResult) -> Section:
 
 def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool, details: bool) -> Section:
     from guestmark.page.names import everywhere, key
-    from guestmark.report.sections import effects, estimands, explanations, metrics, results, trials, troubles
+    from guestmark.report.sections import (
+        effects,
+        estimands,
+        explanations,
+        metrics,
+        proofs,
+        results,
+        trials,
+        troubles,
+    )
     from guestmark.report.sections import published as publications
     from guestmark.report.sections.by_workload import compared, of_kind
 
@@ -81,7 +90,8 @@ def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool, deta
     if not compared(workload):
         nodes = [*of_kind(workload, run), *troubles.lines(workload), *trials.sections(workload, run)]
         return Section(Part.WORKLOAD, workload.title, tuple(nodes), everywhere(workload), key(workload))
-    nodes = [*results.sections(workload, run), *estimands.tables(workload, details=details)]
+    nodes = [*results.sections(workload, run), *proofs.sections(workload)]
+    nodes += estimands.tables(workload, details=details)
     nodes += effects.tables(workload) if details else []
     nodes += of_kind(workload, run)
     if published:

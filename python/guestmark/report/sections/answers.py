@@ -107,16 +107,18 @@ def _best(ranked: Ranked) -> Inline:
     names = names_of([*ranked.cells, *ranked.barred, *ranked.missing])
     word = _SUPERLATIVES[label(Verdict.FASTER, ranked.metric)]
     shown = f"{names[best.cell.id]} ({' '.join(mean_of(best, ranked.metric))})"
+    if len(ranked.cells) == 1:
+        return line(
+            f"{where}only {shown} was measured, so there is nothing to compare it with.{_space(_lacking(ranked))}"
+        )
     behind = [result for result in ranked.cells if result is not best and result not in ranked.open]
     said: list[str] = []
-    if len(ranked.cells) == 1:
-        said.append("nothing else was measured that it could be held against")
     same = [result for result in ranked.open if _verdict(ranked, result) is Verdict.NO_DIFFERENCE]
     unclear = [result for result in ranked.open if result not in same]
     for title, some in (("no difference from", same), ("not told apart from", unclear), ("behind", behind)):
         if some:
             said.append(f"{title} it: {_listed(some, names, ranked)}")
-    verb = f"is {word}" if not unclear and len(ranked.cells) > 1 else "leads"
+    verb = "leads" if unclear else f"is {word}"
     return spans(
         where,
         Span(shown, Tone.FASTER if ranked.answered else Tone.UNCLEAR),
@@ -164,7 +166,7 @@ def _more(ranked: Ranked, unclear: Iterable[CellResult]) -> str:
     forecasts = [more_blocks(comparison) for comparison in open_]
     known = [blocks for blocks in forecasts if blocks]
     helps = _would_tell(max(known)) if known and len(known) == len(forecasts) else ""
-    return f" What is missing: {reasons or 'narrower intervals'}{helps}."
+    return f" Reason: {reasons or 'the intervals are too wide'}{helps}."
 
 
 def _would_tell(blocks: int) -> str:
