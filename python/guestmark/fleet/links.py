@@ -67,7 +67,11 @@ class Link:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
-                supervised(command(member, ["fleet", "worker"], reach.forwarded()), lifeline_fd=lifeline),
+                supervised(
+                    command(member, ["fleet", "worker"], reach.forwarded()),
+                    lifeline_fd=lifeline,
+                    spare_keepers=True,
+                ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

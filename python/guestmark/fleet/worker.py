@@ -62,7 +62,7 @@ def run() -> int:
     tell(READY)
     lifeline = os.dup(0)
     process = subprocess.Popen(
-        supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline]),
+        supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline], spare_keepers=True),
         stdin=subprocess.DEVNULL,
         stdout=2,
         pass_fds=(lifeline, keeper().lifeline),
