@@ -81,7 +81,7 @@ def parsl(folder: str, retries: bool) -> Iterator[tuple[Submit, Callable[[str], 
     engine = Engine(Path(folder))
     executor = engine._executor
     keys = Path(folder, "keys")
-    keys.mkdir()
+    keys.mkdir(mode=0o700)  # else the engine refuses them
     for name, text in engine.worker_keys().items():
         (keys / name).write_text(text)
     command = [
