@@ -30,6 +30,8 @@ TOLD_S = 45.0  # Ray ends the whole program when its scheduler has not answered 
 
 def task(folder: str, number: int, seconds: float) -> int:
     """One trial as far as an engine is concerned."""
+    import time  # engines carry the function to processes that know nothing of this module
+
     with open(f"{folder}/{number}", "a", encoding="utf-8") as file:
         file.write("begin\n")
         file.flush()
