@@ -20,12 +20,14 @@ from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
 from guestmark.fleet.coordinator import State
+from guestmark.fleet.links import Link, Reach
 from guestmark.fleet.order import Progress
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, lose, refused
 from guestmark.ledger.room import room_for
 from guestmark.stats.between_runs import Past
 from guestmark.stats.machines import drift, pooled
+from tests.framework import PACKAGES
 from tests.framework.command_line import CommandLine, processes_with
 from tests.framework.labs import HERE, lab
 from tests.framework.ledgers import PLAN, trial
@@ -125,7 +127,8 @@ def test_what_is_wrong_with_one_machine_is_a_line_and_the_others_go_on(
         (closed / "authorized").write_text("")
         with reached.config.open("a") as config:
             config.write("Host gone\n HostName 203.0.113.1\n ConnectTimeout 1\n")
-        done = guestmark(*made.arguments(), env={"GUESTMARK_SSH": reached.client}, timeout=200)
+        # A machine that no route leads to is tried eight times, with growing pauses: 110 s and more.
+        done = guestmark(*made.arguments(), env={"GUESTMARK_SSH": reached.client}, timeout=400)
         states = {run.plan.name: run.state.value for run in made.runs()}
     assert done.status == 1
     assert states == {"small": "complete"}
@@ -213,6 +216,21 @@ def test_a_server_that_takes_too_few_connections_is_found_beforehand(server: Ser
     assert 60 - large.free + 402 < int(advised[1]) < 450
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         assert room_for(ledger, 200) is None
+
+
+@needs_engine
+def test_a_machine_without_room_for_the_engine_says_so() -> None:
+    """What is wrong and what to do come together, and it is not tried again."""
+    here = {"PYTHONPATH": str(PACKAGES), "TMPDIR": "/proc"}
+    member = labs.Member("full", command=(sys.executable, "-m", "guestmark"), environment=here)
+    link = Link(member, Reach(1, "none.sqlite"), {"client.key_secret": ""}, ["--uid", "full.1"])
+    try:
+        assert wait_until(lambda: not link.running(), 30)
+        said = link.said()
+    finally:
+        link.close()
+    assert re.match(r"the engine's files cannot be written to /proc: .+; make room there, or name", said.text)
+    assert said.final
 
 
 def test_the_view_has_a_line_for_each_machine() -> None:
