@@ -110,8 +110,10 @@ def parsl(folder: str, retries: bool) -> Iterator[tuple[Submit, Callable[[str], 
             ),
         )
     finally:
-        for pool in pools:
-            pool.kill()
+        for pool in pools:  # what a pool has started does not end with it
+            tree = psutil.Process(pool.pid).children(recursive=True) if pool.poll() is None else []
+            for process in (pool, *tree):
+                process.kill()
         with contextlib.suppress(Exception):
             engine.close()
 
