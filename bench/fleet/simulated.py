@@ -121,17 +121,27 @@ class Workers:
     keys: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
+    waiting: Path = Path()  # has a file for each machine that has not ended
+    anew: bool = (
+        False  # whether there is another scheduler, which knows nothing of what the last one was told
+    )
 
     def take(self, _: lab.Member, reach: Reach, keys: dict[str, str], arguments: list[str]) -> Seat:
         """A simulated machine wants its worker."""
         if reach != self.reach:  # another scheduler
             self.close()
+            self.anew = True
             self.reach, self.keys, self.arguments = reach, keys, arguments
             self._replace()
         return Seat()
 
     def look(self, fleet: Fleet) -> None:
         """Called twice a second."""
+        if self.anew:  # a machine may have ended without the coordinator having heard of it
+            self.anew = False
+            for state in fleet.states.values():
+                if not state.over:
+                    (self.waiting / state.member.name).touch()
         self._replace()
         self.memory.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6)
         if self.ends and time.monotonic() - fleet.begun > self.ends[0]:
@@ -195,7 +205,7 @@ def simulate(machines: int, workers: int, blocks: int, dies: float, ends: list[f
         command = (sys.executable, "-m", "guestmark")
         real = [lab.Member(f"w{number}", "", "", command, settings) for number in range(workers)]
         told = order.Order(FLEET, PLAN.format(blocks=blocks), "plan.toml", 1.0, {}, [])
-        pool = Workers(real, sorted(ends))
+        pool = Workers(real, sorted(ends), waiting=waiting)
         # Not __main__'s: workers have to find it.
         block = importlib.import_module("bench.fleet.simulated").one_block
         with open_ledger(server.url) as ledger:

@@ -15,21 +15,25 @@ from pathlib import Path
 import pytest
 from bench.fleet.simulated import simulate
 
-from guestmark.cli.fleets import _View
+from guestmark.cli.fleets import _View, too_little_room
 from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
 from guestmark.fleet.coordinator import State
+from guestmark.fleet.links import Link, Reach
 from guestmark.fleet.order import Progress
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, lose, refused
+from guestmark.ledger.room import room_for
 from guestmark.stats.between_runs import Past
 from guestmark.stats.machines import drift, pooled
-from tests.framework.command_line import CommandLine
+from tests.framework import PACKAGES
+from tests.framework.command_line import CommandLine, processes_with
 from tests.framework.labs import HERE, lab
 from tests.framework.ledgers import PLAN, trial
 from tests.framework.namespaces import network
 from tests.framework.postgresql import Server, postgresql
+from tests.framework.processes import wait_until
 from tests.framework.sshd import Sshd, sshd
 from tests.storm.fleet import Outcome, exactly_once, stormy
 
@@ -123,7 +127,8 @@ def test_what_is_wrong_with_one_machine_is_a_line_and_the_others_go_on(
         (closed / "authorized").write_text("")
         with reached.config.open("a") as config:
             config.write("Host gone\n HostName 203.0.113.1\n ConnectTimeout 1\n")
-        done = guestmark(*made.arguments(), env={"GUESTMARK_SSH": reached.client}, timeout=200)
+        # A machine that no route leads to is tried eight times, with growing pauses: 110 s and more.
+        done = guestmark(*made.arguments(), env={"GUESTMARK_SSH": reached.client}, timeout=400)
         states = {run.plan.name: run.state.value for run in made.runs()}
     assert done.status == 1
     assert states == {"small": "complete"}
@@ -158,6 +163,24 @@ def test_who_is_waited_for_is_told(guestmark: CommandLine, tmp_path: Path) -> No
     assert process.returncode == 0, more
 
 
+@needs_engine
+@pytest.mark.long
+@pytest.mark.parametrize("name", [HERE, "lab1"])
+def test_nothing_is_left_when_the_coordinator_is_killed(
+    guestmark: CommandLine, server: Server, reached: Sshd, name: str
+) -> None:
+    """Neither the engine's directories nor the worker's, nor those of the guestmark that measures in it."""
+    made = lab(guestmark, server.url, [name], levels='"31.7"', blocks=1)
+    scratch = guestmark.folder / f"scratch-{name}"
+    with guestmark.running(*made.arguments(), env={"GUESTMARK_SSH": reached.client}) as process:
+        assert wait_until(lambda: processes_with("sleep 31.7") or processes_with("31.7"), 60)
+        assert list(scratch.glob("guestmark-fleet-*"))
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: not list(scratch.glob("guestmark-*")), 20), list(scratch.iterdir())
+    guestmark.assert_nothing_left()
+
+
 @pytest.mark.long
 def test_doctor_asks_all_machines_and_tells_which_cannot_be_used(
     guestmark: CommandLine, reached: Sshd, tmp_path: Path
@@ -172,8 +195,42 @@ def test_doctor_asks_all_machines_and_tells_which_cannot_be_used(
     assert told.status == 1
     machines = told.document()["machines"]
     assert set(machines) == {"lab1", "lab2", "gone"}
+    assert "is a file, which other machines do not reach" in told.document()["ledger"]["error"]
     assert any(platform["name"] == "host" for platform in machines["lab2"]["platforms"])
     assert "nowhere" in machines["gone"]["error"]
+
+
+def test_a_server_that_takes_too_few_connections_is_found_beforehand(server: Server, tmp_path: Path) -> None:
+    with open_ledger(server.url) as ledger:
+        small, large = room_for(ledger, 4), room_for(ledger, 200)
+    assert small is not None
+    assert large is not None
+    assert small.is_enough
+    assert (large.is_enough, large.most, large.needed) == (False, 60, 402)
+    said, advice = too_little_room(large, 200)
+    assert re.fullmatch(
+        r"the ledger's server has 5\d of 60 connections left, and 200 machines need 402", said
+    )
+    advised = re.fullmatch(r"set max_connections = (\d+) in its postgresql\.conf and restart it", advice)
+    assert advised
+    assert 60 - large.free + 402 < int(advised[1]) < 450
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        assert room_for(ledger, 200) is None
+
+
+@needs_engine
+def test_a_machine_without_room_for_the_engine_says_so() -> None:
+    """What is wrong and what to do come together, and it is not tried again."""
+    here = {"PYTHONPATH": str(PACKAGES), "TMPDIR": "/proc"}
+    member = labs.Member("full", command=(sys.executable, "-m", "guestmark"), environment=here)
+    link = Link(member, Reach(1, "none.sqlite"), {"client.key_secret": ""}, ["--uid", "full.1"])
+    try:
+        assert wait_until(lambda: not link.running(), 30)
+        said = link.said()
+    finally:
+        link.close()
+    assert re.match(r"the engine's files cannot be written to /proc: .+; make room there, or name", said.text)
+    assert said.final
 
 
 def test_the_view_has_a_line_for_each_machine() -> None:

@@ -21,9 +21,17 @@ def wait_for(condition: Callable[[], object]) -> None:
 class Supervised:
     """A supervisor that runs a shell script, and the lifeline's other end."""
 
-    def __init__(self, script: str, *, remove: tuple[str, ...] = (), grace_ms: int = 0) -> None:
+    def __init__(
+        self, script: str, *, remove: tuple[str, ...] = (), grace_ms: int = 0, spare_keepers: bool = False
+    ) -> None:
         read, self.lifeline = os.pipe()
-        command = supervised(["sh", "-c", script], lifeline_fd=read, remove=remove, grace_ms=grace_ms)
+        command = supervised(
+            ["sh", "-c", script],
+            lifeline_fd=read,
+            remove=remove,
+            grace_ms=grace_ms,
+            spare_keepers=spare_keepers,
+        )
         self.process = subprocess.Popen(command, pass_fds=[read], start_new_session=True)
         os.close(read)
 
@@ -178,3 +186,23 @@ def test_its_own_failures(arguments: list[str], status: int, says: str) -> None:
     assert result.stderr.startswith("guestmark-agent: ")
     os.close(read)
     os.close(write)
+
+
+@pytest.mark.parametrize("name", ["keep", "other"])
+def test_keepers_that_are_spared_remove_what_they_were_told(tmp_path: Path, name: str) -> None:
+    """A guestmark under the supervisor is killed with all of its processes but its keeper; names spare nobody."""
+    made, pids = tmp_path / "guestmark-made", tmp_path / "pids"
+    made.mkdir()
+    keeper = {"keep": f"{agent_binary()} keep --lifeline 6", "other": "cat keep"}[name]
+    run = Supervised(
+        f"cd {tmp_path}; mkfifo line keep; (setsid {keeper} 6<line & echo $! >> pids); exec 7>line; "
+        f"printf '+%s\\0' {made} >&7; echo $$ >> pids; sleep 300",
+        spare_keepers=True,
+    )
+    keeping, shell = members(pids, 2)
+    command = Path(f"/proc/{keeping}/cmdline")
+    wait_for(lambda: command.read_bytes().split(b"\0")[1] == b"keep")
+    run.let_go()
+    assert gone(keeping, shell)
+    assert run.process.wait(10) == 128 + signal.SIGKILL
+    assert wait_until(lambda: not made.exists(), 5) == (name == "keep")

@@ -7,6 +7,7 @@ use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -30,6 +31,7 @@ struct Options {
     remove: Vec<PathBuf>,
     holds: Vec<OwnedFd>,
     grace: Duration,
+    spare_keepers: bool,
     command: Vec<OsString>,
 }
 
@@ -41,6 +43,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
         remove: Vec::new(),
         holds: Vec::new(),
         grace: Duration::ZERO,
+        spare_keepers: false,
         command: Vec::new(),
     };
     while let Some(argument) = parser.next()? {
@@ -51,6 +54,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             Arg::Long("grace") => {
                 options.grace = Duration::from_millis(parser.value()?.parse::<u32>()?.into());
             }
+            Arg::Long("spare-keepers") => options.spare_keepers = true,
             Arg::Value(first) => {
                 options.command.push(first);
                 options.command.extend(parser.raw_args()?);
@@ -106,11 +110,25 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
             }
         }
     };
-    reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
+    let doomed = |pid| !(options.spare_keepers && is_keeper(pid));
+    reap::sweep(signals.as_fd(), PATIENCE, doomed, drop);
     for path in &options.remove {
         remove(path);
     }
     Ok(ExitCode::from(status))
+}
+
+/// Whether a process is the keeper of a controller that runs under us: it ends by itself, when it has removed what that
+/// controller made. What is run must be this very file: anybody can be called `keep`.
+fn is_keeper(pid: libc::pid_t) -> bool {
+    let file = |name: &str| {
+        std::fs::metadata(name)
+            .ok()
+            .map(|data| (data.dev(), data.ino()))
+    };
+    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments.split(|&byte| byte == 0).nth(1) == Some(b"keep")
+        && file(&format!("/proc/{pid}/exe")) == file("/proc/self/exe")
 }
 
 fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {

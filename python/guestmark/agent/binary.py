@@ -97,12 +97,14 @@ def supervised(
     remove: Sequence[str] = (),
     hold: Sequence[int] = (),
     grace_ms: int = 0,
+    spare_keepers: bool = False,
 ) -> list[str]:
     """Arguments that run `command` under a supervisor which ends all of it when the lifeline's other end is closed.
 
     `lifeline_fd` is the read end of a pipe (pass it on with `pass_fds`) whose only write end this process keeps open;
     paths in `remove` (base names starting with `guestmark-`) are removed then, or when the command ends. Descriptors in
-    `hold` stay open until that is done.
+    `hold` stay open until that is done. With `spare_keepers` the keepers of guestmarks in it are left to remove what
+    those have made.
     """
     removals = [argument for path in remove for argument in ("--remove", path)]
     removals += [argument for fd in hold for argument in ("--hold", str(fd))]
@@ -114,6 +116,7 @@ def supervised(
         str(lifeline_fd),
         *removals,
         *grace,
+        *(["--spare-keepers"] if spare_keepers else []),
         "--",
         *command,
     ]

@@ -58,7 +58,8 @@ def command(
 
     show FLEET: results by machine, and for machines of one class together.
 
-    doctor --machines FILE: what each machine can measure, and what makes them differ.
+    doctor --machines FILE: what each machine can measure, what makes them differ, and whether the ledger's server has
+    room for all of them.
 
     Exit status: 0 all measured, 1 some trials failed or a machine was given up, 2 the command line, the lab or the plan
     is wrong, 3 nothing could be measured, 130 interrupted.
@@ -85,7 +86,9 @@ def command(
     outputs = fleets.Outputs(json, markdown, html, quiet)
     if action == "doctor":
         assert machines is not None
-        raise typer.Exit(fleets.doctor(machines, outputs))
+        from guestmark.cli import fleet_doctor
+
+        raise typer.Exit(fleet_doctor.doctor(machines, ledger, outputs))
     if action == "show":
         raise typer.Exit(fleets.show(given[0], ledger, outputs))
     if action == "resume":

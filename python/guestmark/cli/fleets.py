@@ -5,27 +5,25 @@ from __future__ import annotations
 import json as json_module
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from guestmark.cli.say import redraw, say, tell, tell_json
-from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
-from guestmark.page.text import escaped_in_json, inert
+from guestmark.cli.say import redraw, say
+from guestmark.core.errors import ExitStatus, UsageError
+from guestmark.page.text import escaped_in_json
 
 if TYPE_CHECKING:
     from guestmark.fleet.coordinator import Fleet
     from guestmark.fleet.lab import Member
     from guestmark.fleet.order import Order
+    from guestmark.ledger.room import Room
     from guestmark.ledger.store import Ledger
 
 _TELL_S = 30.0
-_DOCTOR_S = 120.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -97,11 +95,15 @@ def show(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
 
 def _coordinate(made: Order, members: Sequence[Member], ledger: Ledger, url: str, outputs: Outputs) -> int:
     from guestmark.fleet.coordinator import Fleet
+    from guestmark.ledger.room import room_for
 
     def note(text: str) -> None:
         say(text)
 
     ledger.patience.notice = note
+    if (room := room_for(ledger, len(members))) is not None and not room.is_enough:
+        said, advice = too_little_room(room, len(members))
+        note(f"{said}\n  {advice}")
     if not outputs.quiet:
         say(f"{made.fleet}: {len(members)} machine{'s' if len(members) != 1 else ''}; Ctrl-C stops it, and guestmark "
             f"fleet resume {made.fleet} goes on")  # fmt: skip
@@ -135,6 +137,15 @@ def _interrupted(number: int, _frame: FrameType | None) -> None:
         signal.signal(each, lambda *_: os._exit(int(ExitStatus.INTERRUPTED)))
     os.write(2, b"\nguestmark: stopping; interrupt again to stop at once\n")
     raise KeyboardInterrupt
+
+
+def too_little_room(room: Room, machines: int) -> tuple[str, str]:
+    """What is wrong when a ledger's server takes fewer connections than a fleet needs, and what to do."""
+    count = "1 machine needs" if machines == 1 else f"{machines} machines need"
+    return (
+        f"the ledger's server has {room.free} of {room.most} connections left, and {count} {room.needed}",
+        f"set max_connections = {room.advised} in its postgresql.conf and restart it",
+    )
 
 
 class _View:
@@ -228,77 +239,3 @@ def _write(ledger: Ledger, fleet: str, outputs: Outputs) -> None:
     if "-" not in (outputs.json, outputs.markdown, outputs.html):
         with writing_to_stdout():
             print_page(page, Console())
-
-
-def doctor(machines: str, outputs: Outputs) -> int:
-    """Asks all machines at once what they can measure; the exit status."""
-    from guestmark.fleet import lab
-
-    members = lab.read(machines)
-    if not outputs.quiet:
-        say(f"asking {len(members)} machines at once, {_DOCTOR_S:.0f} s at most …")
-    with ThreadPoolExecutor(min(len(members), 32)) as pool:
-        answers = dict(zip((member.name for member in members), pool.map(_asked, members), strict=True))
-    differences = _differences(members, answers)
-    if outputs.json is not None:
-        document = {"machines": answers, "differences": differences}
-        tell_json(json_module.dumps(document, indent=2, ensure_ascii=False))
-    else:
-        for member in members:
-            answer = answers[member.name]
-            tell(f"{member.name}{f' (class {member.kind})' if member.kind else ''}")
-            if "error" in answer:
-                tell(f"  cannot be used: {answer['error']}")
-                continue
-            usable = [each["name"] for each in answer["platforms"] if each["usable"]]
-            tell(f"  platforms: {', '.join(usable) or 'none'}")
-            for each in differences.get(member.name, ()):
-                tell(f"  differs from its class: {each}")
-    return int(ExitStatus.SOME_FAILED if any("error" in each for each in answers.values()) else 0)
-
-
-def _asked(member: Member) -> dict[str, Any]:
-    from guestmark.fleet.links import command
-
-    try:
-        done = subprocess.run(
-            command(member, ["doctor", "--json"]),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_DOCTOR_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": "it did not answer in time"}
-    except OSError as error:
-        return {"error": f"{member.command[0]}: {error.strerror}"}
-    try:
-        answer: dict[str, Any] = json_module.loads(done.stdout)
-    except ValueError:
-        lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        return {"error": inert(lines[-1])[:300] if lines else f"status {done.returncode}"}
-    if not isinstance(answer, dict) or not isinstance(answer.get("platforms"), list):
-        return {"error": "its guestmark answers something else; are the versions alike?"}
-    return answer
-
-
-def _differences(members: Sequence[Member], answers: Mapping[str, Any]) -> dict[str, list[str]]:
-    """By machine what of its surroundings differs from those of the first of its class."""
-    from guestmark.stats.conditions.surroundings import changes
-
-    found: dict[str, list[str]] = {}
-    first: dict[str, Mapping[str, Any]] = {}
-    for member in members:
-        host = answers[member.name].get("host")
-        if not member.kind or not isinstance(host, dict):
-            continue
-        if member.kind not in first:
-            first[member.kind] = host
-            continue
-        try:
-            decisive, _ = changes(first[member.kind], host)
-        except (GuestmarkError, KeyError, TypeError, ValueError):
-            decisive = {"answer": "cannot be compared"}
-        if decisive:
-            found[member.name] = [f"{what} {said}" for what, said in decisive.items()]
-    return found

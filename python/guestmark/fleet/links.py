@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from guestmark.agent.binary import supervised
+from guestmark.core.errors import ExitStatus
 from guestmark.fleet.lab import Member
 from guestmark.fleet.machine import TOLD
 from guestmark.fleet.worker import READY, Start
@@ -28,6 +29,8 @@ _STOP_S, _HEAR_S = 5.0, 1.0
 # How long nothing need be heard of a worker: until it is set up, which may take an installation; until it has begun;
 # and while it is there.
 _COMING_S, _APPEAR_S, _ABSENT_S = 600.0, 90.0, 30.0
+_SAYS = "guestmark: "  # before each of its messages
+_ORDERLY = (ExitStatus.USAGE, ExitStatus.NOTHING_MEASURED)  # of a worker that says what it lacks
 _SSH_FAILED, _NOT_FOUND = 255, 127  # exit statuses: of ssh itself, and of a shell without the program
 # As for `ssh:DEST`, but for what is forwarded: the engine's port and, where it is on this host, the ledger's.
 _OPTIONS = (*UNATTENDED, "-o", "ControlPath=none")
@@ -67,7 +70,11 @@ class Link:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
-                supervised(command(member, ["fleet", "worker"], reach.forwarded()), lifeline_fd=lifeline),
+                supervised(
+                    command(member, ["fleet", "worker"], reach.forwarded()),
+                    lifeline_fd=lifeline,
+                    spare_keepers=True,
+                ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -103,7 +110,11 @@ class Link:
                 f"there is no {command}; install guestmark, or say where it is: command = […] in the lab's file",
                 True,
             )
-        return Said(next((line for line in reversed(self._said) if line), ""))
+        lines = [line for line in self._said if line]
+        errors = [at for at, line in enumerate(lines) if line.startswith(_SAYS)]
+        if errors:  # what is wrong, and what to do
+            return Said("; ".join(lines[errors[-1] :][:2]).removeprefix(_SAYS), status in _ORDERLY)
+        return Said(lines[-1] if lines else "")
 
     def is_silent(self, present: Collection[str]) -> bool:
         """Whether the engine, which hears of those that are `present`, should have heard of the worker by now.

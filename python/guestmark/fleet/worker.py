@@ -44,16 +44,10 @@ def run() -> int:
     """Starts the worker and waits for its end; its exit status."""
     start = _heard()
     engine.check()
-    directory = keeper().directory("fleet", scratch_parent())
-    keys, logs = directory / "keys", directory / "logs"
-    keys.mkdir(mode=0o700)
-    for name, text in start.keys.items():
-        if "/" in name:
-            raise UsageError(f"{name!r} is not the name of a key")
-        (keys / name).write_text(text)
+    directory = _written(start.keys)
     command = [
         sys.executable, "-m", _POOL,
-        *start.arguments, "--cert_dir", str(keys), "--logdir", str(logs),
+        *start.arguments, "--cert_dir", str(directory / "keys"), "--logdir", str(directory / "logs"),
     ]  # fmt: skip
     environment = {**os.environ, NAME: start.machine, LEDGER: start.ledger}
     # The python that runs us may have been told to look nowhere but here.
@@ -62,7 +56,7 @@ def run() -> int:
     tell(READY)
     lifeline = os.dup(0)
     process = subprocess.Popen(
-        supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline]),
+        supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline], spare_keepers=True),
         stdin=subprocess.DEVNULL,
         stdout=2,
         pass_fds=(lifeline, keeper().lifeline),
@@ -73,6 +67,24 @@ def run() -> int:
         return process.wait()
     finally:
         keeper().remove(directory)
+
+
+def _written(keys: dict[str, str]) -> Path:
+    """A private directory that has the keys. Raises `UsageError` when there is no room for one."""
+    parent = scratch_parent()
+    try:
+        directory = keeper().directory("fleet", parent)
+        (directory / "keys").mkdir(mode=0o700)
+        for name, text in keys.items():
+            if "/" in name:
+                raise UsageError(f"{name!r} is not the name of a key")
+            (directory / "keys" / name).write_text(text)
+    except OSError as error:
+        raise UsageError(
+            f"the engine's files cannot be written to {parent}: {error.strerror}",
+            hint='make room there, or name another directory in the lab\'s file: environment = {TMPDIR = "…"}',
+        ) from error
+    return directory
 
 
 def _short_paths() -> dict[str, str]:

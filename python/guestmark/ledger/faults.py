@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from guestmark.core.errors import LedgerError
 
 OTHER = "or choose another ledger with --ledger FILE"
+_UNREACHED = "Can't create a connection"  # of the bundled driver, which goes on about its parameters
 
 
 def not_a_database(path: str) -> LedgerError:
@@ -33,7 +34,14 @@ def explain(error: BaseException, where: str, doing: str) -> LedgerError:
     if isinstance(cause, OSError):
         return _explain_os(cause, where, doing)
     if not isinstance(cause, sqlite3.Error):
-        return LedgerError(f"the ledger {where} failed while {doing}: {_first_line(cause)}", hint=OTHER)
+        said = _first_line(cause)
+        if said.startswith(_UNREACHED):
+            return LedgerError(
+                f"the ledger {where} cannot be reached: failed while {doing}",
+                hint="check that its server runs and listens there, " + OTHER,
+            )
+        hint = "the server's log may say more, " + OTHER
+        return LedgerError(f"the ledger {where} failed while {doing}: {said}", hint=hint)
     table = {
         sqlite3.SQLITE_FULL: (
             f"no space is left for the ledger {where}: failed while {doing}",
