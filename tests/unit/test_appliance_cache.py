@@ -9,7 +9,7 @@ from guestmark.agent.binary import agent_binary
 from guestmark.appliance.bzimage import NotABzImageError, release_of
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import find_kernel
-from guestmark.appliance.modules import ModuleTree, without_types
+from guestmark.appliance.modules import ModuleTree
 from tests.framework.known import known
 
 
@@ -47,11 +47,3 @@ def test_a_module_tree_that_has_changed_is_read_again(tmp_path: Path) -> None:
     dep.write_text("kernel/fs/fuse/virtiofs.ko:\n")
     assert not ModuleTree.read(tmp_path).has("9pnet")
     assert ModuleTree.read(tmp_path).has("virtiofs")
-
-
-def test_a_module_is_loaded_without_its_types() -> None:
-    names = b"\0.text\0.BTF\0.symtab\0"
-    module = b"\x7fELF\0.BTF\0in its code" + names + bytes(64)
-    slim = without_types(module)
-    assert slim == module.replace(names, b"\0.text\0.btf\0.symtab\0")
-    assert without_types(slim.replace(b"\0.BTF\0", b"")) == slim.replace(b"\0.BTF\0", b"")

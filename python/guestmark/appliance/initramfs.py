@@ -11,8 +11,6 @@ from guestmark.appliance.modules import ModuleTree
 from guestmark.appliance.paths import cache_directory, put
 from guestmark.appliance.remembered import identity
 
-_EDITION = 2  # changes with what is done to the files
-
 
 @dataclass(frozen=True, slots=True)
 class ModuleList:
@@ -29,7 +27,7 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
     unpacking costs the guest more than reading does. `modules` is None for a kernel that has everything built in.
     Raises `GuestmarkError` naming a required module that the tree lacks.
     """
-    key = hashlib.sha256(f"{_EDITION}{wanted!r}".encode())
+    key = hashlib.sha256(repr(wanted).encode())
     for path in (agent, *((modules / "modules.order", modules / "modules.builtin") if modules else ())):
         key.update(f"{path}{identity(path)}".encode())
     directory = cache_directory() / "initramfs"

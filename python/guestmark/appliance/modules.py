@@ -13,7 +13,6 @@ from guestmark.appliance.remembered import Kept
 from guestmark.core.errors import GuestmarkError
 
 _SIGNATURE_MARK = b"~Module signature appended~\n"
-_TYPES = b"\0.BTF\0"
 _SUFFIXES = (".ko", ".ko.xz", ".ko.gz", ".ko.zst", ".ko.bz2")
 
 
@@ -76,7 +75,7 @@ class ModuleTree:
                     f"the kernel in {self.directory} has no module {name}",
                     hint="give another kernel with --set kernel=FILE",
                 )
-            content = without_types(without_signature(decompressed(self.files[name])))
+            content = without_signature(decompressed(self.files[name]))
             for need in self.dependencies.get(name) or _depends_of(content):
                 visit(need)
             order[name] = content
@@ -122,18 +121,6 @@ def without_signature(content: bytes) -> bytes:
         return content
     (length,) = struct.unpack(">I", content[-len(_SIGNATURE_MARK) - 4 : -len(_SIGNATURE_MARK)])
     return content[: -len(_SIGNATURE_MARK) - 12 - length]
-
-
-def without_types(content: bytes) -> bytes:
-    """A module's content with a section of BPF's type information that the kernel does not find.
-
-    The first module that has one makes the kernel parse its own types as well, some 100,000, before it is loaded
-    (`btf_module_notify` in kernel/bpf/btf.c); without, that waits for the first program of BPF that asks.
-    """
-    before, name, after = content.rpartition(
-        _TYPES
-    )  # names of sections stand behind everything that has contents
-    return before + _TYPES.lower() + after if name else content
 
 
 def _depends_of(content: bytes) -> tuple[str, ...]:
