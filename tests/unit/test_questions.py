@@ -39,6 +39,10 @@ EXT3 = Question(
     compare={"filesystem": ("ext3",)},
     against={"filesystem": ("ext4",)},
 )
+THEN = Published(
+    "then", "throughput", "MB/s", "throughput",
+    (PublishedFigure({"filesystem": "ext4"}, 29.6), PublishedFigure({"filesystem": "ext3"}, 7.6)),
+)  # fmt: skip
 
 
 def run_of(ratios: Mapping[str, float | None], *questions: Question, blocks: int = 12) -> StoredRun:
@@ -109,11 +113,7 @@ def test_cells_that_were_not_measured_are_named() -> None:
 
 def test_any_two_cells_are_compared_beside_the_published_figures() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3)
-    published = Published(
-        "then", "throughput", "MB/s", "throughput",
-        (PublishedFigure({"filesystem": "ext4"}, 29.6), PublishedFigure({"filesystem": "ext3"}, 7.6)),
-    )  # fmt: skip
-    run = replace(run, plan=replace(run.plan, published=(published,)))
+    run = replace(run, plan=replace(run.plan, published=(THEN,)))
     (answer,) = answers(analyse(run.plan, run.trials, run.unusable))
     (finding,) = answer.findings
     against = a(Against, finding)
@@ -122,6 +122,26 @@ def test_any_two_cells_are_compared_beside_the_published_figures() -> None:
     (said,) = sentences(run)
     assert said.startswith("sequential write on tcg: ext3 is ×0.57")
     assert "slower; published ×0.26, the same direction, by another factor." in said
+
+
+@pytest.mark.parametrize(
+    ("ext4", "ext3", "blocks", "said"),
+    [
+        (0.8, 1.4, 12, "holds for sequential write on tcg (×0.57, published ×0.26)."),
+        (0.8, 3.1, 12, "holds for sequential write on tcg."),
+        (1.4, 0.8, 12, "does not hold for sequential write on tcg."),
+        (1.0, 1.0, 12, "does not hold for sequential write on tcg."),
+        (0.8, 1.4, 2, "cannot be told yet for sequential write on tcg."),
+    ],
+)
+def test_a_published_conclusion_is_held_against_what_was_measured(
+    ext4: float, ext3: float, blocks: int, said: str
+) -> None:
+    asked = replace(EXT3, conclusion="the filesystem makes the difference")
+    run = run_of({"ext2": 1.0, "ext3": ext3, "ext4": ext4}, asked, blocks=blocks)
+    assert len(sentences(run)) == 1  # nothing was published
+    run = replace(run, plan=replace(run.plan, published=(THEN,)))
+    assert sentences(run)[-1] == f"The published conclusion – {asked.conclusion} – {said}"
 
 
 def test_what_is_proven_is_asked_for_and_nobody_looked() -> None:

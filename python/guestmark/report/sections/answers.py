@@ -24,6 +24,7 @@ from guestmark.report.sections.answering import (
     more_blocks,
 )
 from guestmark.report.sections.cell_names import Names, names_of
+from guestmark.report.sections.concluded import holds
 from guestmark.report.sections.nested import mean_of
 from guestmark.report.sections.verdicts import MARKS, TONES
 from guestmark.stats.analysis import Analysis, CellResult
@@ -81,7 +82,8 @@ def _nothing(answer: Answer) -> str:
 def _sentences(answer: Answer) -> list[Inline]:
     firsts = [finding.first.cell for finding in answer.findings if isinstance(finding, Against)]
     asked = answer.question.compare.keys() | answer.question.against.keys()
-    return [_sentence(finding, Names(asked, firsts)) for finding in answer.findings]
+    names = Names(asked, firsts)
+    return [*(_sentence(finding, names) for finding in answer.findings), *holds(answer, names)]
 
 
 def _sentence(finding: Finding, names: Names) -> Inline:
