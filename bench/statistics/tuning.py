@@ -1,8 +1,11 @@
-"""Races with known winners, simulated: `python -m bench.statistics.tuning [--runs N] [--seed S]`.
+"""Races with known winners, simulated: `python -m bench.statistics.tuning [--runs N] [--seed S] [--only TEXT]
+[--limit SHARE]`.
 
 Matrices of 48 cells (factors of 2, 2, 3 and 4 levels) with random main effects and interactions, one cell planted as
-the best. Counted are the runs whose final set holds the true best, or one within the margin of it, and the trials that
-were used, as a share of the full matrix in as many blocks as a race may take.
+the best. Counted are the runs whose final set holds the true best, or one within the margin of it, those that name such
+a one as the best, and the trials that were used, as a share of the full matrix in as many blocks as a race may take.
+With a limit each race has the time of that share of the full matrix (all trials take equally long), as with
+`--time-limit`.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ SCENARIOS = (
     Scenario("autocorrelated load", host=0.1),
     Scenario("5 % of trials twice as long", spikes=0.05),
     Scenario("nothing matters", main=0.0, interactions=0.0, lead=0.0),
+    Scenario("noise of 15 %", noise=0.15),
+    Scenario("noise of 15 %, weak effects", noise=0.15, main=0.05, interactions=0.01),
 )
 
 
@@ -55,19 +60,25 @@ class Outcome:
     found: bool  # the true best, or one within the margin, is in the final set
     share: float  # of the full matrix's trials
     size: int  # of the final set
-    within: float  # share of the final set that is within the margin (and a noise of it)
+    first: bool  # whether the one that is named best is within the margin of it
 
 
-def simulate(scenario: Scenario, seed: int, settings: Settings = SETTINGS) -> Outcome:
-    """One race over one random matrix."""
+def simulate(
+    scenario: Scenario, seed: int, settings: Settings = SETTINGS, limit: float | None = None
+) -> Outcome:
+    """One race over one random matrix; `limit` is the time it has, as a share of the full matrix's."""
     generator = random.Random(f"{scenario.name}:{seed}")
     candidates, truth = _matrix(scenario, generator)
     scatter = {name: scenario.noise * generator.uniform(*scenario.spread) for name in truth}
     values: dict[int, dict[str, float]] = {}
     ended: dict[int, frozenset[str]] = {}
     load, trials = 0.0, 0
+    # The full matrix at the same confidence: every cell in every block, and the same confirmation.
+    full = len(candidates) * settings.max_blocks + settings.confirm * settings.finalists
     while True:
-        state = race.run(settings, candidates, values, ended)
+        spent = {block: float(len(row)) for block, row in values.items()}
+        clock = None if limit is None else race.Clock(limit * full, spent)
+        state = race.run(settings, candidates, values, ended, clock=clock)
         if not state.due:
             break
         row = {}
@@ -78,11 +89,8 @@ def simulate(scenario: Scenario, seed: int, settings: Settings = SETTINGS) -> Ou
             trials += 1
         values[state.block] = row
         ended[state.block] = frozenset(row)
-    best = min(truth.values())
-    good = [name for name in state.alive if truth[name] <= best + settings.margin]
-    # The full matrix at the same confidence: every cell in every block, and the same confirmation.
-    full = len(candidates) * settings.max_blocks + settings.confirm * settings.finalists
-    return Outcome(bool(good), trials / full, len(state.alive), len(good) / max(1, len(state.alive)))
+    good = {name for name, value in truth.items() if value <= min(truth.values()) + settings.margin}
+    return Outcome(not good.isdisjoint(state.alive), trials / full, len(state.alive), state.leader in good)
 
 
 def _matrix(scenario: Scenario, generator: random.Random) -> tuple[list[Candidate], dict[str, float]]:
@@ -114,14 +122,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="scenarios whose name holds this")
+    parser.add_argument("--limit", type=float, help="time for each race, as a share of the full matrix's")
     given = parser.parse_args()
     for scenario in SCENARIOS:
-        outcomes = [simulate(scenario, given.seed + number) for number in range(given.runs)]
+        if given.only not in scenario.name:
+            continue
+        outcomes = [
+            simulate(scenario, given.seed + number, limit=given.limit) for number in range(given.runs)
+        ]
         found = statistics.fmean(outcome.found for outcome in outcomes)
+        first = statistics.fmean(outcome.first for outcome in outcomes)
         share = statistics.fmean(outcome.share for outcome in outcomes)
         size = statistics.median(outcome.size for outcome in outcomes)
         print(
-            f"{scenario.name:32} found {found:.3f}  trials {share:.3f} of the full matrix  final set {size:g}",
+            f"{scenario.name:28} found {found:.3f}  named best {first:.3f}  trials {share:.3f} of the full matrix  "
+            f"final set {size:g}",
             flush=True,
         )
 

@@ -1,6 +1,11 @@
 """Block devices of the host as disks; here loop devices, of which each test makes its own."""
 
+import os
+import random
+import shutil
 import subprocess
+import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -9,17 +14,19 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability, Flushes
 from guestmark.core.machine_facts import GuestMachine
-from guestmark.disks import devices, loop
+from guestmark.disks import devices, loop, template, xfs
 from guestmark.disks.factors import LOCATION
 from guestmark.disks.location import in_memory, storage
 from guestmark.disks.preflight import check, impossible
-from guestmark.disks.spec import disks_of
+from guestmark.disks.programs import MAKERS
+from guestmark.disks.spec import DiskSpec, disks_of
 from guestmark.workloads import base as workloads
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
 from tests.framework.known import known
 
 SIZE = 192 << 20
+IMAGE = Path("/var/tmp/guestmark-test-device.raw")
 
 
 @pytest.fixture
@@ -27,16 +34,15 @@ def device() -> Iterator[str]:
     """An empty loop device on an image in /var/tmp."""
     if reason := loop.why_not():
         pytest.skip(reason)
-    image = Path("/var/tmp/guestmark-test-device.raw")
-    image.unlink(missing_ok=True)
-    with image.open("wb") as file:
+    IMAGE.unlink(missing_ok=True)
+    with IMAGE.open("wb") as file:
         file.truncate(SIZE)
     try:
-        with loop.attached(image) as path:
+        with loop.attached(IMAGE) as path:
             yield path
             devices.give_back()
     finally:
-        image.unlink()
+        IMAGE.unlink()
 
 
 def overwriting(device: str) -> dict[str, str]:
@@ -100,6 +106,76 @@ def test_what_has_something_on_it_or_is_in_use_is_refused(device: str, tmp_path:
             check(cells)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def grown(device: str, filesystem: str) -> DiskSpec:
+    """The disk, as large as xfs needs it at least."""
+    os.truncate(IMAGE, 320 << 20)
+    subprocess.run(["losetup", "--set-capacity", device], check=True)
+    cell = cell_of("tcg", "filewrite", {**overwriting(device), "filesystem": filesystem}, amount="4M")
+    return disks_of(cell)[0]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from guestmark.disks import devices, template
+from guestmark.disks.spec import DiskSpec, disks_of
+from tests.framework.cells import cell_of
+factors = {"location": f"overwrite:{sys.argv[1]}", "filesystem": sys.argv[2]}
+(spec,) = disks_of(cell_of("tcg", "filewrite", factors, amount="4M"))
+devices.take(spec.location)
+template.format_fresh(spec, Path(spec.location))
+print(devices.signatures(spec.location), flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("filesystem", ["ext4", "xfs", "btrfs", "f2fs"])
+def test_what_a_killed_run_has_left_is_taken_again(device: str, filesystem: str) -> None:
+    if not shutil.which(MAKERS[filesystem]):
+        pytest.skip(f"{MAKERS[filesystem]} is not installed")
+    grown(device, filesystem)
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, device, filesystem], stdout=subprocess.PIPE
+    ) as killed:
+        assert known(killed.stdout).readline().decode().strip() == repr([filesystem])
+        with pytest.raises(UsageError, match="in use by another guestmark"):
+            devices.take(device)
+        killed.kill()
+    devices.take(device)
+    assert devices.signatures(device) == []
+
+
+def test_xfs_is_whole_on_a_device_that_was_full(device: str, tmp_path: Path) -> None:
+    if not shutil.which(MAKERS["xfs"]):
+        pytest.skip("mkfs.xfs is not installed")
+    spec = grown(device, "xfs")
+    with Path(device).open("wb") as file:
+        rubbish = random.Random(1).randbytes(1 << 20)
+        for _ in range(devices.size_of(device) >> 20):
+            file.write(rubbish)
+    template.format_fresh(spec, Path(device))
+    subprocess.run(["xfs_repair", "-n", device], check=True, capture_output=True)
+    subprocess.run(["mount", device, str(tmp_path)], check=True)
+    subprocess.run(["umount", str(tmp_path)], check=True)
+    with pytest.raises(ValueError, match="no superblock"):
+        xfs.log_of(bytes(512))
+
+
+def test_only_a_mark_of_our_own_is_taken_for_one(device: str) -> None:
+    assert devices.is_mark(devices.mark())
+    assert devices.mark() != devices.mark()
+    theirs = str(uuid.uuid4())
+    assert not any(map(devices.is_mark, ("", "1234-ABCD", theirs, devices.mark()[:-1] + "g")))
+    subprocess.run(["mke2fs", "-q", "-F", "-U", devices.mark(), device], check=True, capture_output=True)
+    devices.check(device)
+    for changed in (["tune2fs", "-U", theirs, device], ["wipefs", "--all", device]):
+        subprocess.run(changed, check=True, capture_output=True)
+        if changed[0] == "tune2fs":
+            with pytest.raises(UsageError, match="has something on it: ext2"):
+                devices.take(device)
+    devices.check(device)
 
 
 def test_below_a_device_the_layers_are_walked(device: str) -> None:

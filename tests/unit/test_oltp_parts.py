@@ -35,6 +35,17 @@ def cell(platform: str = "uml", factors: Mapping[str, str] | None = None, **give
     return Cell(platform, WorkloadSpec("oltp", params(**given)), PlatformSpec.read(platform), factors or {})
 
 
+@pytest.mark.parametrize(("filesystem", "possible"), [("9p", False), ("hostfs", False), ("virtiofs", True)])
+def test_shares_whose_files_are_roots_are_refused_to_root(
+    filesystem: str, possible: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = cell("tcg", {"filesystem": filesystem})
+    for user in (0, 1000):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        said = OltpWorkload.impossible(shared)
+        assert ("nobody, who cannot open them" in said) is (user == 0 and not possible)
+
+
 def preflight(*cells: Cell) -> Sequence[str]:
     return OltpWorkload.preflight(Plan("test", cells, Policy(), (), context={"uid": os.getuid()}), cells)
 

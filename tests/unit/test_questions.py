@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from guestmark.core.errors import UsageError
+from guestmark.core.findings import Durability, Proof, Proven, with_fact
 from guestmark.core.model import (
     Better,
     Cell,
@@ -97,7 +98,7 @@ def test_too_few_blocks_are_said_to_be_missing() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4}, BEST, blocks=3)
     assert not ranked(run).answered
     (said,) = sentences(run)
-    assert "What is missing: fewer than 6 blocks" in said
+    assert "Reason: fewer than 6 blocks" in said
 
 
 def test_cells_that_were_not_measured_are_named() -> None:
@@ -129,6 +130,27 @@ def test_what_is_proven_is_asked_for_and_nobody_looked() -> None:
     (said,) = sentences(run)
     assert "not answered" in said
     assert "no power was cut in this run: --prove does" in said
+
+
+@pytest.mark.parametrize("form", [Format.JSON, Format.MARKDOWN, Format.HTML], ids=str)
+def test_a_plan_of_power_cuts_alone_is_answered(form: Format) -> None:
+    asked = Question("Is it safe?", Asked.DURABILITY)
+    cut = WorkloadSpec("powercut", {"method": "append"}, "append, fsync")
+    losing = {"safe": 0, "safe, too": 0, "lost": 238}
+    cells = [(Cell(name, cut, PlatformSpec.read("tcg"), {}, name == "safe"), 1.0) for name in losing]
+    run = constructed(cells, blocks=1)
+    trials = []
+    for trial in run.trials:
+        lost = losing[trial.cell_id]
+        proven = Proven(
+            word=Durability.LOST if lost else Durability.PROVEN, why="", method="append", acknowledged=100,
+            states=300, losing=lost, repaired=0, controls=[], below=[], writes=1, flushes=1, run_s=1.0, judge_s=1.0,
+        )  # fmt: skip
+        trials.append(replace(trial, facts=with_fact(trial.facts, Proof(proven=proven))))
+    run = replace(run, plan=replace(run.plan, questions=(asked,)), trials=tuple(trials))
+    text = render(run, form).decode()
+    assert "safe, safe, too (each: 0 of 300 crash states lose acknowledged records)." in text
+    assert "lost (238 of 300 crash states lose acknowledged records)." in text
 
 
 @pytest.mark.parametrize("form", [Format.JSON, Format.MARKDOWN, Format.HTML], ids=str)

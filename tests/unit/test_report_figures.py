@@ -1,5 +1,7 @@
 """Numbers for people: digits, units, alignment."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,3 +101,9 @@ def test_a_ratio_is_never_zero() -> None:
     assert ratio(0.6, (0.2, 15.0)) == "×0.6 [0.2, 15]"
     assert ratio(0.0031, (0.0004, 0.6)) == "×0.003 [0.0004, 0.60]"
     assert ratio(2.0, (0.0, 40.0)) == "×2 [0, 40]"
+
+
+def test_limits_that_are_known_to_no_power_of_ten_have_no_digits() -> None:
+    assert ratio(4.1, (0.00001, 2_581_993.0)) == "×4 [<0.004, >4000]"
+    assert ratio(4.1, (0.00001, 380.0)) == "×4 [<0.004, 380]"
+    assert ratio(2.0, (0.0, math.inf)) == "×2.00 [0.00, inf]"

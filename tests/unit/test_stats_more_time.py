@@ -12,6 +12,7 @@ from guestmark.page.text import text_of
 from guestmark.report.sections.more_time import nodes
 from guestmark.stats import half_width
 from guestmark.stats.analysis import analyse
+from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.stopping import MoreTime, extended, more_time
 from tests.framework.known import a, known
 from tests.framework.runs import constructed, host_uml_tcg, memory_sweep
@@ -55,6 +56,15 @@ def test_no_more_blocks_than_the_precision_needs() -> None:
     found = told(precise(run, 0.95 * widest))
     assert found is not None
     assert 1 <= found.blocks <= 6
+
+
+def test_too_few_for_a_verdict_are_made_enough() -> None:
+    run = memory_sweep(blocks=2)
+    found = known(told(run))
+    assert found.blocks == MIN_BLOCKS - 2
+    (paragraph, then) = nodes(analyse(run.plan, run.trials), run)
+    assert a(Command, then).command.endswith(f"--blocks {MIN_BLOCKS}")
+    assert f"{found.blocks} more blocks (about" in text_of(a(Paragraph, paragraph).text)
 
 
 def precise(run: StoredRun, precision: float) -> StoredRun:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.cli.say import say
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
-from guestmark.core.units import format_duration
+from guestmark.core.units import counted, format_duration
 
 if TYPE_CHECKING:
     from guestmark.experiment.progress import Estimate
@@ -34,9 +34,10 @@ class Lines:
         """How much there is to do."""
         self._metric, self._unit = plan.metrics[0].name, plan.metrics[0].unit
         self._next = self._clock()
-        goal = f"{plan.policy.blocks}" if plan.policy.blocks else f"at least {plan.policy.min_blocks}"
+        least = "" if plan.policy.blocks else "at least "
+        goal = least + counted(plan.policy.blocks or plan.policy.min_blocks, "block")
         resumed = f", {blocks} done before" if blocks else ""
-        _line(f"{len(plan.cells)} cells, {goal} blocks{resumed}, seed {plan.policy.seed}")
+        _line(f"{counted(len(plan.cells), 'cell')}, {goal}{resumed}, seed {plan.policy.seed}")
 
     def trial_started(self, cell: Cell, block: int) -> None:
         """Nothing: the line comes when the block ends."""

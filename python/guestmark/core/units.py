@@ -95,3 +95,8 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 block`, `2 blocks`; the noun takes an s."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

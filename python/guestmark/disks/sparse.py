@@ -16,10 +16,14 @@ def copy(source: Path, target: Path) -> None:
         try:
             fcntl.ioctl(write.fileno(), _FICLONE, read.fileno())
         except OSError:
-            size = os.fstat(read.fileno()).st_size
-            os.ftruncate(write.fileno(), size)
-            for start, end in data_ranges(read.fileno(), size):
-                _copy_range(read.fileno(), write.fileno(), start, end)
+            os.ftruncate(write.fileno(), os.fstat(read.fileno()).st_size)
+            copy_data(read.fileno(), write.fileno())
+
+
+def copy_data(read: int, write: int) -> None:
+    """Copies what is not a hole, to where it is."""
+    for start, end in data_ranges(read, os.fstat(read).st_size):
+        _copy_range(read, write, start, end)
 
 
 def copy_tree(source: Path, target: Path) -> None:

@@ -4,13 +4,15 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 from pathlib import Path
 
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import AttestationError, MachineError
-from guestmark.disks import programs, sparse, trees
+from guestmark.disks import devices, programs, sparse, trees, xfs
 from guestmark.disks.formats import FORMATS, VARIANTS
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec
+from guestmark.disks.store import store
 
 _KEPT = 16
 _ATTEMPTS = 5
@@ -113,8 +115,30 @@ def _qcow2_options(spec: DiskSpec) -> list[str]:
 
 def format_fresh(spec: DiskSpec, device: Path) -> None:
     """Makes the filesystem on a block device itself, of whatever size that is. Raises `MachineError`."""
-    if spec.filesystem != NO_FILESYSTEM:
-        _run_maker(spec, device, programs.MAKERS[spec.filesystem], (), device)
+    if spec.filesystem == NO_FILESYSTEM:
+        return
+    maker, options = programs.MAKERS[spec.filesystem], _known_again(spec)
+    if spec.filesystem != "xfs":
+        _run_maker(spec, device, maker, options, device)
+        return
+    with tempfile.TemporaryDirectory(
+        prefix="guestmark-xfs-", dir=store().directory(devices.BESIDE)
+    ) as scratch:
+        image = Path(scratch, "image")
+        image.touch()
+        os.truncate(image, devices.size_of(str(device)))
+        _run_maker(spec, image, maker, options, image.parent)
+        xfs.lay(image, device)
+
+
+def _known_again(spec: DiskSpec) -> tuple[str, ...]:
+    """What gives a filesystem the UUID by which a later run knows that it is guestmark's."""
+    options = " ".join(spec.mkfs_options)
+    if spec.filesystem == "xfs":
+        return () if "uuid=" in options else ("-m", f"uuid={devices.mark()}")
+    if spec.filesystem.startswith("ext") or spec.filesystem in {"btrfs", "f2fs"}:
+        return () if "-U" in options else ("-U", devices.mark())
+    return ()
 
 
 def _format(spec: DiskSpec, raw: Path) -> None:

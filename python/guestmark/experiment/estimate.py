@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guestmark.core.model import Plan, TrialStatus
-from guestmark.core.units import format_duration
+from guestmark.core.units import counted, format_duration
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -47,20 +47,20 @@ class Estimate:
     @property
     def expectation(self) -> str:
         """How long it takes and for how many blocks, for people."""
-        limit = format_duration(self.time_limit_s)
+        limit, blocks = format_duration(self.time_limit_s), counted(self.blocks, "block")
         if not self.block_s:
-            return f"the time is unknown for {self.blocks} blocks" + (
+            return f"the time is unknown for {blocks}" + (
                 "" if self.exactly else f" or more, at most {limit} and a block"
             )
         least, most = format_duration(self.seconds), format_duration(self.block_s * self.blocks_in_time)
         if self.exactly:
-            return f"{least} for {self.blocks} blocks"
+            return f"{least} for {blocks}"
         if self.blocks_in_time < self.blocks:
-            return f"{least} for {self.blocks_in_time} of {self.blocks} blocks: its time limit of {limit} ends it then"
+            return f"{least} for {self.blocks_in_time} of {blocks}: its time limit of {limit} ends it then"
         if self.unknown:
-            return f"{least} or more for {self.blocks} blocks or more, at most {limit} and a block"
+            return f"{least} or more for {blocks} or more, at most {limit} and a block"
         if self.blocks_in_time == self.blocks:
-            return f"{least} for {self.blocks} blocks"
+            return f"{least} for {blocks}"
         return f"{least} to {most} for {self.blocks} to {self.blocks_in_time} blocks"
 
     @property

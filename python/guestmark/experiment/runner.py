@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from guestmark.core.errors import WorkloadError
 from guestmark.core.findings import Proof, with_fact
 from guestmark.core.model import PROVE, Cell, Plan, RunState, Trial, TrialStatus, runnable
+from guestmark.core.units import counted
 from guestmark.experiment import iterations
 from guestmark.experiment.around import RUN, SECONDS, HostCommands
 from guestmark.experiment.blocks import missing_trials
@@ -195,7 +196,9 @@ class _Loop:
                 self._observer.started(self._plan, race.block)
                 begun = True
             for entry in race.dropped[told:]:
-                after = f"after {entry.blocks} blocks" if entry.blocks else "before the first block"
+                after = (
+                    f"after {counted(entry.blocks, 'block')}" if entry.blocks else "before the first block"
+                )
                 self._observer.note(f"{entry.id} is out {after}: {entry.why}")
             told = len(race.dropped)
             if not race.due:

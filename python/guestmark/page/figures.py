@@ -18,6 +18,7 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 }
 _NAME_SUFFIXES = {"s": "_s", "ns": "_ns", "B": "_bytes"}
 MAX_DECIMALS = 9
+_FAR = 1000  # a limit this many times off is told roughly
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +92,24 @@ def estimate(mean: float, ci: tuple[float, float] | None, unit: Unit) -> tuple[s
 
 
 def ratio(value: float, ci: tuple[float, float] | None) -> str:
-    """A ratio with its interval: `×1.23 [1.20, 1.27]`. No limit is rounded to zero: `×0.3 [0.006, 12]`."""
+    """A ratio with its interval: `×1.23 [1.20, 1.27]`. No limit is rounded to zero: `×0.3 [0.006, 12]`.
+
+    Two blocks can leave intervals of many powers of ten, whose digits say nothing: `×4 [<0.004, >4000]`.
+    """
     shown = f"×{number(value, ratio_decimals(value, ci))}"
     if ci is None:
         return shown
     places = _supported(value, ci)
-    low, high = (number(limit, max(places, _leading(limit))) for limit in ci)
-    return f"{shown} [{low}, {high}]"
+    low, high = ci
+    least, most = value / _FAR, value * _FAR
+    shown_low = f"<{_rough(least)}" if 0 < low < least else number(low, max(places, _leading(low)))
+    shown_high = f">{_rough(most)}" if most < high < math.inf else number(high, max(places, _leading(high)))
+    return f"{shown} [{shown_low}, {shown_high}]"
+
+
+def _rough(value: float) -> str:
+    """With one significant digit."""
+    return number(float(f"{value:.0e}"), _leading(value))
 
 
 def ratio_decimals(value: float, ci: tuple[float, float] | None) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import inert
 from guestmark.report.sections.gates import said
@@ -55,7 +56,7 @@ def summary(judged: Sequence[Judged], run: StoredRun) -> str:
     for one in judged:
         texts = (f"{_MARKS[one.outcome]} {one.outcome}", f"`{one.gate.text}`", f"`{one.cell}`", said(one))
         lines.append("| " + " | ".join(inert(text).replace("|", "\\|") for text in texts) + " |")
-    return "\n".join([*lines, "", f"Run `{run.id}`, {run.blocks} blocks", ""])
+    return "\n".join([*lines, "", f"Run `{run.id}`, {counted(run.blocks, 'block')}", ""])
 
 
 def append_summary(judged: Sequence[Judged], run: StoredRun) -> None:

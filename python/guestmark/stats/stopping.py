@@ -135,9 +135,11 @@ def more_time(plan: Plan, analysis: "Analysis") -> MoreTime | None:
     """What going on would buy; None when every ratio is as precise as asked for and every verdict is given.
 
     As many blocks as the precision needs, but no more than there are already: a forecast further ahead is a guess.
+    Where there are too few for any verdict, as many as one takes.
     Verdicts that were taken back need another host or order, not more blocks.
     """
     from guestmark.stats import blocks_needed, half_width, precise_enough, predicted_half_width
+    from guestmark.stats.compare import MIN_BLOCKS
 
     precision = plan.policy.precision
     more, lacking = 0, []
@@ -146,7 +148,8 @@ def more_time(plan: Plan, analysis: "Analysis") -> MoreTime | None:
             needed = blocks_needed(comparison, precision)
             precise = precise_enough(comparison, precision)
             wanted = comparison.n if precise or needed is None else needed - comparison.n
-            more = max(more, min(max(wanted, 1), comparison.n))
+            fewest = max(1, MIN_BLOCKS - comparison.n)
+            more = max(more, min(max(wanted, fewest), max(comparison.n, fewest)))
             lacking.append((cell, comparison))
     found = []
     for cell, comparison in lacking:

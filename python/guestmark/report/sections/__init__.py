@@ -20,7 +20,7 @@ def page(
     Terminals leave out the published figures, the environment, what to do about notes, and how the runs differ where
     that says no more than the typical run does, unless they are asked for.
     """
-    from guestmark.report.sections import gates, more_time, tuning, validity
+    from guestmark.report.sections import answers, gates, more_time, tuning, validity
     from guestmark.report.sections import published as publications
     from guestmark.report.sections.by_workload import compared
     from guestmark.report.sections.conclusion import conclusion
@@ -42,7 +42,8 @@ def page(
     if published and (nodes := publications.not_measured(analysis)):
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
     kept = gates.nodes(gates.judged(analysis), analysis, run)
-    if said := [*conclusion(analysis), *kept, *more_time.nodes(analysis, run)]:
+    answered = [] if raced else answers.nodes(whole)  # also of workloads that are not compared
+    if said := [*conclusion(analysis), *answered, *kept, *more_time.nodes(analysis, run)]:
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
     if limits := validity.lines(analysis, whole=environment):
         sections.append(Section(Part.VALIDITY, "What limits these figures", tuple(limits), titled=False))
@@ -72,7 +73,16 @@ def live(workload: WorkloadResult) -> Section:
 
 def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool, details: bool) -> Section:
     from guestmark.page.names import everywhere, key
-    from guestmark.report.sections import effects, estimands, explanations, metrics, results, trials, troubles
+    from guestmark.report.sections import (
+        effects,
+        estimands,
+        explanations,
+        metrics,
+        proofs,
+        results,
+        trials,
+        troubles,
+    )
     from guestmark.report.sections import published as publications
     from guestmark.report.sections.by_workload import compared, of_kind
 
@@ -80,7 +90,8 @@ def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool, deta
     if not compared(workload):
         nodes = [*of_kind(workload, run), *troubles.lines(workload), *trials.sections(workload, run)]
         return Section(Part.WORKLOAD, workload.title, tuple(nodes), everywhere(workload), key(workload))
-    nodes = [*results.sections(workload, run), *estimands.tables(workload, details=details)]
+    nodes = [*results.sections(workload, run), *proofs.sections(workload)]
+    nodes += estimands.tables(workload, details=details)
     nodes += effects.tables(workload) if details else []
     nodes += of_kind(workload, run)
     if published:

@@ -29,7 +29,7 @@ class Ranked:
     were not measured.
     """
 
-    of: tuple[str, ...]  # levels of the names in the question's `per`
+    of: tuple[str, ...]  # levels of the names in the question's `per`, workload and platform first
     metric: Metric
     cells: tuple[CellResult, ...]
     best: CellResult | None = None
@@ -164,8 +164,12 @@ def _metric(question: Question, result: CellResult, analysis: Analysis) -> Metri
 
 def _ranked(question: Question, analysis: Analysis) -> Iterator[Ranked]:
     groups: dict[tuple[str, ...], list[CellResult]] = {}
+    first = [
+        name for name in (WORKLOAD, PLATFORM) if name in question.per
+    ]  # "write on tcg", however it is asked
+    per = [*first, *(name for name in question.per if name not in first)]
     for result in _about(question, analysis):
-        of = tuple(_level(result, name) for name in question.per)
+        of = tuple(_level(result, name) for name in per)
         groups.setdefault(of, []).append(result)
     for of, results in groups.items():
         metric = next((found for result in results if (found := _metric(question, result, analysis))), None)
@@ -272,7 +276,10 @@ def _alike(first: CellResult, second: CellResult, but: set[str]) -> bool:
 def _published(first: CellResult, second: CellResult, metric: Metric, analysis: Analysis) -> float | None:
     for published in analysis.plan.published:
         mine, theirs = figure_for(first, published), figure_for(second, published)
-        if published.metric == metric.name and mine and theirs and mine is not theirs:
+        same = mine is theirs or (
+            mine and theirs and mine.value == theirs.value
+        )  # the one figure of two cells
+        if published.metric == metric.name and mine and theirs and not same:
             return mine.value / theirs.value
     return None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from guestmark.core.findings import Durability, Proof
 from guestmark.core.question import Asked
+from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
@@ -31,6 +32,13 @@ from guestmark.stats.compare import Comparison, Verdict, label
 _NAMED = 6  # cells in one sentence
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
 _LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   = no difference from it   ? not told apart"
+_MEANINGS = {
+    Durability.REACHED: "this host's kernel was asked to flush; --prove cuts the power",
+    Durability.CLAIMED: "by the hypervisor's own count; --prove cuts the power",
+    Durability.LOST: "flushes do not arrive",
+    Durability.MEMORY: "gone with the power, flushed or not",
+    Durability.NOTHING: "the workload asked for no flush",
+}
 _SUFFIXES = ("_s", "_ns", "_bytes")
 
 
@@ -99,16 +107,18 @@ def _best(ranked: Ranked) -> Inline:
     names = names_of([*ranked.cells, *ranked.barred, *ranked.missing])
     word = _SUPERLATIVES[label(Verdict.FASTER, ranked.metric)]
     shown = f"{names[best.cell.id]} ({' '.join(mean_of(best, ranked.metric))})"
+    if len(ranked.cells) == 1:
+        return line(
+            f"{where}only {shown} was measured, so there is nothing to compare it with.{_space(_lacking(ranked))}"
+        )
     behind = [result for result in ranked.cells if result is not best and result not in ranked.open]
     said: list[str] = []
-    if len(ranked.cells) == 1:
-        said.append("nothing else was measured that it could be held against")
     same = [result for result in ranked.open if _verdict(ranked, result) is Verdict.NO_DIFFERENCE]
     unclear = [result for result in ranked.open if result not in same]
     for title, some in (("no difference from", same), ("not told apart from", unclear), ("behind", behind)):
         if some:
             said.append(f"{title} it: {_listed(some, names, ranked)}")
-    verb = f"is {word}" if not unclear and len(ranked.cells) > 1 else "leads"
+    verb = "leads" if unclear else f"is {word}"
     return spans(
         where,
         Span(shown, Tone.FASTER if ranked.answered else Tone.UNCLEAR),
@@ -117,9 +127,14 @@ def _best(ranked: Ranked) -> Inline:
 
 
 def _about(ranked: Ranked) -> str:
-    """What it is the best of: "sysbench on tcg", "system calls, nested"."""
-    platform = len(ranked.of) == 2 and ranked.of[1] not in NESTED_WORDS.values()
-    return (" on " if platform else ", ").join(ranked.of)
+    """What it is the best of: "sysbench on tcg", "upload, nothing written (nested)"."""
+    *names, last = ranked.of
+    if not names:
+        return last
+    where = (
+        f" ({last})" if last in NESTED_WORDS.values() else f" on {last}" if len(names) == 1 else f", {last}"
+    )
+    return f"{', '.join(names)}{where}"
 
 
 def _verdict(ranked: Ranked, result: CellResult) -> Verdict | None:
@@ -151,11 +166,11 @@ def _more(ranked: Ranked, unclear: Iterable[CellResult]) -> str:
     forecasts = [more_blocks(comparison) for comparison in open_]
     known = [blocks for blocks in forecasts if blocks]
     helps = _would_tell(max(known)) if known and len(known) == len(forecasts) else ""
-    return f" What is missing: {reasons or 'narrower intervals'}{helps}."
+    return f" Reason: {reasons or 'the intervals are too wide'}{helps}."
 
 
 def _would_tell(blocks: int) -> str:
-    return f"; about {blocks} more block{'' if blocks == 1 else 's'} would tell"
+    return f"; about {counted(blocks, 'more block')} would tell"
 
 
 def _lacking(ranked: Ranked) -> str:
@@ -169,7 +184,7 @@ def _lacking(ranked: Ranked) -> str:
         listed = "; ".join(f"{word}: {_few(some)}" for word, some in words.items())
         said.append(f"Left out: {listed}{_unproven(ranked.barred)}.")
     if ranked.missing:
-        reason = ranked.missing[0].reason
+        reason = _shortly(ranked.missing[0].reason)
         listed = _few([names[result.cell.id] for result in ranked.missing])
         said.append(f"Not measured: {listed}{f' ({reason})' if reason else ''}.")
     return " ".join(said) or ("" if ranked.cells else "No cell has been measured.")
@@ -179,6 +194,11 @@ def _unproven(results: Iterable[CellResult]) -> str:
     if any(trial.facts.of(Proof) for result in results for trial in result.trials):
         return ""
     return " (no power was cut in this run: --prove does)"
+
+
+def _shortly(reason: str) -> str:
+    """A reason without the words of others that follow it, which the report has elsewhere in full."""
+    return reason.partition(": ")[0]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -226,7 +246,7 @@ def _compared(against: Against, names: Names) -> Inline:
     where = f"{common}: " if common else ""
     if against.found is None:
         lacking = next((one for one in (first, second) if against.metric.name not in one.summary), first)
-        why = f" ({lacking.reason})" if lacking.reason else ""
+        why = f" ({_shortly(lacking.reason)})" if lacking.reason else ""
         return line(
             f"{where}{mine} against {theirs} is not answered: {lacking.cell.id} was not measured{why}."
         )
@@ -284,13 +304,26 @@ def _part(name: str) -> str:
 
 def _safe(kept: Kept) -> Inline:
     tone = {Durability.PROVEN: Tone.FASTER, Durability.LOST: Tone.SLOWER, Durability.MEMORY: Tone.SLOWER}
-    shown = [f"{result.cell.id}{_states(result)}" for result in kept.results]
-    return spans(Span(str(kept.word), tone.get(kept.word, Tone.UNCLEAR)), f": {', '.join(shown)}.")
+    states = [_states(result) for result in kept.results]
+    alike = len(set(states)) == 1
+    shown = [
+        result.cell.id if alike or not said else f"{result.cell.id} ({said})"
+        for result, said in zip(kept.results, states, strict=True)
+    ]
+    each = f" ({'each: ' if len(states) > 1 else ''}{states[0]})" if alike and states[0] else ""
+    meaning = f" ({_MEANINGS[kept.word]})" if kept.word in _MEANINGS and not any(states) else ""
+    return spans(
+        Span(str(kept.word), tone.get(kept.word, Tone.UNCLEAR)), f": {', '.join(shown)}{each}{meaning}."
+    )
 
 
 def _states(result: CellResult) -> str:
+    """In how many crash states acknowledged records are missing; empty where the power was not cut."""
     found = [proof.proven for trial in result.trials if (proof := trial.facts.of(Proof)) is not None]
-    return f" ({found[-1].losing} of {found[-1].states} states lose)" if found else ""
+    if not found:
+        return ""
+    losing, states = found[-1].losing, found[-1].states
+    return f"{losing} of {counted(states, 'crash state')} {'loses' if losing == 1 else 'lose'} acknowledged records"
 
 
 # --- words --------------------------------------------------------------------------------------------------

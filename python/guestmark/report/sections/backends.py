@@ -10,6 +10,7 @@ from guestmark.report.sections.durability import verdicts
 from guestmark.report.sections.nested import ratio
 from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.workloads.boot import metrics as boot_metrics
 
 _BEFORE_KERNEL = (boot_metrics.VMM, boot_metrics.FIRMWARE)
@@ -57,12 +58,10 @@ def _who_is_faster(workload: WorkloadResult, analysis: Analysis) -> list[Inline]
                 said.append(f"{found} the time of {other.cell.platform}{then}")
         where = "nested" if nested else "bare"
         if said:
-            best = min(there, key=lambda result: result.summary[metric].mean)
+            best = min((uml, *others), key=lambda result: result.summary[metric].mean)
+            fastest = f" Fastest {where}: {best.cell.platform}." if analysis.blocks >= MIN_BLOCKS else ""
             lines.append(
-                line(
-                    f"{workload.title}, {where}: {uml.cell.platform} takes {'; '.join(said)}."
-                    f" Fastest {where}: {best.cell.platform}."
-                )
+                line(f"{workload.title}, {where}: {uml.cell.platform} takes {'; '.join(said)}.{fastest}")
             )
     return lines
 

@@ -12,22 +12,42 @@ _PLACES = {WORKLOAD, PLATFORM}
 
 
 def names_of(results: Sequence[CellResult]) -> dict[str, str]:
-    """What tells these cells apart, by id: workload, platform and levels of factors, as far as they vary."""
-    labels = {result.cell.workload.label or result.cell.workload.name for result in results}
+    """What tells these cells apart, by id: workload and platform as far as they vary, and of those that share both the
+    levels that differ among them; these stand alone where all differ in one factor only.
+    """
+    if len(results) == 1:
+        return {result.cell.id: result.cell.id for result in results}
+    labels = {_label(result.cell) for result in results}
     platforms = {str(result.cell.platform) for result in results}
-    several = [
+    only = len(_varying(results)) == 1
+    groups: dict[str, list[CellResult]] = {}
+    for result in results:
+        parts = [_label(result.cell)] if len(labels) > 1 else []
+        parts += [str(result.cell.platform)] if len(platforms) > 1 else []
+        groups.setdefault(" ".join(parts), []).append(result)
+    found = {}
+    for start, some in groups.items():
+        several = _varying(some)
+        for result in some:
+            levels = [
+                (name, result.cell.shown(name) or "") for name in several if name in result.cell.factors
+            ]
+            named = [level if only else f"{name}={level}" for name, level in levels]
+            found[result.cell.id] = " ".join([*([start] if start else []), *named]) or result.cell.id
+    return found if len(set(found.values())) == len(found) else {name: name for name in found}
+
+
+def _varying(results: Sequence[CellResult]) -> list[str]:
+    """The factors of which those that have them have several levels."""
+    return [
         name
         for name in varying(results)
         if len({result.cell.factors[name] for result in results if name in result.cell.factors}) > 1
     ]
-    found = {}
-    for result in results:
-        cell = result.cell
-        parts = [cell.workload.label or cell.workload.name] if len(labels) > 1 else []
-        parts += [str(cell.platform)] if len(platforms) > 1 else []
-        parts += [cell.shown(name) or "" for name in several if name in cell.factors]
-        found[cell.id] = " ".join(parts) or cell.id
-    return found if len(set(found.values())) == len(found) else {name: name for name in found}
+
+
+def _label(cell: Cell) -> str:
+    return cell.workload.label or cell.workload.name
 
 
 class Names:
@@ -46,12 +66,12 @@ class Names:
     def apart(self, first: Cell, second: Cell) -> tuple[str, str, str]:
         """What the one is, what the other is, and what both are."""
         mine, theirs = _named(first), _named(second)
-        own = [
-            text
+        own = {
+            name: text
             for name, text in mine.items()
             if name in self._asked or (name in self._varies and theirs.get(name) != text)
-        ]
-        others = [text for name, text in theirs.items() if name in self._asked]
+        }
+        others = {name: text for name, text in theirs.items() if name in self._asked}
         alike = {name: text for name, text in mine.items() if theirs.get(name) == text} if own else {}
         both = [text for name, text in alike.items() if name in _PLACES and name not in self._asked]
         more = [
@@ -60,12 +80,19 @@ class Names:
             if name in self._varies and name not in _PLACES and name not in self._asked
         ]
         return (
-            " ".join(own) or first.id,
-            " ".join(others) or second.id,
+            _said(own) or first.id,
+            _said(others) or second.id,
             " ".join([" on ".join(both), *more]).strip(),
         )
 
 
+def _said(levels: dict[str, str]) -> str:
+    """`write on uml, ext2`."""
+    places = " on ".join(levels[name] for name in (WORKLOAD, PLATFORM) if name in levels)
+    others = " ".join(text for name, text in levels.items() if name not in _PLACES)
+    return ", ".join(part for part in (places, others) if part)
+
+
 def _named(cell: Cell) -> dict[str, str]:
     levels = {name: cell.shown(name) or "" for name in cell.factors}
-    return {WORKLOAD: cell.workload.label or cell.workload.name, PLATFORM: str(cell.platform), **levels}
+    return {WORKLOAD: _label(cell), PLATFORM: str(cell.platform), **levels}

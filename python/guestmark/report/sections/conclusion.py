@@ -6,7 +6,7 @@ from guestmark.core.model import Metric
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.report.sections import answers, history, nested
+from guestmark.report.sections import history, nested
 from guestmark.report.sections.backends import backends
 from guestmark.report.sections.filesystems import filesystems
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
@@ -25,8 +25,7 @@ _OPPOSITE = {
 
 
 def conclusion(analysis: Analysis) -> list[Node]:
-    """How the baselines did, also beside earlier runs, what nesting costs, what that says of backends and disks,
-    and what the plan's own questions are answered.
+    """How the baselines did, also beside earlier runs, what nesting costs, and what that says of backends and disks.
 
     Empty when nothing was compared.
     """
@@ -36,7 +35,6 @@ def conclusion(analysis: Analysis) -> list[Node]:
         *nested.table(analysis),
         *backends(analysis),
         *([] if analysis.plan.questions else filesystems(analysis)),
-        *answers.nodes(analysis),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from guestmark.core.model import Cell, TrialStatus
+from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.names import platform
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
@@ -37,7 +38,7 @@ def tables(workload: WorkloadResult) -> list[Table]:
 
 
 def _together(found: tuple[Effect, ...]) -> str:
-    return f"intervals of {len(found)} effects that hold together, from {found[0].blocks} blocks"
+    return f"intervals of {len(found)} effects that hold together, from {counted(found[0].blocks, 'block')}"
 
 
 def _matrix(workload: WorkloadResult, metric: str) -> tuple[list[str], dict[Levels, Array]]:

@@ -4,7 +4,7 @@ from collections import Counter
 
 from guestmark.core.findings import Build
 from guestmark.core.model import RunState, Trial
-from guestmark.core.units import format_duration
+from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind
@@ -40,10 +40,10 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
     if not any(result.summary for result in analysis.cells):
         nodes.append(Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR))
     policy = analysis.plan.policy
-    counted = f"{analysis.blocks} blocks, {analysis.trials} trials"
+    made = f"{counted(analysis.blocks, 'block')}, {counted(analysis.trials, 'trial')}"
     if analysis.failed:
-        counted += f" ({analysis.failed} failed)"
-    nodes.append(_small(f"{counted}, seed {policy.seed}"))
+        made += f" ({analysis.failed} failed)"
+    nodes.append(_small(f"{made}, seed {policy.seed}"))
     nodes.append(_small(_COVERED))
     spent = time_spent(tuple(trial for result in analysis.cells for trial in result.trials))
     if spent:
@@ -135,17 +135,16 @@ def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
         for trial in result.trials
         for warning in dict.fromkeys(trial.warnings)
     )
-    said += [
-        f"{warning} ({count} trial{'s' if count != 1 else ''})" for warning, count in counts.most_common(5)
-    ]
+    said += [f"{warning} ({counted(count, 'trial')})" for warning, count in counts.most_common(5)]
     nodes: list[Node] = [_warning(text) for text in said]
     if len(counts) > 5:
         nodes.append(_small(f"… and {len(counts) - 5} other warnings; guestmark export has them all"))
     if analysis.flagged_blocks:
         count = len(analysis.flagged_blocks)
-        where = f"all {count}" if count == analysis.blocks and count > 1 else f"{count} of {analysis.blocks}"
+        of_all = counted(analysis.blocks, "block")
+        where = f"all {of_all}" if count == analysis.blocks and count > 1 else f"{count} of {of_all}"
         causes = ", ".join(_CAUSES.get(name, name) for name in analysis.disturbances)
-        nodes.append(_warning(f"the host was disturbed in {where} blocks ({causes}); all are kept"))
+        nodes.append(_warning(f"the host was disturbed in {where} ({causes}); all are kept"))
     return nodes
 
 

@@ -3,7 +3,7 @@
 import math
 
 from guestmark.core.model import RunState
-from guestmark.core.units import format_duration
+from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Paragraph
@@ -12,6 +12,7 @@ from guestmark.stats.analysis import Analysis
 from guestmark.stats.stopping import more_time
 
 _WIDE = 0.3  # of the log: from here on, per cent up and down are no longer the same
+_UNKNOWN = math.log(10)  # of the log: from here on, nothing is known
 _NAMED = 4  # cells named one by one; of more, the one that is known worst speaks for all
 
 
@@ -24,24 +25,24 @@ def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     if len(cells) > _NAMED:
         cells = (max(cells, key=lambda cell: cell.half_width),)
     now = ", ".join(f"{cell.cell}: {_known_to(cell.half_width)}" for cell in cells)
-    then = ", ".join(_known_to(cell.then) for cell in cells)
+    then = ", ".join(_known_to(cell.then, about="about ") for cell in cells)
     others = f" (the least known of {len(found.cells)})" if len(found.cells) > len(cells) else ""
-    blocks = f"{found.blocks} more block{'s' if found.blocks != 1 else ''}"
+    blocks = counted(found.blocks, "more block")
     return [
         Paragraph(
-            line(
-                f"{now} now{others}; {blocks} (about {format_duration(found.seconds)}) would give about {then}"
-            )
+            line(f"{now} now{others}; {blocks} (about {format_duration(found.seconds)}) would give {then}")
         ),
         Command("For that", command(run, analysis.blocks + found.blocks)),
     ]
 
 
-def _known_to(half_width: float) -> str:
+def _known_to(half_width: float, about: str = "") -> str:
     """How well a ratio is known: in per cent, where that is wide by the factor on either side."""
+    if half_width > _UNKNOWN:
+        return "a factor of over 10"
     if half_width < _WIDE:
-        return f"±{figures.percent(half_width)}"
-    return f"a factor of {figures.number(math.exp(half_width), 1)}"
+        return f"{about}±{figures.percent(half_width)}"
+    return f"{about}a factor of {figures.number(math.exp(half_width), 1)}"
 
 
 def command(run: StoredRun, blocks: int) -> str:

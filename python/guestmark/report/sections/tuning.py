@@ -9,6 +9,7 @@ from typing import Any
 
 from guestmark.core.findings import Durability, Proof
 from guestmark.core.model import Better, Cell, Metric, Trial
+from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Node, Note
@@ -74,7 +75,7 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
     ]
     among = f" of those that keep to {', '.join(asked)}" if asked else ""
     full = len(cells) * settings.max_blocks + settings.confirm * settings.finalists
-    took = f"{len(measured)} trials; with every cell in {settings.max_blocks} blocks it would be {full}"
+    took = f"{len(measured)} trials; with every cell in {counted(settings.max_blocks, 'block')} it would be {full}"
     if race.stage is not Stage.DONE:
         return [
             f"The race is not over: {len(race.alive)} of {len(cells)} cells may still be the best{among} ({took})."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from guestmark.workloads.sysbench.output import Report
 
 
+_OF_ITS_SERVER = frozenset({"9p", "hostfs"})  # shares whose files are all made by the hypervisor's user
 _FULL_BYTES = 8 << 20  # servers extend their files by a few megabytes at a time
 
 
@@ -70,11 +72,17 @@ class OltpWorkload:
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Says that the server is not installed."""
+        """Says that the server is not installed, or cannot have its files where they would be."""
         try:
             KINDS[cell.workload.params["server"]]()
         except PlatformUnusableError as error:
             return f"{error.message} ({error.hint})"
+        filesystem = cell.factors.get("filesystem", "")
+        if filesystem in _OF_ITS_SERVER and os.geteuid() == 0:
+            return (
+                f"new files over {filesystem} belong to root, as whom the hypervisor runs, and database servers run as "
+                "nobody, who cannot open them (virtiofs can, and so can other users than root)"
+            )
         return ""
 
     @contextlib.contextmanager

@@ -6,7 +6,7 @@ from guestmark.core.findings import Proof, Proven
 from guestmark.ledger.model import StoredRun
 from guestmark.page.names import row_names
 from guestmark.page.nodes import Node, Note
-from guestmark.page.tables import Align, Column, Row, Table, figure, words
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
@@ -19,26 +19,30 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     if not shown:
         return []
     headings, names = row_names(workload, [result for result, _ in shown])
+    rows = [(name, found) for name, (_, found) in zip(names, shown, strict=True)]
+    notes = [Note(line(f"{result.cell.id}: {sentence(found)}")) for result, found in shown]
+    return [table(headings, rows), *notes]
+
+
+def table(headings: Sequence[str], found: Sequence[tuple[RowName, Proven]]) -> Table:
+    """A row for each proof."""
     columns = [
-        Column("durability"), *(Column(title, (Align.POINT,)) for title in ("crash states", "lose", "repairs")),
+        Column("durability"), *(Column(title, (Align.POINT,)) for title in ("lose", "repairs")),
         Column("controls"),
     ]  # fmt: skip
     rows = tuple(
         Row(
             name,
             (
-                words(str(found.word)),
-                figure(str(found.states)),
-                figure(str(found.losing)),
-                figure(str(found.repaired)),
-                words(controls(found)),
+                words(str(proven.word)),
+                figure(f"{proven.losing} of {proven.states}"),
+                figure(str(proven.repaired)),
+                words(caught(proven)),
             ),
         )
-        for name, (_, found) in zip(names, shown, strict=True)
+        for name, proven in found
     )
-    table = Table(_TITLE, headings, tuple(columns), rows, heading=_TITLE)
-    notes = [Note(line(f"{result.cell.id}: {sentence(found)}")) for result, found in shown]
-    return [table, *notes]
+    return Table(_TITLE, tuple(headings), tuple(columns), rows, heading=_TITLE)
 
 
 def proof_of(result: CellResult) -> Proven | None:
@@ -56,13 +60,23 @@ def controls(found: Proven) -> str:
     return ", ".join(said)
 
 
+def caught(found: Proven) -> str:
+    """Whether the controls were caught, or which were not."""
+    missed = [control.name for control in found.controls if not control.caught]
+    return f"missed: {', '.join(missed)}" if missed else "caught" if found.controls else "none"
+
+
 def sentence(found: Proven) -> str:
     """The result in one line."""
     counts = f"{found.states} crash states, {found.acknowledged} acknowledged records"
+    checked = f"; controls: {controls(found)}" if found.controls else ""
     if found.losing:
         kept = (
             f"; guestmark powercut replay {found.kept.rpartition('/')[2]} looks into it" if found.kept else ""
         )
-        return f"{found.word}: {found.first_loss} ({found.losing} of {counts}); {found.why}{kept}"
+        return (
+            f"{found.word}: {found.first_loss}; {found.losing} of {found.states} crash states lose some of "
+            f"{found.acknowledged} acknowledged records; {found.why}{checked}{kept}"
+        )
     repairs = f", {found.repaired} need repairs ({found.first_repair})" if found.repaired else ", 0 repairs"
-    return f"{found.word}: {counts}, 0 lost{repairs}; {found.why}"
+    return f"{found.word}: {counts}, 0 lost{repairs}; {found.why}{checked}"

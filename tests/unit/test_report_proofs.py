@@ -1,0 +1,53 @@
+"""Power cuts of `--prove` in the report of the workload whose disks they were about."""
+
+from dataclasses import replace
+
+import pytest
+
+from guestmark.core.findings import Control, Durability, Proof, Proven, with_fact
+from guestmark.ledger.model import StoredRun
+from guestmark.report.export_format import Format
+from guestmark.report.formats import render
+from tests.framework.runs import host_uml_tcg
+
+LOST = Proven(
+    word=Durability.LOST, why="this host's kernel saw 0 flushes", method="append", acknowledged=100, states=300,
+    losing=238, repaired=54, controls=[Control(name="no-flush", states=24, losing=18)], below=[], writes=1, flushes=0,
+    run_s=1.0, judge_s=1.0, first_loss="record 0 after cut 14 (the first half survives)", kept="/logs/20261123-a",
+)  # fmt: skip
+SAFE = Proven(
+    word=Durability.PROVEN, why="no crash state loses an acknowledged record", method="append", acknowledged=100,
+    states=300, losing=0, repaired=0, controls=[Control(name="no-flush", states=24, losing=0)], below=[], writes=1,
+    flushes=1, run_s=1.0, judge_s=1.0,
+)  # fmt: skip
+
+
+def proved(**proofs: Proven) -> StoredRun:
+    """A run of which some platforms' disks were proven or not."""
+    run = host_uml_tcg(blocks=2)
+    trials = [
+        replace(trial, facts=with_fact(trial.facts, Proof(proven=proofs[trial.cell_id])))
+        if trial.cell_id in proofs
+        else trial
+        for trial in run.trials
+    ]
+    return replace(run, trials=tuple(trials))
+
+
+@pytest.mark.parametrize("form", [Format.JSON, Format.MARKDOWN, Format.HTML], ids=str)
+def test_what_was_lost_is_told_with_the_command_that_looks_into_it(form: Format) -> None:
+    text = render(proved(uml=LOST, tcg=SAFE), form).decode()
+    assert "238 of 300" in text
+    assert "record 0 after cut 14 (the first half survives); 238 of 300 crash states lose some of 100" in text
+    assert "guestmark powercut replay 20261123-a looks into it" in text
+    assert "missed: no-flush" in text  # a control that was not caught
+
+
+def test_cells_with_one_proof_share_a_row() -> None:
+    text = render(proved(uml=LOST, tcg=LOST), Format.MARKDOWN).decode()
+    assert "uml and 1 more" in text
+    assert text.count("238 of 300 crash states lose") == 1
+
+
+def test_without_a_proof_there_is_no_table() -> None:
+    assert "What a power cut leaves" not in render(host_uml_tcg(blocks=2), Format.MARKDOWN).decode()
