@@ -200,7 +200,8 @@ def _unproven(results: Iterable[CellResult]) -> str:
 
 def _shortly(reason: str) -> str:
     """A reason without the words of others that follow it, which the report has elsewhere in full."""
-    return reason.partition(": ")[0]
+    first, *rest = reason.split(": ")
+    return f"{first}: {rest[0]}" if rest and first.endswith("failed") else first
 
 
 def _few(names: Sequence[str]) -> str:
