@@ -1,7 +1,7 @@
 # Set-up of a guestmark checkout; sourced by ./guestmark and ./test with $root set. POSIX sh.
 #
 #   .venv/             Python environment with the locked dependencies; .venv/.guestmark says from which lock
-#                      (-dev and -fleet: what the checks, and fleets, need besides)
+#                      (-dev, -fleet and -history: what the checks, fleets and change points need besides)
 #   target/            the agent, built by cargo; .setup/agent says from which sources
 #   .setup/stamp       everything is there; its time is that of the beginning of set-up, so an edit made meanwhile counts
 #   .setup/setup.log   what pip, cargo and apt-get said last
@@ -332,6 +332,7 @@ key_of() { # FILE…: one hash over names and contents, independent of where the
 venv_key() { key_of requirements.txt; }
 dev_key() { key_of requirements.txt requirements-dev.txt; }
 fleet_key() { key_of requirements.txt requirements-fleet.txt; }
+history_key() { key_of requirements-history.txt; }
 agent_key() { key_of Cargo.toml Cargo.lock .cargo crates; }
 holds() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
 
@@ -410,23 +411,40 @@ make_fleet() {
     write_file "$root/.venv/.guestmark-fleet" "$(fleet_key)"
 }
 
+# The change points of `guestmark history`. Without the dependencies that its package names: it pins versions of NumPy and
+# SciPy, and most of the others are for reading from databases and writing to chats.
+history_ready() { holds "$root/.venv/.guestmark-history" "$(history_key)"; }
+
+make_history() {
+    rm -f "$root/.venv/.guestmark-history"
+    pip_install "installing Apache Otava" --no-deps --retries 1 -r "$root/requirements-history.txt"
+    write_file "$root/.venv/.guestmark-history" "$(history_key)"
+}
+
 all_ready() {
-    venv_ready && agent_ready && { [ -z "$want_dev" ] || dev_ready; } && { [ -z "$want_fleet" ] || fleet_ready; }
+    venv_ready && agent_ready && { [ -z "$want_dev" ] || dev_ready; } && { [ -z "$want_fleet" ] || fleet_ready; } &&
+        { [ -z "$want_history" ] || history_ready; }
 }
 
 stamp() { # as old as the beginning of set-up
     printf '%s\n' "$agent" >"$state/stamp.$$" && touch -r "$state/begin.$$" "$state/stamp.$$" &&
         mv -f "$state/stamp.$$" "$state/stamp"
     rm -f "$state/begin.$$"
-    [ -z "$want_fleet" ] || touch "$root/.venv/.guestmark-fleet" # newer than the locks: the launcher need not ask again
+    # Newer than the locks: the launcher need not ask again.
+    [ -z "$want_fleet" ] || touch "$root/.venv/.guestmark-fleet"
+    [ -z "$want_history" ] || touch "$root/.venv/.guestmark-history"
 }
 
-# set_up [dev|long|fleet]: everything the command line (or ./test, or a fleet) needs; returns at once when it is there.
+# set_up [dev|long|fleet|history]: everything the command line needs (or ./test, or a fleet, or change points); returns at
+# once when it is there.
 set_up() {
     umask_before=$(umask)
     umask 022 # other users may use this checkout
-    want_dev=${1:-} want_fleet=${1:-} step_pid='' ticker='' die_with_us=
-    [ "$want_dev" != fleet ] || want_dev=
+    want_dev=${1:-} want_fleet=${1:-} want_history=${1:-} step_pid='' ticker='' die_with_us=
+    case ${1:-} in
+        fleet) want_dev='' want_history='' ;;
+        history) want_dev='' want_fleet='' ;;
+    esac
     if [ -w "$state" ]; then : >"$state/begin.$$"; fi
     if ! all_ready; then
         prepare
@@ -471,6 +489,7 @@ prepare() {
         agent_ready || make_agent
         [ -z "$want_dev" ] || make_dev
         [ -z "$want_fleet" ] || fleet_ready || make_fleet
+        [ -z "$want_history" ] || history_ready || make_history
         sync -f "$root" 2>/dev/null || sync # a power cut must not leave a stamp without what it stands for
     fi
     trap - INT TERM HUP

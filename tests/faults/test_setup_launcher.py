@@ -193,14 +193,20 @@ def test_neither_root_nor_sudo_prints_the_command_and_installs_nothing(
     assert not (tmp_path / "apt-was-called").exists()
 
 
-def test_a_fleet_brings_its_engine_on_first_use(tmp_path: Path) -> None:
-    checkout = copy_checkout(tmp_path / "lab", venv=True)
+def without(part: str, folder: Path) -> Checkout:
+    """A copy whose environment has all but one of the parts that are installed on first use."""
+    checkout = copy_checkout(folder, venv=True)
     shared = (checkout.path / ".venv").resolve()
     (checkout.path / ".venv").unlink()
     (checkout.path / ".venv").mkdir()
-    for part in shared.iterdir():
-        if part.name != ".guestmark-fleet":
-            (checkout.path / ".venv" / part.name).symlink_to(part)
+    for file in shared.iterdir():
+        if file.name != part:
+            (checkout.path / ".venv" / file.name).symlink_to(file)
+    return checkout
+
+
+def test_a_fleet_brings_its_engine_on_first_use(tmp_path: Path) -> None:
+    checkout = without(".guestmark-fleet", tmp_path / "lab")
     lock = checkout.path / "requirements-fleet.txt"
     lock.write_text("this is not a requirement\n")
     assert handed_over(checkout.run("fleet", "show", "last"))["argv"] == [
@@ -219,3 +225,15 @@ def test_a_fleet_brings_its_engine_on_first_use(tmp_path: Path) -> None:
     again = checkout.run("fleet", "run", "upload")
     handed_over(again)
     assert again.stderr == ""
+
+
+def test_a_history_is_shown_even_where_what_finds_change_points_cannot_be_had(tmp_path: Path) -> None:
+    checkout = without(".guestmark-history", tmp_path / "lab")
+    lock = checkout.path / "requirements-history.txt"
+    lock.write_text("this is not a requirement\n")
+    failed = checkout.run("history", "last")
+    assert handed_over(failed)["argv"] == ["guestmark", "history", "last"]
+    assert "installing Apache Otava failed" in failed.stderr
+    lock.write_text("# nothing more than the rest\n")
+    assert "installing Apache Otava" in checkout.run("history", "last").stderr
+    assert checkout.run("history", "last").stderr == ""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.framework import CHECKOUT
 
-LOCKS = ("requirements.txt", "requirements-fleet.txt", "requirements-dev.txt")
+LOCKS = ("requirements.txt", "requirements-fleet.txt", "requirements-dev.txt", "requirements-history.txt")
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -29,6 +29,7 @@ def test_python_locks_hold_what_the_project_names() -> None:
         ("requirements.txt", project["project"]["dependencies"]),
         ("requirements-fleet.txt", project["project"]["optional-dependencies"]["fleet"]),
         ("requirements-dev.txt", project["dependency-groups"]["dev"]),
+        ("requirements-history.txt", project["project"]["optional-dependencies"]["history"]),
     ):
         locked = set(re.findall(r"^([a-z0-9.-]+)==", (CHECKOUT / lock).read_text(), re.MULTILINE))
         for requirement in wanted:

@@ -17,6 +17,7 @@ COPIED = (
     "requirements.txt",
     "requirements-fleet.txt",
     "requirements-dev.txt",
+    "requirements-history.txt",
     "Cargo.toml",
     "Cargo.lock",
     ".cargo",

@@ -16,6 +16,7 @@ from guestmark.report.compared_gates import judge
 from guestmark.report.render import markdown
 from guestmark.stats.across_runs import FEWEST_RUNS, Across, change
 from guestmark.stats.between_runs import Past
+from guestmark.stats.conditions.surroundings import changes
 from guestmark.stats.gates import Outcome
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
@@ -66,6 +67,14 @@ def test_equal_runs_are_called_different_one_time_in_twenty(between: float, runs
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with open_ledger(tmp_path / "ledger.sqlite") as opened:
         yield opened
+
+
+def test_memory_that_differs_by_what_a_kernel_keeps_is_the_same() -> None:
+    def found(before: int, after: int) -> dict[str, str]:
+        return changes({"memory_bytes": before}, {"memory_bytes": after})[1]
+
+    assert found(1_424_740_352, 1_414_057_984) == {}
+    assert found(2 << 30, 4 << 30) == {"memory": "2 GiB → 4 GiB"}
 
 
 def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:

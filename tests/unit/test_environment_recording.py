@@ -2,13 +2,17 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from guestmark.experiment.environment import record_environment
+from guestmark.experiment.environment import record_environment, record_for
+from guestmark.foreign.origin import owner_of
+from tests.framework.cells import cell_of, plan_of
+from tests.framework.known import known
 
 
 def test_the_real_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +123,8 @@ def test_a_host_made_of_files(tmp_path: Path) -> None:
     assert found["mitigations"] == {"meltdown": "Mitigation: PTI"}
     assert found["transparent_hugepages"] == "madvise"
     assert found["packages"] == {"libc6": "2.36-9", "qemu-utils": "1:7.2"}
+    measured = record_environment([], programs=(), measured=["hello", "seabios"], root=tmp_path)["packages"]
+    assert measured == {"libc6": "2.36-9", "qemu-utils": "1:7.2", "hello": "2.10"}
     assert found["kernel"]["command_line"] == "root=/dev/vda1 mitigations=off"
 
 
@@ -144,6 +150,17 @@ Status: hold ok installed
 Architecture: amd64
 Version: 1:7.2
 """
+
+
+def test_the_package_of_the_measured_program_is_recorded(tmp_path: Path) -> None:
+    fill(tmp_path, {"hello:amd64.list": "/.\n/usr\n/usr/bin/hello\n", "old.list": "/.\n/bin/old\n"})
+    assert owner_of("/usr/bin/hello", tmp_path) == "hello"
+    assert owner_of("/usr/bin/old", tmp_path) == "old"
+    assert owner_of("/usr/bin/hell", tmp_path) is None
+    assert owner_of("/root/bin/old", tmp_path) is None
+    if owner := owner_of(known(shutil.which("true"))):
+        plan = plan_of(cell_of("host", "exec", command=["true"]))
+        assert record_for(plan)["packages"][owner]
 
 
 def test_a_host_that_tells_nothing(tmp_path: Path) -> None:

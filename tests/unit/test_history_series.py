@@ -125,3 +125,4 @@ def test_a_step_is_found_in_forty_stored_runs(ledger: Ledger) -> None:
     text = html.render(series.page(run, found))
     ids = [point.run.run_id for point in series_of_uml.points]
     assert f"guestmark compare {ids[change.at - 1]} {ids[change.at]}" in text
+    assert f"guestmark compare {ids[change.at - 1]} {ids[change.at]} --confirm" in text

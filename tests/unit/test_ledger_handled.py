@@ -95,8 +95,22 @@ def test_a_removed_run_is_out_of_sight_until_it_is_brought_back(ledger: Ledger) 
     assert f"rm --undo {second}" in caught.value.hint
     assert shelf.restore(second) == second
     assert [run.id for run in ledger.runs()] == [first, second]
-    with pytest.raises(LedgerError, match="no run"):
+    with pytest.raises(LedgerError, match="no removed run") as caught:
         shelf.restore(second)
+    assert "none can be brought back" in caught.value.hint
+
+
+def test_a_removed_run_is_known_by_its_name(ledger: Ledger) -> None:
+    first, second = stored(ledger), stored(ledger)
+    ledger.annotate(first, Remarks(name="monday"))
+    shelf = Shelf(ledger)
+    shelf.remove("monday")
+    with pytest.raises(LedgerError, match="run monday was removed"):
+        ledger.resolve("monday")
+    with pytest.raises(LedgerError, match=f"no removed run '{second}'") as caught:
+        shelf.restore(second)
+    assert "runs --removed" in caught.value.hint
+    assert shelf.restore("monday") == first
 
 
 def size_of(ledger: Ledger) -> int:
@@ -114,7 +128,7 @@ def test_only_a_vacuum_deletes(ledger: Ledger) -> None:
     assert ledger.load_run(kept) == before
     assert ledger.check().problems == ()
     assert size_of(ledger) < size
-    with pytest.raises(LedgerError, match="no run"):
+    with pytest.raises(LedgerError, match="no removed run"):
         shelf.restore(gone)
 
 

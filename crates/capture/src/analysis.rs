@@ -90,8 +90,9 @@ const APART_FROM: u64 = 1 << 20;
 /// How often it is told how it stands.
 const TICK: Duration = Duration::from_secs(1);
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
-/// Batches that may wait between two processors.
-const WAITING: usize = 4;
+/// Batches that may wait between two processors: enough that neither sleeps for a moment of the other's, since a thread that
+/// is woken often ends up on the processor of the one that woke it.
+const WAITING: usize = 16;
 
 /// The second half of the way.
 struct Back<'o> {

@@ -23,8 +23,8 @@ _TYPED = re.compile(r"(?!apt:|image:)[A-Za-z0-9][A-Za-z0-9_.+-]*:([/~.]|apt:|ima
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)
 
 
-def _two(name: str, text: str) -> Any:
-    return typer.Option(f"--{name}", metavar="A B", help=text)
+def _two(*names: str, text: str) -> Any:
+    return typer.Option(*(f"--{name}" for name in names), metavar="A B", help=text)
 
 
 Pair = tuple[str, str] | None
@@ -36,11 +36,11 @@ def command(
         list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")
     ],
     *,
-    kernel: Annotated[Pair, _two("kernel", "Two kernels for guests.")] = None,
-    qemu: Annotated[Pair, _two("qemu", "Two QEMUs: programs, builds, or unpacked packages.")] = None,
-    bios: Annotated[Pair, _two("bios", "Two firmwares for QEMU.")] = None,
-    modules: Annotated[Pair, _two("modules", "Two directories of kernel modules.")] = None,
-    rootfs: Annotated[Pair, _two("rootfs", "Two root filesystems for guests.")] = None,
+    kernel: Annotated[Pair, _two("kernel", text="Two kernels for guests.")] = None,
+    qemu: Annotated[Pair, _two("qemu", text="Two QEMUs: programs, builds, or unpacked packages.")] = None,
+    bios: Annotated[Pair, _two("bios", "firmware", text="Two firmwares for QEMU.")] = None,
+    modules: Annotated[Pair, _two("modules", text="Two directories of kernel modules.")] = None,
+    rootfs: Annotated[Pair, _two("rootfs", text="Two root filesystems for guests.")] = None,
     env: Annotated[
         tuple[str, str, str] | None,
         typer.Option("--env", metavar="NAME A B", help="Two values of an environment variable."),

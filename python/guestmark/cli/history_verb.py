@@ -42,7 +42,8 @@ def command(
 ) -> None:
     """Follow the ratios of a run's cells over all runs of this host that asked the same, and find where they changed.
 
-    Change points are Apache Otava's, on log ratios to the baseline of each run, where it is installed beside guestmark.
+    Change points are Apache Otava's, on log ratios to the baseline of each run, where it is installed beside guestmark;
+    a checkout installs it on first use.
     A change point is a suspicion: each comes with what differs around it and how to measure both sides side by side.
     """
     from guestmark.cli.documents import write_all

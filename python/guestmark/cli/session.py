@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from guestmark.cli import gates, options
 from guestmark.cli.say import say
@@ -112,6 +112,7 @@ def exclusively(plan: Plan, outputs: Outputs) -> Iterator[None]:
 def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
     """The plan as far as it can be measured here, stored as a new run, and the run's id."""
     from guestmark.experiment import preflight
+    from guestmark.experiment.environment import record_for
 
     if outputs.said is not None:
         ledger.check_name(outputs.said.name)
@@ -120,7 +121,7 @@ def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
     notes = [*plan.context.get("notes", ()), *ready.notes]
     context = {**ready.plan.context, "notes": notes, **({PROVE: True} if outputs.prove else {})}
     plan = replace(ready.plan, context=context)
-    run_id = ledger.create_run(plan, _environment(plan), plan.policy.seed)
+    run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed)
     if outputs.said is not None and outputs.said.rows():
         ledger.annotate(run_id, outputs.said)
     _record_left_out(ledger, run_id, ready.left_out, outputs)
@@ -147,6 +148,7 @@ class Further:
 def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Further) -> int:
     """Continues a stored run, also beyond what it was made for, and returns the exit status."""
     from guestmark.experiment import preflight
+    from guestmark.experiment.environment import record_for
     from guestmark.ledger import open_ledger
     from guestmark.ledger.variables import restored
 
@@ -172,7 +174,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
             if further.asked:
                 with ledger.claim(stored.id):
                     ledger.set_plan(stored.id, plan)
-            ledger.add_environment(stored.id, _environment(plan))
+            ledger.add_environment(stored.id, record_for(plan))
             _record_left_out(ledger, stored.id, ready.left_out, outputs)
             state = measured(plan, ledger, stored.id, outputs)
         return _finish(ledger, stored.id, state, outputs)
@@ -200,15 +202,6 @@ def _extended(stored: StoredRun, further: Further) -> Plan:
     before = stored.plan.context.get("extended", ())
     context = {**stored.plan.context, "extended": [*before, {"after_blocks": done, **further.asked}]}
     return replace(stored.plan, policy=policy, context=context)
-
-
-def _environment(plan: Plan) -> dict[str, Any]:
-    from guestmark.agent.binary import agent_binary
-    from guestmark.core import registry
-    from guestmark.experiment.environment import record_environment
-
-    used = registry.programs(cell.workload.name for cell in plan.cells)
-    return record_environment(programs=dict.fromkeys(program.name for program in used), agent=agent_binary())
 
 
 def measured(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> RunState:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.discovery import by_name, described, load, walked
 from guestmark.core.factor import Factor
-from guestmark.core.model import Cell, Metric
+from guestmark.core.model import Cell, Metric, WorkloadSpec
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_kind import Program, of_machines
 from guestmark.core.platform_spec import PlatformSpec
@@ -108,6 +108,16 @@ def packages_of(cell: Cell) -> tuple[str, ...]:
         return ()
     more = load(kind.packages)(cell.workload.params) if kind.packages else ()
     return tuple(sorted({*more, *(program.package for program in kind.programs)}))
+
+
+def packages_measured(workloads: Iterable[WorkloadSpec]) -> set[str]:
+    """The packages of this host that these workloads' programs are from, as far as their kinds know."""
+    found: set[str] = set()
+    for workload in workloads:
+        kind = workload_kinds().get(workload.name)
+        if kind is not None and kind.packages:
+            found.update(load(kind.packages)(workload.params))
+    return found
 
 
 def takes_only(*names: str) -> Callable[[str, PlatformSpec], bool]:

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import guestmark
+from guestmark.agent.binary import agent_binary
 from guestmark.core import registry
+from guestmark.core.model import Plan
+from guestmark.core.workload_kind import packages_measured
 from guestmark.experiment import packages
 
 LIBRARIES = (
@@ -42,13 +45,14 @@ def record_environment(
     *,
     programs: Iterable[str] | None = None,
     agent: Path | None = None,
+    measured: Iterable[str] = (),
     root: Path = Path("/"),
 ) -> dict[str, Any]:
     """A description of the host, as a JSON-representable dict; unknown facts are absent.
 
     `argv` is guestmark's command line (default: this process's), `programs` (default: those of the platforms) are
-    asked for their version when they are installed, `agent` is the agent's binary, whose hash is recorded. `root` is
-    where /proc and /sys are.
+    asked for their version when they are installed, `agent` is the agent's binary, whose hash is recorded. `measured`
+    are packages whose versions matter besides the usual ones. `root` is where /proc and /sys are.
     """
     memory = _memory(root / "proc/meminfo")
     found: dict[str, Any] = {
@@ -76,12 +80,23 @@ def record_environment(
         },
         "load": _load(root / "proc/loadavg"),
         "programs": _versions(_programs() if programs is None else programs),
-        "packages": packages.versions(root),
+        "packages": packages.versions(root, measured),
         "guestmark": _guestmark(agent),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "libraries": _libraries(),
     }
     return {name: value for name, value in found.items() if value not in (None, {}, [], "")}
+
+
+def record_for(plan: Plan) -> dict[str, Any]:
+    """The environment of a run of that plan: with the programs its workloads need, and the packages they measure."""
+    used = registry.programs(cell.workload.name for cell in plan.cells)
+    workloads = {repr(cell.workload): cell.workload for cell in plan.cells}
+    return record_environment(
+        programs=dict.fromkeys(program.name for program in used),
+        agent=agent_binary(),
+        measured=packages_measured(workloads.values()),
+    )
 
 
 def _text(file: Path) -> str:

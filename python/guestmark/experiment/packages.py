@@ -24,12 +24,12 @@ _INSTALLED = re.compile(r"^Status: \S+ \S+ installed$", re.MULTILINE)
 _VERSION = re.compile(r"^Version: (\S+)$", re.MULTILINE)
 
 
-def versions(root: Path, wanted: Iterable[str] | None = None) -> dict[str, str]:
-    """Of each package of `wanted` that is installed below `root`, its version; empty where dpkg is not used.
+def versions(root: Path, measured: Iterable[str] = ()) -> dict[str, str]:
+    """The version of each package below `root` that figures may depend on; empty where dpkg is not used.
 
-    By default these are the packages of all programs that guestmark runs, and what lies underneath them.
+    These are the packages of all programs that guestmark runs, what lies underneath them, and the `measured` ones.
     """
-    names = set(_wanted() if wanted is None else wanted)
+    names = {*(program.package for program in registry.programs()), *_UNDERNEATH, *measured}
     try:
         text = (root / _STATUS).read_text(errors="replace")
     except OSError:
@@ -40,7 +40,3 @@ def versions(root: Path, wanted: Iterable[str] | None = None) -> dict[str, str]:
         if name in names and _INSTALLED.search(entry) and (version := _VERSION.search(entry)):
             found[name] = version[1]
     return found
-
-
-def _wanted() -> Iterable[str]:
-    return (*(program.package for program in registry.programs()), *_UNDERNEATH)

@@ -115,10 +115,8 @@ def _plan(order: Order) -> Plan:
 
 def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> tuple[str, Plan]:
     """A new run of what can be measured here, with everything that says what it belongs to."""
-    from guestmark.agent.binary import agent_binary
-    from guestmark.core import registry
     from guestmark.experiment import preflight
-    from guestmark.experiment.environment import record_environment
+    from guestmark.experiment.environment import record_for
     from guestmark.ledger.attempts import runs_with
     from guestmark.ledger.remarks import Remarks
     from guestmark.platforms.probe import probe_all
@@ -132,10 +130,7 @@ def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> tuple[str,
         )
     ready = preflight.examine(plan, probe_all)  # type: ignore[arg-type]
     plan = replace(ready.plan, context={**ready.plan.context, "notes": list(ready.notes)})
-    used = registry.programs(cell.workload.name for cell in plan.cells)
-    programs = dict.fromkeys(program.name for program in used)
-    environment = record_environment(programs=programs, agent=agent_binary())
-    run_id = ledger.create_run(plan, environment, plan.policy.seed)
+    run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed)
     for entry in ready.left_out:
         ledger.record_left_out(run_id, entry)
     kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")

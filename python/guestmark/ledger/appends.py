@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BEGUN, STORED, LOST = "begun", "stored", "lost"  # what became of an attempt
-_IN_FORCE = (BEGUN, STORED)  # stored: the connection was lost when it had just been
 
 
 class Writer(Protocol):
@@ -82,7 +81,7 @@ def _in_transaction(
     """Whether the attempt was in force, and whether the trial is stored."""
     attempts, trials = schema.attempts, schema.trials
     if token is not None:
-        mine = *_of(attempts, values), attempts.c.token == token, attempts.c.outcome.in_(_IN_FORCE)
+        mine = *_of(attempts, values), attempts.c.token == token, attempts.c.outcome != LOST
         if connection.execute(update(attempts).where(*mine).values(outcome=STORED)).rowcount != 1:
             return False, False
     connection.execute(insert(trials).values(**values))
@@ -123,7 +122,7 @@ def _statement(with_token: bool) -> TypedReturnsRows[Any]:
         mine = (
             *_of(attempts, own),
             attempts.c.token == bindparam("own_token"),
-            attempts.c.outcome.in_(_IN_FORCE),
+            attempts.c.outcome != LOST,  # stored already: the connection was lost when it had just been
         )
         settled = (
             update(attempts).where(*mine).values(outcome=STORED).returning(attempts.c.token).cte("settled")

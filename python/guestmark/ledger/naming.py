@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -14,30 +14,43 @@ from guestmark.ledger import remarks, schema
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
+    from guestmark.ledger.remarks import Remarks
+
 
 def resolve(connection: Connection, wanted: str, where: str, *, removed: bool = False) -> str:
     """The id of a run that is in sight, or of one that was removed. Raises `LedgerError` naming the nearest ids."""
     statement = select(schema.runs.c.id).order_by(schema.runs.c.created_at)
     gone = remarks.removed(connection)
-    ids = [str(run_id) for run_id in connection.execute(statement).scalars() if (run_id in gone) == removed]
+    everything = [str(run_id) for run_id in connection.execute(statement).scalars()]
+    ids = [run_id for run_id in everything if (run_id in gone) == removed]
     if wanted == "last" and ids:
         return ids[-1]
-    if wanted in ids:
-        return wanted
     said = remarks.of_runs(connection)
-    found = [run_id for run_id in ids if wanted and run_id in said and said[run_id].name == wanted]
-    found = found or [
-        run_id for run_id in ids if wanted and (run_id.startswith(wanted) or run_id.endswith(wanted))
-    ]
+    found = _meant(wanted, ids, said)
     if len(found) > 1:
         raise LedgerError(
             f"{wanted!r} may be any of {len(found)} runs: {', '.join(found[-5:])}", hint="give more of the id"
         )
     if found:
         return found[0]
-    if not removed and wanted in gone:
+    if not removed and _meant(wanted, sorted(gone), said):
         raise LedgerError(f"run {wanted} was removed", hint=f"guestmark rm --undo {wanted} brings it back")
+    if removed:
+        raise LedgerError(
+            f"there is no removed run {wanted!r} in the ledger {where}",
+            hint="guestmark runs --removed lists those that can be brought back"
+            if ids
+            else "none can be brought back; guestmark vacuum deletes for good",
+        )
     raise missing(connection, wanted, where, ids)
+
+
+def _meant(wanted: str, ids: Sequence[str], said: Mapping[str, Remarks]) -> list[str]:
+    """The run of that id, else those of that name, else those whose ids begin or end so."""
+    if not wanted or wanted in ids:
+        return [wanted] if wanted else []
+    named = [run_id for run_id in ids if run_id in said and said[run_id].name == wanted]
+    return named or [run_id for run_id in ids if run_id.startswith(wanted) or run_id.endswith(wanted)]
 
 
 def missing(connection: Connection, wanted: str, where: str, ids: Sequence[str] | None = None) -> LedgerError:

@@ -21,6 +21,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from guestmark.core.errors import LedgerError
+from guestmark.ledger.prepared import prepare_for
 
 DRIVER = "pg8000"
 _PORT = 5432
@@ -64,6 +65,7 @@ def engine_of(url: URL) -> Engine:
     def _dial(dialect: Any, _record: Any, _args: Any, _named: Any) -> Any:
         return _connected(dialect.dbapi, parameters)
 
+    prepare_for(engine)
     return engine
 
 

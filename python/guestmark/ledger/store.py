@@ -38,6 +38,7 @@ from guestmark.ledger.faults import explained
 from guestmark.ledger.model import Check, Compared, RunOverview, StoredRun
 from guestmark.ledger.overviews import overviews
 from guestmark.ledger.patience import Patience
+from guestmark.ledger.prepared import OPTIONS
 from guestmark.ledger.remarks import NOTHING, Remarks
 from guestmark.ledger.rows import (
     add_environment,
@@ -126,7 +127,8 @@ class Ledger:
                 claim.hold()
             tried = True
             if self._claims:
-                return tuple(self._claims[-1].session().execute(statement, values).one())
+                session = self._claims[-1].session()
+                return tuple(session.execute(statement, values, execution_options=OPTIONS).one())
             with autocommitting(self._engine) as connection:
                 return tuple(connection.execute(statement, values).one())
 

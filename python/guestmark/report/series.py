@@ -139,7 +139,7 @@ def _nodes(series: Series) -> list[Node]:
         why = (
             f"that takes {FEWEST} runs"
             if len(series.points) < FEWEST
-            else "Apache Otava is not installed beside guestmark; --csv writes what its own command reads"
+            else "Apache Otava is not installed beside guestmark. What brings it: pip install --no-deps apache-otava"
         )
         nodes.append(Note(line(f"Change points were not looked for: {why}")))
     elif not series.changes:
@@ -151,6 +151,7 @@ def _nodes(series: Series) -> list[Node]:
 
 def _change(series: Series, change: ChangePoint) -> list[Node]:
     before, after = series.points[change.at - 1], series.points[change.at]
+    compare = f"guestmark compare {before.run.run_id} {after.run.run_id}"
     by = figures.ratio(change.after / change.before, None)
     return [
         Note(
@@ -160,9 +161,8 @@ def _change(series: Series, change: ChangePoint) -> list[Node]:
             ),
             NoteKind.WARNING,
         ),
-        Command(
-            "What differs around the two runs", f"guestmark compare {before.run.run_id} {after.run.run_id}"
-        ),
+        Command("What differs around the two runs", compare),
+        Command("Both sides measured side by side, where they can still be had", f"{compare} --confirm"),
     ]
 
 

@@ -29,12 +29,12 @@ DECISIVE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("boost", ("frequency", "boost")),
 )
 OTHER: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("memory", ("memory_bytes",)),
     ("huge pages", ("transparent_hugepages",)),
     ("guestmark", ("guestmark", "version")),
     ("guestmark commit", ("guestmark", "commit")),
     ("agent", ("guestmark", "agent_sha256")),
 )
+_SAME_MEMORY = 0.02  # what kernels take for themselves differs from boot to boot by less
 _DIGEST = 12  # digits of one that are shown
 
 
@@ -48,6 +48,8 @@ def changes(
     """
     decisive = {name: said for name, path in DECISIVE if (said := _differs(_at(old, path), _at(new, path)))}
     other = {name: said for name, path in OTHER if (said := _differs(_at(old, path), _at(new, path)))}
+    if memory := _memory(_at(old, ("memory_bytes",)), _at(new, ("memory_bytes",))):
+        other["memory"] = memory
     before, after = _at(old, ("programs",)) or {}, _at(new, ("programs",)) or {}
     for name in before:
         said = _differs(_version(before[name]), _version(after.get(name)))
@@ -161,6 +163,12 @@ def _differs(old: Any, new: Any) -> str:
     if old is None or new is None or old == new:
         return ""
     return f"{_short(old)} → {_short(new)}"
+
+
+def _memory(old: Any, new: Any) -> str:
+    if not old or not new or abs(new / old - 1) <= _SAME_MEMORY:
+        return ""
+    return f"{old / 2**30:.4g} GiB → {new / 2**30:.4g} GiB"
 
 
 def _short(value: Any) -> str:

@@ -43,7 +43,7 @@ NIC = Factor(
 )
 FIRMWARE = Factor(
     "firmware",
-    "bios (SeaBIOS) or uefi (OVMF)",
+    "bios (SeaBIOS) or uefi (OVMF), for network boots; a file of firmware is bios=PATH",
     one_of("bios", "uefi", aliases={"efi": "uefi", "ovmf": "uefi", "seabios": "bios"}),
     ("bios", "uefi"),
 )

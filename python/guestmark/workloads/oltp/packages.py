@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from guestmark.core.errors import PlatformUnusableError
-from guestmark.foreign.origin import package_of
+from guestmark.foreign.origin import owner_of
 from guestmark.workloads.oltp.databases import kinds
 
 
@@ -14,9 +14,9 @@ def of_server(params: Mapping[str, Any]) -> tuple[str, ...]:
     names = set()
     for program in database.packages:
         try:
-            package = package_of(database.find(program))
+            package = owner_of(database.find(program))
         except PlatformUnusableError:
             continue  # preflight says so, with the package to install
         if package is not None:
-            names.add(package.name)
+            names.add(package)
     return tuple(sorted(names))
