@@ -111,6 +111,30 @@ def test_cells_that_were_not_measured_are_named() -> None:
     assert "Not measured: btrfs" in said
 
 
+def test_a_single_cell_is_no_answer() -> None:
+    (said,) = sentences(run_of({"ext2": 1.0, "btrfs": None}, BEST))
+    assert "only ext2 (" in said
+    assert "was measured, so there is nothing to compare it with. Not measured: btrfs" in said
+
+
+def test_a_workload_is_on_its_platform_in_words() -> None:
+    ceiling = WorkloadSpec("filewrite", {}, "the host's ceiling", key="ceiling")
+    cells = [(Cell("ceiling", ceiling, PlatformSpec.read("host"), {}, True), 1.0)]
+    cells += [
+        (Cell(name, WRITE, PlatformSpec.read("uml"), {"filesystem": name}), 3.0) for name in ("ext2", "xfs")
+    ]
+    asked = Question(
+        "How far is it?", Asked.COMPARE, "wall_s", compare={"workload": ("write",), "nested": ("no",)},
+        against={"workload": ("ceiling",), "platform": ("host",)},
+    )  # fmt: skip
+    run = constructed(cells)
+    said = sentences(replace(run, plan=replace(run.plan, questions=(asked,))))
+    assert [text.partition(" is ×")[0] for text in said] == [
+        "sequential write on uml, ext2", "sequential write on uml, xfs",
+    ]  # fmt: skip
+    assert all("of the host's ceiling on host in wall_s: slower" in text for text in said)
+
+
 def test_any_two_cells_are_compared_beside_the_published_figures() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3)
     run = replace(run, plan=replace(run.plan, published=(THEN,)))

@@ -186,9 +186,11 @@ def _lacking(ranked: Ranked) -> str:
         listed = "; ".join(f"{word}: {_few(some)}" for word, some in words.items())
         said.append(f"Left out: {listed}{_unproven(ranked.barred)}.")
     if ranked.missing:
-        reason = _shortly(ranked.missing[0].reason)
-        listed = _few([names[result.cell.id] for result in ranked.missing])
-        said.append(f"Not measured: {listed}{f' ({reason})' if reason else ''}.")
+        reasons: dict[str, list[str]] = {}
+        for result in ranked.missing:
+            reasons.setdefault(_shortly(result.reason), []).append(names[result.cell.id])
+        listed = "; ".join(f"{_few(some)}{f' ({why})' if why else ''}" for why, some in reasons.items())
+        said.append(f"Not measured: {listed}.")
     return " ".join(said) or ("" if ranked.cells else "No cell has been measured.")
 
 
@@ -200,7 +202,8 @@ def _unproven(results: Iterable[CellResult]) -> str:
 
 def _shortly(reason: str) -> str:
     """A reason without the words of others that follow it, which the report has elsewhere in full."""
-    return reason.partition(": ")[0]
+    first, *rest = reason.split(": ")
+    return f"{first}: {rest[0]}" if rest and first.endswith("failed") else first
 
 
 def _few(names: Sequence[str]) -> str:
