@@ -53,7 +53,8 @@ _LOCATION = "/dev/shm"
 def _cell(platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any) -> Cell:
     known = kinds.workload_kind(kind)
     spec = WorkloadSpec(kind, known.checked(params))
-    return Cell(f"{kind} {platform}", spec, PlatformSpec.read(platform), {**_FACTORS, **(factors or {})})
+    disk = {} if platform == "host" else {**_FACTORS, **(factors or {})}
+    return Cell(f"{kind} {platform}", spec, PlatformSpec.read(platform), disk)
 
 
 def _trial(cell: Cell) -> float:
