@@ -10,7 +10,7 @@ import pytest
 
 from guestmark.agent.binary import agent_binary
 from guestmark.cli.architectures import examine, said
-from guestmark.core.architectures import ARCHITECTURES, Source, architecture, host_architecture
+from guestmark.core.architectures import ARCHITECTURES, Architecture, Source, architecture, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.findings import Build, Program
 from guestmark.core.model import Better, Cell, Metric, Published, PublishedFigure, WorkloadSpec
@@ -234,7 +234,7 @@ def test_a_missing_emulator_is_said_before_anything_is_made(monkeypatch: pytest.
 
 def test_a_kernel_without_virtio_is_told_by_its_configuration(tmp_path: Path) -> None:
     kernel = tmp_path / "vmlinuz-6.1.0-test"
-    kernel.write_bytes(b"....Linux version 6.1.0-test (me@here)")
+    kernel.write_bytes(image_of(ROW) + b"Linux version 6.1.0-test (me@here)")
     config = tmp_path / "config-6.1.0-test"
     config.write_text("".join(f"CONFIG_{name}=y\n" for name in kernels.REQUIRED))
     assert kernels.given(ROW, str(kernel)).release == "6.1.0-test"
@@ -243,6 +243,25 @@ def test_a_kernel_without_virtio_is_told_by_its_configuration(tmp_path: Path) ->
     )
     with pytest.raises(GuestmarkError, match="without VIRTIO_CONSOLE"):
         kernels.given(ROW, str(kernel))
+
+
+@pytest.mark.parametrize("row", FOREIGN, ids=[row.name for row in FOREIGN])
+def test_a_file_that_is_no_kernel_of_the_architecture_is_refused(row: Architecture, tmp_path: Path) -> None:
+    kernel = tmp_path / "vmlinuz-6.1.0-test"
+    kernel.write_bytes(image_of(row))
+    assert kernels.given(row, str(kernel)).release == "6.1.0-test"
+    others = [tmp_path / f"vmlinuz-{other.name}" for other in FOREIGN if other.kernel_marks != row.kernel_marks]
+    for other, image in zip((other for other in FOREIGN if other is not row), others, strict=True):
+        image.write_bytes(image_of(other))
+    for wanted in (Path("/etc/passwd"), Path("/bin/true"), *others):
+        with pytest.raises(GuestmarkError, match=f"{wanted} is not a Linux kernel for {row.name}"):
+            kernels.given(row, str(wanted))
+
+
+def image_of(row: Architecture) -> bytes:
+    """The start of a kernel for it, as far as it is looked at."""
+    place, mark = row.kernel_marks[0]
+    return bytes(place) + mark + bytes(16)
 
 
 def test_keys_change_with_what_parts_are_made_from() -> None:

@@ -61,6 +61,7 @@ class Architecture:
     kernel_package: str = ""  # the metapackage of the distribution's kernel
     kernel_arch: str = ""  # what the kernel's own build calls it
     kernel_image: str = ""  # the target of that build, and where it is then
+    kernel_marks: tuple[tuple[int, bytes], ...] = ()  # an image of a kernel has one of these at its place
     root: bool = True  # whether the distribution has packages from which a root can be made
     user_emulator: str = ""  # of single programs
     outer_machine: str = ""  # in which a guest with KVM can be started; empty: like any other
@@ -84,6 +85,10 @@ class Architecture:
         """Whether it is this host's own."""
         return self is host_architecture()
 
+
+# A kernel that its own EFI program unpacks, which QEMU does, too.
+_EFI_UNPACKED = (4, b"zimg")
+_ELF_MACHINE = 18  # where an ELF file's header says whose code it is
 
 # All devices are on the first PCI bus, or behind bridges that are found from it. Kernels look for others on 256 buses,
 # and on processors of AMD's early families twice for AGP bridges on each of their 65536 places: every look is an exit.
@@ -125,6 +130,7 @@ ARM64 = Architecture(
     cross=Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
     console="ttyAMA0",
     boot_args=_NO_CIPHER_TESTS,
+    kernel_marks=((56, b"ARM\x64"), _EFI_UNPACKED),
     kernel_package="linux-image-arm64",
     early_console="earlycon=pl011,mmio32,0x9000000",
     user_emulator="qemu-aarch64",
@@ -144,6 +150,7 @@ ARMHF = Architecture(
     cross=Program("arm-linux-gnueabihf-gcc", "gcc-arm-linux-gnueabihf"),
     console="ttyAMA0",
     boot_args=_NO_CIPHER_TESTS,
+    kernel_marks=((36, b"\x18\x28\x6f\x01"),),
     kernel_package="linux-image-armmp",
     user_emulator="qemu-arm",
 )
@@ -162,6 +169,7 @@ PPC64EL = Architecture(
     console="hvc0",
     page_size=65536,
     boot_args=_NO_CIPHER_TESTS,
+    kernel_marks=((_ELF_MACHINE, b"\x15\x00"),),
     kernel_package="linux-image-powerpc64le",
     user_emulator="qemu-ppc64le",
 )
@@ -176,6 +184,7 @@ RISCV64 = Architecture(
     target="riscv64gc-unknown-linux-gnu",
     cross=Program("riscv64-linux-gnu-gcc", "gcc-riscv64-linux-gnu"),
     boot_args=_NO_CIPHER_TESTS,
+    kernel_marks=((56, b"RSC\x05"), _EFI_UNPACKED),
     kernel_package="linux-image-riscv64",
     user_emulator="qemu-riscv64",
     firmware=Program("opensbi", "opensbi"),
@@ -193,6 +202,7 @@ S390X = Architecture(
     console_device=("-device", "sclpconsole,chardev=console"),
     bus=Bus.CCW,
     boot_args=_NO_CIPHER_TESTS,
+    kernel_marks=((0x10008, b"S390EP"),),
     kernel_package="linux-image-s390x",
     user_emulator="qemu-s390x",
     big_endian=True,
@@ -215,6 +225,7 @@ SPARC64 = Architecture(
     kernel=Source.BUILT,
     kernel_arch="sparc64",
     kernel_image="arch/sparc/boot/image",
+    kernel_marks=((_ELF_MACHINE, b"\x00\x2b"),),
     root=False,  # its packages are not part of a release
     big_endian=True,
 )

@@ -206,14 +206,19 @@ def given(architecture: Architecture, wanted: str) -> Kernel:
     data = image.read_bytes()
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
-    at = data.find(b"Linux version ")
-    release = data[at + 14 : at + 100].split(b" ")[0].decode("ascii", "replace") if at >= 0 else ""
+    if not any(data.startswith(mark, place) for place, mark in architecture.kernel_marks):
+        raise GuestmarkError(
+            f"{wanted} is not a Linux kernel for {architecture.name}",
+            hint="give the path of a kernel's image for that architecture",
+        )
+    said_itself = re.search(rb"Linux version (\d[\w.+~-]{,90}) ", data)
+    release = said_itself[1].decode("ascii") if said_itself else ""
     if not release:  # compressed in its own way: called as the distribution calls it
         release = re.sub(r"^(vmlinu[xz]|image|Image)-?", "", image.name)
     config = image.with_name(f"config-{release}")
-    said = config if config.is_file() else image.with_name(_CONFIG)
-    if said.is_file():
-        check_configuration(said.read_text(errors="replace"), wanted)
+    beside = config if config.is_file() else image.with_name(_CONFIG)
+    if beside.is_file():
+        check_configuration(beside.read_text(errors="replace"), wanted)
     modules = next(
         (
             place
