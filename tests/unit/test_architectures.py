@@ -250,7 +250,9 @@ def test_a_file_that_is_no_kernel_of_the_architecture_is_refused(row: Architectu
     kernel = tmp_path / "vmlinuz-6.1.0-test"
     kernel.write_bytes(image_of(row))
     assert kernels.given(row, str(kernel)).release == "6.1.0-test"
-    others = [tmp_path / f"vmlinuz-{other.name}" for other in FOREIGN if other.kernel_marks != row.kernel_marks]
+    others = [
+        tmp_path / f"vmlinuz-{other.name}" for other in FOREIGN if other.kernel_marks != row.kernel_marks
+    ]
     for other, image in zip((other for other in FOREIGN if other is not row), others, strict=True):
         image.write_bytes(image_of(other))
     for wanted in (Path("/etc/passwd"), Path("/bin/true"), *others):

@@ -259,6 +259,31 @@ def test_programs_that_have_ended_are_the_machines_own() -> None:
     assert plain["foreign_s"] < plain["elapsed_s"] - 0.5
 
 
+def test_threads_that_have_ended_are_the_machines_own() -> None:
+    """The host's program that writes disks makes threads for it, which are gone when the kernel is asked again."""
+    processor = max(os.sched_getaffinity(0))
+    work = (
+        f"import hashlib,os,sys,threading\nos.sched_setaffinity(0, {{{processor}}})\nprint(flush=True)\n"
+        "for _ in sys.stdin:\n"
+        "    thread = threading.Thread(target=hashlib.pbkdf2_hmac, args=('sha256', b'', b'', 1_600_000))\n"
+        "    thread.start()\n    thread.join()\n    print(flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", work], stdin=-1, stdout=-1, text=True, bufsize=1) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        recorder = NoiseRecorder()
+        used = cpu_seconds(process.pid)
+        recorder.start((), {processor})
+        process.stdin.write("\n")
+        process.stdout.readline()
+        found = recorder.stop()
+        used = cpu_seconds(process.pid) - used
+        process.stdin.close()
+    assert used > 0.2
+    assert found["foreign_s"] < found["elapsed_s"] - used + 0.05
+
+
 def test_what_a_host_cannot_tell_is_absent(tmp_path: Path) -> None:
     recorder = NoiseRecorder(root=tmp_path)
     recorder.start([1])

@@ -26,14 +26,30 @@ _MAX_CPUS = 8  # whose frequency is asked for; some kernels answer slowly
 _TICKS = os.sysconf("SC_CLK_TCK")  # a second, of the kernel's counters
 
 
-class _Own(NamedTuple):
-    """What this process and all below it have used: nanoseconds by living thread, ticks of ended ones by parent."""
+_COARSE_S = 3 / _TICKS  # the two counters of a process are each cut to whole ticks
 
-    running: Mapping[str, int]
+
+class _Thread(NamedTuple):
+    """A living thread: its process, the nanoseconds it has run, and whether it may be on the machine's processors."""
+
+    pid: int
+    ns: int
+    here: bool
+
+
+class _Own(NamedTuple):
+    """What this process and all below it have used.
+
+    Ticks: of a process with all its threads, the ended ones as well, where it may be on the machine's processors; and
+    of the children of each that have ended.
+    """
+
+    threads: Mapping[str, _Thread]
+    whole: Mapping[int, int]
     ended: Mapping[int, int]
 
 
-_NOTHING = _Own({}, {})
+_NOTHING = _Own({}, {}, {})
 
 
 class NoiseRecorder:
@@ -158,8 +174,9 @@ def _threads(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
 
 
 def _own(proc: Path, processors: Collection[int]) -> _Own:
-    """Of threads that may be on these processors; the ended are known by their parent only, wherever they were."""
-    running: dict[str, int] = {}
+    """The ended are known by their process and parent only, wherever they were."""
+    running: dict[str, _Thread] = {}
+    whole: dict[int, int] = {}
     ended: dict[int, int] = {}
     known = {os.getpid()}
     waiting = sorted(known)
@@ -168,19 +185,27 @@ def _own(proc: Path, processors: Collection[int]) -> _Own:
         fields = _text(proc / str(pid) / "stat").rpartition(")")[2].split()
         if len(fields) > 14:
             ended[pid] = int(fields[13]) + int(fields[14])  # cutime and cstime
+            if _may_be_on(pid, processors):
+                whole[pid] = int(fields[11]) + int(fields[12])  # utime and stime
         threads: list[str] = []
         with contextlib.suppress(OSError):
             threads = os.listdir(proc / str(pid) / "task")
         for thread in threads:
             used = _text(proc / str(pid) / "task" / thread / "schedstat").partition(" ")[0]
-            with contextlib.suppress(OSError):  # it has ended
-                if used.isdigit() and not os.sched_getaffinity(int(thread)).isdisjoint(processors):
-                    running[thread] = int(used)
+            if used.isdigit():
+                running[thread] = _Thread(pid, int(used), _may_be_on(int(thread), processors))
             listed = _text(proc / str(pid) / "task" / thread / "children")
             children = {int(child) for child in listed.split() if child.isdigit()}
             waiting += children - known
             known |= children
-    return _Own(running, ended)
+    return _Own(running, whole, ended)
+
+
+def _may_be_on(thread: int, processors: Collection[int]) -> bool:
+    try:
+        return not os.sched_getaffinity(thread).isdisjoint(processors)
+    except OSError:  # it has ended
+        return False
 
 
 def _busy(file: Path, processors: Collection[int]) -> tuple[int, int] | None:
@@ -296,13 +321,29 @@ def _alone(
         return {}
     ran, stolen = (end - begin for begin, end in zip(before["busy"], after["busy"], strict=True))
     old, new = before["own"], after["own"]
-    living_s = sum(ns - old.running.get(thread, 0) for thread, ns in new.running.items()) / 1e9
+    living_s = sum(_ran_s(old, name, thread) for name, thread in new.threads.items() if thread.here)
     ended_s = sum(ticks - old.ended.get(pid, 0) for pid, ticks in new.ended.items()) / _TICKS
     return {
         "machine_processors": len(processors),
-        "foreign_s": ran / _TICKS - living_s - max(ended_s, reported_s),
+        "foreign_s": ran / _TICKS - living_s - _ended_threads_s(old, new) - max(ended_s, reported_s),
         "machine_steal_s": stolen / _TICKS,
     }
+
+
+def _ran_s(old: _Own, name: str, thread: _Thread) -> float:
+    before = old.threads.get(name)
+    return (thread.ns - (before.ns if before else 0)) / 1e9
+
+
+def _ended_threads_s(old: _Own, new: _Own) -> float:
+    """Of threads that have ended in living processes, which make threads for their reads and writes."""
+    living: dict[int, float] = {}
+    for name, thread in new.threads.items():
+        living[thread.pid] = living.get(thread.pid, 0.0) + _ran_s(old, name, thread)
+    lost = (
+        (ticks - old.whole.get(pid, 0)) / _TICKS - living.get(pid, 0.0) for pid, ticks in new.whole.items()
+    )
+    return sum(seconds for seconds in lost if seconds > _COARSE_S)
 
 
 def _add_threads(
