@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import guestmark.workloads
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Fact, Findings, Flushes, Program
-from guestmark.core.machine_facts import GuestMachine, Inside, MachineFacts
+from guestmark.core.machine_facts import Connection, GuestMachine, Inside, MachineFacts, RemoteMachine
 from guestmark.workloads.syscalls.facts import Call
 
 
@@ -37,6 +37,23 @@ def guest(flags_missing: Sequence[str] = ()) -> GuestMachine:
         cpu_flags_more=[],
     )
     return GuestMachine(asked={}, guest=inside)
+
+
+def remote(mitigations: dict[str, str]) -> RemoteMachine:
+    return RemoteMachine(
+        dest="lab1",
+        machine="1",
+        kernel="6.1.0",
+        arch="x86_64",
+        boot_id="1",
+        processors=2,
+        cpu="Core <5>",
+        memory_bytes=1 << 30,
+        clocksource="tsc",
+        hypervisor="none",
+        mitigations=mitigations,
+        connection=Connection(round_trip_ns=100_000),
+    )
 
 
 def flushes(reached: str) -> Flushes:

@@ -204,6 +204,14 @@ def test_runs_from_before_there_were_placements_keep_their_verdicts() -> None:
     assert refused(run) == {}
 
 
+def test_whoever_measures_other_machines_is_not_told_to_place_them() -> None:
+    there = [
+        (replace(one, platform=PlatformSpec.read("ssh:lab1"), factors={}, processors=0), ratio)
+        for one, ratio in CELLS
+    ]
+    assert "placement unknown" not in findings(sound(there, {}))
+
+
 def replace_placed(**changes: Any) -> Placed:
     import msgspec
 

@@ -29,6 +29,7 @@ ENVIRONMENT = {
     "filesystems": {"/var/tmp": {"device": "/dev/sda1", "mounted_at": "/", "type": "ext4", "options": "rw"}},
     "kernel": {"release": "6.1.0"},
     "virtualization": {"hypervisor": True, "vendor": "QEMU"},
+    "mitigations": {"l1tf": "Not affected", "mds": "Not affected", "meltdown": "Mitigation: PTI"},
 }
 
 
@@ -57,10 +58,22 @@ def test_the_authors_list_is_answered() -> None:
     assert said["disk sda"] == "500.0 GB, ATA Disk, rotational"
     assert said["/var/tmp"] == "ext4 on /dev/sda1 (rw)"
     assert said["virtualization"] == "this host is itself a guest, QEMU"
+    assert said["mitigations"] == "meltdown: Mitigation: PTI; 2 others: not affected"
     assert said["uml command"] == "qemu -M pc"
     assert said["uml lacks"] == "2 processor features of the host: avx2 vmx"
     assert said["tcg lacks"] == "no processor feature of the host"
     assert said["program"] == f"/bin/x is the same on host, uml, tcg: SHA-256 {'a' * 16}… in 8 of 8 trials"
+
+
+def test_another_machine_is_described_with_what_its_kernel_mitigates() -> None:
+    run = run_with(SAME)
+    there = made_facts.of(made_facts.remote(mitigations={"meltdown": "Vulnerable", "mds": "Not affected"}))
+    said = dict(rows(replace(run, trials=tuple(replace(trial, facts=there) for trial in run.trials))))
+    assert "no hypervisor seen" in said["tcg"]
+    assert said["tcg mitigations"] == "meltdown: Vulnerable; 1 other: not affected"
+    none = made_facts.of(made_facts.remote(mitigations={"mds": "Not affected"}))
+    said = dict(rows(replace(run, trials=tuple(replace(trial, facts=none) for trial in run.trials))))
+    assert said["tcg mitigations"] == "not affected by any that the kernel knows"
 
 
 def test_another_program_on_one_side_is_said_loudly() -> None:

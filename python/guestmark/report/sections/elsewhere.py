@@ -30,6 +30,16 @@ def machines(run: StoredRun) -> dict[str, str]:
     }
 
 
+def mitigations(run: StoredRun) -> dict[str, dict[str, str]]:
+    """What the kernel of each does about flaws of its processor, by platform; of the last trial that knows."""
+    platform_of = {cell.id: str(cell.platform) for cell in run.plan.cells}
+    return {
+        platform_of.get(trial.cell_id, trial.cell_id): machine.mitigations
+        for trial in run.trials
+        if (machine := trial.facts.of(LibvirtMachine) or trial.facts.of(RemoteMachine)) is not None
+    }
+
+
 def _described(machine: RemoteMachine) -> str:
     parts = [
         machine.cpu,

@@ -20,6 +20,7 @@ from guestmark.report.sections import elsewhere, places
 _HERE = "this host"
 _SHORT = 16  # digits of a digest that are shown
 _FLAGS_SHOWN = 12
+_NOT_AFFECTED = "Not affected"  # as the kernel writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,10 @@ def rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
     said = [*_host_rows(run.environment)]
     said.append(("placement", places.placement(run.trials)))
     said += elsewhere.machines(run).items()
+    said += [
+        (f"{platform} mitigations", _mitigations(found))
+        for platform, found in elsewhere.mitigations(run).items()
+    ]
     for binary in binaries(run):
         said.append(("program", _proof(binary, whole=whole)))
     for machine in machines(run):
@@ -193,6 +198,7 @@ def _host_rows(environment: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
                 "this host is itself a guest", virtualization.get("vendor"), virtualization.get("product")
             ),
         )
+    yield "mitigations", _mitigations(environment.get("mitigations", {}))
     programs = environment.get("programs", {})
     yield (
         "versions",
@@ -201,6 +207,19 @@ def _host_rows(environment: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             for name, version in programs.items()
         ),
     )
+
+
+def _mitigations(found: Mapping[str, str]) -> str:
+    """What the kernel says of those of the processor's flaws that there are, and how many there are not."""
+    told = [f"{name}: {said}" for name, said in found.items() if said != _NOT_AFFECTED]
+    free = len(found) - len(told)
+    if free:
+        told.append(
+            f"{_counted(free, 'other')}: not affected"
+            if told
+            else "not affected by any that the kernel knows"
+        )
+    return "; ".join(told)
 
 
 def _proof(binary: Binary, *, whole: bool) -> str:

@@ -112,7 +112,7 @@ def _free(compared: Compared) -> Iterator[Finding]:
             advice="leave the factor placement out (pinned) unless that is what you want to know",
         )
     elif not any(NAME in cell.factors for cell in compared.cells) and any(
-        compared.good(cell) for cell in compared.cells
+        compared.good(cell) and not cell.platform.is_elsewhere for cell in compared.cells
     ):
         yield Finding(
             "placement unknown",
