@@ -8,7 +8,8 @@ random order, on the same accelerator (TCG). Aims: at most 0.35 of libguestfs; a
   hypervisor started → the line read. It can do no work.
 * guestfish: `guestfish -a DISK run`, its appliance built beforehand.
 
-`--arch` measures the same of other architectures instead, those whose parts have been made (`guestmark prepare`).
+`--arch` measures the same of other architectures instead, those whose parts have been made (`guestmark prepare`), or of
+these only that are named after it.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from bench.sidebyside import measure, ratio, table
 
 from guestmark.appliance.cpio import Archive
 from guestmark.appliance.kernel import find_kernel
-from guestmark.core.architectures import ARCHITECTURES, Architecture, host_architecture
+from guestmark.core.architectures import ARCHITECTURES, Architecture, architecture, host_architecture
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.foreign import parts
@@ -102,10 +103,10 @@ def _bare(row: Architecture, initramfs: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _architectures(rounds: int, seed: int) -> None:
+def _architectures(wanted: Sequence[str], rounds: int, seed: int) -> None:
     contenders: dict[str, Callable[[], float]] = {}
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch:
-        for row in ARCHITECTURES.values():
+        for row in map(architecture, wanted or ARCHITECTURES):
             made = None if row.is_host else parts.find(row)
             if made is None or not shutil.which(row.cross.name):
                 continue
@@ -132,10 +133,10 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--arch", action="store_true", help="other architectures instead")
+    parser.add_argument("--arch", nargs="*", metavar="NAME", help="other architectures instead")
     arguments = parser.parse_args()
-    if arguments.arch:
-        _architectures(arguments.rounds, arguments.seed)
+    if arguments.arch is not None:
+        _architectures(arguments.arch, arguments.rounds, arguments.seed)
         return
     kernel = find_kernel()
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch_name:

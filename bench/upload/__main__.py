@@ -1,13 +1,17 @@
 """How fast a file gets into a disk image: guestmark's ways beside guestfish's and beside `cp` on the host.
 
-Run from the checkout: `.venv/bin/python -m bench.upload [--size 1500M] [--rounds 3] [--on tcg,uml] [--slow] [--whole]`.
+Run from the checkout: `.venv/bin/python -m bench.upload [--size 1500M] [--rounds 3] [--on tcg,uml] [--direct] [--slow]
+[--whole]`.
 The file goes into ext2 on a raw sparse 2 GB image in shared memory; every contender runs once a round, in random order,
 on a fresh machine and a fresh image. Times hold the flush in the guest and of the image; what arrived is checksummed.
 
 * guestfish upload, guestfish dd: the real guestfish, launch excluded; dd is its `copy-device-to-file`.
 * upload, dd, direct: guestmark's workloads, under UML `direct` with both kinds of disk that it has. UML's upload goes
   through a serial line for minutes: only with `--slow`.
-* cp: the host's own cp into shared memory, fsync included.
+* cp: the host's own cp into shared memory, fsync included. It hands pages over inside the kernel
+  (`copy_file_range`), so each byte is copied once.
+* host direct: the guests' program on the host itself. Each byte is copied twice, into memory and out of it, as
+  disks of guests do. With `--direct` nothing but this, cp and the guests' `direct`.
 
 Aims: `direct` at least 0.8 times as fast as cp, under TCG at least 10 times as fast as guestfish's upload; `upload` at
 least 1.5 times as fast as guestfish's. A 2 GB formatted image is made in at
@@ -49,7 +53,8 @@ _LOCATION = "/dev/shm"
 def _cell(platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any) -> Cell:
     known = kinds.workload_kind(kind)
     spec = WorkloadSpec(kind, known.checked(params))
-    return Cell(f"{kind} {platform}", spec, PlatformSpec.read(platform), {**_FACTORS, **(factors or {})})
+    disk = {} if platform == "host" else {**_FACTORS, **(factors or {})}
+    return Cell(f"{kind} {platform}", spec, PlatformSpec.read(platform), disk)
 
 
 def _trial(cell: Cell) -> float:
@@ -113,20 +118,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--content", choices=("zero", "one", "random"), default="zero")
     parser.add_argument("--on", default="tcg,uml")
+    parser.add_argument("--direct", action="store_true")
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("--whole", action="store_true")
     arguments = parser.parse_args()
     what = {"amount": arguments.size, "content": arguments.content}
     platforms = arguments.on.split(",")
-    contenders: dict[str, Callable[[], float]] = {}
+    contenders: dict[str, Callable[[], float]] = {
+        "host direct": partial(_trial, _cell("host", "direct", **what))
+    }
     for platform in platforms:
-        for kind in ("upload", "dd", "direct"):
+        for kind in ("direct",) if arguments.direct else ("upload", "dd", "direct"):
             if platform != "uml" or kind != "upload" or arguments.slow:
                 contenders[f"{platform} {kind}"] = partial(_trial, _cell(platform, kind, **what))
         if platform == "uml" and shutil.which("qemu-storage-daemon"):
             cell = _cell(platform, "direct", {"uml_disk": "vhost-user"}, **what)
             contenders["uml direct, vhost-user"] = partial(_trial, cell)
-        if platform != "uml" and shutil.which("guestfish"):
+        if platform != "uml" and not arguments.direct and shutil.which("guestfish"):
             for name, method in (("upload", "upload"), ("dd", "copy")):
                 cell = _cell(platform, "guestfish", method=method, **what)
                 contenders[f"{platform} guestfish {name}"] = partial(_trial, cell)

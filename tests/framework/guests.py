@@ -16,7 +16,12 @@ from tests.framework.cells import cell, plan_of
 
 def start(platform: str, **factors: str) -> AbstractContextManager[Machine]:
     """A fresh guest, as a trial would start it."""
-    return registry.get(platform).start(cell(platform, **factors))
+    return start_cell(cell(platform, **factors))
+
+
+def start_cell(trial: Cell) -> AbstractContextManager[Machine]:
+    """The fresh machine of that cell."""
+    return registry.get(trial.platform).start(trial)
 
 
 @contextlib.contextmanager

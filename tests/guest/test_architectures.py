@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.bulk import Pattern
+from guestmark.appliance.paths import cache_directory
 from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.machine_facts import EmulatedPrograms, GuestMachine
@@ -28,6 +29,7 @@ from guestmark.platforms.qemu.platform import QemuPlatform
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.known import a, known
+from tests.framework.ssh_guest import guest_with_sshd
 
 MADE_S = 1500
 pytestmark = [pytest.mark.long, pytest.mark.timeout(MADE_S)]
@@ -182,3 +184,21 @@ def test_other_builds_are_marked_in_tables_and_documents(guestmark: CommandLine,
         assert found["build_same_source"] is True
         assert found["build_version"].partition("+b")[0] == found["build_host_version"].partition("+b")[0]
         assert found["binary_sha256"] != found["host_binary_sha256"]
+
+
+@pytest.mark.parametrize("row", [ARM64, ARCHITECTURES["s390x"]], ids=lambda row: str(row.name))
+def test_a_machine_of_another_architecture_is_reached_by_ssh(
+    guestmark: CommandLine, tmp_path: Path, row: Architecture
+) -> None:
+    """It is a guest with an sshd in it; guestmark is told nothing of it but how ssh gets there."""
+    can_be_had(row, tmp_path / "log")
+    parts.get(row)
+    with guest_with_sshd(f"tcg@{row.name}", tmp_path) as ssh:
+        guestmark.environment |= {"GUESTMARK_SSH": ssh, "XDG_CACHE_HOME": str(cache_directory().parent)}
+        command = ("exec", "--on", "host,ssh:lab1", "--blocks", "2", "--warmup", "0", "--json", "-")
+        done = guestmark(*command, "--", "uname", "-m", timeout=MADE_S)
+    assert done.status == 0, done.stderr
+    there = [cell for cell in done.document()["cells"] if cell["platform"] == "ssh:lab1"]
+    assert [trial["attestation"]["arch"] for cell in there for trial in cell["trials"]] == 2 * [
+        row.machine_name
+    ]

@@ -15,7 +15,7 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageEr
 from guestmark.core.findings import Build, Program
 from guestmark.core.model import Better, Cell, Metric, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.experiment.foreign_cells import misplaced_cells
+from guestmark.experiment.foreign_cells import misplaced_cells, unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
 from guestmark.foreign.progress import Progress
 from guestmark.foreign.survey import survey
@@ -288,6 +288,18 @@ def test_programs_are_not_asked_for_where_there_are_none() -> None:
     assert "not emulated" in own.reason
     (two,) = misplaced_cells([cell("tcg@sparc64", spec("filewrite", amount="1M"), smp="2")])
     assert "one processor" in two.reason
+
+
+def test_what_is_missing_for_all_cells_is_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    write = cell("tcg@sparc64", spec("filewrite", amount="1M"))
+    cells = [replace(write, id="one"), replace(write, id="two"), replace(write, id="one#2", null_of="one")]
+    (left_out,) = unmade_parts([*cells, cell("host", "exec")])
+    assert left_out.name == "tcg@sparc64"
+    assert "sparc64-linux-gnu-gcc" in left_out.reason
+    assert "gcc-sparc64-linux-gnu" in left_out.hint
+    assert all(map(left_out.covers, cells))
 
 
 def test_a_program_of_another_architecture_is_another_build() -> None:

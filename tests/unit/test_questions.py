@@ -39,6 +39,10 @@ EXT3 = Question(
     compare={"filesystem": ("ext3",)},
     against={"filesystem": ("ext4",)},
 )
+THEN = Published(
+    "then", "throughput", "MB/s", "throughput",
+    (PublishedFigure({"filesystem": "ext4"}, 29.6), PublishedFigure({"filesystem": "ext3"}, 7.6)),
+)  # fmt: skip
 
 
 def run_of(ratios: Mapping[str, float | None], *questions: Question, blocks: int = 12) -> StoredRun:
@@ -107,13 +111,33 @@ def test_cells_that_were_not_measured_are_named() -> None:
     assert "Not measured: btrfs" in said
 
 
+def test_a_single_cell_is_no_answer() -> None:
+    (said,) = sentences(run_of({"ext2": 1.0, "btrfs": None}, BEST))
+    assert "only ext2 (" in said
+    assert "was measured, so there is nothing to compare it with. Not measured: btrfs" in said
+
+
+def test_a_workload_is_on_its_platform_in_words() -> None:
+    ceiling = WorkloadSpec("filewrite", {}, "the host's ceiling", key="ceiling")
+    cells = [(Cell("ceiling", ceiling, PlatformSpec.read("host"), {}, True), 1.0)]
+    cells += [
+        (Cell(name, WRITE, PlatformSpec.read("uml"), {"filesystem": name}), 3.0) for name in ("ext2", "xfs")
+    ]
+    asked = Question(
+        "How far is it?", Asked.COMPARE, "wall_s", compare={"workload": ("write",), "nested": ("no",)},
+        against={"workload": ("ceiling",), "platform": ("host",)},
+    )  # fmt: skip
+    run = constructed(cells)
+    said = sentences(replace(run, plan=replace(run.plan, questions=(asked,))))
+    assert [text.partition(" is ×")[0] for text in said] == [
+        "sequential write on uml, ext2", "sequential write on uml, xfs",
+    ]  # fmt: skip
+    assert all("of the host's ceiling on host in wall_s: slower" in text for text in said)
+
+
 def test_any_two_cells_are_compared_beside_the_published_figures() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3)
-    published = Published(
-        "then", "throughput", "MB/s", "throughput",
-        (PublishedFigure({"filesystem": "ext4"}, 29.6), PublishedFigure({"filesystem": "ext3"}, 7.6)),
-    )  # fmt: skip
-    run = replace(run, plan=replace(run.plan, published=(published,)))
+    run = replace(run, plan=replace(run.plan, published=(THEN,)))
     (answer,) = answers(analyse(run.plan, run.trials, run.unusable))
     (finding,) = answer.findings
     against = a(Against, finding)
@@ -122,6 +146,26 @@ def test_any_two_cells_are_compared_beside_the_published_figures() -> None:
     (said,) = sentences(run)
     assert said.startswith("sequential write on tcg: ext3 is ×0.57")
     assert "slower; published ×0.26, the same direction, by another factor." in said
+
+
+@pytest.mark.parametrize(
+    ("ext4", "ext3", "blocks", "said"),
+    [
+        (0.8, 1.4, 12, "holds for sequential write on tcg (×0.57, published ×0.26)."),
+        (0.8, 3.1, 12, "holds for sequential write on tcg."),
+        (1.4, 0.8, 12, "does not hold for sequential write on tcg."),
+        (1.0, 1.0, 12, "does not hold for sequential write on tcg."),
+        (0.8, 1.4, 2, "cannot be told yet for sequential write on tcg."),
+    ],
+)
+def test_a_published_conclusion_is_held_against_what_was_measured(
+    ext4: float, ext3: float, blocks: int, said: str
+) -> None:
+    asked = replace(EXT3, conclusion="the filesystem makes the difference")
+    run = run_of({"ext2": 1.0, "ext3": ext3, "ext4": ext4}, asked, blocks=blocks)
+    assert len(sentences(run)) == 1  # nothing was published
+    run = replace(run, plan=replace(run.plan, published=(THEN,)))
+    assert sentences(run)[-1] == f"The published conclusion – {asked.conclusion} – {said}"
 
 
 def test_what_is_proven_is_asked_for_and_nobody_looked() -> None:

@@ -82,3 +82,14 @@ def test_any_width_does(width: int) -> None:
         assert all(
             cell_len(line) <= width for line in printed(run(), width).splitlines() if "guestmark" not in line
         )
+
+
+def test_cells_with_as_many_slow_runs_share_a_sentence() -> None:
+    cells = [Cell("host", EXEC, HOST, {}, True)]
+    cells += [Cell(f"tcg memory={size}M", EXEC, PlatformSpec.read("tcg")) for size in (256, 512, 1024, 2048)]
+    run = constructed([(cell, 1.0) for cell in cells], values={("host", 3): 5.0})
+    said = printed(run, 200)
+    assert "Slow runs: 1 of 12 in host, 1 over twice as long; 0 of 12 in each of the 4 others: " in said
+    assert said.count("Slow runs: ") == 1
+    few = printed(constructed([(cell, 1.0) for cell in cells[:3]], values={("host", 3): 5.0}), 200)
+    assert "; 0 of 12 in tcg memory=256M, tcg memory=512M: " in few

@@ -107,11 +107,14 @@ def _search(bisection: Bisection, steps: Steps) -> int | None:
 
     words = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skip"}
     at_bad = steps.judge(bisection.bad)
+    bad, good = bisection.bad.shown, bisection.good.shown
+    if at_bad is Outcome.KEPT:
+        say(f"{bad}: it is not shown to be slower than {good}; nothing is searched")
+        return GateStatus.BROKEN
     if at_bad is not Outcome.BROKEN:
-        say(
-            f"{bisection.bad.shown}: it is not shown to be slower than {bisection.good.shown}; nothing is searched"
-        )
-        return GateStatus.BROKEN if at_bad is Outcome.KEPT else GateStatus.UNDECIDED
+        say(f"{bad}: whether it is slower than {good} could not be told; nothing is searched")
+        say("guestmark show last says why; stop what else runs here, or give more --max-blocks")
+        return GateStatus.UNDECIDED
     found: Commit | str | None = bisection.begin() or bisection.bad.hash
     while found is not None and not isinstance(found, str):
         found = bisection.tell(words[steps.judge(found)])

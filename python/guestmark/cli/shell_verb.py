@@ -60,8 +60,10 @@ def command(
     from guestmark.workloads.common.lookup import check_command
 
     specs = parse_platforms([on])
+    # Another architecture's root gets the package of the command, as it does for a trial.
+    foreign = bool(argv) and specs[0].foreign is not None
     matrix = expand(
-        WorkloadSpec("shell"),
+        WorkloadSpec("exec", {"argv": argv}) if foreign else WorkloadSpec("shell"),
         specs,
         factors.parse_settings(options.with_kernel(settings, kernel)),
         null=Null.NONE,
@@ -106,6 +108,7 @@ def command(
 def _make_parts(cell: Cell) -> None:
     """Makes what a machine of another architecture boots. Raises `PlatformUnusableError` where it has no shell."""
     from guestmark.core.errors import PlatformUnusableError
+    from guestmark.core.workload_kind import packages_of
     from guestmark.experiment.foreign_cells import make_parts
     from guestmark.foreign.progress import Lines
 
@@ -115,7 +118,7 @@ def _make_parts(cell: Cell) -> None:
             f"no release of Debian has packages of {row.name}, so there is no shell to open",
             hint=f"its agent's own workloads run there: guestmark run filesystems --on {cell.platform}",
         )
-    make_parts(cell.platform, (), Lines(say))
+    make_parts(cell.platform, packages_of(cell), Lines(say))
 
 
 def _joined(agent: Agent, words: list[str], **where: Any) -> int:

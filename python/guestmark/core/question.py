@@ -20,7 +20,8 @@ class Question:
 
     `metric` is empty for the primary one. BEST: one answer for each value of the names in `per`; with `durability`
     among those cells alone of which it has been found to be one of these words. COMPARE: cells like `compare` against
-    those like `against`, each with its equal in all names that neither of them has. PARTS: metrics of one unit.
+    those like `against`, each with its equal in all names that neither of them has; `conclusion` is what a publication
+    drew from its own figures of these. PARTS: metrics of one unit.
     """
 
     ask: str
@@ -32,3 +33,4 @@ class Question:
     compare: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     against: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
+    conclusion: str = ""

@@ -1,6 +1,7 @@
 """Cells on machines of other architectures: what they can never do, and making what they boot."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, cast
 
 from guestmark.core.architectures import Architecture
@@ -18,19 +19,26 @@ def unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[Le
 
     Raises `UsageError` for a platform this version cannot make.
     """
-    groups: dict[tuple[str, tuple[str, ...]], list[Cell]] = {}
+    groups: dict[str, dict[tuple[str, ...], list[Cell]]] = {}
     for cell in cells:
-        if cell.platform.foreign:
-            groups.setdefault((str(cell.platform), packages_of(cell)), []).append(cell)
+        if cell.platform.foreign and cell.null_of is None:
+            groups.setdefault(str(cell.platform), {}).setdefault(packages_of(cell), []).append(cell)
+    return tuple(left_out for name, theirs in groups.items() for left_out in _unmade(name, theirs, progress))
+
+
+def _unmade(name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Progress) -> Iterable[LeftOut]:
+    """One entry for the platform where all its cells fail alike, else one for each cell that does."""
     found = []
-    for (name, packages), theirs in groups.items():
+    for packages, theirs in cells.items():
         try:
             make_parts(parse_platform(name), packages, progress)
         except UsageError:
             raise
         except GuestmarkError as error:
-            found += [LeftOut(name, error.message, error.hint, cell=cell.id) for cell in theirs]
-    return tuple(found)
+            reason = error.message.removeprefix(f"{name}: ")
+            found += [LeftOut(name, reason, error.hint, cell=cell.id) for cell in theirs]
+    alike = len({(entry.reason, entry.hint) for entry in found}) == 1
+    return [replace(found[0], cell="")] if alike and len(found) == sum(map(len, cells.values())) else found
 
 
 def make_parts(spec: PlatformSpec, packages: Sequence[str], progress: Progress) -> None:

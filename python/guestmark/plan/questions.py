@@ -31,6 +31,8 @@ def question_of(
     wants = Asked(model.wants)
     if (wants is Asked.COMPARE) != bool(model.compare and model.against):
         raise ValueError("compare and against belong together, and to wants = 'compare'")
+    if model.conclusion and wants is not Asked.COMPARE:
+        raise ValueError("a published conclusion belongs to wants = 'compare' alone")
     if (wants is Asked.PARTS) != bool(model.parts):
         raise ValueError("parts belong to wants = 'parts', which needs some")
     if model.durability and (wants is not Asked.BEST):
@@ -41,6 +43,7 @@ def question_of(
     return Question(
         " ".join(model.ask.split()), wants, model.metric, tables["where"], tuple(model.per),
         tuple(model.durability or ()), tables["compare"], tables["against"], tuple(model.parts),
+        " ".join(model.conclusion.split()),
     )  # fmt: skip
 
 

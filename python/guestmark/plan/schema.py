@@ -102,6 +102,7 @@ class Question(Strict):
     durability: Texts | None = None
     compare: dict[str, Texts] = {}
     against: dict[str, Texts] = {}
+    conclusion: str = ""
     parts: list[str] = []
 
 

@@ -164,9 +164,8 @@ def _metric(question: Question, result: CellResult, analysis: Analysis) -> Metri
 
 def _ranked(question: Question, analysis: Analysis) -> Iterator[Ranked]:
     groups: dict[tuple[str, ...], list[CellResult]] = {}
-    first = [
-        name for name in (WORKLOAD, PLATFORM) if name in question.per
-    ]  # "write on tcg", however it is asked
+    # "write on tcg", in whatever order the plan names them.
+    first = [name for name in (WORKLOAD, PLATFORM) if name in question.per]
     per = [*first, *(name for name in question.per if name not in first)]
     for result in _about(question, analysis):
         of = tuple(_level(result, name) for name in per)
@@ -276,10 +275,9 @@ def _alike(first: CellResult, second: CellResult, but: set[str]) -> bool:
 def _published(first: CellResult, second: CellResult, metric: Metric, analysis: Analysis) -> float | None:
     for published in analysis.plan.published:
         mine, theirs = figure_for(first, published), figure_for(second, published)
-        same = mine is theirs or (
-            mine and theirs and mine.value == theirs.value
-        )  # the one figure of two cells
-        if published.metric == metric.name and mine and theirs and not same:
+        if published.metric != metric.name or not mine or not theirs or mine is theirs:
+            continue
+        if mine.value != theirs.value:  # otherwise it is the one figure that the publication has for both
             return mine.value / theirs.value
     return None
 

@@ -24,6 +24,7 @@ from guestmark.report.sections.answering import (
     more_blocks,
 )
 from guestmark.report.sections.cell_names import Names, names_of
+from guestmark.report.sections.concluded import holds
 from guestmark.report.sections.nested import mean_of
 from guestmark.report.sections.verdicts import MARKS, TONES
 from guestmark.stats.analysis import Analysis, CellResult
@@ -81,7 +82,8 @@ def _nothing(answer: Answer) -> str:
 def _sentences(answer: Answer) -> list[Inline]:
     firsts = [finding.first.cell for finding in answer.findings if isinstance(finding, Against)]
     asked = answer.question.compare.keys() | answer.question.against.keys()
-    return [_sentence(finding, Names(asked, firsts)) for finding in answer.findings]
+    names = Names(asked, firsts)
+    return [*(_sentence(finding, names) for finding in answer.findings), *holds(answer, names)]
 
 
 def _sentence(finding: Finding, names: Names) -> Inline:
@@ -184,9 +186,11 @@ def _lacking(ranked: Ranked) -> str:
         listed = "; ".join(f"{word}: {_few(some)}" for word, some in words.items())
         said.append(f"Left out: {listed}{_unproven(ranked.barred)}.")
     if ranked.missing:
-        reason = _shortly(ranked.missing[0].reason)
-        listed = _few([names[result.cell.id] for result in ranked.missing])
-        said.append(f"Not measured: {listed}{f' ({reason})' if reason else ''}.")
+        reasons: dict[str, list[str]] = {}
+        for result in ranked.missing:
+            reasons.setdefault(_shortly(result.reason), []).append(names[result.cell.id])
+        listed = "; ".join(f"{_few(some)}{f' ({why})' if why else ''}" for why, some in reasons.items())
+        said.append(f"Not measured: {listed}.")
     return " ".join(said) or ("" if ranked.cells else "No cell has been measured.")
 
 
@@ -198,7 +202,8 @@ def _unproven(results: Iterable[CellResult]) -> str:
 
 def _shortly(reason: str) -> str:
     """A reason without the words of others that follow it, which the report has elsewhere in full."""
-    return reason.partition(": ")[0]
+    first, *rest = reason.split(": ")
+    return f"{first}: {rest[0]}" if rest and first.endswith("failed") else first
 
 
 def _few(names: Sequence[str]) -> str:

@@ -23,6 +23,14 @@ _OPPOSITE = {
     "worse": "better",
 }
 
+_MORE_OR_FEWER = {
+    Verdict.SLOWER: "more slow runs",
+    Verdict.FASTER: "fewer slow runs",
+    Verdict.NO_DIFFERENCE: "no difference",
+    Verdict.INCONCLUSIVE: "too few to call",
+}
+_NAMED = 3  # more cells than these are counted
+
 
 def conclusion(analysis: Analysis) -> list[Node]:
     """How the baselines did, also beside earlier runs, what nesting costs, and what that says of backends and disks.
@@ -91,26 +99,29 @@ def _equal(baseline: CellResult, same: Sequence[tuple[CellResult, Comparison]]) 
 
 
 def _slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[Node]:
-    """Where runs took much longer than is typical of their cell, as often as on the baseline or not."""
-    nodes: list[Node] = []
-    for result in workload.shown:
+    """Where runs took much longer than is typical of their cell, as often as on the baseline or not.
+
+    One sentence for the cells that had as many and of which the same is said.
+    """
+    alike: dict[tuple[str, str, Verdict], list[str]] = {}
+    others = [result for result in workload.shown if result is not baseline]
+    for result in others:
         slow = None if result.answers is None else result.answers.slow
-        if slow is None or not (slow.cell.slow or slow.baseline.slow):
-            continue
-        said = {Verdict.SLOWER: "more slow runs", Verdict.FASTER: "fewer slow runs"}.get(
-            slow.verdict, "too few to call" if slow.verdict is Verdict.INCONCLUSIVE else "no difference"
-        )
-        nodes.append(
-            Paragraph(
-                line(f"Slow runs: {_slow_of(result, slow.cell)}, {_slow_of(baseline, slow.baseline)}: {said}")
-            )
-        )
+        if slow is not None and (slow.cell.slow or slow.baseline.slow):
+            counts = _slow_in(slow.baseline, baseline.cell.id), _slow_in(slow.cell, "{}")
+            alike.setdefault((*counts, slow.verdict), []).append(result.cell.id)
+    nodes: list[Node] = []
+    for (of_baseline, counted, verdict), cells in alike.items():
+        everywhere = len(cells) == len(others) > _NAMED
+        where = f"each of the {len(cells)} others" if everywhere else ", ".join(cells)
+        said = _MORE_OR_FEWER[verdict]
+        nodes.append(Paragraph(line(f"Slow runs: {of_baseline}; {counted.format(where)}: {said}")))
     return nodes
 
 
-def _slow_of(result: CellResult, runs: CellRuns) -> str:
+def _slow_in(runs: CellRuns, where: str) -> str:
     longest = f", {runs.over_twice} over twice as long" if runs.over_twice else ""
-    return f"{runs.slow} of {runs.iterations} in {result.cell.id}{longest}"
+    return f"{runs.slow} of {runs.iterations} in {where}{longest}"
 
 
 def _factors(

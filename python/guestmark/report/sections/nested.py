@@ -8,6 +8,7 @@ import numpy as np
 from guestmark.core.model import Metric
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page import figures
+from guestmark.page.names import label
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
@@ -73,7 +74,7 @@ def table(analysis: Analysis) -> list[Table]:
     """The table of all pairs; none when no backend was measured both ways."""
     rows = tuple(
         Row(
-            RowName((pair.workload.title, f"{pair.bare.cell.platform} → {pair.nested.cell.platform}")),
+            RowName((label(pair.bare), f"{pair.bare.cell.platform} → {pair.nested.cell.platform}")),
             (
                 figure(*mean_of(pair.bare, pair.metric)),
                 figure(*mean_of(pair.nested, pair.metric)),

@@ -16,8 +16,8 @@ from guestmark.plan.published_units import size_of
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 
 _MEANING = {
-    "time": "time: of the baseline's time, so +6 % takes 6 % longer, −50 % half as long",
-    "throughput": "throughput: of the baseline's throughput, so +6 % moves 6 % more in a second, −50 % half as much",
+    "time": "change: of the baseline's time, so +6 % takes 6 % longer, −50 % half as long",
+    "throughput": "change: of the baseline's throughput, so +6 % moves 6 % more in a second, −50 % half as much",
 }
 
 
@@ -84,10 +84,10 @@ def _table(workload: WorkloadResult, pairs: Sequence[Pair], published: Published
     columns = (
         Column(f"now, {unit.name}", (Align.POINT,)),
         Column("×base", (Align.POINT,)),
-        Column(of, (Align.RIGHT,)),
+        Column("change", (Align.RIGHT,)),
         Column(f"then, {unit.name}", (Align.POINT,)),
         Column("×base", (Align.POINT,)),
-        Column(of, (Align.RIGHT,)),
+        Column("change", (Align.RIGHT,)),
     )
     headings, names = row_names(workload, [pair.result for pair in pairs])
     rows = tuple(

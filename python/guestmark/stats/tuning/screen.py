@@ -7,6 +7,7 @@ and noise, widens what is kept: where they explain little, nothing is dropped.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -42,13 +43,20 @@ def design(candidates: Sequence[Candidate]) -> Matrix:
 
 def fraction(candidates: Sequence[Candidate]) -> list[str]:
     """The ids of those that are measured first; all where a fraction would save nothing."""
-    matrix = design(candidates)
+    chosen = _chosen(tuple(tuple(sorted(candidate.levels.items())) for candidate in candidates))
+    return [candidates[number].id for number in chosen]
+
+
+@functools.lru_cache(maxsize=8)  # a race asks again after each block
+def _chosen(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, ...]:
+    """The numbers of the candidates with these levels that are measured first."""
+    matrix = design([Candidate("", dict(each)) for each in levels])
     parameters = int(np.linalg.matrix_rank(matrix))
-    wanted = max(parameters + _SPARE, round(_SHARE * len(candidates)))
-    if len(candidates) < SMALLEST or wanted > 0.7 * len(candidates):
-        return [candidate.id for candidate in candidates]
+    wanted = max(parameters + _SPARE, round(_SHARE * len(levels)))
+    if len(levels) < SMALLEST or wanted > 0.7 * len(levels):
+        return tuple(range(len(levels)))
     inverse = np.eye(matrix.shape[1]) * 1e3
-    left = list(range(len(candidates)))
+    left = list(range(len(levels)))
     chosen: list[int] = []
     for _ in range(wanted):
         rows = matrix[left]
@@ -58,7 +66,7 @@ def fraction(candidates: Sequence[Candidate]) -> list[str]:
         row = matrix[best]
         step = inverse @ row
         inverse -= np.outer(step, step) / (1.0 + row @ step)
-    return [candidates[number].id for number in sorted(chosen)]
+    return tuple(sorted(chosen))
 
 
 def promising(candidates: Sequence[Candidate], means: Mapping[str, float], margin: float) -> dict[str, str]:
