@@ -212,6 +212,30 @@ def test_whoever_measures_other_machines_is_not_told_to_place_them() -> None:
     assert "placement unknown" not in findings(sound(there, {}))
 
 
+def test_other_machines_have_the_processors_that_they_have() -> None:
+    there = replace(
+        CELLS[2][0], id="ssh:lab1", platform=PlatformSpec.read("ssh:lab1"), factors={}, processors=0
+    )
+    run = sound(
+        (*CELLS[:2], (there, 1.2)),
+        {**FACTS, "ssh:lab1": [HostMachine(kernel="6.1.0", arch="x86_64", boot_id="1", processors=4)]},
+    )
+    found = findings(run)["unequal processors"]
+    assert found.severity is Severity.WARNING
+    assert found.message.endswith("host 1; ssh:lab1 4, as other machines have what they have")
+    assert refused(run) == {}
+
+
+def test_what_runs_here_takes_nothing_from_other_machines() -> None:
+    there = replace(
+        CELLS[2][0], id="ssh:lab1", platform=PlatformSpec.read("ssh:lab1"), factors={}, processors=0
+    )
+    cells = (*CELLS[:2], (there, 1.2))
+    busy = {"foreign_s": 0.9, "machine_processors": 1, "elapsed_s": 1.0}
+    assert "foreign load" not in findings(with_noise(sound(cells), "ssh:lab1", **busy))
+    assert "foreign load" in findings(with_noise(sound(cells), "uml", **busy))
+
+
 def replace_placed(**changes: Any) -> Placed:
     import msgspec
 

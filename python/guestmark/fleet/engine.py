@@ -26,8 +26,10 @@ POLL_MS = 1000  # how often a worker looks up when nothing happens: each time it
 _LOOPBACK = "127.0.0.1"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 # It ends when whoever started it has ended, also when that was killed and it is stopped (PR_SET_PDEATHSIG, SIGKILL).
+# It has a session of its own: Ctrl-C at a terminal is for the coordinator alone, which ends it.
 _TIED = (
-    "import ctypes, runpy, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+    "import ctypes, os, runpy, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+    "os.getpgrp() == os.getpid() or os.setsid(); "
     f"sys.argv[0] = 'interchange'; runpy.run_module('{_INTERCHANGE}', run_name='__main__')"
 )
 _NO_SECRET = "0" * 40

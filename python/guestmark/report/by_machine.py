@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core.model import Cell, TrialStatus
+from guestmark.core.model import Cell, RunState, TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Section
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 SCHEMA = "guestmark-fleet/1"
+_NO_UNIT = figures.Unit(1.0, "")  # a ratio has none
 
 
 @dataclass(frozen=True, slots=True)
 class OnMachine:
-    """What one machine found: ratios by cell, and by cell how far its values moved from the first block to the last."""
+    """What one machine found: ratios by cell, of which metric to which cell (`compared`), and by cell how far its
+    values moved from the first block to the last.
+    """
 
     name: str
     kind: str
@@ -34,6 +37,8 @@ class OnMachine:
     ratios: Mapping[str, Past]
     drifts: Mapping[str, float]
     verdicts: Mapping[str, str]
+    reasons: Mapping[str, str]  # of verdicts, as far as something need be said
+    compared: Mapping[str, tuple[str, str]]
 
     def count(self, status: TrialStatus) -> int:
         """How many of its trials ended so."""
@@ -69,20 +74,27 @@ def find(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> Fo
 
 
 def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachine:
-    analysis = past.judged(ledger, run)
-    metric = run.plan.metrics[0].name if run.plan.metrics else ""
     ratios: dict[str, Past] = {}
     verdicts: dict[str, str] = {}
-    for result in analysis.cells:
-        comparison = result.comparison.get(metric) or next(iter(result.comparison.values()), None)
-        if comparison is None or comparison.ratio is None or comparison.ci is None:
+    reasons: dict[str, str] = {}
+    compared: dict[str, tuple[str, str]] = {}
+    for workload in past.judged(ledger, run).workloads:
+        if not workload.metrics:
             continue
-        if result.cell.null_of is None:
-            low, high = comparison.ci
-            ratios[result.cell.id] = Past(run.id, run.created_at, comparison.ratio, low, high, comparison.n)
-            verdicts[result.cell.id] = comparison.verdict.value
+        metric = workload.metrics[0]
+        for result in workload.cells:
+            comparison = result.comparison.get(metric.name)
+            if comparison is None or comparison.ratio is None or comparison.ci is None:
+                continue
+            if result.cell.null_of is None and workload.baseline is not None:
+                low, high = comparison.ci
+                known = Past(run.id, run.created_at, comparison.ratio, low, high, comparison.n)
+                ratios[result.cell.id] = known
+                verdicts[result.cell.id] = comparison.verdict.value
+                reasons[result.cell.id] = comparison.reason
+                compared[result.cell.id] = (figures.heading(metric, _NO_UNIT), workload.baseline.cell.id)
     moved = {cell.id: by for cell in run.plan.cells if (by := drift(_values(run, cell))) is not None}
-    return OnMachine(name, kind, run, ratios, moved, verdicts)
+    return OnMachine(name, kind, run, ratios, moved, verdicts, reasons, compared)
 
 
 def _values(run: StoredRun, cell: Cell) -> list[float]:
@@ -125,28 +137,33 @@ def _machines(found: Found) -> Table:
 
 
 def _ratios(found: Found) -> list[Node]:
-    rows = []
-    cells = dict.fromkeys(cell for machine in found.machines for cell in machine.ratios)
-    for number, cell in enumerate(cells, 1):
-        for machine in found.machines:
-            if (known := machine.ratios.get(cell)) is not None:
-                shown = _ratio(known.ratio, (known.low, known.high))
-                verdict = machine.verdicts[cell]
-                rows.append(
-                    Row(RowName((cell, machine.name), machine.name, number), (figure(*shown), words(verdict)))
-                )
-        for (kind, pooled_cell), made in found.together.items():
-            if pooled_cell == cell:
-                name = f"class {kind}, {made.machines} machines"
-                told = f"machines differ by {figures.percent(made.spread)}"
-                shown = _ratio(made.ratio, made.ci)
-                rows.append(Row(RowName((cell, name), name, number), (figure(*shown), words(told))))
-    if not rows:
+    compared = {cell: by for machine in found.machines for cell, by in machine.compared.items()}
+    if not compared:
         return [Note(line("No machine has a ratio with an interval yet"), NoteKind.WARNING)]
-    columns = (Column("ratio to its baseline", (Align.POINT, Align.LEFT)), Column(""))
-    return [
-        Table("ratios on each machine, and pooled over a class", ("cell", "machine"), columns, tuple(rows))
-    ]
+    return [_ratios_of(found, cell, *by) for cell, by in compared.items()]
+
+
+def _ratios_of(found: Found, cell: str, metric: str, baseline: str) -> Table:
+    rows = []
+    for machine in found.machines:
+        if (known := machine.ratios.get(cell)) is not None:
+            shown = _ratio(known.ratio, (known.low, known.high))
+            reason = machine.reasons[cell]
+            verdict = machine.verdicts[cell] + (f" ({reason})" if reason else "")
+            rows.append(Row(RowName((machine.name,), machine.name), (figure(*shown), words(verdict))))
+    for (kind, pooled_cell), made in found.together.items():
+        if pooled_cell == cell:
+            name = f"class {kind}"
+            told = f"{made.machines} machines, which differ by {figures.percent(made.spread)}"
+            shown = _ratio(made.ratio, made.ci)
+            rows.append(Row(RowName((name,), name), (figure(*shown), words(told)), strong=True))
+    return Table(
+        f"{metric} of {cell} on each machine, and pooled over a class",
+        ("machine",),
+        (Column(metric, (Align.POINT, Align.LEFT)), Column("")),
+        tuple(rows),
+        heading=f"{cell} against {baseline}",
+    )
 
 
 def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
@@ -178,9 +195,12 @@ def _notes(found: Found) -> list[Node]:
         lost = machine.count(TrialStatus.LOST)
         if lost:
             plural = "s were" if lost != 1 else " was"
-            nodes.append(
-                Note(line(f"{machine.name}: {lost} trial{plural} lost, and made up for in later blocks"))
+            after = (
+                "and made up for in later blocks"
+                if machine.run.state is RunState.COMPLETE
+                else "and will be made up for by guestmark fleet resume"
             )
+            nodes.append(Note(line(f"{machine.name}: {lost} trial{plural} lost, {after}")))
     if found.together:
         nodes.append(
             Note(

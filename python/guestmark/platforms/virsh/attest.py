@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from guestmark.core.machine_facts import RemoteMachine
 
 _S = 20.0
+# A daemon that was just started looks at each QEMU that is installed before it answers: 40 s here with all of Debian's.
+_VERSION_S = 300.0
 _OUTPUT = 64 << 10
 _CARDS = "cat /sys/class/net/*/address; cat /sys/class/dmi/id/product_uuid 2>/dev/null"
 
@@ -41,7 +43,8 @@ def attest(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMachine:
 def _described(domain: str) -> Libvirt:
     root = ElementTree.fromstring(call(domain, "dumpxml", domain))
     kind, cpu = root.find("os/type"), root.find("cpu")
-    versions = dict(_version(line) for line in call(domain, "version").splitlines() if ":" in line)
+    said = call(domain, "version", timeout_s=_VERSION_S)
+    versions = dict(_version(line) for line in said.splitlines() if ":" in line)
     return Libvirt(
         domain=root.findtext("name") or domain,
         uuid=root.findtext("uuid") or "",

@@ -6,7 +6,7 @@ half of the processor's time was taken.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from guestmark.stats.conditions.evidence import Compared, named
 from guestmark.stats.disturbed import foreign_share, stolen_share
@@ -19,7 +19,7 @@ HEAVY_STEAL = 0.10
 
 def foreign_load(compared: Compared) -> Iterator[Finding]:
     """Other programs on the machines' processors."""
-    share = foreign_share(trial.noise for cell in compared.cells for trial in compared.good(cell))
+    share = foreign_share(_noise_here(compared))
     if share is not None and share > THRESHOLDS["foreign_cpu"]:
         yield _taken(
             compared,
@@ -33,7 +33,7 @@ def foreign_load(compared: Compared) -> Iterator[Finding]:
 
 def steal(compared: Compared) -> Iterator[Finding]:
     """Time that the hypervisor of a virtual host gave to others."""
-    share = stolen_share(trial.noise for cell in compared.cells for trial in compared.good(cell))
+    share = stolen_share(_noise_here(compared))
     if share is not None and share > THRESHOLDS["steal"]:
         yield _taken(
             compared,
@@ -43,6 +43,13 @@ def steal(compared: Compared) -> Iterator[Finding]:
             f"the host's own host took {100 * share:.0f} % of the processors' time (steal)",
             "measure on a machine of your own, or on dedicated processors",
         )
+
+
+def _noise_here(compared: Compared) -> Iterator[Mapping[str, object]]:
+    """Of the trials that were made on this host: it says nothing about another machine's processors."""
+    for cell in compared.cells:
+        if not cell.platform.is_elsewhere:
+            yield from (trial.noise for trial in compared.good(cell))
 
 
 def _taken(  # noqa: PLR0917 (one finding, told in the order of its fields)

@@ -29,13 +29,21 @@ def parity(compared: Compared) -> Iterator[Finding]:
         for name, number in known.items()
         if number != mine or name in {baseline.id, str(baseline.platform)}
     )
-    asked = any(_chosen(cell) for cell in compared.cells)
+    elsewhere = any(
+        cell.platform.is_elsewhere for cell in compared.cells if cell.id in {baseline.id, *others}
+    )
+    asked = any(_chosen(cell) for cell in compared.cells if not cell.platform.is_elsewhere)
+    if asked:
+        why = ", as was asked for"
+    elif elsewhere:
+        why = ", as other machines have what they have"
+    else:
+        why = ", which nobody asked for"
     yield Finding(
         "unequal processors",
-        Severity.WARNING if asked else Severity.SEVERE,
-        f"the machines have different numbers of processors: {said}"
-        + (", as was asked for" if asked else ", which nobody asked for"),
-        cells=() if asked else compared.spoilt_by(others),
+        Severity.WARNING if asked or elsewhere else Severity.SEVERE,
+        f"the machines have different numbers of processors: {said}{why}",
+        cells=() if asked or elsewhere else compared.spoilt_by(others),
         advice="give them equally many (--set smp=N), or read the ratio as one of machines of these sizes",
     )
 

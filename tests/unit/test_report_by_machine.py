@@ -1,0 +1,44 @@
+"""The runs of a fleet, as `fleet show` has them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from guestmark.core.model import RunState, TrialStatus
+from guestmark.ledger import open_ledger
+from guestmark.page.tables import Table
+from guestmark.report import by_machine
+from guestmark.report.render import markdown
+from tests.framework.runs import host_uml_tcg
+
+
+def test_what_was_lost_is_made_up_for_when_a_run_is_complete() -> None:
+    run = host_uml_tcg(blocks=2)
+    lost = replace(run.trials[0], status=TrialStatus.LOST, reason="its worker has ended")
+    for state, said in (
+        (RunState.COMPLETE, "lab1: 1 trial was lost, and made up for in later blocks"),
+        (RunState.INTERRUPTED, "lab1: 1 trial was lost, and will be made up for by guestmark fleet resume"),
+    ):
+        found = replace(run, state=state, trials=(lost, *run.trials[1:]))
+        machine = by_machine.OnMachine("lab1", "", found, {}, {}, {}, {}, {})
+        assert said in markdown.render(by_machine.page(by_machine.Found("fleet-1", (machine,))))
+
+
+def test_each_cell_has_a_table_that_says_what_is_compared(tmp_path: Path) -> None:
+    """Names of cells stand above: beside those of machines a terminal has no room for what tells cells apart."""
+    runs = []
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        for number, blocks in enumerate((8, 8, 3)):
+            run = host_uml_tcg(blocks=blocks)
+            stored = ledger.create_run(run.plan, {}, seed=number)
+            with ledger.claim(stored):
+                for trial in run.trials:
+                    ledger.append(stored, trial)
+            runs.append((f"lab{number}", "alike", stored))
+        page = by_machine.page(by_machine.find(ledger, "fleet-1", runs))
+    tables = [node for node in page.sections[0].nodes if isinstance(node, Table)]
+    assert [table.heading for table in tables] == ["", "uml against host", "tcg against host"]
+    assert [row.name.parts for row in tables[2].rows] == [("lab0",), ("lab1",), ("lab2",), ("class alike",)]
+    assert tables[2].columns[0].heading == "wall"
+    text = markdown.render(page)
+    assert "inconclusive (fewer than 6 blocks)" in text
+    assert "3 machines, which differ by 0 %" in text
