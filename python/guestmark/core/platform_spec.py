@@ -95,8 +95,12 @@ class PlatformSpec:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether all of it happens on another machine: its hypervisors too take nothing of this host."""
-        return self.outer.described.remote
+        """Whether all of it happens on another machine: its hypervisors too take nothing of this host.
+
+        Also asked for reports of runs whose kind this version does not have, of which no such thing is known.
+        """
+        kind = platform_kinds().get(self.outer.kind)
+        return kind is not None and kind.remote
 
     @property
     def uses_this_host(self) -> bool:
