@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.cli.say import redraw, say
 from guestmark.core.errors import ExitStatus, UsageError
+from guestmark.core.units import counted
 from guestmark.page.text import escaped_in_json
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _coordinate(made: Order, members: Sequence[Member], ledger: Ledger, url: str
         said, advice = too_little_room(room, len(members))
         note(f"{said}\n  {advice}")
     if not outputs.quiet:
-        say(f"{made.fleet}: {len(members)} machine{'s' if len(members) != 1 else ''}; Ctrl-C stops it, and guestmark "
+        say(f"{made.fleet}: {counted(len(members), 'machine')}; Ctrl-C stops it, and guestmark "
             f"fleet resume {made.fleet} goes on")  # fmt: skip
     view = _View(outputs.quiet)
     fleet = Fleet(made, members, ledger, url, tell=note, look=view.look)

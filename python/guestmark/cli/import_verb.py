@@ -11,6 +11,7 @@ import typer
 from guestmark.cli import options
 from guestmark.cli.say import say
 from guestmark.core.errors import LedgerError
+from guestmark.core.units import counted
 
 if TYPE_CHECKING:
     from guestmark.ledger.bundle import Packed
@@ -55,7 +56,7 @@ def command(
                 stored = opened.load_run(run_id)
                 past.remember(opened, stored, past.judged(opened, stored))
             there = f", {known} there already" if known else ""
-            say(f"{source}: {new} new run{'s' if new != 1 else ''}{there}")
+            say(f"{source}: {counted(new, 'new run')}{there}")
 
 
 def _runs(source: str) -> Iterable[Packed]:

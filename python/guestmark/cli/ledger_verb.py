@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from guestmark.cli.say import say, tell
+from guestmark.core.units import counted
 
 _ACTIONS = {"copy": "FROM TO", "role": "NAME"}
 
@@ -51,7 +52,5 @@ def _copy(source: str, target: str) -> None:
         if old.where == new.where:
             raise UsageError(f"{source} and {target} are the same ledger", hint="name two")
         found = old.copy_to(new)
-    said = (
-        f"{found.runs} run{'s' if found.runs != 1 else ''} with {found.trials} trials copied to {new.where}"
-    )
+    said = f"{counted(found.runs, 'run')} with {found.trials} trials copied to {new.where}"
     say(said + (f"; {found.there} were there already" if found.there else ""))

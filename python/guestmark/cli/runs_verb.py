@@ -9,6 +9,7 @@ import typer
 
 from guestmark.cli import options
 from guestmark.cli.say import say, tell, tell_json
+from guestmark.core.units import counted
 
 if TYPE_CHECKING:
     from guestmark.ledger.model import RunOverview
@@ -109,9 +110,9 @@ def _check(ledger: str | None) -> None:
         found, where = opened.check(), opened.where
     for problem in found.problems:
         tell(problem)
-    said = f"{found.runs} run{'s' if found.runs != 1 else ''} in {where}: "
+    said = f"{counted(found.runs, 'run')} in {where}: "
     if found.problems:
-        say(f"{said}{len(found.problems)} problem{'s' if len(found.problems) != 1 else ''}")
+        say(f"{said}{counted(len(found.problems), 'problem')}")
         raise typer.Exit(ExitStatus.SOME_FAILED)
     if not found.checked:
         say(f"{said}the database is sound; rows have no checksums until a run is added")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from guestmark.cli import options
 from guestmark.cli.say import say
+from guestmark.core.units import counted
 
 
 def command(ledger: options.Ledger = None) -> None:
@@ -13,4 +14,4 @@ def command(ledger: options.Ledger = None) -> None:
 
     with open_ledger(ledger) as opened:
         gone = Shelf(opened).vacuum()
-    say(f"{len(gone)} run{'s' if len(gone) != 1 else ''} deleted{': ' if gone else ''}{', '.join(gone)}")
+    say(f"{counted(len(gone), 'run')} deleted{': ' if gone else ''}{', '.join(gone)}")

@@ -24,8 +24,6 @@ _PSI = ("cpu", "io", "memory")
 _MAX_THREADS = 256  # looked at, so that reading stays quick
 _MAX_CPUS = 8  # whose frequency is asked for; some kernels answer slowly
 _TICKS = os.sysconf("SC_CLK_TCK")  # a second, of the kernel's counters
-
-
 _COARSE_S = 3 / _TICKS  # the two counters of a process are each cut to whole ticks
 
 

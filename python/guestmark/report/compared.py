@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core.units import counted
 from guestmark.ledger.model import Compared, StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
@@ -152,7 +153,7 @@ def _limits(found: Comparison) -> list[Node]:
             Note(
                 line(
                     f"Intervals allow for {figures.percent(largest)} of variation between runs, "
-                    f"learned from {runs} earlier run{'s' if runs != 1 else ''} here"
+                    f"learned from {counted(runs, 'earlier run')} here"
                 )
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from guestmark.core.machine_facts import LibvirtMachine, RemoteMachine
+from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 
 _SOFT = 500e-6
@@ -43,7 +44,7 @@ def mitigations(run: StoredRun) -> dict[str, dict[str, str]]:
 def _described(machine: RemoteMachine) -> str:
     parts = [
         machine.cpu,
-        f"{machine.processors} processor{'' if machine.processors == 1 else 's'}",
+        counted(machine.processors, "processor"),
         f"{machine.memory_bytes / 1e9:.1f} GB",
         f"kernel {machine.kernel}",
         f"governor {machine.governor}" if machine.governor else "",

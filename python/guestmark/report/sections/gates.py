@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Command, Node
@@ -34,7 +35,7 @@ def nodes(found: tuple[Judged, ...], analysis: Analysis, run: StoredRun) -> list
     shown: list[Node] = [lines(found)]
     more = [one.blocks for one in found if one.blocks]
     if more and run.id:
-        purpose = f"To decide, {max(more)} more block{'s' if max(more) != 1 else ''}"
+        purpose = f"To decide, {counted(max(more), 'more block')}"
         shown.append(Command(purpose, more_time.command(run, analysis.blocks + max(more))))
     return shown
 
@@ -61,7 +62,7 @@ def said(judged: Judged) -> str:
     parts = [] if judged.ratio is None else [figures.ratio(judged.ratio, judged.ci)]
     parts += [judged.reason] if judged.reason else []
     if judged.blocks:
-        parts.append(f"about {judged.blocks} more block{'s' if judged.blocks != 1 else ''} would do")
+        parts.append(f"about {counted(judged.blocks, 'more block')} would do")
     return "; ".join(parts)
 
 

@@ -14,6 +14,7 @@ from guestmark.core.machine_facts import (
     attested_placement,
 )
 from guestmark.core.model import Trial, TrialStatus
+from guestmark.core.units import counted
 from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.syscalls.facts import Syscalls
@@ -76,7 +77,7 @@ def _words(where: Placed) -> tuple[str, str]:
     if where.level == "free":
         return f"free: anywhere on CPU {where.machine}", ""
     number = where.processors
-    head = f"{where.level}: {number} processor{'' if number == 1 else 's'} each, CPU {where.machine}"
+    head = f"{where.level}: {counted(number, 'processor')} each, CPU {where.machine}"
     return head, "; ".join(["", f"control plane CPU {where.control}", *(where.remarks or ())])
 
 

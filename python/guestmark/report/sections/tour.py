@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from guestmark.core.model import Better, CellStatus, Metric, RunState
 from guestmark.core.platform_spec import parse_platform
+from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
@@ -244,7 +245,7 @@ def _worth_a_look(found: Analysis) -> list[str]:
 
 
 def _caution(run: StoredRun, found: Analysis) -> str:
-    rounds = f"{found.blocks} round{'' if found.blocks == 1 else 's'} on fresh machines"
+    rounds = f"{counted(found.blocks, 'round')} on fresh machines"
     ended = ", interrupted" if run.state is RunState.INTERRUPTED else ""
     if found.blocks < 2:
         return f"{rounds}{ended}: a first impression (?), no more. Run {run.id}."

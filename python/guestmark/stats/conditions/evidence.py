@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+from guestmark.core.units import counted
 
 T = TypeVar("T")
 
@@ -76,4 +77,4 @@ def by_platform(cells: Iterable[Cell], values: Mapping[str, T]) -> dict[str, T]:
 
 def trials_of(count: int, whole: int) -> str:
     """`3 of 10 trials`."""
-    return f"{count} of {whole} trial{'' if whole == 1 else 's'}"
+    return f"{count} of {counted(whole, 'trial')}"

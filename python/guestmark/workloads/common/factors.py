@@ -4,6 +4,7 @@ import re
 
 from guestmark.core.factor import Factor
 from guestmark.core.model import Cell
+from guestmark.core.units import counted
 
 
 def count(text: str) -> str:
@@ -27,4 +28,4 @@ def crowded(cell: Cell, threads: int) -> str:
     processors = cell.processors or cell.platform.processors(cell.factors)
     if threads <= processors:
         return ""
-    return f"{threads} threads share {processors} processor{'' if processors == 1 else 's'}"
+    return f"{threads} threads share {counted(processors, 'processor')}"
