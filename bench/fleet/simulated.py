@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +98,7 @@ class Seat(Link):
     def said(self) -> Said:
         return Said()
 
-    def is_silent(self, present: Collection[str]) -> bool:
+    def is_silent(self, present: Mapping[str, int]) -> bool:
         return False
 
     def told(self) -> list[str]:

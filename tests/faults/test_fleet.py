@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import random
 import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -35,7 +37,7 @@ from tests.framework.namespaces import network
 from tests.framework.postgresql import Server, postgresql
 from tests.framework.processes import wait_until
 from tests.framework.sshd import Sshd, sshd
-from tests.storm.fleet import Outcome, exactly_once, stormy
+from tests.storm.fleet import Outcome, exactly_once, parts, stormy
 
 needs_engine = pytest.mark.skipif(
     not __import__("importlib.util").util.find_spec("parsl") or shutil.which("ssh") is None,
@@ -93,6 +95,23 @@ def test_two_hundred_simulated_machines_lose_and_double_nothing() -> None:
     assert (made.complete, made.missing, made.doubled) == (200, 0, 0)
     assert made.schedulers == 1
     assert made.memory_mb[1] < made.memory_mb[0] + 30
+
+
+@needs_engine
+@pytest.mark.long
+@pytest.mark.parametrize("which", ["oldest", "youngest"])
+def test_a_machine_whose_engine_has_lost_a_process_begins_anew(
+    guestmark: CommandLine, tmp_path: Path, which: str
+) -> None:
+    """The engine's worker would stay, take a block, and never begin it."""
+    made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE], levels='"1.17"', blocks=3)
+    with guestmark.running(*made.arguments()) as process:
+        assert wait_until(lambda: processes_with("1.17") or processes_with("sleep 1.17"), 60)
+        os.kill(parts(guestmark.folder)[0 if which == "oldest" else -1], signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert b"here: its worker has ended: one of the engine's processes there was killed" in said
+    assert exactly_once(made.runs(), 3) <= 1
+    guestmark.assert_nothing_left()
 
 
 @needs_engine

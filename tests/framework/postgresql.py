@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.framework.processes import wait_until
+from tests.framework.processes import children, wait_until
 
 _USER = "postgres"
 
@@ -67,9 +67,9 @@ class Server:
         if self.process is None:
             return
         main = int((self.directory / "data/postmaster.pid").read_text().split()[0])
-        children = _children(main) if number == signal.SIGKILL else []
+        processes = children(main) if number == signal.SIGKILL else []
         os.kill(main, number)
-        for child in children:  # which would notice only after a while, and keep the shared memory meanwhile
+        for child in processes:  # which would notice only after a while, and keep the shared memory meanwhile
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         self.process.wait(30)
@@ -118,12 +118,6 @@ def _as_user() -> list[str]:
         return []
     pwd.getpwnam(_USER)
     return ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups", "--"]
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
 
 
 def _free_port() -> int:

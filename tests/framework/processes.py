@@ -48,6 +48,22 @@ def kill(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
+def children(pid: int) -> list[int]:
+    """Of this process, whichever of its threads started them; the oldest first."""
+    found: dict[int, int] = {}
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            for child in map(int, (thread / "children").read_text().split()):
+                with contextlib.suppress(OSError):
+                    found[child] = started_at(child)
+    return sorted(found, key=lambda child: found[child])
+
+
+def started_at(pid: int) -> int:
+    """When it was started, in clock ticks; tells a process from a later one with the same number. Raises `OSError`."""
+    return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+
+
 def others() -> Iterator[tuple[Path, list[bytes]]]:
     """Folder under /proc and command line of every process but this one."""
     for folder in Path("/proc").iterdir():

@@ -28,7 +28,7 @@ from tests.framework.command_line import CommandLine
 from tests.framework.labs import Lab, lab
 from tests.framework.namespaces import Network, network
 from tests.framework.postgresql import Server, postgresql
-from tests.framework.processes import others, wait_until
+from tests.framework.processes import children, others, wait_until
 
 MACHINES = ("lab1", "lab2", "lab3", "lab4")
 _PAUSES = (0.4, 2.0)  # between two faults
@@ -143,17 +143,10 @@ class Storm:
     # --- what there is --------------------------------------------------------------------------------------
 
     def _pools(self) -> list[int]:
-        return [
-            pid for pid, words in self._ours() if "process_worker_pool" in words and "supervise" not in words
-        ]
+        return pools(self._lab.guestmark.folder)
 
     def _inner(self) -> list[int]:
-        children: list[int] = []
-        for pool in self._pools():
-            for thread in Path(f"/proc/{pool}/task").glob("*"):
-                with contextlib.suppress(OSError):
-                    children += map(int, (thread / "children").read_text().split())
-        return [pid for pid in children if "spawn_main" in _command(pid)]
+        return parts(self._lab.guestmark.folder)
 
     def _tunnels(self) -> list[int]:
         ours = self._ours()
@@ -173,7 +166,7 @@ class Storm:
         if self._server.process is None:
             return []
         main = int((self._server.directory / "data/postmaster.pid").read_text().split()[0])
-        return [main, *map(int, Path(f"/proc/{main}/task/{main}/children").read_text().split())]
+        return [main, *children(main)]
 
     def _ours(self, *, anywhere: bool = False) -> Iterator[tuple[int, str]]:
         for folder, command in others():
@@ -232,6 +225,22 @@ class Storm:
         for timer in self._healing:
             timer.join()
         self._healing.clear()
+
+
+def pools(folder: Path) -> list[int]:
+    """The engine's workers whose files are in this folder."""
+    return [
+        int(found.name)
+        for found, words in others()
+        if b"process_worker_pool" in b" ".join(words)
+        and b"supervise" not in words
+        and os.fsencode(folder) in b" ".join(words)
+    ]
+
+
+def parts(folder: Path) -> list[int]:
+    """Of these workers, the processes that measure, and that keep what a worker's processes share; the oldest first."""
+    return [pid for pool in pools(folder) for pid in children(pool) if "spawn_main" in _command(pid)]
 
 
 def _drained(process: Popen[bytes]) -> list[str]:

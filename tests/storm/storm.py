@@ -21,8 +21,8 @@ from pathlib import Path
 from guestmark.agent.keeper import is_in_use
 from tests.framework.command_line import CommandLine
 from tests.framework.kernels import without_9p
-from tests.framework.processes import kill
-from tests.storm.ways import WAYS, Running, Started, family, started_at
+from tests.framework.processes import kill, started_at
+from tests.storm.ways import WAYS, Running, Started, family
 
 MARK = "GUESTMARK_STORM"
 PATIENCE_S = 5.0  # within which everything has to be gone
@@ -196,7 +196,7 @@ class Storm:
     def _problem(self, outcome: Outcome, what: str) -> None:
         outcome.problems.append(f"{self.mode.name}: {what}")
 
-    def _check_leavings(self, outcome: Outcome, known: dict[int, str], what: str) -> None:
+    def _check_leavings(self, outcome: Outcome, known: dict[int, int], what: str) -> None:
         begin = time.monotonic()
         while left := self._left(known):
             if time.monotonic() - begin > PATIENCE_S:
@@ -206,12 +206,12 @@ class Storm:
             time.sleep(_STEP_S)
         outcome.longest_s = max(outcome.longest_s, time.monotonic() - begin)
 
-    def _left(self, known: dict[int, str]) -> list[str]:
+    def _left(self, known: dict[int, int]) -> list[str]:
         files = [str(path) for path in self._line.scratch.iterdir()]
         files += [str(path) for path in _nobodys() if path not in self._shared]
         return [*files, *(f"{pid}: {command}" for pid, command in self._processes(known))]
 
-    def _processes(self, known: dict[int, str]) -> Iterator[tuple[int, str]]:
+    def _processes(self, known: dict[int, int]) -> Iterator[tuple[int, str]]:
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 with contextlib.suppress(OSError):
@@ -222,7 +222,7 @@ class Storm:
                         if command:  # of one that has ended there is none
                             yield pid, command[:150]
 
-    def _clean_up(self, known: dict[int, str]) -> None:
+    def _clean_up(self, known: dict[int, int]) -> None:
         """So that one failure is counted once."""
         kill([pid for pid, _ in self._processes(known)], signal.SIGKILL)
         subprocess.run(["rm", "-rf", *map(str, self._line.scratch.iterdir())], check=False)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.framework.command_line import CommandLine
-from tests.framework.processes import kill
+from tests.framework.processes import children, kill, started_at
 
 _STOPPED_S = 0.5
 _HELPERS = {
@@ -74,7 +74,7 @@ class Running:
 
     started: Started
     random: random.Random
-    seen: dict[int, str] = field(default_factory=dict)  # processes of it, with the moments of their starts
+    seen: dict[int, int] = field(default_factory=dict)  # processes of it, with the moments of their starts
 
     @property
     def pid(self) -> int:
@@ -92,23 +92,15 @@ class Way:
     terminal: bool = False
 
 
-def started_at(pid: int) -> str:
-    """What tells a process from a later one with the same number. Raises `OSError`."""
-    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-
-
-def family(pid: int) -> dict[int, str]:
+def family(pid: int) -> dict[int, int]:
     """The descendants of a process, with the moments of their starts."""
-    found: dict[int, str] = {}
+    found: dict[int, int] = {}
     waiting = [pid]
     while waiting:
-        parent = waiting.pop()
-        with contextlib.suppress(OSError):
-            for children in Path(f"/proc/{parent}/task").glob("*/children"):
-                for child in map(int, children.read_text().split()):
-                    with contextlib.suppress(OSError):
-                        found[child] = started_at(child)
-                        waiting.append(child)
+        for child in children(waiting.pop()):
+            with contextlib.suppress(OSError):
+                found[child] = started_at(child)
+                waiting.append(child)
     return found
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from guestmark import __version__
 from guestmark.core.errors import GuestmarkError
 
 HEARTBEAT_S, GIVE_UP_S = 5, 20  # a machine from which nothing was heard for so long is lost
@@ -44,6 +46,11 @@ def check() -> None:
         )
 
 
+def versions() -> dict[str, str]:
+    """What has to be the same on all machines of a fleet."""
+    return {"guestmark": __version__, "Parsl": importlib.metadata.version("parsl")}
+
+
 class Engine:
     """One running interchange; `directory` is private and holds its keys and logs."""
 
@@ -68,9 +75,13 @@ class Engine:
         )
         self._executor.run_dir = str(directory)
         self._executor.provider.script_dir = str(directory)
+        # A machine with another Python would end the engine for all. What is sent fits any; workers compare the rest.
+        self._executor._check_python_mismatch = False
         self._executor.start()
         self._closed = threading.Event()
-        self.present: frozenset[str] = frozenset()  # workers that it has heard of lately
+        self.present: Mapping[
+            str, int
+        ] = {}  # workers that it has heard of lately, and how many blocks each has
         self._silent = False  # whether the interchange has not answered in time
         self._watching = threading.Thread(target=self._watch, name="engine", daemon=True)
         self._watching.start()
@@ -80,7 +91,7 @@ class Engine:
         while not self._closed.wait(HEARTBEAT_S):
             try:
                 found = self._executor.command_client.run("MANAGERS", timeout_s=GIVE_UP_S)
-                self.present = frozenset(str(worker["block_id"]) for worker in found)
+                self.present = {str(worker["block_id"]): int(worker["tasks"]) for worker in found}
             except Exception:  # of the engine, of ZeroMQ, or because it is being closed
                 self._silent = True
                 return

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -17,8 +17,9 @@ import msgspec
 
 from guestmark.agent.binary import supervised
 from guestmark.core.errors import ExitStatus
+from guestmark.fleet import engine
 from guestmark.fleet.lab import Member
-from guestmark.fleet.machine import TOLD
+from guestmark.fleet.machine import BEGUN, DONE, TOLD
 from guestmark.fleet.worker import READY, Start
 from guestmark.page.text import inert
 from guestmark.platforms.ssh.refusals import is_final, refusal
@@ -65,6 +66,8 @@ class Link:
         self.member = member
         self._worker = arguments[arguments.index("--uid") + 1]
         self._seen, self._patience_s = time.monotonic(), _COMING_S
+        self._at_work = False  # whether it has begun a block that is not done
+        self._in_order = time.monotonic()  # when it last had nothing to do, or did it
         self._said: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         self._told: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         lifeline, self._lifeline = os.pipe()
@@ -83,7 +86,7 @@ class Link:
             )
         finally:
             os.close(lifeline)
-        start = Start(member.name, reach.ledger, keys, arguments)
+        start = Start(member.name, reach.ledger, keys, arguments, engine.versions())
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(start) + b"\n")
@@ -116,14 +119,19 @@ class Link:
             return Said("; ".join(lines[errors[-1] :][:2]).removeprefix(_SAYS), status in _ORDERLY)
         return Said(lines[-1] if lines else "")
 
-    def is_silent(self, present: Collection[str]) -> bool:
-        """Whether the engine, which hears of those that are `present`, should have heard of the worker by now.
+    def is_silent(self, present: Mapping[str, int]) -> bool:
+        """Whether the engine should have heard of the worker by now, or the worker have begun the block that it has.
 
-        A worker that is stopped before the engine has given it anything is missed by nobody else.
+        `present` are the workers that the engine hears of, and how many blocks it has given each. A worker that is
+        stopped before the engine has given it anything is missed by nobody else; nor is one that gets a block and
+        cannot take it up.
         """
-        if self._worker in present:
-            self._seen, self._patience_s = time.monotonic(), _ABSENT_S
-        return time.monotonic() - self._seen > self._patience_s
+        now, blocks = time.monotonic(), present.get(self._worker)
+        if blocks is not None:
+            self._seen, self._patience_s = now, _ABSENT_S
+        if not blocks or self._at_work:
+            self._in_order = now
+        return now - self._seen > self._patience_s or now - self._in_order > _ABSENT_S
 
     def told(self) -> list[str]:
         """What the worker has said to be passed on since this was last asked, e.g. whom it waits for."""
@@ -151,6 +159,8 @@ class Link:
             text = inert(line.decode(errors="replace").strip())[:_LONGEST]
             if text == f"{TOLD}{READY}":
                 self._seen, self._patience_s = time.monotonic(), _APPEAR_S
+            elif text in {f"{TOLD}{BEGUN}", f"{TOLD}{DONE}"}:
+                self._at_work = text.endswith(BEGUN)
             elif text.startswith(TOLD):
                 self._told.append(text.removeprefix(TOLD))
             else:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 TOLD = "guestmark-fleet: "  # before a line that a worker prints for whoever keeps the fleet going
+BEGUN, DONE = "block begun", "block done"  # such lines, which nobody has to read
 NAME, LEDGER = "GUESTMARK_FLEET_MACHINE", "GUESTMARK_LEDGER"
 TEMPORARY = "GUESTMARK_FLEET_TMPDIR"  # where what is measured has its temporary files, unless where the engine has them
 _PAUSE_S = 1.0  # after what may help itself, such as a server that restarts
@@ -38,6 +39,7 @@ def one_block(order: bytes) -> bytes:
     machine = os.environ[NAME]
     if temporary := os.environ.pop(TEMPORARY, None):
         os.environ["TMPDIR"], tempfile.tempdir = temporary, None
+    tell(BEGUN)
     try:
         done = _one_block(msgspec.json.decode(order, type=Order), machine)
     except GuestmarkError as error:
@@ -49,6 +51,7 @@ def one_block(order: bytes) -> bytes:
         done = Progress(
             machine, error=f"{type(error).__name__}: {error}", hint=traceback.format_exc()[-2000:]
         )
+    tell(DONE)
     return msgspec.json.encode(done)
 
 

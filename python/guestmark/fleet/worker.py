@@ -6,13 +6,10 @@ with everything it runs, whatever became of the other side.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import msgspec
@@ -21,14 +18,12 @@ from guestmark.agent.binary import supervised
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import UsageError
-from guestmark.fleet import engine
+from guestmark.fleet import engine, watch
 from guestmark.fleet.machine import LEDGER, NAME, TEMPORARY, tell
 
 _LONGEST = 1 << 20
 _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
-_LOOK_S = 5.0
 READY = "ready"  # told when everything is there that the engine's worker needs
-_POOL = "parsl.executors.high_throughput.process_worker_pool"
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -38,15 +33,17 @@ class Start(msgspec.Struct, frozen=True):
     ledger: str
     keys: dict[str, str]
     arguments: list[str]
+    versions: dict[str, str] = {}
 
 
 def run() -> int:
     """Starts the worker and waits for its end; its exit status."""
     start = _heard()
     engine.check()
+    _compare(start)
     directory = _written(start.keys)
     command = [
-        sys.executable, "-m", _POOL,
+        sys.executable, "-m", watch.POOL,
         *start.arguments, "--cert_dir", str(directory / "keys"), "--logdir", str(directory / "logs"),
     ]  # fmt: skip
     environment = {**os.environ, NAME: start.machine, LEDGER: start.ledger}
@@ -63,10 +60,22 @@ def run() -> int:
         env=environment,
     )
     try:
-        _watch(process)
+        if watch.watch(process):
+            print(watch.PART_ENDED, file=sys.stderr)
         return process.wait()
     finally:
         keeper().remove(directory)
+
+
+def _compare(start: Start) -> None:
+    """Raises `UsageError` when what is installed here does not fit what runs the fleet."""
+    for name, here in engine.versions().items():
+        there = start.versions.get(name, "an older one")
+        if here != there:
+            raise UsageError(
+                f"{name} is {here} on {start.machine}, and {there} where the fleet is run from",
+                hint="install the same version of guestmark, with its extra fleet, on all machines of the lab",
+            )
 
 
 def _written(keys: dict[str, str]) -> Path:
@@ -91,39 +100,6 @@ def _short_paths() -> dict[str, str]:
     """Where the engine's processes meet: a socket's path has 107 characters, and theirs adds 32 to the directory's."""
     own = tempfile.gettempdir()
     return {} if len(own) <= _LONGEST_TEMPORARY else {TEMPORARY: own, "TMPDIR": "/tmp"}
-
-
-def _watch(process: subprocess.Popen[bytes]) -> None:
-    """Until it has ended; meanwhile kills what measures there when it was stopped and nobody lets it go on.
-
-    The engine hears from its own process beside it, and would wait for ever.
-    """
-    stopped: dict[int, float] = {}
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_LOOK_S)
-            return
-        now = time.monotonic()
-        measuring = [pid for pool in _children(process.pid) for pid in _children(pool)]
-        stopped = {pid: stopped.get(pid, now) for pid in measuring if _is_stopped(pid)}
-        for pid, since in stopped.items():
-            if now - since > engine.GIVE_UP_S:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    for thread in Path(f"/proc/{pid}/task").glob("*"):  # each has its own
-        with contextlib.suppress(OSError):
-            found += map(int, (thread / "children").read_text().split())
-    return found
-
-
-def _is_stopped(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "T"
-    return False
 
 
 def _heard() -> Start:
