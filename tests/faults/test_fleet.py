@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import random
 import re
 import shutil
@@ -35,9 +34,9 @@ from tests.framework.labs import HERE, lab
 from tests.framework.ledgers import PLAN, trial
 from tests.framework.namespaces import network
 from tests.framework.postgresql import Server, postgresql
-from tests.framework.processes import wait_until
+from tests.framework.processes import kill, wait_until
 from tests.framework.sshd import Sshd, sshd
-from tests.storm.fleet import Outcome, exactly_once, parts, stormy
+from tests.storm.fleet import Outcome, exactly_once, parts, schedulers, stormy
 
 needs_engine = pytest.mark.skipif(
     not __import__("importlib.util").util.find_spec("parsl") or shutil.which("ssh") is None,
@@ -107,10 +106,27 @@ def test_a_machine_whose_engine_has_lost_a_process_begins_anew(
     made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE], levels='"1.17"', blocks=3)
     with guestmark.running(*made.arguments()) as process:
         assert wait_until(lambda: processes_with("1.17") or processes_with("sleep 1.17"), 60)
-        os.kill(parts(guestmark.folder)[0 if which == "oldest" else -1], signal.SIGKILL)
+        kill([parts(guestmark.folder)[0 if which == "oldest" else -1]], signal.SIGKILL)
         _, said = process.communicate(timeout=60)
     assert b"here: its worker has ended: one of the engine's processes there was killed" in said
     assert exactly_once(made.runs(), 3) <= 1
+    guestmark.assert_nothing_left()
+
+
+@needs_engine
+@pytest.mark.long
+def test_an_engine_that_is_killed_while_it_starts_is_started_again(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    """At once: the engine's own patience is two minutes."""
+    made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE], levels='"0"', blocks=1)
+    with guestmark.running(*made.arguments()) as process:
+        assert wait_until(lambda: schedulers(guestmark.folder), 60)
+        kill(schedulers(guestmark.folder), signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert b"the engine has ended while it started" in said
+    assert b"it is started again" in said
+    assert exactly_once(made.runs(), 1) == 0
     guestmark.assert_nothing_left()
 
 
