@@ -54,8 +54,23 @@ def check() -> None:
 
 
 def versions() -> dict[str, str]:
-    """What has to be the same on all machines of a fleet."""
-    return {"guestmark": __version__, "Parsl": importlib.metadata.version("parsl")}
+    """What has to be the same on all machines of a fleet, as far as it is installed."""
+    found = {"guestmark": __version__}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["Parsl"] = importlib.metadata.version("parsl")
+    return found
+
+
+def mismatch(machine: str, there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """What keeps a machine with `there`'s versions out of a fleet that is run with those of `here`; empty: nothing."""
+    for name, version in there.items():
+        if version != here.get(name, ""):
+            ours = f"{name} {here[name]}" if name in here else f"another {name}"
+            return f"{machine} has {name} {version}, and the fleet is run by {ours}"
+    return ""
+
+
+INSTALL_ALIKE = "install the same version of guestmark, with its extra fleet, on all machines of the lab"
 
 
 class EngineError(GuestmarkError):

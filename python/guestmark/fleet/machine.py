@@ -8,6 +8,7 @@ import secrets
 import tempfile
 import time
 import traceback
+from collections import Counter
 from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -95,8 +96,11 @@ def tell(text: str) -> None:
 
 def progress_of(stored: StoredRun, machine: str) -> Progress:
     """How far a machine's run is."""
-    failed = sum(trial.status is not TrialStatus.OK for trial in stored.trials)
-    return Progress(machine, stored.id, stored.state.value, stored.blocks, len(stored.trials), failed)
+    count = Counter(trial.status for trial in stored.trials)
+    return Progress(
+        machine, stored.id, stored.state.value, stored.blocks, len(stored.trials),
+        count[TrialStatus.FAILED], count[TrialStatus.LOST],
+    )  # fmt: skip
 
 
 def run_of(ledger: Ledger, fleet: str, machine: str) -> str | None:

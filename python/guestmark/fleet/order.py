@@ -33,6 +33,7 @@ class Progress(msgspec.Struct, frozen=True):
     blocks: int = 0
     trials: int = 0
     failed: int = 0
+    lost: int = 0
     error: str = ""
     hint: str = ""
     final: bool = False  # whether trying again cannot help

@@ -188,7 +188,10 @@ def _notes(found: Found) -> list[Node]:
         for cell, by in machine.drifts.items():
             nodes.append(
                 Note(
-                    line(f"{machine.name} drifts: {cell} moved by {by:+.1%} over its blocks"),
+                    line(
+                        f"{machine.name} drifts: {cell} {'rose' if by > 0 else 'fell'} by "
+                        f"{figures.percent(abs(by))} over its blocks"
+                    ),
                     NoteKind.WARNING,
                 )
             )
