@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import random
 import re
 import shutil
@@ -35,9 +36,9 @@ from tests.framework.labs import HERE, lab
 from tests.framework.ledgers import PLAN, trial
 from tests.framework.namespaces import network
 from tests.framework.postgresql import Server, postgresql
-from tests.framework.processes import kill, wait_until
+from tests.framework.processes import kill, processors, wait_until
 from tests.framework.sshd import Sshd, sshd
-from tests.storm.fleet import Outcome, exactly_once, parts, schedulers, stormy
+from tests.storm.fleet import Outcome, exactly_once, parts, pools, schedulers, stormy
 
 _OLDER = (
     sys.executable,
@@ -127,8 +128,14 @@ def test_a_fleet_that_is_interrupted_is_resumed(
 ) -> None:
     made = lab(guestmark, server.url, ["lab1", "lab2"], levels='"1.57"', blocks=2)
     environment = {"GUESTMARK_SSH": reached.client}
-    with guestmark.running(*made.arguments(), env=environment) as process:
+    words = (*made.arguments(), "--set", "placement=cpus=0")
+    with guestmark.running(*words, env=environment) as process:
         assert wait_until(lambda: len(processes_with("1.57")) == 2, 60)
+        assert all(processors(pid) == {"0"} for pid in processes_with("1.57"))
+        if len(os.sched_getaffinity(0)) > 1:  # then the engine is not where the trial is
+            parts_there = [*pools(guestmark.folder), *parts(guestmark.folder)]
+            assert len(parts_there) == 6
+            assert all(not listed.startswith("0") for pid in parts_there for listed in processors(pid))
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
     fleet = re.search(rb"stopped; guestmark fleet resume (\S+) goes on", said)

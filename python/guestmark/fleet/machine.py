@@ -60,10 +60,12 @@ def _one_block(order: Order, machine: str) -> Progress:
     from guestmark.experiment import runner
     from guestmark.experiment.interrupt import Interruption
     from guestmark.experiment.progress import Silent
+    from guestmark.fleet import watch
     from guestmark.ledger import open_ledger
     from guestmark.ledger.attempts import Attempts, lose
-    from guestmark.platforms import exclusive
+    from guestmark.platforms import affinity, exclusive
 
+    affinity.take_along(watch.others())
     with open_ledger(os.environ[LEDGER]) as ledger:
         ledger.patience.notice = tell
         run_id = run_of(ledger, order.fleet, machine)
@@ -90,8 +92,9 @@ def _one_block(order: Order, machine: str) -> Progress:
 
 def tell(text: str) -> None:
     """For the person who watches the fleet: the engine's workers have no other way to say something meanwhile."""
+    lines = [" ".join(line.split()) for line in text.splitlines()]
     with contextlib.suppress(OSError):
-        os.write(2, f"{TOLD}{' '.join(text.split())}\n".encode(errors="replace"))
+        os.write(2, f"{TOLD}{'; '.join(line for line in lines if line)}\n".encode(errors="replace"))
 
 
 def progress_of(stored: StoredRun, machine: str) -> Progress:
