@@ -242,17 +242,22 @@ def _kind(text: str) -> str:
 
 
 def _count(made: Outcome, ledger: Ledger, blocks: int) -> None:
+    trials: collections.Counter[tuple[str, int, str]] = (
+        collections.Counter()
+    )  # of a machine, whatever run has them
     for run_id in runs_with(ledger, {order.FLEET: FLEET}):
         run = ledger.load_run(run_id)
-        seen = collections.Counter((stored.block, stored.cell_id) for stored in run.trials)
+        name = ledger.remarks(run_id).labels[order.MACHINE]
+        seen = {(stored.block, stored.cell_id) for stored in run.trials}
+        trials.update((name, stored.block, stored.cell_id) for stored in run.trials)
         gone = [stored for stored in run.trials if stored.status is TrialStatus.LOST]
-        made.doubled += sum(count > 1 for count in seen.values())
         made.lost += len(gone)
         made.kept += len(run.trials)
         made.refused += refused(ledger, run_id)
         made.complete += run.state.value == "complete"
         planned = blocks + len({stored.block for stored in gone})
         made.missing += len(run.plan.cells) * planned - len(seen)
+    made.doubled = sum(count > 1 for count in trials.values())
 
 
 def main() -> None:
@@ -265,12 +270,13 @@ def main() -> None:
     options = parser.parse_args()
     ends = [random.uniform(10, 60) for _ in range(options.schedulers)]
     made = simulate(options.machines, options.workers, options.blocks, options.dies, ends)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     print(
         f"{made.machines} machines on {options.workers} workers, {made.complete} complete after {made.took_s:.0f} s: "
         f"{made.kept} trials ({made.kept / made.took_s:.0f} a second), {made.lost} of them lost, "
         f"{made.missing} missing, {made.doubled} twice, {made.refused} second attempts refused; "
-        f"{made.workers} workers begun ({made.silent} of them after one had fallen silent), {made.schedulers} schedulers killed; "
+        f"{made.workers} workers begun, {made.silent} of them for one that had fallen silent, "
+        f"{made.schedulers} schedulers killed; "
         f"coordinator {made.memory_mb[0]:.0f} MB at a quarter of the way, "
         f"{made.memory_mb[1]:.0f} MB at the end, {peak:.0f} MB at most"
     )
