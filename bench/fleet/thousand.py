@@ -91,8 +91,16 @@ def _registration(name: str, version: str) -> dict[str, Any]:
 def dask(workers: int, folder: str) -> str:
     import asyncio
 
+    import dask as configured
     from distributed import Client, Worker
 
+    # A thousand of them look after themselves in this one process, which would be busy with nothing else.
+    seldom = {
+        "admin.tick.interval": "60s",
+        "admin.system-monitor.interval": "60s",
+        "worker.profile.enabled": False,
+    }
+    configured.config.set({f"distributed.{name}": value for name, value in seldom.items()})
     run = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "18787", "--no-dashboard"]
     scheduler = subprocess.Popen(run, stderr=subprocess.DEVNULL)
     address = "tcp://127.0.0.1:18787"
@@ -107,6 +115,7 @@ def dask(workers: int, folder: str) -> str:
                     for _ in range(min(50, workers - len(come)))
                 ]
                 come += await asyncio.gather(*some)
+                print(f"{len(come)} after {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
             connected = time.monotonic() - begin
             futures = client.map(abs, range(workers), pure=False)
             done = len(await client.gather(futures))

@@ -72,14 +72,15 @@ def _one_block(order: Order, machine: str) -> Progress:
         plan = _plan(order) if run_id is None else ledger.load_run(run_id).plan
         here = any(cell.platform.uses_this_host for cell in plan.cells)
         with exclusive.measuring(exclusive.Policy(f"{plan.name} ({order.fleet})", tell=tell), here=here):
+            run_id = run_id or run_of(ledger, order.fleet, machine)  # of a worker that was waited for
             if run_id is None:
-                run_id, plan = _begun(ledger, order, machine, plan)
+                run_id = _begun(ledger, order, machine, plan)
             stored = ledger.load_run(run_id)
             if stored.state not in {RunState.COMPLETE, RunState.STOPPED, RunState.FAILED}:
                 with ledger.claim(run_id):  # so whoever began what has not ended is gone
                     lose(ledger, run_id, "its worker ended in the middle of the trial")
                 runner.run(
-                    plan,
+                    stored.plan,
                     ledger,
                     run_id,
                     observer=Silent(),
@@ -123,8 +124,8 @@ def _plan(order: Order) -> Plan:
     return replace(plan, context={**plan.context, CONTEXT: msgspec.to_builtins(order)})
 
 
-def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> tuple[str, Plan]:
-    """A new run of what can be measured here, with everything that says what it belongs to."""
+def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> str:
+    """The id of a new run of what can be measured here, with everything that says what it belongs to."""
     from guestmark.experiment import preflight
     from guestmark.experiment.environment import record_for
     from guestmark.ledger.attempts import runs_with
@@ -140,13 +141,13 @@ def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> tuple[str,
         )
     ready = preflight.examine(plan, probe_all)  # type: ignore[arg-type]
     plan = replace(ready.plan, context={**ready.plan.context, "notes": list(ready.notes)})
-    run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed)
-    for entry in ready.left_out:
-        ledger.record_left_out(run_id, entry)
     kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
     labels = {FLEET: order.fleet, MACHINE: machine, HOST: host, **({KIND: kind} if kind else {})}
-    ledger.annotate(run_id, Remarks(labels=labels))
-    return run_id, plan
+    # At once with its labels: one that a killed worker had left without them would be nobody's.
+    run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed, Remarks(labels=labels))
+    for entry in ready.left_out:
+        ledger.record_left_out(run_id, entry)
+    return run_id
 
 
 def _host() -> str:

@@ -149,7 +149,9 @@ class Ledger:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def create_run(self, plan: Plan, environment: Mapping[str, Any], seed: int) -> str:
+    def create_run(
+        self, plan: Plan, environment: Mapping[str, Any], seed: int, said: Remarks = NOTHING
+    ) -> str:
         """Stores a new run and returns its id: UTC time and three random letters, so ids sort by age."""
         created_at = time.time()
         values = run_row(plan, created_at=created_at, seed=seed, state=RunState.CREATED)
@@ -165,6 +167,8 @@ class Ledger:
                 connection.execute(insert(runs).values(id=run_id, **values))
                 checksums.store(connection, runs, run_id)
                 add_environment(connection, run_id, environment)
+                if said != NOTHING:
+                    remarks.add(connection, run_id, said)
                 return True
 
             if self.write("storing a new run", store):
