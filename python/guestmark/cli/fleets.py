@@ -130,7 +130,7 @@ def _coordinate(made: Order, members: Sequence[Member], ledger: Ledger, url: str
     if not good:
         return int(ExitStatus.NOTHING_MEASURED)
     # What was lost has been made up for when a run has ended.
-    whole = all(state.ended and not state.progress.failed for state in states)
+    whole = all(state.ended and not state.progress.failed and not state.progress.left_out for state in states)
     return int(ExitStatus.ALL_MEASURED if whole else ExitStatus.SOME_FAILED)
 
 

@@ -103,7 +103,7 @@ def progress_of(stored: StoredRun, machine: str) -> Progress:
     count = Counter(trial.status for trial in stored.trials)
     return Progress(
         machine, stored.id, stored.state.value, stored.blocks, len(stored.trials),
-        count[TrialStatus.FAILED], count[TrialStatus.LOST],
+        count[TrialStatus.FAILED], count[TrialStatus.LOST], len(stored.unusable),
     )  # fmt: skip
 
 
@@ -143,11 +143,14 @@ def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> str:
     plan = replace(ready.plan, context={**ready.plan.context, "notes": list(ready.notes)})
     kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
     labels = {FLEET: order.fleet, MACHINE: machine, HOST: host, **({KIND: kind} if kind else {})}
-    # At once with its labels: one that a killed worker had left without them would be nobody's.
-    run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed, Remarks(labels=labels))
-    for entry in ready.left_out:
-        ledger.record_left_out(run_id, entry)
-    return run_id
+    # At once with all that belongs to it: one that a killed worker had left without its labels would be nobody's.
+    return ledger.create_run(
+        plan,
+        record_for(plan),
+        plan.policy.seed,
+        left_out=ready.left_out,
+        said=Remarks(labels=labels),
+    )
 
 
 def _host() -> str:

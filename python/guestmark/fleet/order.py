@@ -34,6 +34,7 @@ class Progress(msgspec.Struct, frozen=True):
     trials: int = 0
     failed: int = 0
     lost: int = 0
+    left_out: int = 0  # of what the plan asks for, as the machine cannot measure it
     error: str = ""
     hint: str = ""
     final: bool = False  # whether trying again cannot help
