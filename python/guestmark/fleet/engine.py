@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -39,7 +40,7 @@ _TIED = (
     "os.getpgrp() == os.getpid() or os.setsid(); "
     f"sys.argv = ['interchange']; runpy.run_module('{_INTERCHANGE}', run_name='__main__')"
 )
-_STEP_S = 0.2
+_START_S, _STEP_S = 60.0, 0.2
 _LONGEST = 300
 _NO_SECRET = "0" * 40
 
@@ -105,25 +106,35 @@ class Engine:
         self._executor._check_python_mismatch = False
         self._start(directory / "said")
         self._closed = threading.Event()
-        self.present: Mapping[
-            str, int
-        ] = {}  # workers that it has heard of lately, and how many blocks each has
+        # The workers that it has heard of lately, and how many blocks each has.
+        self.present: Mapping[str, int] = {}
         self._silent = False  # whether the interchange has not answered in time
         self._watching = threading.Thread(target=self._watch, name="engine", daemon=True)
         self._watching.start()
 
     def _start(self, said: Path) -> None:
-        """Starts the interchange. By itself the executor waits two minutes for the answer of one that has ended.
+        """Starts the interchange. By itself the executor waits two minutes for the answer of one that cannot give it.
 
         A thread of its own would not do: the interchange ends with the thread that started it.
         """
 
+        until = time.monotonic() + _START_S
+
         def look(*_: object) -> None:
             process = self._executor.interchange_proc
-            if process is not None and process.poll() is not None:
+            if process is None:
+                return
+            if process.poll() is not None:
                 raise EngineError(
                     f"the engine has ended while it started: {_last_line(said)}",
                     hint="is there room in the temporary directory?",
+                )
+            if time.monotonic() > until:
+                process.kill()
+                process.wait()
+                raise EngineError(
+                    f"the engine was not ready after {_START_S:.0f} s",
+                    hint="is this machine overloaded?",
                 )
 
         if threading.current_thread() is not threading.main_thread():
