@@ -4,6 +4,7 @@ durable.
 
 import errno
 import os
+import re
 import sqlite3
 import time
 from contextlib import AbstractContextManager, closing
@@ -23,6 +24,9 @@ from guestmark.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, metadata, sc
 from guestmark.ledger.server import engine_of
 
 _WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
+
+
+_SHOWN = {"host", "port", "user", "dbname"}  # of a URL's parameters: which ledger it is, and never a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,11 @@ def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) 
     if isinstance(where, str) and "://" in where:
         try:
             url = make_url(where)
-        except ArgumentError as error:
-            raise LedgerError(f"{where!r} is not a database URL: {error}", hint=OTHER) from error
+        except (ArgumentError, ValueError) as error:
+            raise LedgerError(
+                f"{_shown(where)} is not a database URL",
+                hint="as in postgresql://ROLE@HOST:PORT/DATABASE?sslmode=verify-full, with PORT a number",
+            ) from error
         if url.get_backend_name() == "postgres":  # libpq takes both
             url = url.set(drivername="postgresql")
         if url.get_backend_name() != "sqlite":
@@ -262,8 +269,15 @@ def _journal_mode(engine: Engine, busy_timeout_s: float) -> str:
 # --- a database server --------------------------------------------------------------------------------------
 
 
+def _shown(where: str) -> str:
+    """What was given for a URL, without a password."""
+    return re.sub(r"(?<=:)[^:/@]*(?=@)|(?<=password=)[^&]*", "***", where)
+
+
 def _connect_server(url: URL) -> Store:
-    shown = url.render_as_string(hide_password=True)
+    shown = url.set(
+        query={name: value for name, value in url.query.items() if name in _SHOWN}
+    ).render_as_string()
     try:
         engine = engine_of(url)
     except (NoSuchModuleError, ModuleNotFoundError, ArgumentError) as error:
