@@ -136,7 +136,10 @@ def _made_at_once(error: BaseException) -> bool:
     """Whether somebody else made the same table at this moment, so that it is there the next time."""
     told = error.args[0] if error.args else None
     name = told.get("n", "") if isinstance(told, Mapping) else ""
-    return sqlstate(error) == "42P07" or (sqlstate(error) == "23505" and str(name).startswith("pg_"))
+    # The table is there, or the type that each table has, or the row of a catalogue for either.
+    return sqlstate(error) in {"42P07", "42710"} or (
+        sqlstate(error) == "23505" and str(name).startswith("pg_")
+    )
 
 
 def sqlstate(error: BaseException) -> str:
