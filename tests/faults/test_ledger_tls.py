@@ -75,7 +75,7 @@ def test_another_name_is_refused_where_names_are_checked(server: Server) -> None
     url = server.url.replace("127.0.0.1", "localhost")
     root = f"sslrootcert={server.directory}/server.crt"
     assert _is_encrypted(f"{url}?sslmode=verify-ca&{root}")
-    with pytest.raises(LedgerError, match="not accepted: [Hh]ostname mismatch") as told:
+    with pytest.raises(LedgerError, match=r"not accepted: [Hh]ostname mismatch") as told:
         _is_encrypted(f"{url}?sslmode=verify-full&{root}")
     assert "the name of the host" in told.value.hint
 

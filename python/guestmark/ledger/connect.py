@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 from sqlalchemy import Engine, create_engine, event, insert, inspect, select, update
 from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger.faults import OTHER, explained, not_a_database
 from guestmark.ledger.location import default_path
 from guestmark.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, metadata, schema
-from guestmark.ledger.server import engine_of
+from guestmark.ledger.server import NOT_ALLOWED, engine_of, sqlstate
 
 _WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
 
@@ -269,6 +269,23 @@ def _journal_mode(engine: Engine, busy_timeout_s: float) -> str:
 # --- a database server --------------------------------------------------------------------------------------
 
 
+def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
+    from guestmark.ledger.upgrade import upgrade
+
+    try:
+        # Whoever comes second waits here, and finds it done.
+        if connection.execute(select(schema.c.version).with_for_update()).scalar() == version:
+            upgrade(connection)
+            connection.execute(update(schema).values(version=SCHEMA_VERSION))
+    except DBAPIError as error:
+        if sqlstate(error.orig or error) != NOT_ALLOWED:
+            raise
+        raise LedgerError(
+            f"the ledger {shown} is an older guestmark's, and this role may not bring it up to date",
+            hint="open it once as its owner: guestmark runs --ledger URL; then `guestmark ledger role` again",
+        ) from error
+
+
 def _shown(where: str) -> str:
     """What was given for a URL, without a password."""
     return re.sub(r"(?<=:)[^:/@]*(?=@)|(?<=password=)[^&]*", "***", where)
@@ -298,12 +315,7 @@ def _connect_server(url: URL) -> Store:
             version = connection.execute(select(schema.c.version)).scalar() or 0
             _check_version(version, shown)
             if version < SCHEMA_VERSION:  # a server has backups of its own
-                from guestmark.ledger.upgrade import upgrade
-
-                # Whoever comes second waits here, and finds it done.
-                if connection.execute(select(schema.c.version).with_for_update()).scalar() == version:
-                    upgrade(connection)
-                    connection.execute(update(schema).values(version=SCHEMA_VERSION))
+                _upgrade_server(connection, version, shown)
     except LedgerError:
         engine.dispose()
         raise

@@ -45,7 +45,7 @@ _PARAMETERS = {  # of libpq, with the variable that stands for each
 _MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 # Classes and codes of SQLSTATE that say: not now. Connections (08), shut down or starting (57P), too many connections,
 # serialization failures and deadlocks. Source: PostgreSQL's documentation, appendix A.
-_WRONG_PASSWORD = "28P01"
+_WRONG_PASSWORD, NOT_ALLOWED = "28P01", "42501"
 _LATER = re.compile(r"08...|57P..|53300|40001|40P01")
 
 
