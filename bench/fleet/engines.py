@@ -34,7 +34,7 @@ TOLD_S = 45.0  # Ray ends the whole program when its scheduler has not answered 
 STOPPED_S = 4.0  # less than any engine gives up after
 READY_S = 120.0
 PORT = 18786
-# Names as in the reference of Dask's configuration.
+# Of Dask's configuration; see "Configuration" in its documentation.
 DASK = {
     "SCHEDULER__ALLOWED_FAILURES": "0",  # how often a task is done again whose machine died
     "SCHEDULER__WORKER_SATURATION": "1.0",  # tasks given to a machine ahead

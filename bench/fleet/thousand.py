@@ -105,22 +105,36 @@ def dask(workers: int, folder: str) -> str:
     scheduler = subprocess.Popen(run, stderr=subprocess.DEVNULL)
     address = "tcp://127.0.0.1:18787"
 
+    async def tell(begin: float, come: list[Any]) -> None:
+        """Who is busy: the scheduler, or this process, which is all the workers."""
+        while True:
+            theirs = sum(
+                map(int, Path(f"/proc/{scheduler.pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+            )
+            print(
+                f"{len(come)} after {time.monotonic() - begin:.0f} s; processor time of the scheduler "
+                f"{theirs / os.sysconf('SC_CLK_TCK'):.0f} s, of the workers {time.process_time():.0f} s",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            await asyncio.sleep(10)
+
     async def all_of_them() -> str:
         async with Client(address, asynchronous=True, timeout=60) as client:
             begin = time.monotonic()
             come: list[Any] = []
+            watching = asyncio.create_task(tell(begin, come))
             while len(come) < workers:
                 some = [
                     Worker(address, nthreads=1, local_directory=folder, dashboard=False, memory_limit=0)
                     for _ in range(min(50, workers - len(come)))
                 ]
                 come += await asyncio.gather(*some)
-                print(f"{len(come)} after {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
             connected = time.monotonic() - begin
             futures = client.map(abs, range(workers), pure=False)
             done = len(await client.gather(futures))
             took = time.monotonic() - begin - connected
             memory = _memory(scheduler.pid)
+            watching.cancel()
             return (
                 f"{workers} workers had come after {connected:.1f} s; {done} tasks took {took:.1f} s; "
                 f"scheduler {memory:.0f} MB"
