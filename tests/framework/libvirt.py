@@ -29,6 +29,13 @@ _PROGRAMS = (
     "sh", "insmod", "mount", "ip", "switch_root", "sshd", "head", "mkdir", "wc", "uname", "cat", "rm", "env", "cut",
     "grep", "chmod", "sleep", "true", "sync", "dd", "id",
 )  # fmt: skip
+# For guests inside it: QEMU, what it loads while it runs, and its firmware.
+_QEMU = ("qemu-system-x86_64", "mkfifo", "ls", "tail", "sha256sum")
+_QEMU_MODULES = "/usr/lib/*/qemu/accel-tcg-x86_64.so"
+_FOREIGN = shutil.ignore_patterns(
+    "*.img", "*.lid", "openbios*", "slof*", "opensbi*", "palcode*", "trace*", "OVMF*"
+)
+_QEMU_DATA = ("/usr/share/qemu", "/usr/share/seabios")
 _INIT = """#!/bin/sh
 mount -t devtmpfs none /dev
 for module in /modules/*; do insmod $module; done
@@ -51,7 +58,7 @@ exec /sbin/sshd -D -e -f /etc/sshd_config
 """
 _DOMAIN = """<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
   <name>{name}</name>
-  <memory unit='MiB'>256</memory>
+  <memory unit='MiB'>{memory}</memory>
   <vcpu>1</vcpu>
   <os>
     <type arch='x86_64' machine='pc'>hvm</type>
@@ -90,6 +97,7 @@ class Libvirt:
     directory: Path
     process: subprocess.Popen[bytes]
     ports: dict[str, int] = field(default_factory=dict)
+    memory: int = 256
 
     @property
     def virsh(self) -> str:
@@ -123,7 +131,9 @@ class Libvirt:
         emulator = shutil.which("qemu-system-x86_64")
         definition = self.directory / f"{name}.xml"
         definition.write_text(
-            _DOMAIN.format(name=name, directory=self.directory, emulator=emulator, port=port)
+            _DOMAIN.format(
+                name=name, directory=self.directory, emulator=emulator, port=port, memory=self.memory
+            )
         )
         self.call("define", str(definition))
         with (self.directory / "ssh_config").open("a") as config:
@@ -139,8 +149,11 @@ class Libvirt:
 
 
 @contextlib.contextmanager
-def libvirt() -> Iterator[Libvirt]:
-    """The server, and what a machine boots: kernel, initramfs and a disk with a root."""
+def libvirt(*, with_qemu: bool = False) -> Iterator[Libvirt]:
+    """The server, and what a machine boots: kernel, initramfs and a disk with a root.
+
+    `with_qemu`, the root has QEMU and the machine memory for a guest.
+    """
     for program, package in (
         ("libvirtd", "libvirt-daemon"),
         ("virsh", "libvirt-clients"),
@@ -156,7 +169,7 @@ def libvirt() -> Iterator[Libvirt]:
         for name in ("run", "config", "cache"):
             (directory / name).mkdir(mode=0o700)
             _give(directory / name)
-        _made_bootable(directory)
+        _made_bootable(directory, with_qemu=with_qemu)
         environment = {
             **os.environ,
             "HOME": made,
@@ -168,7 +181,7 @@ def libvirt() -> Iterator[Libvirt]:
                 [*_as_user(), str(_which("libvirtd"))],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd="/",
             )  # fmt: skip
-        server = Libvirt(directory, process)
+        server = Libvirt(directory, process, memory=768 if with_qemu else 256)
         try:
             assert wait_until((directory / "run/libvirt/libvirt-sock").exists, 20), server.log()
             yield server
@@ -180,7 +193,7 @@ def libvirt() -> Iterator[Libvirt]:
             process.wait()
 
 
-def _made_bootable(directory: Path) -> None:
+def _made_bootable(directory: Path, *, with_qemu: bool) -> None:
     kernel = find_kernel()
     shutil.copy(kernel.image, directory / "kernel")
     assert kernel.modules is not None
@@ -202,12 +215,16 @@ def _made_bootable(directory: Path) -> None:
     root = directory / "tree"
     for name in ("dev", "proc", "sys", "run", "tmp", "var/tmp", "root/.ssh", "etc", "usr/bin", "var/empty"):
         (root / name).mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "sbin", "lib", "lib64"):  # QEMU finds its modules by where it lies itself
+        (root / "usr" / name).mkdir(exist_ok=True)
+        (root / name).symlink_to(f"usr/{name}")
     (root / "tmp").chmod(0o1777)
     (root / "var/tmp").chmod(0o1777)
-    for there, here in _files(_PROGRAMS).items():
+    for there, here in _files((*_PROGRAMS, *(_QEMU if with_qemu else ()))).items():
         (root / there).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(here, root / there)
-    (root / "sbin").mkdir(exist_ok=True)
+    if with_qemu:
+        _add_data_of_qemu(root)
     (root / "sbin/init").write_text(_SYSTEM)
     (root / "sbin/init").chmod(0o755)
     (root / "etc/passwd").write_text(
@@ -220,7 +237,7 @@ def _made_bootable(directory: Path) -> None:
     )
     shutil.copy(host, root / "etc/host")
     (root / "root/.ssh/authorized_keys").write_text(user.with_suffix(".pub").read_text())
-    subprocess.run(["truncate", "-s", "96M", str(directory / "root")], check=True)
+    subprocess.run(["truncate", "-s", "384M" if with_qemu else "96M", str(directory / "root")], check=True)
     options = "root_owner=0:0,lazy_itable_init=1"
     subprocess.run(
         ["mke2fs", "-q", "-t", "ext4", "-E", options, "-d", str(root), str(directory / "root")],
@@ -235,6 +252,15 @@ def _made_bootable(directory: Path) -> None:
     for name in ("kernel", "initrd"):
         _give(directory / name)
     _give(directory)  # the machine's console is a file there
+
+
+def _add_data_of_qemu(root: Path) -> None:
+    for module in Path("/").glob(_QEMU_MODULES.lstrip("/")):
+        there = root / module.relative_to("/")
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(module, there)
+    for path in _QEMU_DATA:
+        shutil.copytree(path, root / path.lstrip("/"), ignore=_FOREIGN, ignore_dangling_symlinks=True)
 
 
 def _files(programs: Sequence[str]) -> dict[str, Path]:
