@@ -29,8 +29,9 @@ _PROGRAMS = (
     "sh", "insmod", "mount", "ip", "switch_root", "sshd", "head", "mkdir", "wc", "uname", "cat", "rm", "env", "cut",
     "grep", "chmod", "sleep", "true", "sync", "dd", "id",
 )  # fmt: skip
-# For guests inside it: QEMU, what it loads while it runs, and its firmware.
-_QEMU = ("qemu-system-x86_64", "mkfifo", "ls", "tail", "sha256sum")
+# For guests inside it: KVM, User-Mode Linux, QEMU, what that loads while it runs, and its firmware.
+_KVM = ("kvm_amd",)
+_HYPERVISORS = ("qemu-system-x86_64", "linux.uml", "mkfifo")
 _QEMU_MODULES = "/usr/lib/*/qemu/accel-tcg-x86_64.so"
 _FOREIGN = shutil.ignore_patterns(
     "*.img", "*.lid", "openbios*", "slof*", "opensbi*", "palcode*", "trace*", "OVMF*"
@@ -67,6 +68,7 @@ _DOMAIN = """<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/q
     <cmdline>console=ttyS0 quiet net.ifnames=0 panic=-1</cmdline>
   </os>
   <features><acpi/></features>
+  <cpu mode='maximum'/>
   <on_crash>destroy</on_crash>
   <devices>
     <emulator>{emulator}</emulator>
@@ -149,10 +151,10 @@ class Libvirt:
 
 
 @contextlib.contextmanager
-def libvirt(*, with_qemu: bool = False) -> Iterator[Libvirt]:
+def libvirt(*, with_guests: bool = False) -> Iterator[Libvirt]:
     """The server, and what a machine boots: kernel, initramfs and a disk with a root.
 
-    `with_qemu`, the root has QEMU and the machine memory for a guest.
+    `with_guests`, the machine has hypervisors, KVM and memory for a guest of its own.
     """
     for program, package in (
         ("libvirtd", "libvirt-daemon"),
@@ -160,6 +162,7 @@ def libvirt(*, with_qemu: bool = False) -> Iterator[Libvirt]:
         ("qemu-system-x86_64", "qemu-system-x86"),
         ("mke2fs", "e2fsprogs"),
         ("sshd", "openssh-server"),
+        *((("linux.uml", "user-mode-linux"),) if with_guests else ()),
     ):
         if _which(program) is None:
             pytest.skip(f"install the package {package}")
@@ -169,7 +172,7 @@ def libvirt(*, with_qemu: bool = False) -> Iterator[Libvirt]:
         for name in ("run", "config", "cache"):
             (directory / name).mkdir(mode=0o700)
             _give(directory / name)
-        _made_bootable(directory, with_qemu=with_qemu)
+        _made_bootable(directory, with_guests=with_guests)
         environment = {
             **os.environ,
             "HOME": made,
@@ -181,7 +184,7 @@ def libvirt(*, with_qemu: bool = False) -> Iterator[Libvirt]:
                 [*_as_user(), str(_which("libvirtd"))],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd="/",
             )  # fmt: skip
-        server = Libvirt(directory, process, memory=768 if with_qemu else 256)
+        server = Libvirt(directory, process, memory=768 if with_guests else 256)
         try:
             assert wait_until((directory / "run/libvirt/libvirt-sock").exists, 20), server.log()
             yield server
@@ -193,7 +196,7 @@ def libvirt(*, with_qemu: bool = False) -> Iterator[Libvirt]:
             process.wait()
 
 
-def _made_bootable(directory: Path, *, with_qemu: bool) -> None:
+def _made_bootable(directory: Path, *, with_guests: bool) -> None:
     kernel = find_kernel()
     shutil.copy(kernel.image, directory / "kernel")
     assert kernel.modules is not None
@@ -203,7 +206,8 @@ def _made_bootable(directory: Path, *, with_qemu: bool) -> None:
         initrd.directory(path)
     initrd.character_device("dev/console", 5, 1)
     initrd.character_device("dev/null", 1, 3)
-    for index, (name, content) in enumerate(tree.closure(tuple(name for name in _MODULES if tree.has(name)))):
+    wanted = (*_MODULES, *(_KVM if with_guests else ()))
+    for index, (name, content) in enumerate(tree.closure(tuple(name for name in wanted if tree.has(name)))):
         initrd.file(f"modules/{index:02}-{name}.ko", content)
     initrd.file("init", _INIT.encode(), 0o755)
     made = {"dev", "proc", "sys", "root", "modules"}
@@ -220,10 +224,10 @@ def _made_bootable(directory: Path, *, with_qemu: bool) -> None:
         (root / name).symlink_to(f"usr/{name}")
     (root / "tmp").chmod(0o1777)
     (root / "var/tmp").chmod(0o1777)
-    for there, here in _files((*_PROGRAMS, *(_QEMU if with_qemu else ()))).items():
+    for there, here in _files((*_PROGRAMS, *(_HYPERVISORS if with_guests else ()))).items():
         (root / there).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(here, root / there)
-    if with_qemu:
+    if with_guests:
         _add_data_of_qemu(root)
     (root / "sbin/init").write_text(_SYSTEM)
     (root / "sbin/init").chmod(0o755)
@@ -237,7 +241,7 @@ def _made_bootable(directory: Path, *, with_qemu: bool) -> None:
     )
     shutil.copy(host, root / "etc/host")
     (root / "root/.ssh/authorized_keys").write_text(user.with_suffix(".pub").read_text())
-    subprocess.run(["truncate", "-s", "384M" if with_qemu else "96M", str(directory / "root")], check=True)
+    subprocess.run(["truncate", "-s", "384M" if with_guests else "96M", str(directory / "root")], check=True)
     options = "root_owner=0:0,lazy_itable_init=1"
     subprocess.run(
         ["mke2fs", "-q", "-t", "ext4", "-E", options, "-d", str(root), str(directory / "root")],

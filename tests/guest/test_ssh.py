@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,6 +149,17 @@ def test_a_restart_command_is_run_before_each_trial_and_waited_for(
     assert found.fresh.startswith("its restart command")
     assert restarted.read_text() == "lab1\n"
     assert asked.read_text() == "\n\n"
+
+
+def test_what_a_restart_command_leaves_in_the_background_is_not_waited_for(
+    there: tuple[Sshd, Path], tmp_path: Path
+) -> None:
+    """As a hypervisor that was started by hand: it goes on, and holds the output of the command."""
+    begin = time.monotonic()
+    pid = tmp_path / "pid"
+    with start("ssh:lab1", restart=f"sleep 30 & echo $! > {pid}"):
+        assert time.monotonic() - begin < 20
+        os.kill(int(pid.read_text()), signal.SIGKILL)  # it was not ended either
 
 
 def test_a_machine_that_is_still_starting_is_waited_for(
