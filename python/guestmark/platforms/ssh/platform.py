@@ -225,14 +225,18 @@ def _opened(
     stack: contextlib.ExitStack, make: Callable[[], Session], deadline: float, *, patient: bool
 ) -> tuple[Session, Transport]:
     """A session and its channel. With `patient` a machine that does not answer is starting, and is tried again."""
+    begin = time.monotonic()
     while True:
         with contextlib.ExitStack() as attempt:
             opened = attempt.enter_context(session(make()))
             try:
                 transport = opened.open(deadline)
-            except UnreachableError:
-                if not patient or time.monotonic() + _PAUSE_S > deadline:
+            except UnreachableError as error:
+                if not patient:
                     raise
+                if time.monotonic() + _PAUSE_S > deadline:
+                    waited = f"{error.message}, {time.monotonic() - begin:.0f} s after it was made fresh"
+                    raise UnreachableError(waited, hint=error.hint, console=error.console) from error
             else:
                 stack.push(attempt.pop_all())
                 return opened, transport
