@@ -78,6 +78,12 @@ def test_every_machine_measures_the_plan(guestmark: CommandLine, server: Server,
     assert exactly_once(runs, 3) == 0
     shown = guestmark("fleet", "show", "last", "--ledger", server.url)
     assert "lab2" in shown.stdout
+    typed = {
+        "_GUESTMARK_COMPLETE": "complete_bash",
+        "COMP_WORDS": "guestmark fleet resume f",
+        "COMP_CWORD": "3",
+    }
+    assert document["fleet"] in guestmark(env={**typed, "GUESTMARK_LEDGER": server.url}).stdout.split()
     again = guestmark("fleet", "resume", document["fleet"], "--ledger", server.url, "-q", timeout=60)
     assert again.status == 0
     guestmark.assert_nothing_left()

@@ -63,6 +63,9 @@ def test_version() -> None:
         ("guestmark exec --set memory=512M,1", {"memory=512M,1G"}),
         ("guestmark shell --on k", {"kvm"}),
         ("guestmark exec --null a", {"all"}),
+        ("guestmark fleet r", {"run", "resume"}),
+        ("guestmark fleet run upl", {"upload"}),
+        ("guestmark fleet doctor u", set()),
     ],
 )
 def test_completion(words: str, found: set[str]) -> None:
@@ -78,6 +81,8 @@ def test_runs_are_completed_from_the_ledger(tmp_path: Path) -> None:
     assert guestmark(**environment, **words).stdout.strip() == ""  # there is no ledger yet
     assert guestmark("exec", "-q", "--blocks", "1", "--", "true", **environment).returncode == 0
     assert guestmark(**environment, **words).stdout.split() == ["last"]
+    elsewhere = {**environment, "GUESTMARK_LEDGER": str(tmp_path / "none.sqlite")}
+    assert guestmark(**elsewhere, **words).stdout.strip() == ""
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -12,6 +12,23 @@ _ACTIONS = {"run": "PLAN", "resume": "FLEET", "show": "FLEET", "doctor": "", "wo
 _OFFERED = ["run", "resume", "show", "doctor"]
 
 
+def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Plans for `run`, fleets in the ledger for `resume` and `show`."""
+    from guestmark.cli.fleets import names
+    from guestmark.core.errors import GuestmarkError
+
+    wanted = _ACTIONS.get(ctx.params.get("action", ""))
+    if wanted == "PLAN":
+        return options.complete_plan(incomplete)
+    if wanted != "FLEET":
+        return []
+    try:
+        with options.ledger_to_read(ctx.params.get("ledger")) as ledger:
+            return ["last", *reversed(names(ledger))] if ledger else []
+    except GuestmarkError:
+        return []
+
+
 def command(
     action: Annotated[
         str,
@@ -24,7 +41,7 @@ def command(
         typer.Argument(
             metavar="ARGUMENT",
             help="run: a plan or a TOML file; resume, show: a fleet's name, or `last`.",
-            autocompletion=options.complete_plan,
+            autocompletion=_complete,
         ),
     ] = None,
     *,

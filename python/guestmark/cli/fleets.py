@@ -203,10 +203,15 @@ def _reachable(ledger_path: str | None, members: Sequence[Member]) -> str:
     return path
 
 
-def _named(ledger: Ledger, wanted: str) -> str:
+def names(ledger: Ledger) -> list[str]:
+    """Of the fleets in a ledger, the newest last."""
     from guestmark.fleet.order import FLEET
 
-    known = list(dict.fromkeys(run.labels[FLEET] for run in ledger.runs() if FLEET in run.labels))
+    return list(dict.fromkeys(run.labels[FLEET] for run in ledger.runs() if FLEET in run.labels))
+
+
+def _named(ledger: Ledger, wanted: str) -> str:
+    known = names(ledger)
     if wanted == "last" and known:
         return known[-1]
     found = [name for name in known if name == wanted] or [name for name in known if wanted in name]

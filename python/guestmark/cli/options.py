@@ -77,13 +77,14 @@ def complete_setting(incomplete: str) -> list[str]:
     return [f"{name}={before}{comma}{level}" for level in factors[name].levels]
 
 
-def complete_run(incomplete: str) -> list[tuple[str, str]]:
+def complete_run(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Ids of the runs in the ledger, newest first, with what they measured."""
     from guestmark.core.errors import GuestmarkError
-    from guestmark.ledger import open_ledger
 
     try:
-        with open_ledger(writable=False) as ledger:
+        with ledger_to_read(ctx.params.get("ledger")) as ledger:
+            if ledger is None:
+                return []
             runs = ledger.runs()
     except GuestmarkError:
         return []
