@@ -40,5 +40,6 @@ def test_each_cell_has_a_table_that_says_what_is_compared(tmp_path: Path) -> Non
     assert [row.name.parts for row in tables[2].rows] == [("lab0",), ("lab1",), ("lab2",), ("class alike",)]
     assert tables[2].columns[0].heading == "wall"
     text = markdown.render(page)
+    assert text.startswith(f"### `{run.plan.title}`\n\nby machine, fleet-1\n")
     assert "inconclusive (fewer than 6 blocks)" in text
-    assert "3 machines, which differ by 0 %" in text
+    assert "3 machines, alike as far as can be told" in text

@@ -154,7 +154,12 @@ def _ratios_of(found: Found, cell: str, metric: str, baseline: str) -> Table:
     for (kind, pooled_cell), made in found.together.items():
         if pooled_cell == cell:
             name = f"class {kind}"
-            told = f"{made.machines} machines, which differ by {figures.percent(made.spread)}"
+            differ = (
+                f"which differ by {figures.percent(made.spread)}"
+                if made.spread
+                else "alike as far as can be told"
+            )
+            told = f"{made.machines} machines, {differ}"
             shown = _ratio(made.ratio, made.ci)
             rows.append(Row(RowName((name,), name), (figure(*shown), words(told)), strong=True))
     return Table(
