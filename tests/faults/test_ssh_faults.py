@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 
 from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.platform_spec import Layer
-from guestmark.platforms.base import Unusable
+from guestmark.experiment.preflight import unusable_platforms
+from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.ssh.platform import SshPlatform
 from guestmark.platforms.ssh.refusals import is_final
 from guestmark.platforms.ssh.session import Session
@@ -31,6 +33,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
     with sshd(directory, {"TMPDIR": str(directory / "scratch")}) as running:
         monkeypatch.setenv("GUESTMARK_SSH", running.client)
         yield running
+
+
+STOP_S = 4.0  # less than an orderly end waits for a machine that does not answer
 
 
 def refused(dest: str = "lab1") -> Unusable:
@@ -145,6 +150,7 @@ def test_the_first_directory_with_room_is_taken(tmp_path: Path, monkeypatch: pyt
     [
         ('[ "$1" = -m ] && echo m68k || echo Linux', "there is no agent for m68k"),
         ("echo Darwin", "lab1 runs Darwin"),
+        ("exit 127", "lab1 does not say what it runs: there is no uname in its PATH"),
     ],
 )
 def test_machines_without_an_agent(
@@ -160,7 +166,7 @@ def test_machines_without_an_agent(
 @pytest.mark.skipif(os.getuid() != 0, reason="the namespace needs root")
 def test_a_login_that_prints_something_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
-        "GUESTMARK_SSH", local(tmp_path, "echo Welcome; printf '\\033]0;title\\007 no newline: '; echo")
+        "GUESTMARK_SSH", local(tmp_path, "echo Welcome; printf '\\033]0;title\\007 no newline: '")
     )
     with start("ssh:lab1") as machine:
         assert machine.agent.hello().arch == os.uname().machine
@@ -169,9 +175,14 @@ def test_a_login_that_prints_something_is_understood(tmp_path: Path, monkeypatch
 @pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="the namespace needs root")
 def test_garbage_instead_of_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lies = "echo guestmark-ssh-1 Linux x86_64 no-boot; read -r size; echo guestmark-ready /tmp; exec cat /dev/zero"
+    lies = (
+        "echo guestmark-ssh-1 Linux x86_64 no-boot; read -r name size; echo guestmark-ready /tmp; "
+        "head -c $size > /dev/null; exec cat /dev/zero"
+    )
     monkeypatch.setenv("GUESTMARK_SSH", local(tmp_path, lies))
-    with pytest.raises(MachineError), SshPlatform(Layer("ssh", dest="lab1")).start(cell("ssh:lab1"), 1.5):
+    platform = SshPlatform(Layer("ssh", dest="lab1"))
+    failed = pytest.raises(MachineError, match=r"^the agent on lab1 failed .*garbage")
+    with failed, platform.start(cell("ssh:lab1"), 20.0):
         raise AssertionError("a machine that lies was believed")
 
 
@@ -184,12 +195,65 @@ def test_an_endless_greeting_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
     assert refused().reason == "lab1 prints something endless when one logs in"
 
 
+def test_endless_errors_instead_of_a_greeting_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "ssh"
+    script.write_text("#!/bin/sh\nexec yes >&2\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("GUESTMARK_SSH", str(script))
+    assert refused().reason == "lab1 prints something endless when one logs in"
+
+
+def test_why_a_jump_host_or_proxy_failed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host lab1\n ProxyCommand sh -c 'echo the gateway is closed today >&2'\n")
+    monkeypatch.setenv("GUESTMARK_SSH", f"ssh -F {config}")
+    assert refused().reason == (
+        "the way to lab1 is closed, its ProxyJump or ProxyCommand failed: the gateway is closed today"
+    )
+
+
+def test_a_machine_that_each_trial_restarts_may_be_off_before(server: Sshd) -> None:
+    server.stop()
+    platform = SshPlatform(Layer("ssh", dest="lab1"))
+    assert isinstance(platform.probe(None, {"restart": "true"}), Usable)
+    assert isinstance(platform.probe(None, {"ready": "true"}), Unusable)
+
+
+def test_levels_that_make_a_machine_fresh_are_known_when_it_is_tried() -> None:
+    """A domain that runs is tried as it runs, where that is asked for."""
+    platforms: list[str] = []
+
+    def probe(tried: list[Platform]) -> dict[str, Usable | Unusable]:
+        platforms.extend(platform.name for platform in tried)
+        return {platform.name: Usable(0.0) for platform in tried}
+
+    unusable_platforms([cell("virsh:one/tcg", snapshot="none"), cell("ssh:lab1", restart="x y")], probe)
+    assert platforms == ["virsh:one/tcg snapshot=none", "ssh:lab1 restart=x y"]
+
+
 def sessions(server: Sshd) -> list[int]:
     """The processes of this server that hold a connection."""
     listed = subprocess.run(
         ["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=False
     ).stdout.split()
     return [int(pid) for pid in listed]
+
+
+def clients(server: Sshd) -> list[int]:
+    """The processes of ssh that are connected to it."""
+    return matching(f"^ssh -F {server.config} ")
+
+
+def running(mark: str) -> list[int]:
+    """The workloads `sleep mark`."""
+    return matching(f"^sleep {mark}$")
+
+
+def matching(expression: str) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", expression], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
 
 
 def left(server: Sshd) -> list[Path]:
@@ -220,28 +284,48 @@ def test_sigkill_leaves_nothing_there(server: Sshd, guestmark: CommandLine, vict
     once = ("--warmup", 0, "--null", "none", "--blocks", 1)
     process = guestmark.start("exec", "--on", "ssh:lab1", *once, "--", "sleep", mark)
 
-    def running() -> list[int]:
-        found = subprocess.run(
-            ["pgrep", "-f", "-x", f"sleep {mark}"], capture_output=True, text=True, check=False
-        )
-        return [int(pid) for pid in found.stdout.split()]
-
     try:
-        assert wait_until(lambda: process.poll() is not None or bool(running()), 30)
+        assert wait_until(lambda: process.poll() is not None or bool(running(mark)), 30)
         assert left(server)
         if victim == "guestmark":
             process.send_signal(signal.SIGKILL)
         else:
-            clients = subprocess.run(
-                ["pgrep", "-f", f"^ssh -F {server.config} "], capture_output=True, text=True, check=False
-            ).stdout.split()
-            assert clients
-            for pid in clients:
-                os.kill(int(pid), signal.SIGKILL)
-        assert wait_until(lambda: not running(), 10)
+            assert clients(server)
+            for pid in clients(server):
+                os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: not running(mark), 10)
         assert wait_until(lambda: not left(server), 10)
         _, stderr = process.communicate(timeout=30)
         assert b"Traceback" not in stderr
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_leaves_nothing_there(server: Sshd, guestmark: CommandLine, times: int) -> None:
+    """Once is an orderly end; twice does not wait for a machine that has stopped to answer."""
+    guestmark.environment["GUESTMARK_SSH"] = server.client
+    mark = f"300.{os.getpid()}9{times}"
+    once = ("--warmup", 0, "--null", "none", "--blocks", 1)
+    process = guestmark.start("exec", "--on", "ssh:lab1", *once, "--", "sleep", mark)
+    try:
+        assert wait_until(lambda: process.poll() is not None or bool(running(mark)), 30)
+        if times == 2:
+            for pid in clients(server):
+                os.kill(pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        for _ in range(times):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        _, stderr = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert times == 1 or time.monotonic() - begin < STOP_S
+        assert b"stopping; interrupt again to stop at once" in stderr
+        assert b"Traceback" not in stderr
+        assert wait_until(lambda: not running(mark), 10)
+        assert wait_until(lambda: not left(server), 10)
+        assert not clients(server)
     finally:
         process.kill()
         process.wait()
@@ -254,6 +338,7 @@ def test_ssh_killed_while_the_agent_is_on_its_way(server: Sshd) -> None:
     assert client.stdin is not None
     assert client.stdout is not None
     try:
+        assert client.stdout.readline() == b"\n"
         assert client.stdout.readline().startswith(b"guestmark-ssh-1 Linux ")
         client.stdin.write(b"guestmark-agent-half 1000000\n")
         client.stdin.flush()

@@ -29,6 +29,14 @@ _PROGRAMS = (
     "sh", "insmod", "mount", "ip", "switch_root", "sshd", "head", "mkdir", "wc", "uname", "cat", "rm", "env", "cut",
     "grep", "chmod", "sleep", "true", "sync", "dd", "id",
 )  # fmt: skip
+# For guests inside it: KVM, User-Mode Linux, QEMU, what that loads while it runs, and its firmware.
+_KVM = ("kvm_amd",)
+_HYPERVISORS = ("qemu-system-x86_64", "linux.uml", "mkfifo")
+_QEMU_MODULES = "/usr/lib/*/qemu/accel-tcg-x86_64.so"
+_FOREIGN = shutil.ignore_patterns(
+    "*.img", "*.lid", "openbios*", "slof*", "opensbi*", "palcode*", "trace*", "OVMF*"
+)
+_QEMU_DATA = ("/usr/share/qemu", "/usr/share/seabios")
 _INIT = """#!/bin/sh
 mount -t devtmpfs none /dev
 for module in /modules/*; do insmod $module; done
@@ -51,7 +59,7 @@ exec /sbin/sshd -D -e -f /etc/sshd_config
 """
 _DOMAIN = """<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
   <name>{name}</name>
-  <memory unit='MiB'>256</memory>
+  <memory unit='MiB'>{memory}</memory>
   <vcpu>1</vcpu>
   <os>
     <type arch='x86_64' machine='pc'>hvm</type>
@@ -60,6 +68,7 @@ _DOMAIN = """<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/q
     <cmdline>console=ttyS0 quiet net.ifnames=0 panic=-1</cmdline>
   </os>
   <features><acpi/></features>
+  <cpu mode='maximum'/>
   <on_crash>destroy</on_crash>
   <devices>
     <emulator>{emulator}</emulator>
@@ -90,6 +99,7 @@ class Libvirt:
     directory: Path
     process: subprocess.Popen[bytes]
     ports: dict[str, int] = field(default_factory=dict)
+    memory: int = 256
 
     @property
     def virsh(self) -> str:
@@ -123,7 +133,9 @@ class Libvirt:
         emulator = shutil.which("qemu-system-x86_64")
         definition = self.directory / f"{name}.xml"
         definition.write_text(
-            _DOMAIN.format(name=name, directory=self.directory, emulator=emulator, port=port)
+            _DOMAIN.format(
+                name=name, directory=self.directory, emulator=emulator, port=port, memory=self.memory
+            )
         )
         self.call("define", str(definition))
         with (self.directory / "ssh_config").open("a") as config:
@@ -139,14 +151,18 @@ class Libvirt:
 
 
 @contextlib.contextmanager
-def libvirt() -> Iterator[Libvirt]:
-    """The server, and what a machine boots: kernel, initramfs and a disk with a root."""
+def libvirt(*, with_guests: bool = False) -> Iterator[Libvirt]:
+    """The server, and what a machine boots: kernel, initramfs and a disk with a root.
+
+    `with_guests`, the machine has hypervisors, KVM and memory for a guest of its own.
+    """
     for program, package in (
         ("libvirtd", "libvirt-daemon"),
         ("virsh", "libvirt-clients"),
         ("qemu-system-x86_64", "qemu-system-x86"),
         ("mke2fs", "e2fsprogs"),
         ("sshd", "openssh-server"),
+        *((("linux.uml", "user-mode-linux"),) if with_guests else ()),
     ):
         if _which(program) is None:
             pytest.skip(f"install the package {package}")
@@ -156,7 +172,7 @@ def libvirt() -> Iterator[Libvirt]:
         for name in ("run", "config", "cache"):
             (directory / name).mkdir(mode=0o700)
             _give(directory / name)
-        _made_bootable(directory)
+        _made_bootable(directory, with_guests=with_guests)
         environment = {
             **os.environ,
             "HOME": made,
@@ -168,7 +184,7 @@ def libvirt() -> Iterator[Libvirt]:
                 [*_as_user(), str(_which("libvirtd"))],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd="/",
             )  # fmt: skip
-        server = Libvirt(directory, process)
+        server = Libvirt(directory, process, memory=768 if with_guests else 256)
         try:
             assert wait_until((directory / "run/libvirt/libvirt-sock").exists, 20), server.log()
             yield server
@@ -180,7 +196,7 @@ def libvirt() -> Iterator[Libvirt]:
             process.wait()
 
 
-def _made_bootable(directory: Path) -> None:
+def _made_bootable(directory: Path, *, with_guests: bool) -> None:
     kernel = find_kernel()
     shutil.copy(kernel.image, directory / "kernel")
     assert kernel.modules is not None
@@ -190,7 +206,8 @@ def _made_bootable(directory: Path) -> None:
         initrd.directory(path)
     initrd.character_device("dev/console", 5, 1)
     initrd.character_device("dev/null", 1, 3)
-    for index, (name, content) in enumerate(tree.closure(tuple(name for name in _MODULES if tree.has(name)))):
+    wanted = (*_MODULES, *(_KVM if with_guests else ()))
+    for index, (name, content) in enumerate(tree.closure(tuple(name for name in wanted if tree.has(name)))):
         initrd.file(f"modules/{index:02}-{name}.ko", content)
     initrd.file("init", _INIT.encode(), 0o755)
     made = {"dev", "proc", "sys", "root", "modules"}
@@ -202,12 +219,16 @@ def _made_bootable(directory: Path) -> None:
     root = directory / "tree"
     for name in ("dev", "proc", "sys", "run", "tmp", "var/tmp", "root/.ssh", "etc", "usr/bin", "var/empty"):
         (root / name).mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "sbin", "lib", "lib64"):  # QEMU finds its modules by where it lies itself
+        (root / "usr" / name).mkdir(exist_ok=True)
+        (root / name).symlink_to(f"usr/{name}")
     (root / "tmp").chmod(0o1777)
     (root / "var/tmp").chmod(0o1777)
-    for there, here in _files(_PROGRAMS).items():
+    for there, here in _files((*_PROGRAMS, *(_HYPERVISORS if with_guests else ()))).items():
         (root / there).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(here, root / there)
-    (root / "sbin").mkdir(exist_ok=True)
+    if with_guests:
+        _add_data_of_qemu(root)
     (root / "sbin/init").write_text(_SYSTEM)
     (root / "sbin/init").chmod(0o755)
     (root / "etc/passwd").write_text(
@@ -220,7 +241,7 @@ def _made_bootable(directory: Path) -> None:
     )
     shutil.copy(host, root / "etc/host")
     (root / "root/.ssh/authorized_keys").write_text(user.with_suffix(".pub").read_text())
-    subprocess.run(["truncate", "-s", "96M", str(directory / "root")], check=True)
+    subprocess.run(["truncate", "-s", "384M" if with_guests else "96M", str(directory / "root")], check=True)
     options = "root_owner=0:0,lazy_itable_init=1"
     subprocess.run(
         ["mke2fs", "-q", "-t", "ext4", "-E", options, "-d", str(root), str(directory / "root")],
@@ -235,6 +256,15 @@ def _made_bootable(directory: Path) -> None:
     for name in ("kernel", "initrd"):
         _give(directory / name)
     _give(directory)  # the machine's console is a file there
+
+
+def _add_data_of_qemu(root: Path) -> None:
+    for module in Path("/").glob(_QEMU_MODULES.lstrip("/")):
+        there = root / module.relative_to("/")
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(module, there)
+    for path in _QEMU_DATA:
+        shutil.copytree(path, root / path.lstrip("/"), ignore=_FOREIGN, ignore_dangling_symlinks=True)
 
 
 def _files(programs: Sequence[str]) -> dict[str, Path]:

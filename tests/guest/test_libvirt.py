@@ -16,7 +16,7 @@ import pytest
 
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.core.factor import Factor
-from guestmark.core.machine_facts import LibvirtMachine
+from guestmark.core.machine_facts import LibvirtMachine, RemoteGuestMachine
 from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
@@ -241,6 +241,30 @@ def test_a_domain_that_ends_while_it_starts_is_not_waited_for(
     with pytest.raises(MachineError, match="one has ended"), start("virsh:one", ready=ready):
         raise AssertionError("it was measured all the same")
     assert lab.state("one") == "shut off"
+
+
+@pytest.fixture(scope="module")
+def deep() -> Iterator[Libvirt]:
+    """A libvirt with the domain `deep`, which is shut off and can have guests."""
+    with libvirt(with_guests=True) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GUESTMARK_VIRSH", server.virsh)
+        patch.setenv("GUESTMARK_SSH", server.ssh)
+        server.define("deep")
+        yield server
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("inner", ["kvm", "uml"])
+def test_guests_in_a_domain(deep: Libvirt, inner: str) -> None:
+    """With `tcg` too; that takes minutes where the domain itself is emulated."""
+    with start(f"virsh:deep/{inner}", memory="256M") as guest:
+        found = guest.attest()
+        assert isinstance(found, RemoteGuestMachine)
+        assert isinstance(found.on, LibvirtMachine)
+        assert (found.on.libvirt.domain, found.on.fresh) == ("deep", "a start from throw-away disks")
+        there = guest.agent.exec(["cat", "/etc/machine-id"], timeout_s=60)
+        assert there.stdout == b"0123456789abcdef0123456789abcdef\n"  # its root is the domain's
+    assert deep.state("deep") == "shut off"
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.clocks import host_boot_id
-from guestmark.core.errors import GuestmarkError
+from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.machine_facts import RemoteMachine
 from guestmark.platforms import registry
 from guestmark.platforms.base import Usable
+from guestmark.platforms.ssh import platform
 from guestmark.platforms.ssh.platform import Remote
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
@@ -150,6 +152,17 @@ def test_a_restart_command_is_run_before_each_trial_and_waited_for(
     assert asked.read_text() == "\n\n"
 
 
+def test_what_a_restart_command_leaves_in_the_background_is_not_waited_for(
+    there: tuple[Sshd, Path], tmp_path: Path
+) -> None:
+    """As a hypervisor that was started by hand: it goes on, and holds the output of the command."""
+    begin = time.monotonic()
+    pid = tmp_path / "pid"
+    with start("ssh:lab1", restart=f"sleep 30 & echo $! > {pid}"):
+        assert time.monotonic() - begin < 20
+        os.kill(int(pid.read_text()), signal.SIGKILL)  # it was not ended either
+
+
 def test_a_machine_that_is_still_starting_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +177,14 @@ def test_a_machine_that_is_still_starting_is_waited_for(
     monkeypatch.setenv("GUESTMARK_SSH", str(client))
     with start("ssh:lab1", restart=f"(sleep 0.5; touch {flag}) > /dev/null 2>&1 &") as machine:
         assert machine.agent.hello().boot_id == host_boot_id()
+
+
+def test_a_machine_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "RESTART_S", 1.2)
+    monkeypatch.setenv("GUESTMARK_SSH", "ssh -F none -p 1 -o HostName=127.0.0.1")
+    refused = pytest.raises(MachineError, match="refuses connections, 1 s after it was made fresh")
+    with refused, start("ssh:lab1", restart="true"):
+        raise AssertionError("it was measured all the same")
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,33 @@ def test_a_hypervisor_that_dies_there_costs_one_trial(scratch: Path) -> None:
     _nothing_left(scratch)
 
 
+def _ssh_after(tmp_path: Path, before: str) -> str:
+    """An ssh that does something first."""
+    script = tmp_path / "ssh"
+    script.write_text(f'#!/bin/sh\n{before}\nexec {os.environ["GUESTMARK_SSH"]} "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_what_a_login_prints_is_not_taken_for_the_guests_words(
+    scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GUESTMARK_SSH", _ssh_after(tmp_path, "echo Welcome; printf 'no newline: '"))
+    with start("ssh:lab1/uml") as guest:
+        assert guest.agent.exec(["true"], timeout_s=20).status == 0
+    _nothing_left(scratch)
+
+
+def test_a_machine_that_gives_no_further_connection(
+    scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = 'case "$*" in *guestmark-line*) exit 255; esac'
+    monkeypatch.setenv("GUESTMARK_SSH", _ssh_after(tmp_path, refuse))
+    with pytest.raises(MachineError, match="lab1 gives no further connection"), start("ssh:lab1/uml"):
+        raise AssertionError("it was measured all the same")
+    _nothing_left(scratch)
+
+
 def test_disks_are_refused(guestmark: CommandLine, scratch: Path) -> None:
     done = guestmark("run", "upload", "--on", "ssh:lab1/uml", "--scale", "0.01", "--blocks", 1, timeout=120)
     assert done.status != 0

@@ -20,7 +20,7 @@ from guestmark.core.platform_spec import PlatformSpec, parse_platform, parse_pla
         "tcg/kvm",
         "kvm/uml",
         "ssh:me@example.org",
-        "ssh:box:2222/kvm@x86_64",
+        "ssh:me@2001:db8::1/kvm@x86_64",
     ],
 )
 def test_names_are_their_own_canonical_spelling(name: str) -> None:
@@ -51,6 +51,9 @@ def test_parts_of_a_nested_name() -> None:
         ("ssh:", "ssh:user@example.org"),
         ("ssh:-oProxyCommand=x", "ssh:user@example.org"),
         ("ssh:a b", "ssh:user@example.org"),
+        ("ssh:lab1:2222", "ssh_config: Host lab1, HostName lab1, Port 2222"),
+        ("ssh:me@[2001:db8::1]:2222", "HostName 2001:db8::1, Port 2222"),
+        ("ssh:me@[::1]/tcg", "without brackets: me@::1"),
         ("kvm:x", "ssh:user@example.org"),
         ("tcg@", "tcg@sparc64"),
         ("tcg@../../etc", "outermost"),

@@ -124,10 +124,11 @@ def _coordinate(made: Order, members: Sequence[Member], ledger: Ledger, url: str
         _write(ledger, made.fleet, outputs)
     if interrupted:
         return int(ExitStatus.INTERRUPTED)
-    good = sum(state.progress.trials - state.progress.failed for state in states)
+    good = sum(done.trials - done.failed - done.lost for done in (state.progress for state in states))
     if not good:
         return int(ExitStatus.NOTHING_MEASURED)
-    whole = all(state.ended and not state.progress.failed for state in states)
+    # What was lost has been made up for when a run has ended.
+    whole = all(state.ended and not state.progress.failed and not state.progress.left_out for state in states)
     return int(ExitStatus.ALL_MEASURED if whole else ExitStatus.SOME_FAILED)
 
 
@@ -198,8 +199,9 @@ def _line(state: State) -> str:
     done = state.progress
     what = state.gave_up or (done.state if state.ended else _doing(state))
     counts = f"{counted(done.blocks, 'block'):>11}  {counted(done.trials, 'trial'):>12}"
-    failed = f"  {done.failed} failed or lost" if done.failed else ""
-    return f"{state.member.name:20.20} {counts}{failed}  {what}"
+    wrong = ((done.failed, "failed"), (done.lost, "lost"))
+    told = "".join(f"  {count} {word}" for count, word in wrong if count)
+    return f"{state.member.name:20.20} {counts}{told}  {what}"
 
 
 def _doing(state: State) -> str:

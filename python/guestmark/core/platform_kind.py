@@ -20,6 +20,10 @@ class Program:
     package: str
 
 
+def _none(_destination: str) -> str:
+    return ""
+
+
 def _one(_levels: Mapping[str, str]) -> int:
     return 1
 
@@ -46,6 +50,9 @@ class PlatformKind:
     only_programs: bool = False  # whether what its agent does itself would be done by the host
     destination: str = ""  # what its name is followed by after a colon, such as DEST
     example_destination: str = "lab1"  # one, for errors
+    advice: Callable[[str], str] = (
+        _none  # what to do about a destination that it cannot have; empty for one it can
+    )
     boots_firmware: bool = False  # whether it has firmware, and network cards that boot
     factors: tuple[Factor, ...] = ()  # those its machines accept
     outer_factors: tuple[Factor, ...] = ()  # those that guests inside it accept in addition

@@ -15,7 +15,7 @@ from guestmark.core.platform_kind import PlatformKind, platform_forms, platform_
 
 _ARCH = re.compile(r"[a-z0-9_]{2,20}", re.ASCII)
 # What ssh takes as a destination, without anything that could be read as an option or by a shell.
-_DEST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_\[][A-Za-z0-9_.:\[\]-]*", re.ASCII)
+_DEST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?[A-Za-z0-9_:\[][A-Za-z0-9_.:\[\]-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +201,11 @@ def _parse_layer(part: str, whole: str) -> Layer:
         layer = Layer(layer.kind, *(("", None) if part.strip().endswith("@") else (None, "")))
     kind = platform_kinds().get(layer.kind)
     if kind is not None and kind.takes_destination:
-        if not _DEST.fullmatch(layer.dest or ""):
+        dest = layer.dest or ""
+        advice = kind.advice(dest) if _DEST.fullmatch(dest) else f"e.g. {kind.example}"
+        if advice:
             raise UsageError(
-                f"platform {whole!r}: {layer.dest or ''!r} cannot be {kind.name}'s {kind.destination}",
-                hint=f"e.g. {kind.example}",
+                f"platform {whole!r}: {dest!r} cannot be {kind.name}'s {kind.destination}", hint=advice
             )
         return layer
     if layer.dest is not None:

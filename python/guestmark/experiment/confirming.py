@@ -27,7 +27,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.ledger.variables import restored
 from guestmark.platforms.base import Caller
 from guestmark.platforms.factors import PROGRAM
-from guestmark.platforms.probe import GIVEN
+from guestmark.platforms.probe import FILES
 from guestmark.stats.conditions.surroundings import changes
 from guestmark.workloads.common.program import sha256_here
 
@@ -124,7 +124,7 @@ def _question(cell: Cell, one_workload: bool) -> tuple[Any, ...]:
 
 
 def _may_differ(factor: str) -> bool:
-    return factor in GIVEN or is_variable(factor)
+    return factor in FILES or is_variable(factor)
 
 
 def _side(run: StoredRun, cell: Cell) -> _Side:
@@ -185,7 +185,7 @@ def _had(side: _Side, names: Sequence[str]) -> Cell:
             levels["kernel"] = _kernel(side)
         elif name == "qemu":
             levels["qemu"] = _qemu(side)
-        elif name in GIVEN and name in levels and not os.path.exists(levels[name]):
+        elif name in FILES and name in levels and not os.path.exists(levels[name]):
             raise _GoneError(f"{levels[name]} of run {side.run.id} is gone")
     return replace(cell, workload=replace(cell.workload, params=params), factors=levels)
 
@@ -243,7 +243,7 @@ def _beside(pair: Sequence[_Side], had: Sequence[Cell]) -> Iterator[Cell]:
     for side, name, cell in zip(pair, SIDES, had, strict=True):
         key = f"{name}-{cell.workload.key}" if cell.workload.key else name
         label = f"{cell.workload.label or cell.workload.name} ({name})"
-        shown = {factor: name for factor in cell.factors if factor in GIVEN}
+        shown = {factor: name for factor in cell.factors if factor in FILES}
         yield replace(
             cell,
             id=f"{name} {side.cell.id}",

@@ -35,8 +35,7 @@ def _unmade(name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Pr
         except UsageError:
             raise
         except GuestmarkError as error:
-            reason = error.message.removeprefix(f"{name}: ")
-            found += [LeftOut(name, reason, error.hint, cell=cell.id) for cell in theirs]
+            found += [LeftOut(name, error.message, error.hint, cell=cell.id) for cell in theirs]
     alike = len({(entry.reason, entry.hint) for entry in found}) == 1
     return [replace(found[0], cell="")] if alike and len(found) == sum(map(len, cells.values())) else found
 

@@ -18,7 +18,7 @@ from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
-from guestmark.platforms.probe import GIVEN, GivenFiles, Startable
+from guestmark.platforms.probe import Given, Startable, given
 from guestmark.stats.conditions.storage import CHOSEN_FOR_USER
 from guestmark.workloads import base as workloads
 
@@ -145,46 +145,46 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
     """The platforms that cannot be used here. Raises `UsageError` for one this version cannot make."""
     found: dict[str, Usable | Unusable] = {}
     waiting: list[Platform] = []
-    with_files: dict[str, list[Cell]] = {}  # the cells of what is tried with files of their own
+    with_levels: dict[str, list[Cell]] = {}  # the cells of what is tried with levels of their own
     for spec, mine in _by_platform(cells).items():
         try:
             platform = registry.get(spec)
             if spec.nested and not spec.is_elsewhere and (short := _shortage(mine)) is not None:
                 raise short
         except PlatformUnusableError as error:
-            found[str(spec)] = Unusable(error.message.removeprefix(f"{spec}: "), error.hint)
+            found[str(spec)] = Unusable(error.message, error.hint)
             continue
         if spec.is_this_host:
             found[str(spec)] = platform.probe()
             continue
-        for files, theirs in _by_files(mine).items():
-            tried = GivenFiles(cast("Startable", platform), dict(files)) if files else platform
+        for levels, theirs in _by_given(mine).items():
+            tried = Given(cast("Startable", platform), dict(levels)) if levels else platform
             waiting.append(tried)
-            if files:
-                with_files[tried.name] = theirs
+            if levels:
+                with_levels[tried.name] = theirs
     if waiting:
         found |= probe(waiting)
     return tuple(
         entry
         for name, result in found.items()
         if isinstance(result, Unusable)
-        for entry in _left_out(name, result, with_files.get(name))
+        for entry in _left_out(name, result, with_levels.get(name))
     )
 
 
 def _left_out(name: str, found: Unusable, cells: Sequence[Cell] | None) -> Iterable[LeftOut]:
-    """The platform, or only those of its cells that ask for files with which it cannot be used."""
+    """The platform, or only those of its cells that ask for levels with which it cannot be used."""
     if cells is None:
         return [LeftOut(name, found.reason, found.hint)]
     return [LeftOut(str(cell.platform), found.reason, found.hint, cell=cell.id) for cell in cells]
 
 
-def _by_files(cells: Iterable[Cell]) -> dict[tuple[tuple[str, str], ...], list[Cell]]:
-    """The cells by the files that they ask for; those of nested ones are for several guests, and are tried as usual."""
+def _by_given(cells: Iterable[Cell]) -> dict[tuple[tuple[str, str], ...], list[Cell]]:
+    """The cells by what decides whether their platform can be used: see `probe.given`."""
     found: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
     for cell in cells:
-        files = [(name, cell.factors[name]) for name in GIVEN if name in cell.factors]
-        found.setdefault(() if cell.platform.nested else tuple(files), []).append(cell)
+        levels = [(name, cell.factors[name]) for name in given(cell.platform) if name in cell.factors]
+        found.setdefault(tuple(levels), []).append(cell)
     return found
 
 

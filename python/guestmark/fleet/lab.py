@@ -13,9 +13,9 @@ from pydantic import Field, ValidationError
 from guestmark.core.errors import UsageError
 from guestmark.plan.problems import Problems
 from guestmark.plan.schema import Strict
+from guestmark.platforms.ssh.destination import advice
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
-_DEST = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.:@\[\]-]*", re.ASCII)
 
 
 class _Machine(Strict):
@@ -65,8 +65,8 @@ def read(path: str) -> tuple[Member, ...]:
     for name, machine in lab.machines.items():
         if not _NAME.fullmatch(name):
             problems.add(("machines", name), f"{name!r} is not a name", "letters, digits, . _ -")
-        if machine.ssh and not _DEST.fullmatch(machine.ssh):
-            problems.add(("machines", name, "ssh"), f"{machine.ssh!r} is not a destination of ssh")
+        if machine.ssh and (wrong := advice(machine.ssh)):
+            problems.add(("machines", name, "ssh"), f"{machine.ssh!r} is not a destination of ssh", wrong)
         if not machine.command:
             problems.add(
                 ("machines", name, "command"), "the command is empty", 'e.g. ["/opt/guestmark/guestmark"]'

@@ -8,6 +8,7 @@ import secrets
 import tempfile
 import time
 import traceback
+from collections import Counter
 from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -59,10 +60,12 @@ def _one_block(order: Order, machine: str) -> Progress:
     from guestmark.experiment import runner
     from guestmark.experiment.interrupt import Interruption
     from guestmark.experiment.progress import Silent
+    from guestmark.fleet import watch
     from guestmark.ledger import open_ledger
     from guestmark.ledger.attempts import Attempts, lose
-    from guestmark.platforms import exclusive
+    from guestmark.platforms import affinity, exclusive
 
+    affinity.take_along(watch.others())
     with open_ledger(os.environ[LEDGER]) as ledger:
         ledger.patience.notice = tell
         run_id = run_of(ledger, order.fleet, machine)
@@ -90,14 +93,18 @@ def _one_block(order: Order, machine: str) -> Progress:
 
 def tell(text: str) -> None:
     """For the person who watches the fleet: the engine's workers have no other way to say something meanwhile."""
+    lines = [" ".join(line.split()) for line in text.splitlines()]
     with contextlib.suppress(OSError):
-        os.write(2, f"{TOLD}{' '.join(text.split())}\n".encode(errors="replace"))
+        os.write(2, f"{TOLD}{'; '.join(line for line in lines if line)}\n".encode(errors="replace"))
 
 
 def progress_of(stored: StoredRun, machine: str) -> Progress:
     """How far a machine's run is."""
-    failed = sum(trial.status is not TrialStatus.OK for trial in stored.trials)
-    return Progress(machine, stored.id, stored.state.value, stored.blocks, len(stored.trials), failed)
+    count = Counter(trial.status for trial in stored.trials)
+    return Progress(
+        machine, stored.id, stored.state.value, stored.blocks, len(stored.trials),
+        count[TrialStatus.FAILED], count[TrialStatus.LOST], len(stored.unusable),
+    )  # fmt: skip
 
 
 def run_of(ledger: Ledger, fleet: str, machine: str) -> str | None:
@@ -136,11 +143,14 @@ def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> str:
     plan = replace(ready.plan, context={**ready.plan.context, "notes": list(ready.notes)})
     kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
     labels = {FLEET: order.fleet, MACHINE: machine, HOST: host, **({KIND: kind} if kind else {})}
-    # At once with its labels: one that a killed worker had left without them would be nobody's.
-    run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed, Remarks(labels=labels))
-    for entry in ready.left_out:
-        ledger.record_left_out(run_id, entry)
-    return run_id
+    # At once with all that belongs to it: one that a killed worker had left without its labels would be nobody's.
+    return ledger.create_run(
+        plan,
+        record_for(plan),
+        plan.policy.seed,
+        left_out=ready.left_out,
+        said=Remarks(labels=labels),
+    )
 
 
 def _host() -> str:

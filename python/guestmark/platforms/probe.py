@@ -27,6 +27,7 @@ from guestmark.platforms.confinement import said
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from guestmark.core.platform_spec import PlatformSpec
     from guestmark.platforms.base import Machine
 
 # All platforms are tried at the same time; a nested one gets whatever is left of the doctor's time.
@@ -71,27 +72,39 @@ def probe_by_start(
         return Unusable(error.message, error.hint)
 
 
-GIVEN = ("kernel", "modules", "qemu", "bios", "rootfs")  # files of a machine that cells may ask for
+FILES = ("kernel", "modules", "qemu", "bios", "rootfs")  # of a machine, that cells may ask for
 
 
-class GivenFiles:
-    """A platform whose guests have a kernel, a QEMU or other files that cells ask for, by the names of `GIVEN`.
+def given(spec: PlatformSpec) -> tuple[str, ...]:
+    """The factors whose levels decide whether the platform can be used.
 
-    `name` says which, and in which state they are.
+    Those are the files of a guest, and what makes another machine fresh. Files of nested guests are for several of
+    them, which are tried as usual.
+    """
+    outer = spec.outer.described
+    fresh = tuple(factor.name for factor in outer.outer_factors) if outer.remote else ()
+    return fresh if spec.nested else (*FILES, *fresh)
+
+
+class Given:
+    """A platform whose machines have a kernel, a QEMU or whatever else of `given` that cells ask for.
+
+    `name` says which, and in which state files are.
     """
 
-    def __init__(self, platform: Startable, files: Mapping[str, str]) -> None:
+    def __init__(self, platform: Startable, levels: Mapping[str, str]) -> None:
         self._platform = platform
-        self._files = dict(files)
-        self.name = " ".join([platform.name, *(f"{name}={_stamp(path)}" for name, path in files.items())])
+        self._levels = dict(levels)
+        told = (f"{name}={_stamp(level) if name in FILES else level}" for name, level in levels.items())
+        self.name = " ".join([platform.name, *told])
 
     def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
         """See `Platform.start`."""
         return self._platform.start(cell, deadline_s)
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
-        """Boots a guest with these files and attests it; what fails is the reason."""
-        return self._platform.probe(deadline_s, self._files)
+        """Starts a machine with these levels and attests it; what fails is the reason."""
+        return self._platform.probe(deadline_s, self._levels)
 
 
 def probe_all(

@@ -47,11 +47,11 @@ class NestedPlatform:
         for layer in spec.layers[:-1]:
             if not layer.described.holds_guests:
                 raise PlatformUnusableError(
-                    f"{spec}: {layer.kind} cannot hold another guest", hint="nest in tcg or kvm"
+                    f"{layer.kind} cannot hold another guest", hint="nest in tcg or kvm"
                 )
             if layer.foreign:
                 raise PlatformUnusableError(
-                    f"{spec}: a guest of {layer.architecture.name} holds no others: its root is made of packages, "
+                    f"a guest of {layer.architecture.name} holds no others: its root is made of packages, "
                     "and has neither this host's files nor what the inner guest would boot",
                     hint=f"measure {layer} itself; kvm inside emulation is tcg/kvm",
                 )

@@ -1,6 +1,7 @@
 """Another machine, over the system's ssh."""
 
 from guestmark.core.platform_kind import PlatformKind
+from guestmark.platforms.ssh.destination import advice
 from guestmark.platforms.ssh.factors import FRESHNESS
 
 PLATFORMS = (
@@ -14,6 +15,7 @@ PLATFORMS = (
         remote=True,
         destination="DEST",
         example_destination="user@example.org",
+        advice=advice,
         factors=FRESHNESS,
         outer_factors=FRESHNESS,
     ),

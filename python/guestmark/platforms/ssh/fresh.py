@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 1.0
 _SAID = 300  # characters of what a command printed
+_END = 64 << 10  # bytes of it that are looked at
 DEST = "GUESTMARK_DEST"  # in the environment of these commands
 
 
@@ -53,23 +56,29 @@ def await_ready(command: str, dest: str, deadline: float) -> None:
 
 
 def _run(command: str, dest: str, deadline: float) -> tuple[int | None, str]:
-    """Exit status, None for a command that took too long and was killed, and what it said last."""
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, DEST: dest},
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-    except BaseException as error:
-        os.killpg(process.pid, 9)
-        process.wait()
-        if isinstance(error, subprocess.TimeoutExpired):
-            return None, ""
-        raise
+    """Exit status, None for a command that took too long and was killed, and what it said last.
+
+    What it prints goes to a file: a machine that it starts in the background may hold its output for ever.
+    """
+    with tempfile.TemporaryFile() as printed:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, DEST: dest},
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout=max(0.1, deadline - time.monotonic()))
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None, ""
+            raise
+        printed.seek(max(0, printed.seek(0, os.SEEK_END) - _END))
+        output = printed.read(_END)
     lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
     return process.returncode, f": {inert(lines[-1])[:_SAID]}" if lines else ""
 

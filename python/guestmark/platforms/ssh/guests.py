@@ -44,7 +44,7 @@ class RemoteGuestPlatform:
         for layer in spec.layers[1:]:
             if layer.foreign:
                 raise PlatformUnusableError(
-                    f"{spec}: guests of another architecture are not supported on other machines",
+                    "guests of another architecture are not supported on other machines",
                     hint=f"measure {layer} here",
                 )
         self.name = str(spec)

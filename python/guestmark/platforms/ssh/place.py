@@ -13,6 +13,7 @@ import os
 import shlex
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -36,9 +37,12 @@ if TYPE_CHECKING:
 _PIECE = 1 << 20
 _FILE_S = 600.0
 _STOP_S = 5.0
+_CONNECT_S = 60.0
+_CHATTER = 256 << 10  # bytes that the login there may print before the line begins
+_GREETING = b"guestmark-line"
 # Pipes are opened for both directions, so nobody waits for the other side and none of them ever breaks. The end of
 # what comes from here is the end of the line.
-_LINE = "exec 3<&0; cat 0<> {pipe}.out & cat <&3 1<> {pipe}.in; kill $!"
+_LINE = f"echo; echo {_GREETING.decode()}; exec 3<&0; cat 0<> {{pipe}}.out & cat <&3 1<> {{pipe}}.in; kill $!"
 # The sign that all lines are there is one byte.
 _QEMU = """
 cd {scratch} && echo $$ > pid
@@ -123,8 +127,15 @@ class RemotePlace(OuterPlace):
         if made.status != 0:
             said = made.stderr.decode(errors="replace").strip()
             raise MachineError(f"{self._remote.session.dest} has no place for a guest's lines: {said}")
-        connection = _Connection(self._remote.session.way, _LINE.format(pipe=pipe))
+        session = self._remote.session
+        connection = _Connection(session.way, _LINE.format(pipe=pipe))
         self._connections.append(connection)
+        if not connection.greeted(time.monotonic() + _CONNECT_S):
+            raise MachineError(
+                f"{session.dest} gives no further connection, and a guest there needs three",
+                hint="see its limits, MaxSessions and MaxStartups of its sshd, and try it: "
+                f"ssh {session.dest} true",
+            )
         return connection.socket
 
 
@@ -170,6 +181,27 @@ class _Connection:
         finally:
             os.close(lifeline)
             theirs.close()
+
+    def greeted(self, deadline: float) -> bool:
+        """Waits until the script runs; what the login printed before is passed over.
+
+        What follows on the socket is the guest's, so that is read byte by byte.
+        """
+        before = bytearray()
+        while not before.endswith(b"\n" + _GREETING + b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or len(before) > _CHATTER:
+                return False
+            self.socket.settimeout(left)
+            try:
+                byte = self.socket.recv(1)
+            except OSError:
+                return False
+            if not byte:
+                return False
+            before += byte
+        self.socket.settimeout(None)
+        return True
 
     def close(self) -> None:
         """Ends the script, which hears the end of its input."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
-from guestmark.core.errors import AgentError, GuestmarkError, MachineError, PlatformUnusableError, UsageError
+from guestmark.core.errors import AgentError, GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import of_machines
 from guestmark.core.platform_spec import Layer, PlatformSpec
@@ -22,6 +22,7 @@ from guestmark.platforms.base import Caller, Unusable, Usable
 from guestmark.platforms.exclusive import lock_remote
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.attest import attest
+from guestmark.platforms.ssh.factors import RESTART
 from guestmark.platforms.ssh.fresh import restart
 from guestmark.platforms.ssh.refusals import UnreachableError
 from guestmark.platforms.ssh.session import Session, program, session
@@ -77,7 +78,8 @@ class Remote:
         """The user that ssh logs in as, with the environment that a command of theirs has there."""
         if self._caller is None:
             hello = self.agent.hello()
-            done = self.agent.exec(["env", "-0"], timeout_s=20.0, output_limit=_ENV_BYTES)
+            # `cat` gets the environment that the agent has, and is known to be there.
+            done = self.agent.exec(["cat", "/proc/self/environ"], timeout_s=20.0, output_limit=_ENV_BYTES)
             words = (word.partition("=") for word in done.stdout.decode(errors="replace").split("\0") if word)
             env = {name: value for name, _, value in words if not name.startswith("SSH_")}
             self._caller = Caller(env.get("HOME", self.scratch), env, hello.uid, hello.uid, ())
@@ -175,7 +177,9 @@ class SshPlatform:
     ) -> Usable | Unusable:
         """Brings an agent there and lets it say what the machine is.
 
-        The agent for a machine of another architecture is made first, which takes minutes, once.
+        A machine that does not answer is usable where `factors` have a command that restarts it: each trial runs that
+        first, and until then it may be switched off. The agent for a machine of another architecture is made first,
+        which takes minutes, once.
         """
         if shutil.which(program()[0]) is None:
             return Unusable(f"{program()[0]} is not installed", "install the package openssh-client")
@@ -188,6 +192,10 @@ class SshPlatform:
                 )
                 parts.agent(error.architecture, Lines(tell))
                 return self._tried(deadline_s)
+        except UnreachableError as error:
+            if factors and RESTART.name in factors:
+                return Usable(0.0)
+            return Unusable(error.message, error.hint)
         except GuestmarkError as error:
             return Unusable(error.message, error.hint)
 
@@ -217,14 +225,18 @@ def _opened(
     stack: contextlib.ExitStack, make: Callable[[], Session], deadline: float, *, patient: bool
 ) -> tuple[Session, Transport]:
     """A session and its channel. With `patient` a machine that does not answer is starting, and is tried again."""
+    begin = time.monotonic()
     while True:
         with contextlib.ExitStack() as attempt:
             opened = attempt.enter_context(session(make()))
             try:
                 transport = opened.open(deadline)
-            except UnreachableError:
-                if not patient or time.monotonic() + _PAUSE_S > deadline:
+            except UnreachableError as error:
+                if not patient:
                     raise
+                if time.monotonic() + _PAUSE_S > deadline:
+                    waited = f"{error.message}, {time.monotonic() - begin:.0f} s after it was made fresh"
+                    raise UnreachableError(waited, hint=error.hint, console=error.console) from error
             else:
                 stack.push(attempt.pop_all())
                 return opened, transport
@@ -239,7 +251,7 @@ def _explained(opened: Session) -> Iterator[None]:
     except CallError:
         raise
     except AgentError as error:
-        raise MachineError(f"{opened.explained()} ({error.message})", console=opened.said()) from error
+        raise opened.explained(error) from error
 
 
 def check(cell: Cell) -> None:

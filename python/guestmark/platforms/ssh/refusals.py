@@ -13,6 +13,8 @@ class UnreachableError(MachineError):
 
 
 _CUT = ("Connection reset by", "Connection closed by", "kex_exchange_identification", "Broken pipe")
+_ON_THE_WAY = "UNKNOWN port 65535"  # what ssh calls the other end of a ProxyJump's or ProxyCommand's pipe
+_AFTER = (_ON_THE_WAY, "kex_exchange_identification")  # follow what the proxy itself has said
 _LATER = frozenset({"refuses connections", "does not answer", "cannot be reached: no route to host"})
 # Part of what ssh says; what it means, as the rest of a sentence about the machine; what to do. The first that fits.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
@@ -54,6 +56,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 
 def refusal(dest: str, said: str, status: int | None, printed: str = "") -> MachineError:
     """The error for a session that did not come about: `said` by ssh itself, `printed` by the other side."""
+    if _ON_THE_WAY in said:
+        return _stopped_on_the_way(dest, said)
     text = f"{said}\n{printed}"
     last = _last_line(said) or _last_line(printed)
     if any(part in text for part in _CUT):
@@ -71,17 +75,35 @@ def refusal(dest: str, said: str, status: int | None, printed: str = "") -> Mach
     return MachineError(f"no session on {dest}: {how}", hint=f"try it by hand: ssh {dest}", console=said)
 
 
+def _stopped_on_the_way(dest: str, said: str) -> MachineError:
+    """The error for a jump host or a proxy that did not get there, which has said why before ssh did."""
+    before = "\n".join(line for line in said.splitlines() if not any(part in line for part in _AFTER))
+    why = _last_line(before) or "it ended the connection without a word"
+    kind = MachineError if is_final(before) else UnreachableError
+    return kind(
+        f"the way to {dest} is closed, its ProxyJump or ProxyCommand failed: {why}",
+        hint=f"try it by hand: ssh {dest}",
+        console=said,
+    )
+
+
 def is_final(said: str) -> bool:
     """Whether what ssh said will be the same at the next attempt: a key, a name or a configuration is wrong."""
+    said = "\n".join(line for line in said.splitlines() if _ON_THE_WAY not in line)
     if any(part in said for part in _CUT):
         return False
     return next((meaning not in _LATER for part, meaning, _ in _KNOWN if part in said), False)
 
 
-def lost(dest: str, said: str) -> str:
-    """What became of a session that had begun."""
+def failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
+    """The error for a session that had begun: `why` its agent failed, and whether the other side had `gone`."""
     last = _last_line(said)
-    return f"the connection to {dest} was lost{f': {last}' if last else ''}"
+    told = (
+        f"the connection to {dest} was lost{f': {last}' if last else ''}"
+        if gone
+        else f"the agent on {dest} failed"
+    )
+    return MachineError(f"{told} ({why})", hint=f"see whether it still answers: ssh {dest}", console=said)
 
 
 def _last_line(text: str) -> str:

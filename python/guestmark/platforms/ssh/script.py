@@ -1,8 +1,8 @@
 """What the other machine's shell does: it takes the agent, becomes its parent, and removes everything afterwards.
 
 The script is an argument of the login shell there, which may be anything: no quotation mark, no backslash, no
-exclamation mark and no line break is in it, so that one pair of quotation marks protects it from all of them. `sh`
-itself, `head`, `mkdir`, `wc` and `uname` are those of POSIX or BusyBox.
+exclamation mark and no line break is in it, so that one pair of quotation marks protects it from all of them, and the
+old csh takes no longer words. `sh` itself, `head`, `mkdir`, `wc` and `uname` are those of POSIX or BusyBox.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ DIRECTORY = "guestmark-agent-"
 #    the connection has gone: both are the end of its input.
 _LINES = (
     "umask 077",
+    "echo",  # what the login has printed may not end its line
     f"echo {GREETING} $(uname -s) $(uname -m) $(cat /proc/sys/kernel/random/boot_id)",
     "read -r name size || exit 0",
     "d=",
@@ -47,8 +48,12 @@ _LINES = (
 )
 
 
+_LONGEST_WORD = 1024  # of csh
+
+
 def remote_command() -> str:
     """The command line for the login shell there."""
     script = "; ".join(_LINES)
     assert not set("'\\!\n") & set(script)
+    assert len(script) < _LONGEST_WORD
     return f"exec /bin/sh -c '{script}'"

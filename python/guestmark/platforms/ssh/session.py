@@ -15,10 +15,10 @@ from pathlib import Path
 
 from guestmark.agent.binary import supervised
 from guestmark.agent.frames import Transport
-from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
+from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError
 from guestmark.foreign.agents import of_machine
 from guestmark.page.text import inert
-from guestmark.platforms.ssh.refusals import lost, refusal
+from guestmark.platforms.ssh.refusals import failure, refusal
 from guestmark.platforms.ssh.script import DIRECTORY, GREETING, READY, REFUSED, remote_command
 
 _SSH = "ssh"
@@ -26,6 +26,7 @@ _VARIABLE = "GUESTMARK_SSH"
 _CHATTER = 256 << 10  # bytes that the login there may print before the greeting
 _STOP_S = 5.0
 _PIECE = 64 << 10
+_PIECES = 16  # that are taken of the error stream at once: it may be endless
 # Everything else is as the user's ssh_config has it. Nobody is asked anything; a machine that falls silent is given up
 # after 15 s; no shared connection is begun that would have to outlive us.
 UNATTENDED = (
@@ -70,7 +71,9 @@ class Session:
         self._lifeline = -1
         self._said = bytearray()
         self._before = bytearray()
+        self._heard = 0  # bytes of the error stream in all
         self._ended = False
+        self._gone = False  # the other side, before we ended the session
 
     def open(self, deadline: float) -> Transport:
         """Connects, brings the agent, and returns its channel; `deadline` is `time.monotonic`'s.
@@ -120,12 +123,12 @@ class Session:
         text = self._said.decode(errors="replace").replace("\r\n", "\n")  # as ssh ends its own lines
         return inert(text, lines=True)
 
-    def explained(self) -> str:
-        """What became of a session that had begun."""
+    def explained(self, error: AgentError) -> MachineError:
+        """What became of a session that had begun, when its agent failed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process is not None:
                 self._process.wait(1.0)
-        return lost(self.dest, self.said())
+        return failure(self.dest, self.said(), error.message, gone=self._gone)
 
     def close(self) -> None:
         """Ends the session: the agent has gone when this returns, unless the machine does not answer."""
@@ -133,6 +136,7 @@ class Session:
         if process is None or self._ended:
             return
         self._ended = True
+        self._gone = _at_its_end(process)
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
@@ -163,9 +167,14 @@ class Session:
             self._lifeline = -1
 
     def _agent_for(self, greeting: Greeting) -> Path:
+        if not greeting.system:
+            raise PlatformUnusableError(
+                f"{self.dest} does not say what it runs: there is no uname in its PATH",
+                hint=f"see what it is: ssh {self.dest} env",
+            )
         if greeting.system != "Linux":
             raise PlatformUnusableError(
-                f"{self.dest} runs {greeting.system or 'no Linux'}",
+                f"{self.dest} runs {greeting.system}",
                 hint="only Linux machines can be measured",
             )
         return of_machine(greeting.arch)
@@ -174,13 +183,18 @@ class Session:
         while True:
             words = self._line(deadline).split(" ")
             if words[0] == GREETING:
-                system, arch, boot_id = (*words[1:], "", "", "")[:3]
+                said = words[1:] if len(words) > 2 else []  # uname says two words, or is not there
+                system, arch, boot_id = (*said, "", "", "")[:3]
                 return Greeting(system, arch, boot_id)
-            if len(self._before) > _CHATTER:
-                raise MachineError(
-                    f"{self.dest} prints something endless when one logs in",
-                    hint=f"look at its shell's start-up files: ssh {self.dest} true",
-                )
+            self._check_chatter()
+
+    def _check_chatter(self) -> None:
+        """Raises when more was printed before the greeting than any login has to say."""
+        if max(len(self._before), self._heard) > _CHATTER:
+            raise MachineError(
+                f"{self.dest} prints something endless when one logs in",
+                hint=f"look at its shell's start-up files: ssh {self.dest} true",
+            )
 
     def _line(self, deadline: float) -> str:
         """One line of what the other side prints. Read byte by byte: what follows may be the agent's."""
@@ -198,6 +212,8 @@ class Session:
                 )
             ready, _, _ = select.select([source], [], [], min(left, 0.2))
             self._hear(0)
+            if self.greeting is None:
+                self._check_chatter()
             if not ready:
                 continue
             byte = os.read(source, 1)
@@ -221,7 +237,11 @@ class Session:
         while view:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise MachineError(f"{self.dest} took the agent too slowly", console=self.said())
+                raise MachineError(
+                    f"{self.dest} took the agent too slowly",
+                    hint=f"see whether it is busy, or the way there slow: ssh {self.dest}",
+                    console=self.said(),
+                )
             _, ready, _ = select.select([], [target], [], min(left, 0.2))
             self._hear(0)
             if ready:
@@ -235,12 +255,15 @@ class Session:
         if self._process is None or self._process.stderr is None or self._process.stderr.closed:
             return
         source = self._process.stderr.fileno()
-        while select.select([source], [], [], timeout_s)[0]:
+        for _ in range(_PIECES):
+            if not select.select([source], [], [], timeout_s)[0]:
+                return
             data = b""
             with contextlib.suppress(BlockingIOError):
                 data = os.read(source, _PIECE)
             if not data:
                 return
+            self._heard += len(data)
             self._said += data
             if len(self._said) > _CHATTER:
                 del self._said[_CHATTER // 2 : -_CHATTER // 4]
@@ -252,6 +275,14 @@ class Session:
             return self._process.wait(2.0)
         except subprocess.TimeoutExpired:
             return None
+
+
+def _at_its_end(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the other side has ended its output; a machine that talks nonsense, or nothing, has not."""
+    assert process.stdout is not None
+    with contextlib.suppress(OSError):
+        return not os.read(process.stdout.fileno(), _PIECE)
+    return False
 
 
 def program() -> list[str]:

@@ -48,12 +48,12 @@ class UserPlatform:
         self.architecture = layer.architecture
         if not layer.foreign:
             raise PlatformUnusableError(
-                f"{self.name}: this host runs programs of {self.architecture.name} itself",
+                f"this host runs programs of {self.architecture.name} itself",
                 hint="measure host",
             )
         if not self.architecture.user_emulator or not self.architecture.root:
             raise PlatformUnusableError(
-                f"{self.name}: there are no packages of {self.architecture.name} to take programs from",
+                f"there are no packages of {self.architecture.name} to take programs from",
                 hint=f"its agent's own workloads run on tcg@{self.architecture.name}",
             )
 

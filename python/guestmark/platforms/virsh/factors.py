@@ -3,10 +3,10 @@
 import re
 
 from guestmark.core.factor import Factor
+from guestmark.platforms.ssh.destination import advice
 
 THROW_AWAY, NONE = "throw-away", "none"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*", re.ASCII)
-_DEST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_\[][A-Za-z0-9_.:\[\]-]*", re.ASCII)
 
 
 def _snapshot(text: str) -> str:
@@ -18,8 +18,8 @@ def _snapshot(text: str) -> str:
 
 def _dest(text: str) -> str:
     dest = text.strip()
-    if not _DEST.fullmatch(dest):
-        raise ValueError(f"{text!r} is not a destination of ssh")
+    if wrong := advice(dest):
+        raise ValueError(f"{text!r} is not a destination of ssh: {wrong}")
     return dest
 
 
