@@ -13,16 +13,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from bench.fleet.simulated import simulate
 
 from guestmark import __version__
-from guestmark.cli.fleets import _View, too_little_room
+from guestmark.cli.fleets import _lines, _View, too_little_room
 from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
-from guestmark.fleet.coordinator import State
+from guestmark.fleet.coordinator import Fleet, State
 from guestmark.fleet.links import Link, Reach
 from guestmark.fleet.order import Progress
 from guestmark.ledger import open_ledger
@@ -103,6 +105,7 @@ def test_whatever_dies_each_trial_is_there_once_or_lost(tmp_path: Path, seed: in
 
 @needs_engine
 @pytest.mark.long
+@pytest.mark.timeout(900)  # a busy machine takes its time
 def test_two_hundred_simulated_machines_lose_and_double_nothing() -> None:
     made = simulate(machines=200, workers=8, blocks=1, dies=0.02, ends=[15.0])
     assert (made.complete, made.missing, made.doubled) == (200, 0, 0)
@@ -337,13 +340,34 @@ def test_a_machine_with_another_version_says_so() -> None:
 def test_the_view_has_a_line_for_each_machine() -> None:
     member = labs.Member("lab1")
     running = State(member, Progress("lab1", blocks=3, trials=12, failed=1, lost=2))
-    assert " ".join(_View._line(running).split()) == (
-        "lab1 3 blocks 12 trials, 1 failed, 2 lost not connected"
-    )
+    (line,) = _lines([running], 22)
+    assert " ".join(line.split()) == "lab1 3 blocks 12 trials 1 failed 2 lost not connected"
     running.gave_up = "lab1 does not let us in"
-    assert _View._line(running).endswith("lab1 does not let us in")
-    ended = State(member, Progress("lab1", state="complete", blocks=4, trials=16))
-    assert " ".join(_View._line(ended).split()).endswith("16 trials complete")
+    assert _lines([running], 22)[0].endswith("lab1 does not let us in")
+    ended = State(member, Progress("lab1", state="complete", blocks=1, trials=1))
+    (line,) = _lines([ended], 22)
+    assert line.split() == ["lab1", "1", "block", "1", "trial", "complete"]
+    going = State(member, Progress("lab1"))
+    many = _lines([ended] * 30 + [going] * 2, 10)
+    assert len(many) == 10
+    assert sum("complete" in line for line in many) == 7  # those that are at work come first
+    assert many[-1] == "and 23 machines more, 23 of them done"
+
+
+def test_what_is_noted_stays_above_the_view(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    view = _View(quiet=False)
+    monkeypatch.setattr(view, "_terminal", True)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((30, 24)))
+    fleet = SimpleNamespace(states={"lab1": State(labs.Member("lab1"), Progress("lab1"))})
+    view.look(cast(Fleet, fleet))
+    view.note("lab1: its worker has ended")
+    view.look(cast(Fleet, fleet))
+    first, after = capfd.readouterr().err.split("\x1b[1A\r\x1b[J")  # what was drawn is taken away
+    assert first.startswith("\r\x1b[Klab1 ")
+    assert max(map(len, first.removeprefix("\r\x1b[K").splitlines())) < 30
+    assert after.startswith("guestmark: lab1: its worker has ended\n\r\x1b[Klab1 ")
 
 
 def test_an_attempt_is_made_once(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def test_each_cell_has_a_table_that_says_what_is_compared(tmp_path: Path) -> Non
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         for number, blocks in enumerate((8, 8, 3)):
             run = host_uml_tcg(blocks=blocks)
-            stored = ledger.create_run(run.plan, {}, seed=number)
+            plan = replace(run.plan, title="Which is fast?")
+            stored = ledger.create_run(plan, {}, seed=number)
             with ledger.claim(stored):
                 for trial in run.trials:
                     ledger.append(stored, trial)
@@ -57,5 +58,6 @@ def test_each_cell_has_a_table_that_says_what_is_compared(tmp_path: Path) -> Non
     assert [row.name.parts for row in tables[2].rows] == [("lab0",), ("lab1",), ("lab2",), ("class alike",)]
     assert tables[2].columns[0].heading == "wall"
     text = markdown.render(page)
+    assert text.startswith("### `Which is fast?`\n\nby machine, fleet-1\n")
     assert "inconclusive (fewer than 6 blocks)" in text
-    assert "3 machines, which differ by 0 %" in text
+    assert "3 machines, alike as far as can be told" in text

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from guestmark.cli.say import redraw, say
+from guestmark.cli.say import erase, redraw, say
 from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.core.units import counted
 from guestmark.page.text import escaped_in_json
 
 if TYPE_CHECKING:
-    from guestmark.fleet.coordinator import Fleet
+    from guestmark.fleet.coordinator import Fleet, State
     from guestmark.fleet.lab import Member
     from guestmark.fleet.order import Order
     from guestmark.ledger.room import Room
@@ -98,9 +98,8 @@ def _coordinate(made: Order, members: Sequence[Member], ledger: Ledger, url: str
     from guestmark.fleet.coordinator import Fleet
     from guestmark.ledger.room import room_for
 
-    def note(text: str) -> None:
-        say(text)
-
+    view = _View(outputs.quiet)
+    note = view.note
     ledger.patience.notice = note
     if (room := room_for(ledger, len(members))) is not None and not room.is_enough:
         said, advice = too_little_room(room, len(members))
@@ -108,7 +107,6 @@ def _coordinate(made: Order, members: Sequence[Member], ledger: Ledger, url: str
     if not outputs.quiet:
         say(f"{made.fleet}: {counted(len(members), 'machine')}; Ctrl-C stops it, and guestmark "
             f"fleet resume {made.fleet} goes on")  # fmt: skip
-    view = _View(outputs.quiet)
     fleet = Fleet(made, members, ledger, url, tell=note, look=view.look)
     before = {number: signal.signal(number, _interrupted) for number in _SIGNALS}
     interrupted = False
@@ -163,29 +161,54 @@ class _View:
         """Called twice a second."""
         if self._quiet:
             return
-        now = time.monotonic()
+        now, states = time.monotonic(), list(fleet.states.values())
         if self._terminal:
-            lines = [self._line(state) for state in fleet.states.values()][
-                : max(1, os.get_terminal_size(2).lines - 2)
-            ]
+            columns, rows = os.get_terminal_size(2)
+            lines = [line[: columns - 1] for line in _lines(states, max(2, rows - 2))]
             redraw(lines, self._shown)
             self._shown = len(lines)
         elif now - self._told >= _TELL_S:
             self._told = now
-            states = list(fleet.states.values())
-            over = sum(state.over for state in states)
             trials = sum(state.progress.trials for state in states)
-            say(f"{trials} trials so far; {over} of {len(states)} machines are done")
+            say(
+                f"{counted(trials, 'trial')} so far; {_done(states)} of {counted(len(states), 'machine')} done"
+            )
 
-    @staticmethod
-    def _line(state: Any) -> str:
-        done = state.progress
-        what = state.gave_up or (
-            done.state if state.ended else "connected" if state.link else "not connected"
-        )
-        counts = ((done.failed, "failed"), (done.lost, "lost"))
-        wrong = "".join(f", {count} {word}" for count, word in counts if count)
-        return f"{state.member.name:20.20} {done.blocks:4} blocks {done.trials:5} trials{wrong}  {what}"[:120]
+    def note(self, text: str) -> None:
+        """Says something, above the machines where these are shown."""
+        if self._shown:
+            erase(self._shown)
+            self._shown = 0
+        say(text)
+
+
+def _lines(states: Sequence[State], most: int) -> list[str]:
+    """A line for each machine; where there are too many, those that are at work, and how many others there are."""
+    if len(states) <= most:
+        return [_line(state) for state in states]
+    busy_first = sorted(states, key=lambda state: state.over)
+    shown, others = busy_first[: most - 1], busy_first[most - 1 :]
+    return [*map(_line, shown), f"and {counted(len(others), 'machine')} more, {_done(others)} of them done"]
+
+
+def _done(states: Sequence[State]) -> int:
+    return sum(state.over for state in states)
+
+
+def _line(state: State) -> str:
+    done = state.progress
+    what = state.gave_up or (done.state if state.ended else _doing(state))
+    counts = f"{counted(done.blocks, 'block'):>11}  {counted(done.trials, 'trial'):>12}"
+    wrong = ((done.failed, "failed"), (done.lost, "lost"))
+    told = "".join(f"  {count} {word}" for count, word in wrong if count)
+    return f"{state.member.name:20.20} {counts}{told}  {what}"
+
+
+def _doing(state: State) -> str:
+    """What goes on at a machine whose run has not ended."""
+    if state.link is None:
+        return "not connected"
+    return "measuring" if state.answered else "being set up"
 
 
 def _reachable(ledger_path: str | None, members: Sequence[Member]) -> str:

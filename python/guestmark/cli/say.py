@@ -37,3 +37,10 @@ def redraw(lines: Sequence[str], above: int) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(up + "".join(f"\r\x1b[K{inert(line)}\n" for line in lines))
         sys.stderr.flush()
+
+
+def erase(above: int) -> None:
+    """Takes away the lines that `redraw` has written last."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"\x1b[{above}A\r\x1b[J")
+        sys.stderr.flush()

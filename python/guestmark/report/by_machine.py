@@ -106,7 +106,10 @@ def _values(run: StoredRun, cell: Cell) -> list[float]:
 def page(found: Found) -> Page:
     """All of it, for every renderer."""
     nodes: list[Node] = [_machines(found), *_ratios(found), *_notes(found)]
-    return Page(f"Fleet {found.fleet}", found.fleet, (Section(Kind.WORKLOAD, "By machine", tuple(nodes)),))
+    plans = [machine.run.plan for machine in found.machines]
+    title = next((plan.title or plan.name for plan in plans), "")
+    section = Section(Kind.WORKLOAD, title or "By machine", tuple(nodes), f"by machine, {found.fleet}")
+    return Page(title or found.fleet, found.fleet, (section,))
 
 
 def _machines(found: Found) -> Table:
@@ -154,7 +157,12 @@ def _ratios_of(found: Found, cell: str, metric: str, baseline: str) -> Table:
     for (kind, pooled_cell), made in found.together.items():
         if pooled_cell == cell:
             name = f"class {kind}"
-            told = f"{made.machines} machines, which differ by {figures.percent(made.spread)}"
+            differ = (
+                f"which differ by {figures.percent(made.spread)}"
+                if made.spread
+                else "alike as far as can be told"
+            )
+            told = f"{made.machines} machines, {differ}"
             shown = _ratio(made.ratio, made.ci)
             rows.append(Row(RowName((name,), name), (figure(*shown), words(told)), strong=True))
     return Table(
