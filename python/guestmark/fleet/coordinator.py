@@ -25,7 +25,7 @@ from guestmark.fleet.lab import Member
 from guestmark.fleet.links import Link, Reach, Said
 from guestmark.fleet.machine import one_block, progress_of, run_of
 from guestmark.fleet.order import Order, Progress
-from guestmark.ledger.attempts import lose, runs_with
+from guestmark.ledger.attempts import lose, pending, runs_with
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -36,6 +36,7 @@ _ENDED = frozenset({RunState.COMPLETE.value, RunState.STOPPED.value, RunState.FA
 _MOST_LINKS = 8  # connections in a row that end before anything was done
 _MOST_ENGINES = 5  # in a row that end before they can be used
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_LETTING_GO_S = 4.0  # until the claims of workers that have ended are free
 _TROUBLE_S = 180.0  # how long a machine may report nothing but errors
 
 
@@ -229,15 +230,19 @@ class Fleet:
 
     def _record_losses(self) -> None:
         """What was begun and will not end, as nobody executes those runs any more."""
-        for state in self.states.values():
-            run_id = state.progress.run or run_of(self._ledger, self._fleet, state.member.name)
-            if run_id is None:
-                continue
-            deadline = time.monotonic() + 2.0
+        running = {
+            run_id: state
+            for state in self.states.values()
+            if not state.ended
+            and (run_id := state.progress.run or run_of(self._ledger, self._fleet, state.member.name))
+        }
+        deadline = time.monotonic() + _LETTING_GO_S
+        for run_id in pending(self._ledger, running):
             while self._ledger.is_claimed(run_id) and time.monotonic() < deadline:
                 time.sleep(0.1)
             if not self._ledger.is_claimed(run_id):
                 lose(self._ledger, run_id, "the fleet was stopped in the middle of the trial")
+        for run_id, state in running.items():
             state.progress = progress_of(self._ledger.load_run(run_id), state.member.name)
 
     def _stored(self, name: str) -> Progress:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,18 @@ def lose(ledger: Ledger, run_id: str, reason: str) -> int:
         return lost
 
     return ledger.write(f"recording what run {run_id} has lost", store)
+
+
+def pending(ledger: Ledger, run_ids: Collection[str]) -> set[str]:
+    """Those of the runs that have an attempt which was begun and has not ended."""
+
+    def find(connection: Connection) -> set[str]:
+        if not inspect(connection).has_table(table.name):
+            return set()
+        wanted = select(table.c.run_id).where(table.c.run_id.in_(run_ids), table.c.outcome == BEGUN)
+        return set(connection.execute(wanted.distinct()).scalars())
+
+    return ledger.write("looking for attempts that have not ended", find)
 
 
 def refused(ledger: Ledger, run_id: str) -> int:
