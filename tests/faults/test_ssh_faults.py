@@ -115,6 +115,21 @@ def local(tmp_path: Path, before: str) -> str:
 EVERYWHERE = "/tmp /var/tmp /dev/shm ${HOME:-/root}"
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="the namespace needs root")
+def test_a_container_of_this_kernel_with_a_clock_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "ssh"
+    inside = "unshare --time --fork --kill-child --monotonic 1000000"
+    script.write_text(f'#!/bin/sh\nfor last; do :; done\nexec {inside} /bin/sh -c "$last"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("GUESTMARK_SSH", str(script))
+    with start("ssh:lab1") as machine:
+        done = machine.agent.exec(["sleep", "0.05"], timeout_s=10)
+    assert done.wall_s == done.guest_wall_s >= 0.05
+    assert done.clock_warning == ""
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
 def test_no_directory_where_programs_may_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = f"unset XDG_RUNTIME_DIR TMPDIR; for d in {EVERYWHERE}; do mount -t tmpfs -o noexec none $d; done"
