@@ -1,10 +1,14 @@
-"""What engines do to trials when workers and schedulers die, and how much of a machine they take while one runs.
+"""What engines do to trials when machines and schedulers die, and how much of a machine they take while a trial runs.
 
-Run in an environment that has them, in bench/fleet: `python engines.py parsl|dask|ray [--retries]`. Four workers of one
-processor on this machine get tasks of a second each that write down when they begin and end. Then workers are killed,
-one is stopped for a while, and in another round the scheduler is killed. Every engine is told never to do anything
-again by itself, as far as it can be told; `--retries` leaves it as it comes.
+Run from the checkout, in an environment that has the engine: `python -m bench.fleet.engines parsl|dask|ray`. Four
+simulated machines of one processor get tasks of a second each, which write down when they begin and end. Each has done
+tasks before anything happens. Then two of them are killed, with all that the engine runs there, and one is stopped for
+a while; in another round the scheduler is killed. Nothing is started again. Each engine has the settings that serve a
+fleet best: it is told never to do anything again by itself, to give a machine nothing ahead, and to look up seldom, as
+far as it can be told. `--as-it-comes` leaves Dask and Ray without them.
 """
+
+from __future__ import annotations
 
 import argparse
 import collections
@@ -15,58 +19,112 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import wait
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-WORKERS, TASKS, TASK_S = 4, 24, 1.0
-NOISE_S = 20.0
+MACHINES, TASKS, TASK_S = 4, 24, 1.0
+NOISE_S, QUIET_S = 20.0, 8.0
 TOLD_S = 45.0  # Ray ends the whole program when its scheduler has not answered for 60
+STOPPED_S = 4.0  # less than any engine gives up after
+READY_S = 120.0
+PORT = 18786
+# Of Dask's configuration; see "Configuration" in its documentation.
+DASK = {
+    "SCHEDULER__ALLOWED_FAILURES": "0",  # how often a task is done again whose machine died
+    "SCHEDULER__WORKER_SATURATION": "1.0",  # tasks given to a machine ahead
+    "SCHEDULER__WORK_STEALING": "False",
+    "SCHEDULER__WORKER_TTL": "20s",
+    "WORKER__PROFILE__ENABLED": "False",
+    "ADMIN__TICK__INTERVAL": "5s",
+    "ADMIN__SYSTEM_MONITOR__INTERVAL": "5s",
+    "ADMIN__SYSTEM_MONITOR__GIL__ENABLED": "False",
+}
+# Ray reads these where its processes start; max_retries=0 is said of each task.
+RAY = {
+    "enable_metrics_collection": "0",
+    "event_stats": "0",
+    "task_events_report_interval_ms": "0",
+    "memory_monitor_refresh_ms": "0",
+    "raylet_report_resources_period_milliseconds": "1000",
+    "raylet_report_loads_period_milliseconds": "1000",
+    "raylet_check_gc_period_milliseconds": "1000",
+}
 
 
 def task(folder: str, number: int, seconds: float) -> int:
     """One trial as far as an engine is concerned."""
-    import time  # engines carry the function to processes that know nothing of this module
+    import os  # engines carry the function to processes that know nothing of this module
+    import time
 
     with open(f"{folder}/{number}", "a", encoding="utf-8") as file:
-        file.write("begin\n")
+        file.write(f"begin {os.getpid()}\n")
         file.flush()
         time.sleep(seconds)
         file.write("end\n")
     return number
 
 
-Submit = Callable[..., Any]
+@dataclass
+class Running:
+    """An engine with its machines. Of a task: True when it was told as done, False as failed, None nothing yet."""
+
+    submit: Callable[[str, Sequence[int], float], list[Any]]
+    told: Callable[[Any], bool | None]
+    scheduler: int
+    roots: list[int]  # the process of each machine from which all others there descend
+
+    def machine(self, number: int) -> list[psutil.Process]:
+        """The processes of one."""
+        first = psutil.Process(self.roots[number])
+        return [first, *first.children(recursive=True)]
 
 
 @contextlib.contextmanager
-def dask(folder: str, retries: bool) -> Iterator[tuple[Submit, Callable[[str], list[int]]]]:
-    """A scheduler and workers without nannies."""
+def dask(folder: str, settings: bool) -> Iterator[Running]:
+    """A scheduler and workers without nannies, which would start them again."""
+    env = dict(os.environ)
+    if settings:
+        env |= {f"DASK_DISTRIBUTED__{name}": value for name, value in DASK.items()}
+        os.environ |= env  # the client has a loop of its own
     from distributed import Client
 
-    env = {**os.environ, "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
-    if not retries:
-        env["DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES"] = "0"
-    run = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-    scheduler = subprocess.Popen(
-        [*run, "--port", "18786", "--no-dashboard"], env=env, stderr=subprocess.DEVNULL
-    )
-    run = [sys.executable, "-m", "distributed.cli.dask_worker", "tcp://127.0.0.1:18786", "--nthreads", "1"]
-    workers = [
-        subprocess.Popen([*run, "--no-nanny", "--no-dashboard", "--local-directory", folder], env=env,
-                         stderr=subprocess.DEVNULL)
-        for _ in range(WORKERS)
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", str(PORT), "--no-dashboard"]
+    scheduler = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable, "-m", "distributed.cli.dask_worker", f"tcp://127.0.0.1:{PORT}", "--nthreads", "1",
+        "--no-nanny", "--no-dashboard", "--local-directory", folder, "--memory-limit", "0",
     ]  # fmt: skip
-    client = Client("tcp://127.0.0.1:18786", timeout=60)
-    client.wait_for_workers(WORKERS, timeout=60)
+    workers = [subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) for _ in range(MACHINES)]
+    client = Client(f"tcp://127.0.0.1:{PORT}", timeout=60)
+    client.wait_for_workers(MACHINES, timeout=60)
+
+    def told(future: Any) -> bool | None:
+        if not future.done():
+            return None
+        if future.status == "finished":
+            with contextlib.suppress(
+                Exception
+            ):  # fetched at once, as it is lost with the machine that has it
+                future.result(timeout=5)
+                future.release()
+                return True
+            return None
+        return False
+
     try:
-        yield (
-            lambda *arguments: client.submit(task, *arguments, pure=False, retries=0),
-            lambda what: [scheduler.pid] if what == "scheduler" else [worker.pid for worker in workers],
+        yield Running(
+            lambda where, numbers, seconds: client.map(
+                task, [where] * len(numbers), numbers, [seconds] * len(numbers), pure=False, retries=0
+            ),
+            told,
+            scheduler.pid,
+            [worker.pid for worker in workers],
         )
     finally:
         for process in (*workers, scheduler):
@@ -76,66 +134,59 @@ def dask(folder: str, retries: bool) -> Iterator[tuple[Submit, Callable[[str], l
 
 
 @contextlib.contextmanager
-def parsl(folder: str, retries: bool) -> Iterator[tuple[Submit, Callable[[str], list[int]]]]:
-    """As a fleet has it: an interchange, and pools of one worker each. It does nothing again by itself."""
+def parsl(folder: str, settings: bool) -> Iterator[Running]:
+    """As a fleet has it: its engine, and workers that are what `guestmark fleet worker` runs."""
     from guestmark.fleet.engine import Engine
+    from guestmark.fleet.lab import Member
+    from guestmark.fleet.links import Link, Reach
 
     engine = Engine(Path(folder))
-    executor = engine._executor
-    keys = Path(folder, "keys")
-    keys.mkdir(mode=0o700)  # else the engine refuses them
-    for name, text in engine.worker_keys().items():
-        (keys / name).write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "parsl.executors.high_throughput.process_worker_pool",
-        "--cert_dir",
-        str(keys),
-    ]
-    pools = [
-        subprocess.Popen(
-            [*command, "--logdir", f"{folder}/logs", *engine.worker_arguments(f"w{number}.1")],
-            stderr=subprocess.DEVNULL,
-        )
-        for number in range(WORKERS)
-    ]
-    while len(executor.connected_managers()) < WORKERS:
+    surroundings = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    links = []
+    for number in range(MACHINES):
+        member = Member(f"m{number}", "", "", (sys.executable, "-m", "guestmark"), surroundings)
+        arguments = engine.worker_arguments(f"m{number}.1")
+        links.append(Link(member, Reach(engine.port, ""), engine.worker_keys(), arguments))
+    while len(engine._executor.connected_managers()) < MACHINES:
         time.sleep(0.1)
     try:
-        yield (
-            lambda *arguments: executor.submit(task, {}, *arguments),
-            lambda what: (
-                [executor.interchange_proc.pid] if what == "scheduler" else [pool.pid for pool in pools]
-            ),
+        yield Running(
+            lambda where, numbers, seconds: [
+                engine._executor.submit(task, {}, where, number, seconds) for number in numbers
+            ],
+            _told,
+            engine._executor.interchange_proc.pid,
+            [link._process.pid for link in links],
         )
     finally:
-        for pool in pools:  # what a pool has started does not end with it
-            tree = psutil.Process(pool.pid).children(recursive=True) if pool.poll() is None else []
-            for process in (pool, *tree):
-                process.kill()
+        for link in links:
+            link.close()
         with contextlib.suppress(Exception):
             engine.close()
 
 
 @contextlib.contextmanager
-def ray(folder: str, retries: bool) -> Iterator[tuple[Submit, Callable[[str], list[int]]]]:
+def ray(folder: str, settings: bool) -> Iterator[Running]:
     """A head without processors, and nodes of one."""
+    if settings:
+        os.environ |= {f"RAY_{name}": value for name, value in RAY.items()}
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray as engine
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(WORKERS)]
+    nodes = [cluster.add_node(wait=False, num_cpus=1) for _ in range(MACHINES)]
+    cluster.wait_for_nodes()
     engine.init(address=cluster.address, log_to_driver=False, logging_level="CRITICAL")
-    remote = engine.remote(task) if retries else engine.remote(max_retries=0)(task)
+    remote = engine.remote(max_retries=0)(task) if settings else engine.remote(task)
     try:
-        yield (
-            lambda *arguments: remote.remote(*arguments).future(),
-            lambda what: (
-                [cluster.head_node.all_processes["gcs_server"][0].process.pid]
-                if what == "scheduler"
-                else [node.all_processes["raylet"][0].process.pid for node in nodes]
-            ),
+        yield Running(
+            lambda where, numbers, seconds: [
+                remote.remote(where, number, seconds).future() for number in numbers
+            ],
+            _told,
+            cluster.head_node.all_processes["gcs_server"][0].process.pid,
+            [node.all_processes["raylet"][0].process.pid for node in nodes],
         )
     finally:
         with contextlib.suppress(Exception):
@@ -143,104 +194,180 @@ def ray(folder: str, retries: bool) -> Iterator[tuple[Submit, Callable[[str], li
             cluster.shutdown()
 
 
+def _told(future: Any) -> bool | None:
+    return future.exception() is None if future.done() else None
+
+
 ENGINES = {"dask": dask, "parsl": parsl, "ray": ray}
 
 
-def round_of(name: str, retries: bool, faults: str) -> str:
-    """What became of the tasks of one round, in a line."""
-    chance = random.Random(7)
-    with tempfile.TemporaryDirectory(prefix="guestmark-engines-", ignore_cleanup_errors=True) as folder:
-        os.mkdir(f"{folder}/tasks")
-        with ENGINES[name](folder, retries) as (submit, processes):
-            futures = [submit(f"{folder}/tasks", number, TASK_S) for number in range(TASKS)]
-            time.sleep(2.5)
-            if faults == "workers":
-                victims = chance.sample(processes("worker"), 3)
-                for victim in victims[:2]:
-                    tree = psutil.Process(victim).children(recursive=True)
-                    os.kill(victim, signal.SIGKILL)
-                    for child in tree:
-                        with contextlib.suppress(psutil.Error):
-                            child.kill()
-                    time.sleep(1.3)
-                os.kill(victims[2], signal.SIGSTOP)
-                time.sleep(4)
-                os.kill(victims[2], signal.SIGCONT)
-            elif faults == "scheduler":
-                os.kill(processes("scheduler")[0], signal.SIGKILL)
-            states: collections.Counter[str] = collections.Counter()
-            deadline = time.monotonic() + TOLD_S
-            if name == "dask":
-                while time.monotonic() < deadline and not all(future.done() for future in futures):
-                    time.sleep(0.2)
-            else:
-                wait(futures, timeout=TOLD_S)
-            for future in futures:
-                done = future.done()
-                failed = done and (
-                    future.status != "finished" if name == "dask" else future.exception() is not None
-                )
-                states["told as failed" if failed else "told as done" if done else "never told of"] += 1
-            begun = [Path(folder, "tasks", str(number)) for number in range(TASKS)]
-            counts = [path.read_text().count("begin") if path.exists() else 0 for path in begun]
-        told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        twice, never = sum(count > 1 for count in counts), counts.count(0)
-        return f"{told}; begun more than once: {twice}, never begun: {never}"
+@dataclass
+class Counts:
+    """What became of the tasks of some rounds."""
+
+    rounds: int = 0
+    seen: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def add(self, folder: Path, told: dict[int, bool]) -> None:
+        """Adds a round: what its tasks wrote, and what the engine told of them."""
+        self.rounds += 1
+        for number in range(TASKS):
+            path = folder / str(number)
+            words = path.read_text().split() if path.exists() else []
+            state = told.get(number)
+            self.seen["tasks"] += 1
+            self.seen["done" if state else "failed" if state is False else "never told"] += 1
+            self.seen["begun more than once"] += words.count("begin") > 1
+            self.seen["never begun"] += "begin" not in words
+            self.seen["told as failed, although it ended"] += state is False and "end" in words
+            self.seen["told as done, although it did not end"] += state is True and "end" not in words
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.seen.items() if count)
+        return f"{self.rounds} rounds: {counts}"
 
 
-def noise(name: str) -> str:
-    """Processor time and wake-ups of everything the engine runs for four machines, while their tasks sleep."""
+def ready(running: Running, folder: Path) -> None:
+    """Lets every machine do something first: processes that do tasks are started when they are needed."""
+    deadline, waves = time.monotonic() + READY_S, 0
+    while time.monotonic() < deadline:
+        wave = folder / f"warm-{waves}"
+        wave.mkdir()
+        futures = running.submit(str(wave), range(MACHINES), 0.5)
+        while any(running.told(future) is None for future in futures):
+            time.sleep(0.05)
+        if len({path.read_text().split()[1] for path in wave.iterdir()}) == MACHINES:
+            return
+        waves += 1
+    raise SystemExit("the machines are not ready")
+
+
+def killed_and_stopped(running: Running, chance: random.Random, tasks: Path, counts: Counts) -> None:
+    """Kills two machines and stops a third for a while."""
+    first, second, third = (running.machine(number) for number in chance.sample(range(MACHINES), 3))
+    for machine in (first, second):
+        _send(machine, signal.SIGKILL)
+        counts.seen["killed in the middle"] += _at_work(machine, tasks)
+        time.sleep(chance.uniform(0.5, 1.5))
+    _send(third, signal.SIGSTOP)
+    time.sleep(STOPPED_S)
+    _send(third, signal.SIGCONT)
+
+
+def without_scheduler(running: Running, chance: random.Random, tasks: Path, counts: Counts) -> None:
+    """Kills it."""
+    os.kill(running.scheduler, signal.SIGKILL)
+    counts.seen["in the middle"] += sum(_is_open(path.read_text()) for path in _written(tasks))
+    counts.seen["begun before"] += len(_written(tasks))
+
+
+def _at_work(machine: Sequence[psutil.Process], tasks: Path) -> int:
+    """How many tasks these processes have begun and not ended."""
+    mine = {str(process.pid) for process in machine}
+    return sum(_is_open(text) and text.split()[-1] in mine for text in map(Path.read_text, _written(tasks)))
+
+
+def _written(tasks: Path) -> list[Path]:
+    return [path for path in tasks.iterdir() if path.is_file()]
+
+
+def _is_open(text: str) -> bool:
+    return bool(text) and not text.endswith("end\n")
+
+
+FAULTS = {"workers": killed_and_stopped, "scheduler": without_scheduler}
+
+
+def _send(machine: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in machine:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+
+
+def round_of(name: str, settings: bool, faults: str, seed: int, counts: Counts) -> None:
+    """One round: adds what became of its tasks."""
+    chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="guestmark-engines-", ignore_cleanup_errors=True) as folder:
-        os.mkdir(f"{folder}/tasks")
+        tasks = Path(folder, "tasks")
+        tasks.mkdir()
+        with ENGINES[name](folder, settings) as running:
+            ready(running, tasks)
+            futures = dict(enumerate(running.submit(str(tasks), range(TASKS), TASK_S)))
+            at = time.monotonic() + chance.uniform(1.5, 3.0)
+            told: dict[int, bool] = {}
+            fault: threading.Thread | None = None
+            while time.monotonic() < at + TOLD_S and len(told) < TASKS:
+                if fault is None and time.monotonic() > at:
+                    fault = threading.Thread(target=FAULTS[faults], args=(running, chance, tasks, counts))
+                    fault.start()
+                for number in [number for number in futures if number not in told]:
+                    state = running.told(futures[number])
+                    if state is not None:
+                        told[number] = state
+                time.sleep(0.05)
+            if fault is not None:
+                fault.join()
+            counts.add(tasks, told)
+
+
+def noise(name: str, settings: bool) -> str:
+    """Processor time and wake-ups of all that the engine runs on a machine, while a task sleeps there."""
+    with tempfile.TemporaryDirectory(prefix="guestmark-engines-", ignore_cleanup_errors=True) as folder:
+        tasks = Path(folder, "tasks")
+        tasks.mkdir()
         begin = time.monotonic()
-        with ENGINES[name](folder, False) as (submit, processes):
+        with ENGINES[name](folder, settings) as running:
+            ready(running, tasks)
             started = time.monotonic() - begin
-            for number in range(WORKERS):
-                submit(f"{folder}/tasks", number, NOISE_S + 15)
-            time.sleep(8)
-            mine = [psutil.Process(pid) for pid in processes("worker")]
-            mine += [child for process in list(mine) for child in process.children(recursive=True)]
-            if name == "ray":  # its agents are not the raylet's children
-                mine += [each for each in psutil.process_iter() if "ray" in " ".join(each.cmdline())[:400]
-                         and each not in mine and each.pid != os.getpid()]  # fmt: skip
-
-            def now() -> tuple[float, float, float]:
-                times, switches, memory = 0.0, 0, 0
+            running.submit(str(tasks), range(MACHINES), NOISE_S + QUIET_S + 5)
+            time.sleep(QUIET_S)
+            mine = [process for number in range(MACHINES) for process in running.machine(number)]
+            if "GUESTMARK_ENGINES_TELL" in os.environ:
                 for process in mine:
-                    with contextlib.suppress(psutil.Error):
-                        used = process.cpu_times()
-                        times += used.user + used.system
-                        switches += process.num_ctx_switches().voluntary
-                        for thread in process.threads():
-                            with contextlib.suppress(OSError):
-                                text = Path(f"/proc/{process.pid}/task/{thread.id}/status").read_text()
-                                if thread.id != process.pid:
-                                    switches += int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0])
-                        memory += process.memory_full_info().uss
-                return times, switches, memory
-
-            before = now()
+                    print(process.pid, process.ppid(), " ".join(process.cmdline())[:150], file=sys.stderr)
+            before, begin = _taken(mine), time.monotonic()
             time.sleep(NOISE_S)
-            after = now()
-        return (
-            f"{(after[0] - before[0]) / NOISE_S / WORKERS:.2%} of a processor and "
-            f"{(after[1] - before[1]) / NOISE_S / WORKERS:.0f} wake-ups a second on each machine, "
-            f"{after[2] / WORKERS / 1e6:.0f} MB each; four were ready after {started:.1f} s"
-        )
+            after, took = _taken(mine), time.monotonic() - begin
+    share, wakeups = ((after[part] - before[part]) / took / MACHINES for part in (0, 1))
+    return (
+        f"{share:.2%} of a processor and {wakeups:.1f} wake-ups a second on each machine, "
+        f"{after[2] / MACHINES / 1e6:.0f} MB each; four had done a task after {started:.1f} s"
+    )
+
+
+def _taken(processes: Sequence[psutil.Process]) -> tuple[float, int, int]:
+    """Processor time, voluntary context switches of all threads, and memory that is nobody else's."""
+    times, switches, memory = 0.0, 0, 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            used = process.cpu_times()
+            times += used.user + used.system
+            memory += process.memory_full_info().uss
+        for status in Path(f"/proc/{process.pid}/task").glob("*/status"):
+            with contextlib.suppress(OSError):
+                switches += int(status.read_text().split("\nvoluntary_ctxt_switches:")[1].split()[0])
+    return times, switches, memory
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python engines.py")
+    parser = argparse.ArgumentParser(prog="python -m bench.fleet.engines")
     parser.add_argument("engine", choices=ENGINES)
-    parser.add_argument("--retries", action="store_true", help="as it comes, not told to do nothing again")
+    parser.add_argument("--as-it-comes", action="store_true", help="without settings of ours")
     parser.add_argument("--round", choices=("workers", "scheduler", "noise"), action="append")
+    parser.add_argument("--runs", type=int, default=1, help="of each round")
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    settings = not options.as_it_comes
     for wanted in options.round or ("workers", "scheduler", "noise"):
-        told = (
-            noise(options.engine) if wanted == "noise" else round_of(options.engine, options.retries, wanted)
-        )
-        print(f"{options.engine} | {wanted} | {told}", flush=True)
-    os._exit(0)
+        if wanted == "noise":
+            for _ in range(options.runs):
+                print(f"{options.engine} | noise | {noise(options.engine, settings)}", flush=True)
+            continue
+        counts = Counts()
+        for seed in range(options.seed, options.seed + options.runs):
+            round_of(options.engine, settings, wanted, seed, counts)
+            print(f"{options.engine} | {wanted} | {counts}", flush=True)
+    os._exit(0)  # what an engine has left in threads is not waited for
 
 
 if __name__ == "__main__":

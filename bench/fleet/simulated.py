@@ -116,6 +116,7 @@ class Workers:
     ends: list[float]
     links: dict[str, Link] = field(default_factory=dict)
     begun: int = 0
+    silent: int = 0  # of which nothing was heard any more
     killed: int = 0
     reach: Reach | None = None
     keys: dict[str, str] = field(default_factory=dict)
@@ -132,7 +133,7 @@ class Workers:
             self.close()
             self.anew = True
             self.reach, self.keys, self.arguments = reach, keys, arguments
-            self._replace()
+            self._replace({})
         return Seat()
 
     def look(self, fleet: Fleet) -> None:
@@ -142,7 +143,7 @@ class Workers:
             for state in fleet.states.values():
                 if not state.over:
                     (self.waiting / state.member.name).touch()
-        self._replace()
+        self._replace(fleet._engine.present if fleet._engine else {})
         self.memory.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6)
         if self.ends and time.monotonic() - fleet.begun > self.ends[0]:
             self.ends.pop(0)
@@ -155,13 +156,16 @@ class Workers:
             link.close()
         self.links.clear()
 
-    def _replace(self) -> None:
+    def _replace(self, present: Mapping[str, int]) -> None:
+        """Those that have ended, and those of which nothing is heard, as the coordinator does it for real machines."""
         if self.reach is None:
             return
         theirs = self.arguments[self.arguments.index("--uid") + 1]
         for member in self.members:
             link = self.links.get(member.name)
-            if link is None or not link.running():
+            silent = link is not None and link.is_silent(present)
+            if link is None or silent or not link.running():
+                self.silent += silent
                 if link is not None:
                     link.close()
                 self.begun += 1
@@ -183,6 +187,7 @@ class Outcome:
     refused: int = 0
     took_s: float = 0.0
     workers: int = 0
+    silent: int = 0
     schedulers: int = 0
     memory_mb: tuple[float, float] = (0.0, 0.0)  # of the coordinator, at a quarter of the way and at the end
     said: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -225,7 +230,7 @@ def simulate(machines: int, workers: int, blocks: int, dies: float, ends: list[f
                 pool.close()
             made.took_s = time.monotonic() - fleet.begun
             _count(made, ledger, blocks)
-    made.workers, made.schedulers = pool.begun, pool.killed
+    made.workers, made.silent, made.schedulers = pool.begun, pool.silent, pool.killed
     made.memory_mb = (pool.memory[len(pool.memory) // 4], pool.memory[-1])
     return made
 
@@ -237,17 +242,22 @@ def _kind(text: str) -> str:
 
 
 def _count(made: Outcome, ledger: Ledger, blocks: int) -> None:
+    trials: collections.Counter[tuple[str, int, str]] = (
+        collections.Counter()
+    )  # of a machine, whatever run has them
     for run_id in runs_with(ledger, {order.FLEET: FLEET}):
         run = ledger.load_run(run_id)
-        seen = collections.Counter((stored.block, stored.cell_id) for stored in run.trials)
+        name = ledger.remarks(run_id).labels[order.MACHINE]
+        seen = {(stored.block, stored.cell_id) for stored in run.trials}
+        trials.update((name, stored.block, stored.cell_id) for stored in run.trials)
         gone = [stored for stored in run.trials if stored.status is TrialStatus.LOST]
-        made.doubled += sum(count > 1 for count in seen.values())
         made.lost += len(gone)
         made.kept += len(run.trials)
         made.refused += refused(ledger, run_id)
         made.complete += run.state.value == "complete"
         planned = blocks + len({stored.block for stored in gone})
         made.missing += len(run.plan.cells) * planned - len(seen)
+    made.doubled = sum(count > 1 for count in trials.values())
 
 
 def main() -> None:
@@ -260,12 +270,13 @@ def main() -> None:
     options = parser.parse_args()
     ends = [random.uniform(10, 60) for _ in range(options.schedulers)]
     made = simulate(options.machines, options.workers, options.blocks, options.dies, ends)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     print(
         f"{made.machines} machines on {options.workers} workers, {made.complete} complete after {made.took_s:.0f} s: "
         f"{made.kept} trials ({made.kept / made.took_s:.0f} a second), {made.lost} of them lost, "
         f"{made.missing} missing, {made.doubled} twice, {made.refused} second attempts refused; "
-        f"{made.workers} workers begun, {made.schedulers} schedulers killed; "
+        f"{made.workers} workers begun, {made.silent} of them for one that had fallen silent, "
+        f"{made.schedulers} schedulers killed; "
         f"coordinator {made.memory_mb[0]:.0f} MB at a quarter of the way, "
         f"{made.memory_mb[1]:.0f} MB at the end, {peak:.0f} MB at most"
     )

@@ -91,16 +91,38 @@ def _registration(name: str, version: str) -> dict[str, Any]:
 def dask(workers: int, folder: str) -> str:
     import asyncio
 
+    import dask as configured
     from distributed import Client, Worker
 
+    # A thousand of them look after themselves in this one process, which would be busy with nothing else.
+    seldom = {
+        "admin.tick.interval": "60s",
+        "admin.system-monitor.interval": "60s",
+        "worker.profile.enabled": False,
+    }
+    configured.config.set({f"distributed.{name}": value for name, value in seldom.items()})
     run = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "18787", "--no-dashboard"]
     scheduler = subprocess.Popen(run, stderr=subprocess.DEVNULL)
     address = "tcp://127.0.0.1:18787"
+
+    async def tell(begin: float, come: list[Any]) -> None:
+        """Who is busy: the scheduler, or this process, which is all the workers."""
+        while True:
+            theirs = sum(
+                map(int, Path(f"/proc/{scheduler.pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+            )
+            print(
+                f"{len(come)} after {time.monotonic() - begin:.0f} s; processor time of the scheduler "
+                f"{theirs / os.sysconf('SC_CLK_TCK'):.0f} s, of the workers {time.process_time():.0f} s",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            await asyncio.sleep(10)
 
     async def all_of_them() -> str:
         async with Client(address, asynchronous=True, timeout=60) as client:
             begin = time.monotonic()
             come: list[Any] = []
+            watching = asyncio.create_task(tell(begin, come))
             while len(come) < workers:
                 some = [
                     Worker(address, nthreads=1, local_directory=folder, dashboard=False, memory_limit=0)
@@ -112,6 +134,7 @@ def dask(workers: int, folder: str) -> str:
             done = len(await client.gather(futures))
             took = time.monotonic() - begin - connected
             memory = _memory(scheduler.pid)
+            watching.cancel()
             return (
                 f"{workers} workers had come after {connected:.1f} s; {done} tasks took {took:.1f} s; "
                 f"scheduler {memory:.0f} MB"

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from bench.fleet.simulated import simulate
 
+from guestmark import __version__
 from guestmark.cli.fleets import _View, too_little_room
 from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import TrialStatus
@@ -35,10 +36,16 @@ from tests.framework.labs import HERE, lab
 from tests.framework.ledgers import PLAN, trial
 from tests.framework.namespaces import network
 from tests.framework.postgresql import Server, postgresql
-from tests.framework.processes import wait_until
+from tests.framework.processes import kill, processors, wait_until
 from tests.framework.sshd import Sshd, sshd
-from tests.storm.fleet import Outcome, exactly_once, parts, stormy
+from tests.storm.fleet import Outcome, exactly_once, parts, pools, schedulers, stormy
 
+_OLDER = (
+    sys.executable,
+    "-c",
+    "import guestmark, runpy; guestmark.__version__ = '0.1.0'; "
+    "runpy.run_module('guestmark', run_name='__main__', alter_sys=True)",
+)
 needs_engine = pytest.mark.skipif(
     not __import__("importlib.util").util.find_spec("parsl") or shutil.which("ssh") is None,
     reason="install guestmark[fleet] and the package openssh-client",
@@ -107,10 +114,57 @@ def test_a_machine_whose_engine_has_lost_a_process_begins_anew(
     made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE], levels='"1.17"', blocks=3)
     with guestmark.running(*made.arguments()) as process:
         assert wait_until(lambda: processes_with("1.17") or processes_with("sleep 1.17"), 60)
-        os.kill(parts(guestmark.folder)[0 if which == "oldest" else -1], signal.SIGKILL)
+        kill([parts(guestmark.folder)[0 if which == "oldest" else -1]], signal.SIGKILL)
         _, said = process.communicate(timeout=60)
     assert b"here: its worker has ended: one of the engine's processes there was killed" in said
     assert exactly_once(made.runs(), 3) <= 1
+    guestmark.assert_nothing_left()
+
+
+@needs_engine
+@pytest.mark.long
+def test_a_fleet_that_is_interrupted_is_resumed(
+    guestmark: CommandLine, server: Server, reached: Sshd
+) -> None:
+    made = lab(guestmark, server.url, ["lab1", "lab2"], levels='"1.57"', blocks=2)
+    environment = {"GUESTMARK_SSH": reached.client}
+    words = (*made.arguments(), "--set", "placement=cpus=0")
+    with guestmark.running(*words, env=environment) as process:
+        assert wait_until(lambda: len(processes_with("1.57")) == 2, 60)
+        assert all(processors(pid) == {"0"} for pid in processes_with("1.57"))
+        if len(os.sched_getaffinity(0)) > 1:  # then the engine is not where the trial is
+            parts_there = [*pools(guestmark.folder), *parts(guestmark.folder)]
+            assert len(parts_there) == 6
+            assert all(not listed.startswith("0") for pid in parts_there for listed in processors(pid))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    fleet = re.search(rb"stopped; guestmark fleet resume (\S+) goes on", said)
+    assert fleet, said
+    assert process.returncode == 130
+    assert not processes_with("1.57")
+    guestmark.assert_nothing_left()
+    words = ("fleet", "resume", fleet[1].decode(), "--ledger", server.url)
+    done = guestmark(*words, env=environment, timeout=60)
+    assert done.status == 0, done.stderr
+    runs = [run for run in made.runs() if run.plan.context["fleet"]["fleet"] == fleet[1].decode()]
+    assert len(runs) == 2
+    assert exactly_once(runs, 2) == 2
+
+
+@needs_engine
+@pytest.mark.long
+def test_an_engine_that_is_killed_while_it_starts_is_started_again(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    """At once: the engine's own patience is two minutes."""
+    made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE], levels='"0"', blocks=1)
+    with guestmark.running(*made.arguments()) as process:
+        assert wait_until(lambda: schedulers(guestmark.folder), 60)
+        kill(schedulers(guestmark.folder), signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert b"the engine has ended while it started" in said
+    assert b"it is started again" in said
+    assert exactly_once(made.runs(), 1) == 0
     guestmark.assert_nothing_left()
 
 
@@ -206,14 +260,20 @@ def test_doctor_asks_all_machines_and_tells_which_cannot_be_used(
 ) -> None:
     made = lab(guestmark, "", ["lab1", "lab2"])
     made.machines.write_text(
-        made.machines.read_text() + '\n[machines.gone]\ncommand = ["/nowhere/guestmark"]\n'
+        made.machines.read_text()
+        + '\n[machines.gone]\ncommand = ["/nowhere/guestmark"]\n'
+        + f'[machines.old]\nssh = "old"\ncommand = {json.dumps(_OLDER)}\n'
+        + f'environment = {{PYTHONPATH = "{PACKAGES}"}}\n'
     )
     environment = {"GUESTMARK_SSH": reached.client}
     words = ("fleet", "doctor", "--machines", made.machines)
     told = guestmark(*words, "--json", "-", env=environment, timeout=150)
     assert told.status == 1
     machines = told.document()["machines"]
-    assert set(machines) == {"lab1", "lab2", "gone"}
+    assert set(machines) == {"lab1", "lab2", "gone", "old"}
+    assert machines["old"]["error"].startswith(
+        f"old has guestmark 0.1.0, and the fleet is run by guestmark {__version__}"
+    )
     assert "is a file, which other machines do not reach" in told.document()["ledger"]["error"]
     assert any(platform["name"] == "host" for platform in machines["lab2"]["platforms"])
     assert "nowhere" in machines["gone"]["error"]
@@ -252,11 +312,27 @@ def test_a_machine_without_room_for_the_engine_says_so() -> None:
     assert said.final
 
 
+@needs_engine
+def test_a_machine_with_another_version_says_so() -> None:
+    member = labs.Member("old", command=_OLDER, environment={"PYTHONPATH": str(PACKAGES)})
+    link = Link(member, Reach(1, "none.sqlite"), {}, ["--uid", "old.1"])
+    try:
+        assert wait_until(lambda: not link.running(), 30)
+        said = link.said()
+    finally:
+        link.close()
+    assert said.text == (
+        f"old has guestmark 0.1.0, and the fleet is run by guestmark {__version__}; install the same version of "
+        "guestmark, with its extra fleet, on all machines of the lab"
+    )
+    assert said.final
+
+
 def test_the_view_has_a_line_for_each_machine() -> None:
     member = labs.Member("lab1")
-    running = State(member, Progress("lab1", blocks=3, trials=12, failed=1))
+    running = State(member, Progress("lab1", blocks=3, trials=12, failed=1, lost=2))
     assert " ".join(_View._line(running).split()) == (
-        "lab1 3 blocks 12 trials, 1 failed or lost not connected"
+        "lab1 3 blocks 12 trials, 1 failed, 2 lost not connected"
     )
     running.gave_up = "lab1 does not let us in"
     assert _View._line(running).endswith("lab1 does not let us in")

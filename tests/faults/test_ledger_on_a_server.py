@@ -60,6 +60,17 @@ def test_it_is_upgraded_once_by_however_many_come_at_once(old: str, tmp_path: Pa
             assert here.trials == there.trials
 
 
+def test_a_role_that_may_not_upgrade_it_is_told_who_may(old: str) -> None:
+    engine = engine_of(make_url(old))
+    with engine.begin() as link:
+        link.execute(text("CREATE ROLE bench LOGIN"))
+        link.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO bench"))
+    engine.dispose()
+    with pytest.raises(LedgerError, match="may not bring it up to date") as told:
+        open_ledger(old.replace("sysbench@", "bench@"))
+    assert "as its owner" in told.value.hint
+
+
 def test_what_is_damaged_afterwards_is_noticed(old: str) -> None:
     open_ledger(old).close()
     engine = engine_of(make_url(old))

@@ -289,6 +289,20 @@ def test_copying_to_itself_is_refused(tmp_path: Path, guestmark: CommandLine) ->
     assert "did you mean 'copy'" in guestmark("ledger", "cpy").stderr
 
 
+def test_what_is_sent_again_and_again_is_prepared_once(server: Server) -> None:
+    """Fails when the bundled driver no longer has what `ledger.prepared` builds on: each trial would take three times
+    as long."""
+    with open_ledger(server.url) as ledger:
+        run_id = ledger.create_run(PLAN, {}, 1)
+        with ledger.claim(run_id):
+            attempts = Attempts(ledger, run_id, "lab1")
+            for block in range(4):
+                made = trial(block)
+                ledger.append(run_id, made, token=attempts.begin(made.cell_id, block, made.order))
+            seen = text("SELECT generic_plans + custom_plans FROM pg_prepared_statements")
+            assert list(ledger._claims[-1].session().execute(seen).scalars()) == [4, 4]
+
+
 def test_a_claim_keeps_no_transaction_open(server: Server) -> None:
     """A transaction that is open for a whole run keeps the server from cleaning up, and may be ended by it."""
     with open_ledger(server.url) as ledger, open_ledger(server.url) as other:

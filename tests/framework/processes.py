@@ -64,6 +64,16 @@ def started_at(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
 
 
+def processors(pid: int) -> set[str]:
+    """The lists of processors that the threads of a process may use, such as `{"0-1"}`."""
+    found: set[str] = set()
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):
+            text = status.read_text(errors="replace")
+            found.add(text.partition("Cpus_allowed_list:")[2].split("\n")[0].strip())
+    return found
+
+
 def others() -> Iterator[tuple[Path, list[bytes]]]:
     """Folder under /proc and command line of every process but this one."""
     for folder in Path("/proc").iterdir():

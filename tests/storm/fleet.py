@@ -153,11 +153,7 @@ class Storm:
         return [pid for pid, words in ours if words.startswith("ssh ") and "fleet worker" in words]
 
     def _schedulers(self) -> list[int]:
-        return [
-            pid
-            for pid, words in self._ours(anywhere=True)
-            if "interchange" in words and _cwd(pid) == self._folder
-        ]
+        return schedulers(self._lab.guestmark.folder)
 
     def _coordinators(self) -> list[int]:
         return [] if self._coordinator is None else [self._coordinator.pid]
@@ -168,10 +164,10 @@ class Storm:
         main = int((self._server.directory / "data/postmaster.pid").read_text().split()[0])
         return [main, *children(main)]
 
-    def _ours(self, *, anywhere: bool = False) -> Iterator[tuple[int, str]]:
+    def _ours(self) -> Iterator[tuple[int, str]]:
         for folder, command in others():
             words = b" ".join(command)
-            if anywhere or self._folder in words:
+            if self._folder in words:
                 yield int(folder.name), words.decode(errors="replace")
 
     # --- what is done to it ---------------------------------------------------------------------------------
@@ -235,6 +231,15 @@ def pools(folder: Path) -> list[int]:
         if b"process_worker_pool" in b" ".join(words)
         and b"supervise" not in words
         and os.fsencode(folder) in b" ".join(words)
+    ]
+
+
+def schedulers(folder: Path) -> list[int]:
+    """The engine's, of coordinators that were started in this folder."""
+    return [
+        pid
+        for found, words in others()
+        if b"interchange" in b" ".join(words) and _cwd(pid := int(found.name)) == os.fsencode(folder)
     ]
 
 

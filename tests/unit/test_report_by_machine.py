@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from guestmark.core.model import RunState, TrialStatus
+from guestmark.core.model import LeftOut, RunState, TrialStatus
 from guestmark.ledger import open_ledger
 from guestmark.page.tables import Table
 from guestmark.report import by_machine
@@ -21,6 +21,23 @@ def test_what_was_lost_is_made_up_for_when_a_run_is_complete() -> None:
         found = replace(run, state=state, trials=(lost, *run.trials[1:]))
         machine = by_machine.OnMachine("lab1", "", found, {}, {}, {}, {}, {})
         assert said in markdown.render(by_machine.page(by_machine.Found("fleet-1", (machine,))))
+
+
+def test_what_is_missing_is_told_with_its_reason() -> None:
+    run = host_uml_tcg(blocks=2)
+    failed = replace(run.trials[0], status=TrialStatus.FAILED, reason="the guest panicked")
+    left_out = (LeftOut("kvm", "no guest gets ready", "use tcg"),)
+    found = by_machine.Found(
+        "fleet-1",
+        tuple(
+            by_machine.OnMachine(name, "", replace(run, unusable=left_out, trials=trials), {}, {}, {}, {}, {})
+            for name, trials in (("lab1", run.trials), ("lab2", (failed, *run.trials[1:])))
+        ),
+    )
+    text = markdown.render(by_machine.page(found))
+    assert "lab1, lab2: kvm was left out: no guest gets ready; use tcg" in text
+    assert "lab2: a trial failed: the guest panicked" in text
+    assert "lab1: a trial failed" not in text
 
 
 def test_each_cell_has_a_table_that_says_what_is_compared(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -71,13 +72,14 @@ def _architectures(json: bool) -> None:
 
 
 def examine(again: bool, nested: bool = False) -> dict[str, Any]:
-    """The document of `doctor --json`: platforms, host, ledger, tools."""
+    """The document of `doctor --json`: platforms, host, ledger, tools, and versions that matter in a fleet."""
     import time
     from concurrent.futures import ThreadPoolExecutor
 
     from guestmark.core.platform_spec import parse_platform
     from guestmark.core.registry import platform_names, programs
     from guestmark.experiment.environment import record_environment
+    from guestmark.fleet import engine
     from guestmark.platforms import registry
     from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import DOCTOR_DEADLINE_S, DOCTOR_IN_ALL_S, probe_all, probe_nested
@@ -104,6 +106,7 @@ def examine(again: bool, nested: bool = False) -> dict[str, Any]:
         "host": {name: value for name, value in host.items() if name not in {"command_line", "libraries"}},
         "ledger": _ledger(),
         "tools": {tool: versions.get(tool) for tool in tools},
+        "fleet": engine.versions(),
     }
 
 
@@ -168,7 +171,7 @@ def _show(report: dict[str, Any]) -> None:
     console.print(table)
     console.print()
     facts = Table(box=None, pad_edge=False, show_header=False)
-    for label, value in _facts(report["host"]):
+    for label, value in facts_of(report["host"]):
         facts.add_row(shown(label, "dim"), shown(value))
     ledger = shown(report["ledger"])
     ledger.overflow = "fold"
@@ -178,7 +181,8 @@ def _show(report: dict[str, Any]) -> None:
     console.print(facts)
 
 
-def _facts(host: dict[str, Any]) -> list[tuple[str, str]]:
+def facts_of(host: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a person wants to know of a machine first: label and value."""
     processor, kernel = host.get("processor", {}), host.get("kernel", {})
     virtual = host.get("virtualization", {})
     facts = [

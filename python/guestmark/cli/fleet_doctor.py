@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from guestmark.cli.fleets import Outputs, too_little_room
 from guestmark.cli.say import say, tell, tell_json
 from guestmark.core.errors import ExitStatus, GuestmarkError
+from guestmark.core.units import counted
 from guestmark.page.text import inert
 
 if TYPE_CHECKING:
     from guestmark.fleet.lab import Member
 
 _DOCTOR_S = 120.0
+_FACTS = frozenset({"processor", "memory", "kernel", "system"})
 
 
 def doctor(machines: str, ledger_path: str | None, outputs: Outputs) -> int:
@@ -25,7 +28,7 @@ def doctor(machines: str, ledger_path: str | None, outputs: Outputs) -> int:
 
     members = lab.read(machines)
     if not outputs.quiet:
-        say(f"asking {len(members)} machines at once, {_DOCTOR_S:.0f} s at most …")
+        say(f"asking {counted(len(members), 'machine')} at once, {_DOCTOR_S:.0f} s at most …")
     with ThreadPoolExecutor(min(len(members), 32)) as pool:
         answers = dict(zip((member.name for member in members), pool.map(_asked, members), strict=True))
     differences = _differences(members, answers)
@@ -40,8 +43,8 @@ def doctor(machines: str, ledger_path: str | None, outputs: Outputs) -> int:
             if "error" in answer:
                 tell(f"  cannot be used: {answer['error']}")
                 continue
-            usable = [each["name"] for each in answer["platforms"] if each["usable"]]
-            tell(f"  platforms: {', '.join(usable) or 'none'}")
+            for text in _lines(answer):
+                tell(f"  {text}")
             for each in differences.get(member.name, ()):
                 tell(f"  differs from its class: {each}")
         tell("ledger")
@@ -81,6 +84,7 @@ def _fine(ledger: Mapping[str, Any]) -> str:
 
 
 def _asked(member: Member) -> dict[str, Any]:
+    from guestmark.fleet import engine
     from guestmark.fleet.links import command
 
     try:
@@ -97,12 +101,33 @@ def _asked(member: Member) -> dict[str, Any]:
         return {"error": f"{member.command[0]}: {error.strerror}"}
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
+    except (ValueError, RecursionError):
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         return {"error": inert(lines[-1])[:300] if lines else f"status {done.returncode}"}
-    if not isinstance(answer, dict) or not isinstance(answer.get("platforms"), list):
-        return {"error": "its guestmark answers something else; are the versions alike?"}
+    try:
+        if wrong := engine.mismatch(member.name, answer["fleet"], engine.versions()):
+            return {"error": f"{inert(wrong)}; {engine.INSTALL_ALIKE}"}
+        _lines(answer)
+    except (AttributeError, KeyError, TypeError, ValueError):  # nothing that comes from elsewhere is trusted
+        return {"error": f"its guestmark answers something else; {engine.INSTALL_ALIKE}"}
     return answer
+
+
+def _lines(answer: Mapping[str, Any]) -> list[str]:
+    """What a person wants to know of a machine: its platforms, what it is, and versions of what measures there."""
+    from guestmark.cli.doctor_verb import facts_of
+
+    platforms = answer["platforms"]
+    usable = ", ".join(each["name"] for each in platforms if each["usable"]) or "none"
+    unknown = ", ".join(each["name"] for each in platforms if each["usable"] is None)
+    found = {name: str(said) for name, said in {**answer["fleet"], **answer["tools"]}.items() if said}
+    numbers = {name: re.search(r"\d+(?:\.\d+)+", said) for name, said in found.items()}
+    lines = (
+        f"platforms: {usable}" + (f"; not known within the time: {unknown}" if unknown else ""),
+        "; ".join(value for label, value in facts_of(answer["host"]) if label in _FACTS),
+        ", ".join(f"{name} {number[0]}" for name, number in numbers.items() if number),
+    )
+    return [inert(line) for line in lines]
 
 
 def _differences(members: Sequence[Member], answers: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -112,9 +137,10 @@ def _differences(members: Sequence[Member], answers: Mapping[str, Any]) -> dict[
     found: dict[str, list[str]] = {}
     first: dict[str, Mapping[str, Any]] = {}
     for member in members:
-        host = answers[member.name].get("host")
-        if not member.kind or not isinstance(host, dict):
+        answer = answers[member.name]
+        if not member.kind or "error" in answer:
             continue
+        host = {**answer["host"], "programs": answer["tools"]}
         if member.kind not in first:
             first[member.kind] = host
             continue

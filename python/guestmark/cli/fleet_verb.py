@@ -61,8 +61,9 @@ def command(
     doctor --machines FILE: what each machine can measure, what makes them differ, and whether the ledger's server has
     room for all of them.
 
-    Exit status: 0 all measured, 1 some trials failed or were lost (and made up for), or a machine was given up, 2 the
-    command line, the lab or the plan is wrong, 3 nothing could be measured, 130 interrupted.
+    Exit status: 0 all measured (what was lost is made up for), 1 some trials failed, something was left out on a
+    machine, or one was given up, 2 the command line, the lab or the plan is wrong, 3 nothing could be measured, 130
+    interrupted.
     """
     from guestmark.core.errors import UsageError
     from guestmark.core.nearest import unknown

@@ -126,10 +126,11 @@ def _coordinate(made: Order, members: Sequence[Member], ledger: Ledger, url: str
         _write(ledger, made.fleet, outputs)
     if interrupted:
         return int(ExitStatus.INTERRUPTED)
-    good = sum(state.progress.trials - state.progress.failed for state in states)
+    good = sum(done.trials - done.failed - done.lost for done in (state.progress for state in states))
     if not good:
         return int(ExitStatus.NOTHING_MEASURED)
-    whole = all(state.ended and not state.progress.failed for state in states)
+    # What was lost has been made up for when a run has ended.
+    whole = all(state.ended and not state.progress.failed and not state.progress.left_out for state in states)
     return int(ExitStatus.ALL_MEASURED if whole else ExitStatus.SOME_FAILED)
 
 
@@ -182,10 +183,9 @@ class _View:
         what = state.gave_up or (
             done.state if state.ended else "connected" if state.link else "not connected"
         )
-        failed = f", {done.failed} failed or lost" if done.failed else ""
-        return f"{state.member.name:20.20} {done.blocks:4} blocks {done.trials:5} trials{failed}  {what}"[
-            :120
-        ]
+        counts = ((done.failed, "failed"), (done.lost, "lost"))
+        wrong = "".join(f", {count} {word}" for count, word in counts if count)
+        return f"{state.member.name:20.20} {done.blocks:4} blocks {done.trials:5} trials{wrong}  {what}"[:120]
 
 
 def _reachable(ledger_path: str | None, members: Sequence[Member]) -> str:

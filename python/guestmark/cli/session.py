@@ -113,6 +113,7 @@ def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
     """The plan as far as it can be measured here, stored as a new run, and the run's id."""
     from guestmark.experiment import preflight
     from guestmark.experiment.environment import record_for
+    from guestmark.ledger.remarks import NOTHING
 
     if outputs.said is not None:
         ledger.check_name(outputs.said.name)
@@ -121,10 +122,14 @@ def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
     notes = [*plan.context.get("notes", ()), *ready.notes]
     context = {**ready.plan.context, "notes": notes, **({PROVE: True} if outputs.prove else {})}
     plan = replace(ready.plan, context=context)
-    run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed)
-    if outputs.said is not None and outputs.said.rows():
-        ledger.annotate(run_id, outputs.said)
-    _record_left_out(ledger, run_id, ready.left_out, outputs)
+    run_id = ledger.create_run(
+        plan,
+        record_for(plan),
+        plan.policy.seed,
+        left_out=ready.left_out,
+        said=outputs.said or NOTHING,
+    )
+    _tell_left_out(ready.left_out, outputs)
     for note in notes:
         _say(note, outputs, loud=True)
     return plan, run_id
@@ -175,7 +180,9 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
                 with ledger.claim(stored.id):
                     ledger.set_plan(stored.id, plan)
             ledger.add_environment(stored.id, record_for(plan))
-            _record_left_out(ledger, stored.id, ready.left_out, outputs)
+            for entry in ready.left_out:
+                ledger.record_left_out(stored.id, entry)
+            _tell_left_out(ready.left_out, outputs)
             state = measured(plan, ledger, stored.id, outputs)
         return _finish(ledger, stored.id, state, outputs)
 
@@ -331,9 +338,8 @@ def _status(stored: StoredRun, state: RunState) -> ExitStatus:
     return ExitStatus.ALL_MEASURED if everything else ExitStatus.SOME_FAILED
 
 
-def _record_left_out(ledger: Ledger, run_id: str, left_out: Iterable[LeftOut], outputs: Outputs) -> None:
+def _tell_left_out(left_out: Iterable[LeftOut], outputs: Outputs) -> None:
     for entry in left_out:
-        ledger.record_left_out(run_id, entry)
         hint = f"\n  {entry.hint}" if entry.hint else ""
         _say(f"{entry.name} cannot be used here and is left out: {entry.reason}{hint}", outputs, loud=True)
 

@@ -4,11 +4,19 @@ import contextlib
 from pathlib import Path
 
 
-def descendants(pid: int) -> list[int]:
-    """Process ids of everything that `pid` started and what that started; empty when it is gone."""
+def children(pid: int) -> list[int]:
+    """Process ids of what `pid` started and is still there, whichever of its threads did; empty when it is gone."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                found += [int(child), *descendants(int(child))]
+            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids of everything that `pid` started and what that started; empty when it is gone."""
+    found: list[int] = []
+    for child in children(pid):
+        found += [child, *descendants(child)]
     return found

@@ -20,7 +20,7 @@ import msgspec
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.model import RunState
-from guestmark.fleet.engine import Engine, lost_machine
+from guestmark.fleet.engine import Engine, EngineError, lost_machine
 from guestmark.fleet.lab import Member
 from guestmark.fleet.links import Link, Reach, Said
 from guestmark.fleet.machine import one_block, progress_of, run_of
@@ -34,6 +34,7 @@ TICK_S = 0.5
 _QUEUED = 2  # blocks on order for each machine, so that none waits for the next
 _ENDED = frozenset({RunState.COMPLETE.value, RunState.STOPPED.value, RunState.FAILED.value})
 _MOST_LINKS = 8  # connections in a row that end before anything was done
+_MOST_ENGINES = 5  # in a row that end before they can be used
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TROUBLE_S = 180.0  # how long a machine may report nothing but errors
 
@@ -101,8 +102,7 @@ class Fleet:
         try:
             while not all(state.over for state in self.states.values()):
                 if self._engine is None or not self._engine.running():
-                    self._start_engine(directory)
-                assert self._engine is not None
+                    self._engine = self._start_engine(directory)
                 self._connect(self._engine)
                 self._supply(self._engine)
                 done, self._pending = concurrent.futures.wait(
@@ -118,16 +118,21 @@ class Fleet:
             keeper().remove(directory)
             self._record_losses()
 
-    def _start_engine(self, directory: Path) -> None:
+    def _start_engine(self, directory: Path) -> Engine:
         if self._engine is not None:
             self._tell("the engine has ended unexpectedly; it is started again")
             self._close_links(list(self.states.values()))
             with contextlib.suppress(Exception):
                 self._engine.close()
+            self._engine = None
         self._pending = set()
-        own = directory / f"engine-{time.monotonic_ns()}"
-        own.mkdir(mode=0o700)
-        self._engine = Engine(own)
+        for _ in range(_MOST_ENGINES - 1):
+            try:
+                return Engine(_private(directory))
+            except EngineError as error:
+                self._tell(f"{error.message}; it is started again")
+                time.sleep(_PAUSE_S)
+        return Engine(_private(directory))
 
     def _connect(self, engine: Engine) -> None:
         """Opens the links that are missing, and notices those that have ended."""
@@ -238,6 +243,12 @@ class Fleet:
     def _stored(self, name: str) -> Progress:
         run_id = run_of(self._ledger, self._fleet, name)
         return Progress(name) if run_id is None else progress_of(self._ledger.load_run(run_id), name)
+
+
+def _private(parent: Path) -> Path:
+    own = parent / f"engine-{time.monotonic_ns()}"
+    own.mkdir(mode=0o700)
+    return own
 
 
 def orders(ledger: Ledger, fleet: str) -> Iterator[Order]:

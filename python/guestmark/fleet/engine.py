@@ -12,8 +12,10 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any
 
 from guestmark import __version__
 from guestmark.core.errors import GuestmarkError
+from guestmark.page.text import inert
 
 HEARTBEAT_S, GIVE_UP_S = 5, 20  # a machine from which nothing was heard for so long is lost
 _CLOSING_S = 5.0
@@ -29,11 +32,16 @@ _LOOPBACK = "127.0.0.1"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 # It ends when whoever started it has ended, also when that was killed and it is stopped (PR_SET_PDEATHSIG, SIGKILL).
 # It has a session of its own: Ctrl-C at a terminal is for the coordinator alone, which ends it.
+# What it says goes to a file: nobody is there to read it when it was orphaned before it could be tied.
 _TIED = (
     "import ctypes, os, runpy, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+    "os.path.isdir(os.path.dirname(sys.argv[1])) or sys.exit(); "
+    "os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2); "
     "os.getpgrp() == os.getpid() or os.setsid(); "
-    f"sys.argv[0] = 'interchange'; runpy.run_module('{_INTERCHANGE}', run_name='__main__')"
+    f"sys.argv = ['interchange']; runpy.run_module('{_INTERCHANGE}', run_name='__main__')"
 )
+_START_S, _STEP_S = 60.0, 0.2
+_LONGEST = 300
 _NO_SECRET = "0" * 40
 
 
@@ -47,12 +55,31 @@ def check() -> None:
 
 
 def versions() -> dict[str, str]:
-    """What has to be the same on all machines of a fleet."""
-    return {"guestmark": __version__, "Parsl": importlib.metadata.version("parsl")}
+    """What has to be the same on all machines of a fleet, as far as it is installed."""
+    found = {"guestmark": __version__}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["Parsl"] = importlib.metadata.version("parsl")
+    return found
+
+
+def mismatch(machine: str, there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """What keeps a machine with `there`'s versions out of a fleet that is run with those of `here`; empty: nothing."""
+    for name, version in there.items():
+        if version != here.get(name, ""):
+            ours = f"{name} {here[name]}" if name in here else f"another {name}"
+            return f"{machine} has {name} {version}, and the fleet is run by {ours}"
+    return ""
+
+
+INSTALL_ALIKE = "install the same version of guestmark, with its extra fleet, on all machines of the lab"
+
+
+class EngineError(GuestmarkError):
+    """The engine ended before it could be used."""
 
 
 class Engine:
-    """One running interchange; `directory` is private and holds its keys and logs."""
+    """One running interchange; `directory` is private and holds its keys and logs. Raises `EngineError`."""
 
     def __init__(self, directory: Path) -> None:
         # Not checked by type: it need not be installed where this is checked.
@@ -62,7 +89,7 @@ class Engine:
         self._executor: Any = executors.HighThroughputExecutor(
             label="guestmark",
             provider=providers.LocalProvider(init_blocks=0, min_blocks=0, max_blocks=0),
-            interchange_launch_cmd=[sys.executable, "-c", _TIED],
+            interchange_launch_cmd=[sys.executable, "-c", _TIED, str(directory / "said")],
             address=_LOOPBACK,
             loopback_address=_LOOPBACK,
             worker_port_range=(20000, 60000),
@@ -77,14 +104,49 @@ class Engine:
         self._executor.provider.script_dir = str(directory)
         # A machine with another Python would end the engine for all. What is sent fits any; workers compare the rest.
         self._executor._check_python_mismatch = False
-        self._executor.start()
+        self._start(directory / "said")
         self._closed = threading.Event()
-        self.present: Mapping[
-            str, int
-        ] = {}  # workers that it has heard of lately, and how many blocks each has
+        # The workers that it has heard of lately, and how many blocks each has.
+        self.present: Mapping[str, int] = {}
         self._silent = False  # whether the interchange has not answered in time
         self._watching = threading.Thread(target=self._watch, name="engine", daemon=True)
         self._watching.start()
+
+    def _start(self, said: Path) -> None:
+        """Starts the interchange. By itself the executor waits two minutes for the answer of one that cannot give it.
+
+        A thread of its own would not do: the interchange ends with the thread that started it.
+        """
+
+        until = time.monotonic() + _START_S
+
+        def look(*_: object) -> None:
+            process = self._executor.interchange_proc
+            if process is None:
+                return
+            if process.poll() is not None:
+                raise EngineError(
+                    f"the engine has ended while it started: {_last_line(said)}",
+                    hint="is there room in the temporary directory?",
+                )
+            if time.monotonic() > until:
+                process.kill()
+                process.wait()
+                raise EngineError(
+                    f"the engine was not ready after {_START_S:.0f} s",
+                    hint="is this machine overloaded?",
+                )
+
+        if threading.current_thread() is not threading.main_thread():
+            self._executor.start()
+            return
+        before = signal.signal(signal.SIGALRM, look)
+        signal.setitimer(signal.ITIMER_REAL, _STEP_S, _STEP_S)
+        try:
+            self._executor.start()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     def _watch(self) -> None:
         """Asks the interchange now and then: one that hangs is as good as dead, and says nothing."""
@@ -137,7 +199,8 @@ class Engine:
 
     def running(self) -> bool:
         """Whether the interchange is there, and answers."""
-        return self._executor.interchange_proc.poll() is None and not self._silent
+        there = self._executor.interchange_proc.poll() is None
+        return there and not self._silent and not self._executor.bad_state_is_set
 
     def close(self) -> None:
         """Ends it. Workers that are still connected end by themselves."""
@@ -159,6 +222,14 @@ class Engine:
     def _shut_down(self) -> None:
         with contextlib.suppress(Exception):
             self._executor.shutdown(timeout=_CLOSING_S)
+
+
+def _last_line(said: Path) -> str:
+    """What it said at last, as far as it said anything."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = [line for line in said.read_text(errors="replace").split("\n") if line.strip()]
+    return inert(lines[-1])[:_LONGEST] if lines else "it was killed, or had no memory"
 
 
 def lost_machine(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import secrets
 import tempfile
 import time
 import traceback
+from collections import Counter
 from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -59,24 +60,27 @@ def _one_block(order: Order, machine: str) -> Progress:
     from guestmark.experiment import runner
     from guestmark.experiment.interrupt import Interruption
     from guestmark.experiment.progress import Silent
+    from guestmark.fleet import watch
     from guestmark.ledger import open_ledger
     from guestmark.ledger.attempts import Attempts, lose
-    from guestmark.platforms import exclusive
+    from guestmark.platforms import affinity, exclusive
 
+    affinity.take_along(watch.others())
     with open_ledger(os.environ[LEDGER]) as ledger:
         ledger.patience.notice = tell
         run_id = run_of(ledger, order.fleet, machine)
         plan = _plan(order) if run_id is None else ledger.load_run(run_id).plan
         here = any(cell.platform.uses_this_host for cell in plan.cells)
         with exclusive.measuring(exclusive.Policy(f"{plan.name} ({order.fleet})", tell=tell), here=here):
+            run_id = run_id or run_of(ledger, order.fleet, machine)  # of a worker that was waited for
             if run_id is None:
-                run_id, plan = _begun(ledger, order, machine, plan)
+                run_id = _begun(ledger, order, machine, plan)
             stored = ledger.load_run(run_id)
             if stored.state not in {RunState.COMPLETE, RunState.STOPPED, RunState.FAILED}:
                 with ledger.claim(run_id):  # so whoever began what has not ended is gone
                     lose(ledger, run_id, "its worker ended in the middle of the trial")
                 runner.run(
-                    plan,
+                    stored.plan,
                     ledger,
                     run_id,
                     observer=Silent(),
@@ -89,14 +93,18 @@ def _one_block(order: Order, machine: str) -> Progress:
 
 def tell(text: str) -> None:
     """For the person who watches the fleet: the engine's workers have no other way to say something meanwhile."""
+    lines = [" ".join(line.split()) for line in text.splitlines()]
     with contextlib.suppress(OSError):
-        os.write(2, f"{TOLD}{' '.join(text.split())}\n".encode(errors="replace"))
+        os.write(2, f"{TOLD}{'; '.join(line for line in lines if line)}\n".encode(errors="replace"))
 
 
 def progress_of(stored: StoredRun, machine: str) -> Progress:
     """How far a machine's run is."""
-    failed = sum(trial.status is not TrialStatus.OK for trial in stored.trials)
-    return Progress(machine, stored.id, stored.state.value, stored.blocks, len(stored.trials), failed)
+    count = Counter(trial.status for trial in stored.trials)
+    return Progress(
+        machine, stored.id, stored.state.value, stored.blocks, len(stored.trials),
+        count[TrialStatus.FAILED], count[TrialStatus.LOST], len(stored.unusable),
+    )  # fmt: skip
 
 
 def run_of(ledger: Ledger, fleet: str, machine: str) -> str | None:
@@ -116,8 +124,8 @@ def _plan(order: Order) -> Plan:
     return replace(plan, context={**plan.context, CONTEXT: msgspec.to_builtins(order)})
 
 
-def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> tuple[str, Plan]:
-    """A new run of what can be measured here, with everything that says what it belongs to."""
+def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> str:
+    """The id of a new run of what can be measured here, with everything that says what it belongs to."""
     from guestmark.experiment import preflight
     from guestmark.experiment.environment import record_for
     from guestmark.ledger.attempts import runs_with
@@ -133,13 +141,16 @@ def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> tuple[str,
         )
     ready = preflight.examine(plan, probe_all)  # type: ignore[arg-type]
     plan = replace(ready.plan, context={**ready.plan.context, "notes": list(ready.notes)})
-    run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed)
-    for entry in ready.left_out:
-        ledger.record_left_out(run_id, entry)
     kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
     labels = {FLEET: order.fleet, MACHINE: machine, HOST: host, **({KIND: kind} if kind else {})}
-    ledger.annotate(run_id, Remarks(labels=labels))
-    return run_id, plan
+    # At once with all that belongs to it: one that a killed worker had left without its labels would be nobody's.
+    return ledger.create_run(
+        plan,
+        record_for(plan),
+        plan.policy.seed,
+        left_out=ready.left_out,
+        said=Remarks(labels=labels),
+    )
 
 
 def _host() -> str:

@@ -15,6 +15,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from guestmark.disks.processes import children
 from guestmark.fleet import engine
 
 _LOOK_S = 5.0
@@ -33,8 +34,8 @@ def watch(process: subprocess.Popen[bytes]) -> bool:
     whole = os.pidfd_open(process.pid)
     try:
         while True:
-            pools = [pid for pid in _children(process.pid) if POOL.encode() in _command(pid)]
-            for pid in (part for pool in pools for part in _children(pool)):
+            pools = [pid for pid in children(process.pid) if POOL.encode() in _command(pid)]
+            for pid in (part for pool in pools for part in children(pool)):
                 if pid not in parts and _PART in _command(pid):
                     with contextlib.suppress(ProcessLookupError):
                         parts[pid] = os.pidfd_open(pid)
@@ -50,6 +51,14 @@ def watch(process: subprocess.Popen[bytes]) -> bool:
     finally:
         for handle in (whole, *parts.values()):
             os.close(handle)
+
+
+def others() -> list[int]:
+    """The engine's processes that belong to the one that measures here, which is this one; none without the engine."""
+    pool = os.getppid()
+    if POOL.encode() not in _command(pool):
+        return []
+    return [pool, *(pid for pid in children(pool) if pid != os.getpid())]
 
 
 def _ended(handles: list[int], within_s: float) -> set[int]:
@@ -69,14 +78,6 @@ def _kill_stopped(parts: dict[int, int], stopped: dict[int, float]) -> dict[int,
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(parts[pid], signal.SIGKILL)
     return stopped
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    for thread in Path(f"/proc/{pid}/task").glob("*"):  # each has its own
-        with contextlib.suppress(OSError):
-            found += map(int, (thread / "children").read_text().split())
-    return found
 
 
 def _command(pid: int) -> bytes:

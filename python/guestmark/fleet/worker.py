@@ -40,7 +40,8 @@ def run() -> int:
     """Starts the worker and waits for its end; its exit status."""
     start = _heard()
     engine.check()
-    _compare(start)
+    if wrong := engine.mismatch(start.machine, engine.versions(), start.versions):
+        raise UsageError(wrong, hint=engine.INSTALL_ALIKE)
     directory = _written(start.keys)
     command = [
         sys.executable, "-m", watch.POOL,
@@ -65,17 +66,6 @@ def run() -> int:
         return process.wait()
     finally:
         keeper().remove(directory)
-
-
-def _compare(start: Start) -> None:
-    """Raises `UsageError` when what is installed here does not fit what runs the fleet."""
-    for name, here in engine.versions().items():
-        there = start.versions.get(name, "an older one")
-        if here != there:
-            raise UsageError(
-                f"{name} is {here} on {start.machine}, and {there} where the fleet is run from",
-                hint="install the same version of guestmark, with its extra fleet, on all machines of the lab",
-            )
 
 
 def _written(keys: dict[str, str]) -> Path:

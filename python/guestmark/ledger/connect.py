@@ -4,6 +4,7 @@ durable.
 
 import errno
 import os
+import re
 import sqlite3
 import time
 from contextlib import AbstractContextManager, closing
@@ -14,15 +15,18 @@ from urllib.parse import quote
 
 from sqlalchemy import Engine, create_engine, event, insert, inspect, select, update
 from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger.faults import OTHER, explained, not_a_database
 from guestmark.ledger.location import default_path
 from guestmark.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, metadata, schema
-from guestmark.ledger.server import engine_of
+from guestmark.ledger.server import NOT_ALLOWED, engine_of, sqlstate
 
 _WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
+
+
+_SHOWN = {"host", "port", "user", "dbname"}  # of a URL's parameters: which ledger it is, and never a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,11 @@ def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) 
     if isinstance(where, str) and "://" in where:
         try:
             url = make_url(where)
-        except ArgumentError as error:
-            raise LedgerError(f"{where!r} is not a database URL: {error}", hint=OTHER) from error
+        except (ArgumentError, ValueError) as error:
+            raise LedgerError(
+                f"{_shown(where)} is not a database URL",
+                hint="as in postgresql://ROLE@HOST:PORT/DATABASE?sslmode=verify-full, with PORT a number",
+            ) from error
         if url.get_backend_name() == "postgres":  # libpq takes both
             url = url.set(drivername="postgresql")
         if url.get_backend_name() != "sqlite":
@@ -262,8 +269,32 @@ def _journal_mode(engine: Engine, busy_timeout_s: float) -> str:
 # --- a database server --------------------------------------------------------------------------------------
 
 
+def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
+    from guestmark.ledger.upgrade import upgrade
+
+    try:
+        # Whoever comes second waits here, and finds it done.
+        if connection.execute(select(schema.c.version).with_for_update()).scalar() == version:
+            upgrade(connection)
+            connection.execute(update(schema).values(version=SCHEMA_VERSION))
+    except DBAPIError as error:
+        if sqlstate(error.orig or error) != NOT_ALLOWED:
+            raise
+        raise LedgerError(
+            f"the ledger {shown} is an older guestmark's, and this role may not bring it up to date",
+            hint="open it once as its owner: guestmark runs --ledger URL; then `guestmark ledger role` again",
+        ) from error
+
+
+def _shown(where: str) -> str:
+    """What was given for a URL, without a password."""
+    return re.sub(r"(?<=:)[^:/@]*(?=@)|(?<=password=)[^&]*", "***", where)
+
+
 def _connect_server(url: URL) -> Store:
-    shown = url.render_as_string(hide_password=True)
+    shown = url.set(
+        query={name: value for name, value in url.query.items() if name in _SHOWN}
+    ).render_as_string()
     try:
         engine = engine_of(url)
     except (NoSuchModuleError, ModuleNotFoundError, ArgumentError) as error:
@@ -284,12 +315,7 @@ def _connect_server(url: URL) -> Store:
             version = connection.execute(select(schema.c.version)).scalar() or 0
             _check_version(version, shown)
             if version < SCHEMA_VERSION:  # a server has backups of its own
-                from guestmark.ledger.upgrade import upgrade
-
-                # Whoever comes second waits here, and finds it done.
-                if connection.execute(select(schema.c.version).with_for_update()).scalar() == version:
-                    upgrade(connection)
-                    connection.execute(update(schema).values(version=SCHEMA_VERSION))
+                _upgrade_server(connection, version, shown)
     except LedgerError:
         engine.dispose()
         raise

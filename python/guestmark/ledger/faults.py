@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from guestmark.core.errors import LedgerError
+from guestmark.ledger import server_faults
 
-OTHER = "or choose another ledger with --ledger FILE"
-_UNREACHED = "Can't create a connection"  # of the bundled driver, which goes on about its parameters
+_ANOTHER = "choose another ledger with --ledger FILE"
+OTHER = f"or {_ANOTHER}"
 
 
 def not_a_database(path: str) -> LedgerError:
@@ -31,17 +32,12 @@ def explain(error: BaseException, where: str, doing: str) -> LedgerError:
     `error` may be SQLAlchemy's wrapper (its `orig` is looked at), an `sqlite3.Error` or an `OSError`.
     """
     cause = getattr(error, "orig", None) or error
+    if "://" in where:
+        return server_faults.explain(cause, where, doing)
     if isinstance(cause, OSError):
         return _explain_os(cause, where, doing)
     if not isinstance(cause, sqlite3.Error):
-        said = _first_line(cause)
-        if said.startswith(_UNREACHED):
-            return LedgerError(
-                f"the ledger {where} cannot be reached: failed while {doing}",
-                hint="check that its server runs and listens there, " + OTHER,
-            )
-        hint = "the server's log may say more, " + OTHER
-        return LedgerError(f"the ledger {where} failed while {doing}: {said}", hint=hint)
+        return LedgerError(f"the ledger {where} failed while {doing}: {_first_line(cause)}", hint=_ANOTHER)
     table = {
         sqlite3.SQLITE_FULL: (
             f"no space is left for the ledger {where}: failed while {doing}",
@@ -62,7 +58,7 @@ def explain(error: BaseException, where: str, doing: str) -> LedgerError:
         ),
         sqlite3.SQLITE_PERM: (
             f"the ledger {where} may not be accessed: failed while {doing}",
-            OTHER.removeprefix("or "),
+            _ANOTHER,
         ),
         sqlite3.SQLITE_CANTOPEN: (
             f"the ledger {where} cannot be opened: failed while {doing}",
@@ -90,7 +86,7 @@ def explain(error: BaseException, where: str, doing: str) -> LedgerError:
 
 def _explain_os(error: OSError, where: str, doing: str) -> LedgerError:
     text = os.strerror(error.errno) if error.errno else str(error)
-    hint = OTHER
+    hint = _ANOTHER
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         hint = "free some space; what is already in the ledger is safe"
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:

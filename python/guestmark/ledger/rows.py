@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
@@ -46,14 +46,18 @@ def trial_of(row: Row[Any]) -> Trial:
     return codec.unpack_trial(row.body, row.console, what)
 
 
-def left_out_row(entry: LeftOut) -> dict[str, str]:
-    """The columns of a row, but for its run; the inverse of `left_out_of`."""
+def add_left_out(connection: Connection, run_id: str, entry: LeftOut) -> None:
+    """Stores what cannot be measured; a later record of the same replaces it."""
+    table = schema.unusable
     name = f"{_CELL}{entry.cell}" if entry.cell else entry.platform
-    return {"platform": name, "reason": entry.reason, "hint": entry.hint}
+    row = {"run_id": run_id, "platform": name, "reason": entry.reason, "hint": entry.hint}
+    connection.execute(delete(table).where(table.c.run_id == run_id, table.c.platform == name))
+    connection.execute(insert(table).values(**row))
+    checksums.store(connection, table, run_id, table.c.platform == name)
 
 
 def left_out_of(row: Row[Any], plan: Plan) -> LeftOut:
-    """What a row says cannot be measured."""
+    """What a row of `add_left_out` says cannot be measured."""
     name = str(row.platform)
     wanted = name.removeprefix(_CELL)
     # Ledgers of version 0.1 hold a cell's id as it is.

@@ -22,10 +22,10 @@ from sqlalchemy.exc import DBAPIError
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger.prepared import prepare_for
+from guestmark.ledger.server_faults import CONNECT_S, no_password
 
 DRIVER = "pg8000"
 _PORT = 5432
-_CONNECT_S = 10
 # A connection over which nothing comes is asked about after so long, so often; then, or when nothing sent is taken,
 # it is lost. A claim whose machine has vanished is free after this time.
 _IDLE_S, _AGAIN_S, _TIMES, _LOST_S = 15, 5, 3, 30
@@ -45,6 +45,7 @@ _PARAMETERS = {  # of libpq, with the variable that stands for each
 _MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 # Classes and codes of SQLSTATE that say: not now. Connections (08), shut down or starting (57P), too many connections,
 # serialization failures and deadlocks. Source: PostgreSQL's documentation, appendix A.
+_WRONG_PASSWORD, NOT_ALLOWED = "28P01", "42501"
 _LATER = re.compile(r"08...|57P..|53300|40001|40P01")
 
 
@@ -63,7 +64,12 @@ def engine_of(url: URL) -> Engine:
 
     @event.listens_for(engine, "do_connect")
     def _dial(dialect: Any, _record: Any, _args: Any, _named: Any) -> Any:
-        return _connected(dialect.dbapi, parameters)
+        try:
+            return _connected(dialect.dbapi, parameters)
+        except dialect.dbapi.DatabaseError as error:
+            if sqlstate(error) != _WRONG_PASSWORD or "password" in parameters:
+                raise
+            raise no_password(parameters["user"], _password_file(parameters)) from error
 
     prepare_for(engine)
     return engine
@@ -130,7 +136,10 @@ def _made_at_once(error: BaseException) -> bool:
     """Whether somebody else made the same table at this moment, so that it is there the next time."""
     told = error.args[0] if error.args else None
     name = told.get("n", "") if isinstance(told, Mapping) else ""
-    return sqlstate(error) == "42P07" or (sqlstate(error) == "23505" and str(name).startswith("pg_"))
+    # The table is there, or the type that each table has, or the row of a catalogue for either.
+    return sqlstate(error) in {"42P07", "42710"} or (
+        sqlstate(error) == "23505" and str(name).startswith("pg_")
+    )
 
 
 def sqlstate(error: BaseException) -> str:
@@ -143,10 +152,12 @@ def _connected(driver: Any, parameters: Mapping[str, str]) -> Any:
     mode, host = parameters["sslmode"], parameters["host"]
     named: dict[str, Any] = {
         "user": parameters["user"],
-        "password": parameters.get("password"),
+        "password": parameters.get(
+            "password", ""
+        ),  # the driver fails by itself when a server wants one, and has none
         "database": parameters["dbname"],
         "application_name": parameters["application_name"],
-        "timeout": _CONNECT_S,
+        "timeout": CONNECT_S,
         "tcp_keepalive": True,
     }
     if host.startswith("/"):
@@ -218,9 +229,13 @@ def _context(parameters: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
+def _password_file(parameters: Mapping[str, str]) -> Path:
+    return Path(parameters.get("passfile", "~/.pgpass")).expanduser()
+
+
 def _from_file(parameters: Mapping[str, str]) -> str | None:
     """The password from libpq's password file, which others must not be able to read."""
-    file = Path(parameters.get("passfile", "~/.pgpass")).expanduser()
+    file = _password_file(parameters)
     try:
         if file.stat().st_mode & 0o077:
             return None

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, inspect, select
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
 from guestmark.ledger import checksums, codec, remarks, schema
-from guestmark.ledger.rows import add_environment, left_out_row, run_row
+from guestmark.ledger.rows import add_environment, add_left_out, run_row
 from guestmark.ledger.schema import comparisons
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ class Shelf:
             for environment in run.environments:
                 add_environment(connection, run_id, environment)
             for entry in run.unusable:
-                connection.execute(insert(schema.unusable).values(run_id=run_id, **left_out_row(entry)))
+                add_left_out(connection, run_id, entry)
             for trial in run.trials:
                 connection.execute(insert(schema.trials).values(run_id=run_id, **codec.trial_row(trial)))
-            for table in (runs, schema.unusable, schema.trials):
+            for table in (runs, schema.trials):
                 checksums.store(connection, table, run_id)
             taken = {other.name for other in remarks.of_runs(connection).values()}
             remarks.add(connection, run_id, replace(said, name="") if said.name in taken else said)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.selectable import TypedReturnsRows
 
@@ -42,9 +42,9 @@ from guestmark.ledger.prepared import OPTIONS
 from guestmark.ledger.remarks import NOTHING, Remarks
 from guestmark.ledger.rows import (
     add_environment,
+    add_left_out,
     last_environments,
     left_out_of,
-    left_out_row,
     run_row,
     trial_of,
 )
@@ -149,8 +149,16 @@ class Ledger:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def create_run(self, plan: Plan, environment: Mapping[str, Any], seed: int) -> str:
-        """Stores a new run and returns its id: UTC time and three random letters, so ids sort by age."""
+    def create_run(
+        self,
+        plan: Plan,
+        environment: Mapping[str, Any],
+        seed: int,
+        *,
+        left_out: Sequence[LeftOut] = (),
+        said: Remarks = NOTHING,
+    ) -> str:
+        """Stores a new run at once and returns its id: UTC time and three random letters, so that ids sort by age."""
         created_at = time.time()
         values = run_row(plan, created_at=created_at, seed=seed, state=RunState.CREATED)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created_at))
@@ -165,6 +173,10 @@ class Ledger:
                 connection.execute(insert(runs).values(id=run_id, **values))
                 checksums.store(connection, runs, run_id)
                 add_environment(connection, run_id, environment)
+                for entry in left_out:
+                    add_left_out(connection, run_id, entry)
+                if said != NOTHING:
+                    remarks.add(connection, run_id, said)
                 return True
 
             if self.write("storing a new run", store):
@@ -188,16 +200,10 @@ class Ledger:
 
     def record_left_out(self, run_id: str, entry: LeftOut) -> None:
         """Records what cannot be measured here; a later record of the same replaces it."""
-        table = schema.unusable
-        row = left_out_row(entry)
-        name = row["platform"]
-
-        def store(connection: Connection) -> None:
-            connection.execute(delete(table).where(table.c.run_id == run_id, table.c.platform == name))
-            connection.execute(insert(table).values(run_id=run_id, **row))
-            checksums.store(connection, table, run_id, table.c.platform == name)
-
-        self.write(f"recording that {entry.name} is unusable in run {run_id}", store)
+        self.write(
+            f"recording that {entry.name} is unusable in run {run_id}",
+            lambda connection: add_left_out(connection, run_id, entry),
+        )
 
     def set_plan(self, run_id: str, plan: Plan) -> None:
         """Stores the plan anew, when a run is told to go on for longer than it was made for."""

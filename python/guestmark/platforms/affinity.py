@@ -116,11 +116,17 @@ class _Places:
         self._lock = threading.Lock()
         self._active: list[Placement] = []
         self._own: frozenset[int] = frozenset()  # this process's processors before it was moved
+        self._along: tuple[int, ...] = ()  # processes that are where this one is
 
     def usable(self) -> frozenset[int]:
         """The processors that this process may use: its own mask, as its caller set it."""
         with self._lock:
             return self._own if self._active else frozenset(os.sched_getaffinity(0))
+
+    def take_along(self, pids: Iterable[int]) -> None:
+        """From now on these processes are kept where this one is: they serve it, and belong beside no machine."""
+        with self._lock:
+            self._along = tuple(pids)
 
     def enter(self, placement: Placement) -> None:
         """From now on this process is at the placement's `control`, and what it starts as a machine at `machine`."""
@@ -128,13 +134,13 @@ class _Places:
             if not self._active:
                 self._own = frozenset(os.sched_getaffinity(0))
             self._active.append(placement)
-            _move_all(placement.control)
+            _move_all(placement.control, self._along)
 
     def leave(self, placement: Placement) -> None:
         """The end of what `enter` began."""
         with self._lock:
             self._active.remove(placement)
-            _move_all(self._active[-1].control if self._active else self._own)
+            _move_all(self._active[-1].control if self._active else self._own, self._along)
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
@@ -155,6 +161,7 @@ class _Places:
 _places = _Places()
 starting = _places.starting
 usable = _places.usable
+take_along = _places.take_along
 
 
 @contextlib.contextmanager
@@ -229,11 +236,12 @@ def _number(file: Path, otherwise: int) -> int:
         return otherwise
 
 
-def _move_all(processors: Collection[int]) -> None:
-    """All threads of this process; new ones are where their makers are."""
-    for thread in _tasks(os.getpid()):
-        with contextlib.suppress(OSError):  # it has ended
-            os.sched_setaffinity(thread, processors)
+def _move_all(processors: Collection[int], others: Iterable[int]) -> None:
+    """All threads of this process and of others; new ones are where their makers are."""
+    for pid in (os.getpid(), *others):
+        for thread in _tasks(pid):
+            with contextlib.suppress(OSError):  # it has ended
+                os.sched_setaffinity(thread, processors)
 
 
 def _process_of(thread: int) -> int:

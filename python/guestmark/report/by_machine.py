@@ -171,8 +171,23 @@ def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
     return number, interval
 
 
+def _left_out(found: Found) -> list[Node]:
+    """What was left out, and on which machines for the same reason."""
+    where: dict[tuple[str, str, str], list[str]] = {}
+    for machine in found.machines:
+        for entry in machine.run.unusable:
+            where.setdefault((entry.name, entry.reason, entry.hint), []).append(machine.name)
+    return [
+        Note(
+            line(f"{', '.join(names)}: {name} was left out: {reason}" + (f"; {hint}" if hint else "")),
+            NoteKind.WARNING,
+        )
+        for (name, reason, hint), names in where.items()
+    ]
+
+
 def _notes(found: Found) -> list[Node]:
-    nodes: list[Node] = []
+    nodes = _left_out(found)
     for name, differences in found.unlike.items():
         told = "; ".join(f"{what} {said}" for what, said in differences.items())
         nodes.append(Note(line(f"{name} is not like its class: {told}"), NoteKind.WARNING))
@@ -188,10 +203,17 @@ def _notes(found: Found) -> list[Node]:
         for cell, by in machine.drifts.items():
             nodes.append(
                 Note(
-                    line(f"{machine.name} drifts: {cell} moved by {by:+.1%} over its blocks"),
+                    line(
+                        f"{machine.name} drifts: {cell} {'rose' if by > 0 else 'fell'} by "
+                        f"{figures.percent(abs(by))} over its blocks"
+                    ),
                     NoteKind.WARNING,
                 )
             )
+        if why := next(
+            (trial.reason for trial in machine.run.trials if trial.status is TrialStatus.FAILED), ""
+        ):
+            nodes.append(Note(line(f"{machine.name}: a trial failed: {why}"), NoteKind.WARNING))
         lost = machine.count(TrialStatus.LOST)
         if lost:
             plural = "s were" if lost != 1 else " was"
