@@ -192,7 +192,7 @@ class Session:
     def _check_chatter(self) -> None:
         """Raises when more was printed before the greeting than any login has to say."""
         if max(len(self._before), self._heard) > _CHATTER:
-            self._patience_s = 0.0  # no agent is there yet, and who does not listen does not stop
+            self._patience_s = 0.0  # there is no agent yet, and such a login would not stop by itself
             raise MachineError(
                 f"{self.dest} prints something endless when one logs in",
                 hint=f"look at its shell's start-up files: ssh {self.dest} true",
