@@ -2,7 +2,8 @@
 
 The script is an argument of the login shell there, which may be anything: no quotation mark, no backslash, no
 exclamation mark and no line break is in it, so that one pair of quotation marks protects it from all of them; and
-it is no longer than a word may be for the old csh. `sh` itself, `head`, `mkdir`, `wc` and `uname` are those of POSIX or BusyBox.
+it is no longer than a word may be for the old csh. `sh` itself, `head`, `mkdir`, `wc` and `uname` are those of POSIX
+or BusyBox.
 """
 
 from __future__ import annotations
