@@ -39,7 +39,7 @@ def guest(flags_missing: Sequence[str] = ()) -> GuestMachine:
     return GuestMachine(asked={}, guest=inside)
 
 
-def remote(mitigations: dict[str, str]) -> RemoteMachine:
+def remote(mitigations: dict[str, str], fresh: str = "") -> RemoteMachine:
     return RemoteMachine(
         dest="lab1",
         machine="1",
@@ -52,6 +52,7 @@ def remote(mitigations: dict[str, str]) -> RemoteMachine:
         clocksource="tsc",
         hypervisor="none",
         mitigations=mitigations,
+        fresh=fresh,
         connection=Connection(round_trip_ns=100_000),
     )
 

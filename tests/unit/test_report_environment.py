@@ -76,6 +76,18 @@ def test_another_machine_is_described_with_what_its_kernel_mitigates() -> None:
     assert said["tcg mitigations"] == "not affected by any that the kernel knows"
 
 
+def test_another_machine_is_described_once_however_its_trials_began() -> None:
+    run = run_with(SAME)
+    first, *others = (trial for trial in run.trials if trial.cell_id == "tcg")
+    made = [
+        made_facts.of(made_facts.remote({}, fresh)) for fresh in ("its command", "its command (another boot)")
+    ]
+    trials = [replace(first, facts=made[0]), *(replace(trial, facts=made[1]) for trial in others)]
+    said = dict(rows(replace(run, trials=tuple(trials))))["tcg"]
+    assert said.count("Core <5>") == 1
+    assert ", fresh by its command (another boot); " in said
+
+
 def test_another_program_on_one_side_is_said_loudly() -> None:
     run = run_with({**SAME, "tcg": "b" * 64})
     (binary,) = binaries(run)

@@ -17,7 +17,7 @@ def advice(dest: str) -> str:
     if found := _PORT.fullmatch(dest):
         port, name = found["port"], found["name"].rpartition("@")[2].strip("[]")
         return (
-            f"a port belongs into ssh_config: Host lab1, HostName {name}, Port {port}; then ssh:lab1 "
+            f"a port belongs in ssh_config: Host lab1, HostName {name}, Port {port}; then ssh:lab1 "
             f"(or GUESTMARK_SSH='ssh -p {port}')"
         )
     if found := _BRACKETS.fullmatch(dest):

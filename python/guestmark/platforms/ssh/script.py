@@ -1,8 +1,9 @@
 """What the other machine's shell does: it takes the agent, becomes its parent, and removes everything afterwards.
 
 The script is an argument of the login shell there, which may be anything: no quotation mark, no backslash, no
-exclamation mark and no line break is in it, so that one pair of quotation marks protects it from all of them, and the
-old csh takes no longer words. `sh` itself, `head`, `mkdir`, `wc` and `uname` are those of POSIX or BusyBox.
+exclamation mark and no line break is in it, so that one pair of quotation marks protects it from all of them; and
+it is no longer than a word may be for the old csh. `sh` itself, `head`, `mkdir`, `wc` and `uname` are those of POSIX
+or BusyBox.
 """
 
 from __future__ import annotations

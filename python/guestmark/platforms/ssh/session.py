@@ -71,6 +71,7 @@ class Session:
         self._lifeline = -1
         self._said = bytearray()
         self._before = bytearray()
+        self._patience_s = _STOP_S  # for its orderly end
         self._heard = 0  # bytes of the error stream in all
         self._ended = False
         self._gone = False  # the other side, before we ended the session
@@ -141,7 +142,7 @@ class Session:
         with contextlib.suppress(OSError):
             process.stdin.close()
         try:
-            self._drain(process, time.monotonic() + _STOP_S)
+            self._drain(process, time.monotonic() + self._patience_s)
         finally:
             self._cut()
             process.wait()
@@ -191,6 +192,7 @@ class Session:
     def _check_chatter(self) -> None:
         """Raises when more was printed before the greeting than any login has to say."""
         if max(len(self._before), self._heard) > _CHATTER:
+            self._patience_s = 0.0  # there is no agent yet, and such a login would not stop by itself
             raise MachineError(
                 f"{self.dest} prints something endless when one logs in",
                 hint=f"look at its shell's start-up files: ssh {self.dest} true",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from guestmark.core.machine_facts import LibvirtMachine, RemoteMachine
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
@@ -13,6 +15,7 @@ def machines(run: StoredRun) -> dict[str, str]:
     """What is known of each, by platform; of one that changed during the run, everything it was."""
     platform_of = {cell.id: str(cell.platform) for cell in run.plan.cells}
     found: dict[str, dict[str, None]] = {}
+    freshness: dict[str, dict[str, None]] = {}
     round_trips: dict[str, list[int]] = {}
     drifts: dict[str, list[tuple[float, float]]] = {}
     for trial in run.trials:
@@ -21,12 +24,14 @@ def machines(run: StoredRun) -> dict[str, str]:
             continue
         platform = platform_of.get(trial.cell_id, trial.cell_id)
         found.setdefault(platform, {})[_described(machine)] = None
+        freshness.setdefault(platform, {})[machine.fresh] = None
         connection = machine.connection
         round_trips.setdefault(platform, []).append(connection.round_trip_ns)
         if connection.clock_drift is not None and connection.clock_drift_error is not None:
             drifts.setdefault(platform, []).append((connection.clock_drift, connection.clock_drift_error))
     return {
-        platform: "; then ".join(said) + _way(round_trips[platform], drifts.get(platform, []))
+        platform: f"{'; then '.join(said)}, {_made_fresh(freshness[platform])}"
+        + _way(round_trips[platform], drifts.get(platform, []))
         for platform, said in found.items()
     }
 
@@ -50,12 +55,17 @@ def _described(machine: RemoteMachine) -> str:
         f"governor {machine.governor}" if machine.governor else "",
         _under(machine),
         _managed(machine) if isinstance(machine, LibvirtMachine) else "",
-        f"fresh by {machine.fresh}"
-        if machine.fresh
-        else "nothing was done before its trials to make it fresh",
         "this very host" if machine.is_this_host else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _made_fresh(said: Iterable[str]) -> str:
+    """What made it fresh. What is said of the first trial, before which there was none, may be part of the others'."""
+    told = [text for text in said if not any(text and text in other for other in said if other != text)]
+    return ", or ".join(
+        f"fresh by {text}" if text else "nothing was done before its trials to make it fresh" for text in told
+    )
 
 
 def _under(machine: RemoteMachine) -> str:
