@@ -62,7 +62,7 @@ def run() -> int:
     )
     try:
         if watch.watch(process):
-            print(watch.PART_ENDED, file=sys.stderr)
+            os.write(2, f"{watch.PART_ENDED}\n".encode())
         return process.wait()
     finally:
         keeper().remove(directory)
