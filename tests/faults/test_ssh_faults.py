@@ -19,10 +19,12 @@ from guestmark.experiment.preflight import unusable_platforms
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.ssh.platform import SshPlatform
 from guestmark.platforms.ssh.refusals import is_final
+from guestmark.platforms.ssh.script import ALIVE_S
 from guestmark.platforms.ssh.session import Session
 from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
+from tests.framework.namespaces import network
 from tests.framework.processes import wait_until
 from tests.framework.sshd import Sshd, key, sshd
 
@@ -357,6 +359,27 @@ def test_ssh_killed_while_the_agent_is_on_its_way(server: Sshd) -> None:
         client.kill()
         client.wait()
     assert wait_until(lambda: not left(server), 5)
+
+
+@pytest.mark.long
+def test_a_machine_notices_that_nobody_is_there_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a cut its sshd would keep the session for two hours, and the agent the machine's lock."""
+    with network(tmp_path, ["lab1"]) as reached:
+        monkeypatch.setenv("GUESTMARK_SSH", reached.client)
+        machine = reached.machines["lab1"]
+        machine.keep_known()
+        session = Session("lab1")
+        session.open(time.monotonic() + 30)
+        there = Path(session.directory)
+        time.sleep(2)  # until nothing is on its way
+        machine.plug(plugged=False)
+        session.close()
+        time.sleep(120)  # the client's kernel tries to tell of the end for 102 s
+        assert there.exists()
+        machine.plug(plugged=True)
+        assert wait_until(lambda: not there.exists(), ALIVE_S + 30)
 
 
 def test_factors_of_guests_are_refused(server: Sshd) -> None:

@@ -6,6 +6,7 @@ They share this machine's files and processes. What they have between them is a 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shlex
@@ -27,12 +28,28 @@ class Machine:
     name: str
     address: str
     namespace: str
+    bridge: str
     cable: str
     sshd: Sshd
 
     def plug(self, *, plugged: bool) -> None:
         """Cuts it off from the others, or connects it again."""
         _ip("link", "set", self.cable, "up" if plugged else "down")
+
+    def keep_known(self) -> None:
+        """From now on what is sent to it while it is unplugged vanishes without a word, as behind a switch."""
+        there = json.loads(_ip("-j", "-n", self.namespace, "link", "show", "eth0"))
+        _ip(
+            "neigh",
+            "replace",
+            self.address,
+            "lladdr",
+            there[0]["address"],
+            "dev",
+            self.bridge,
+            "nud",
+            "permanent",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +93,12 @@ def network(directory: Path, names: Sequence[str]) -> Iterator[Network]:
             own.mkdir(mode=0o700)
             within = ("ip", "netns", "exec", namespace)
             server = stack.enter_context(sshd(own, address=address, within=within))
-            machines[name] = Machine(name, address, namespace, cable, server)
+            machines[name] = Machine(name, address, namespace, bridge, cable, server)
         config = directory / "ssh_config"
         texts = [(name, machine.sshd.config.read_text()) for name, machine in machines.items()]
         config.write_text("".join(text.replace("Host *", f"Host {name}", 1) for name, text in texts))
         yield Network(f"{subnet}.1", f"{subnet}.0/24", machines, config)
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def _ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, timeout=10, stdout=subprocess.PIPE, text=True).stdout

@@ -365,6 +365,7 @@ fn open_channel(spec: &str) -> io::Result<Channel> {
         output: output.into(),
         may_be_absent,
         window,
+        alive: None,
     })
 }
 

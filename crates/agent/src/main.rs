@@ -32,7 +32,7 @@ mod tsc;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: guestmark-agent serve
+const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS]
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--hold FD]... [--grace MS] -- COMMAND [ARGUMENT]...
        guestmark-agent keep --lifeline FD
        guestmark-agent confine [--writable PATH]... [--temporary DIR] [--over-temporary DIR] [--own-memory] [--own-files]
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         .as_deref()
         .and_then(std::ffi::OsStr::to_str)
     {
-        Some("serve") => serve::serve_stdio(),
+        Some("serve") => serve::serve_stdio(arguments),
         Some("supervise") => supervise::supervise(arguments),
         Some("confine") => confine::confine(arguments),
         Some("keep") => keep::keep(arguments),

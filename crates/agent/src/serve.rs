@@ -1,10 +1,13 @@
 //! The loop that answers the controller. One thread: whatever may take long is done in steps.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use lexopt::{Arg, ValueExt};
 
 use guestmark_wire::{Answer, Call, Done, Failed, Kind, Phase, Request};
 
@@ -44,10 +47,15 @@ pub struct Channel {
     pub may_be_absent: bool,
     /// Most bytes it may hold before it breaks: the controller waits for acknowledgements then.
     pub window: Option<u32>,
+    /// How often an empty line is written to standard error. What carries the channel notices only by sending that the
+    /// other side has gone without a word, as a cut network makes it.
+    pub alive: Option<Duration>,
 }
 
-/// `guestmark-agent serve`: on standard input and output.
-pub fn serve_stdio() -> io::Result<ExitCode> {
+/// `guestmark-agent serve [--alive SECONDS]`: on standard input and output.
+pub fn serve_stdio(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let alive =
+        alive(arguments).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();
     let channel = Channel {
@@ -55,6 +63,7 @@ pub fn serve_stdio() -> io::Result<ExitCode> {
         output: sys::duplicate(1)?,
         may_be_absent: false,
         window: None,
+        alive,
     };
     let null = File::options().read(true).write(true).open("/dev/null")?;
     sys::duplicate_onto(null.as_fd(), 0)?;
@@ -65,6 +74,20 @@ pub fn serve_stdio() -> io::Result<ExitCode> {
         End::Signal(signal) => Ok(ExitCode::from((128 + signal) as u8)),
         End::Broken(why) => Err(io::Error::other(why)),
     }
+}
+
+fn alive(arguments: impl Iterator<Item = OsString>) -> Result<Option<Duration>, lexopt::Error> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let mut found = None;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("alive") => {
+                found = Some(Duration::from_secs(parser.value()?.parse::<u16>()?.into()));
+            }
+            other => return Err(other.unexpected()),
+        }
+    }
+    Ok(found)
 }
 
 /// Greets the controller and answers it until the end; then nothing that it started is left.
@@ -90,6 +113,7 @@ pub fn serve(
         ended: Vec::new(),
         phases,
         window: channel.window,
+        alive: channel.alive.map(|every| (every, Instant::now() + every)),
     };
     sys::release_freed_memory_eagerly();
     let end = server
@@ -113,6 +137,8 @@ struct Server<'a> {
     ended: Vec<(sys::Reaped, u64)>,
     phases: Vec<Phase>,
     window: Option<u32>,
+    /// How often, and when next, an empty line is written to standard error.
+    alive: Option<(Duration, Instant)>,
 }
 
 /// How a terminal, a socket or a pipe says that the other side has gone.
@@ -166,6 +192,7 @@ impl Server<'_> {
                 }
             }
             self.serve_jobs(&fds[3..]);
+            self.say_alive();
             if absent || fds[1].revents != 0 {
                 match sys::read(input, decoder.space()) {
                     Ok(Some(0)) if absent => {}
@@ -267,7 +294,21 @@ impl Server<'_> {
         let deadline = self.jobs.iter().filter_map(|job| job.deadline).min();
         let wait = deadline.map(|deadline| deadline.saturating_duration_since(now));
         let patience = absent.then_some(Duration::from_micros(500));
-        wait.into_iter().chain(patience).min()
+        let alive = self
+            .alive
+            .map(|(_, next)| next.saturating_duration_since(now));
+        wait.into_iter().chain(patience).chain(alive).min()
+    }
+
+    /// Whether anybody reads it is for the channel's carrier to find out.
+    fn say_alive(&mut self) {
+        if let Some((every, next)) = &mut self.alive {
+            let now = Instant::now();
+            if now >= *next {
+                *next = now + *every;
+                let _ = sys::write(2, b"\n");
+            }
+        }
     }
 
     fn take_requests(&mut self, decoder: &mut Decoder, output: RawFd) -> io::Result<Option<End>> {

@@ -12,6 +12,9 @@ GREETING = "guestmark-ssh-1"
 READY = "guestmark-ready"
 REFUSED = "guestmark-refused"
 DIRECTORY = "guestmark-agent-"
+# How often the agent sends something, by which its sshd notices that a network was cut and nobody is there any more. By
+# itself sshd would keep the session, and the machine its lock, until TCP looks after two hours.
+ALIVE_S = 30
 
 # 1. says what machine this is, and hears the directory's name and the agent's size (or nothing, and ends);
 # 2. looks for a directory of its own with room for the agent, where programs may be run;
@@ -45,7 +48,7 @@ _LINES = (
     'chmod 700 "$d/agent"',
     'exec 3< "$d/agent"',
     'rm "$d/agent"',
-    "/proc/self/fd/3 serve",
+    f"/proc/self/fd/3 serve --alive {ALIVE_S}",
 )
 
 

@@ -265,6 +265,9 @@ class Session:
                 data = os.read(source, _PIECE)
             if not data:
                 return
+            if not data.strip(b"\n"):  # of an agent that is there
+                timeout_s = 0
+                continue
             self._heard += len(data)
             self._said += data
             if len(self._said) > _CHATTER:
