@@ -73,7 +73,9 @@ def network(directory: Path, names: Sequence[str]) -> Iterator[Network]:
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip("making network namespaces takes root and the package iproute2")
     tag = secrets.token_hex(3)
-    bridge, subnet = f"gm{tag}", f"10.213.{secrets.randbelow(254)}"
+    taken = _ip("-o", "addr")  # perhaps by what a killed run has left
+    free = [subnet for subnet in (f"10.213.{number}" for number in range(254)) if f"{subnet}." not in taken]
+    bridge, subnet = f"gm{tag}", secrets.choice(free)
     with contextlib.ExitStack() as stack:
         _ip("link", "add", bridge, "type", "bridge")
         stack.callback(_ip, "link", "del", bridge)
