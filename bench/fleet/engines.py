@@ -108,9 +108,8 @@ def dask(folder: str, settings: bool) -> Iterator[Running]:
         if not future.done():
             return None
         if future.status == "finished":
-            with contextlib.suppress(
-                Exception
-            ):  # fetched at once, as it is lost with the machine that has it
+            # Fetched at once, as it is lost with the machine that has it.
+            with contextlib.suppress(Exception):
                 future.result(timeout=5)
                 future.release()
                 return True
@@ -322,9 +321,6 @@ def noise(name: str, settings: bool) -> str:
             running.submit(str(tasks), range(MACHINES), NOISE_S + QUIET_S + 5)
             time.sleep(QUIET_S)
             mine = [process for number in range(MACHINES) for process in running.machine(number)]
-            if "GUESTMARK_ENGINES_TELL" in os.environ:
-                for process in mine:
-                    print(process.pid, process.ppid(), " ".join(process.cmdline())[:150], file=sys.stderr)
             before, begin = _taken(mine), time.monotonic()
             time.sleep(NOISE_S)
             after, took = _taken(mine), time.monotonic() - begin

@@ -25,7 +25,7 @@ from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
 from guestmark.fleet.coordinator import Fleet, State
-from guestmark.fleet.links import Link, Reach
+from guestmark.fleet.links import Link, Reach, Said
 from guestmark.fleet.order import Progress
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, lose, refused
@@ -306,17 +306,22 @@ def test_a_server_that_takes_too_few_connections_is_found_beforehand(server: Ser
         assert room_for(ledger, 200) is None
 
 
+def said_at_its_end(member: labs.Member) -> Said:
+    """What a worker says that ends by itself."""
+    link = Link(member, Reach(1, "none.sqlite"), {"client.key_secret": ""}, ["--uid", f"{member.name}.1"])
+    try:
+        assert wait_until(lambda: not link.running(), 30)
+        return link.said()
+    finally:
+        link.close()
+
+
 @needs_engine
 def test_a_machine_without_room_for_the_engine_says_so() -> None:
     """What is wrong and what to do come together, and it is not tried again."""
     here = {"PYTHONPATH": str(PACKAGES), "TMPDIR": "/proc"}
     member = labs.Member("full", command=(sys.executable, "-m", "guestmark"), environment=here)
-    link = Link(member, Reach(1, "none.sqlite"), {"client.key_secret": ""}, ["--uid", "full.1"])
-    try:
-        assert wait_until(lambda: not link.running(), 30)
-        said = link.said()
-    finally:
-        link.close()
+    said = said_at_its_end(member)
     assert re.match(r"the engine's files cannot be written to /proc: .+; make room there, or name", said.text)
     assert said.final
 
@@ -324,12 +329,7 @@ def test_a_machine_without_room_for_the_engine_says_so() -> None:
 @needs_engine
 def test_a_machine_with_another_version_says_so() -> None:
     member = labs.Member("old", command=_OLDER, environment={"PYTHONPATH": str(PACKAGES)})
-    link = Link(member, Reach(1, "none.sqlite"), {}, ["--uid", "old.1"])
-    try:
-        assert wait_until(lambda: not link.running(), 30)
-        said = link.said()
-    finally:
-        link.close()
+    said = said_at_its_end(member)
     assert said.text == (
         f"old has guestmark 0.1.0, and the fleet is run by guestmark {__version__}; install the same version of "
         "guestmark, with its extra fleet, on all machines of the lab"

@@ -39,17 +39,8 @@ class Machine:
     def keep_known(self) -> None:
         """From now on what is sent to it while it is unplugged vanishes without a word, as behind a switch."""
         there = json.loads(_ip("-j", "-n", self.namespace, "link", "show", "eth0"))
-        _ip(
-            "neigh",
-            "replace",
-            self.address,
-            "lladdr",
-            there[0]["address"],
-            "dev",
-            self.bridge,
-            "nud",
-            "permanent",
-        )
+        entry = (self.address, "lladdr", there[0]["address"], "dev", self.bridge, "nud", "permanent")
+        _ip("neigh", "replace", *entry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from guestmark.disks import processes
+
 
 def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
     """Whether `condition()` became true in time."""
@@ -51,11 +53,9 @@ def kill(pids: Iterable[int], number: signal.Signals) -> None:
 def children(pid: int) -> list[int]:
     """Of this process, whichever of its threads started them; the oldest first."""
     found: dict[int, int] = {}
-    for thread in Path(f"/proc/{pid}/task").glob("*"):
+    for child in processes.children(pid):
         with contextlib.suppress(OSError):
-            for child in map(int, (thread / "children").read_text().split()):
-                with contextlib.suppress(OSError):
-                    found[child] = started_at(child)
+            found[child] = started_at(child)
     return sorted(found, key=lambda child: found[child])
 
 

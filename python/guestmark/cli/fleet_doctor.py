@@ -13,7 +13,7 @@ from guestmark.cli.fleets import Outputs, too_little_room
 from guestmark.cli.say import say, tell, tell_json
 from guestmark.core.errors import ExitStatus, GuestmarkError
 from guestmark.core.units import counted
-from guestmark.page.text import inert
+from guestmark.page.text import inert, last_line
 
 if TYPE_CHECKING:
     from guestmark.fleet.lab import Member
@@ -102,8 +102,7 @@ def _asked(member: Member) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except (ValueError, RecursionError):
-        lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        return {"error": inert(lines[-1])[:300] if lines else f"status {done.returncode}"}
+        return {"error": last_line(done.stderr.decode(errors="replace")) or f"status {done.returncode}"}
     try:
         if wrong := engine.mismatch(member.name, answer["fleet"], engine.versions()):
             return {"error": f"{inert(wrong)}; {engine.INSTALL_ALIKE}"}

@@ -12,21 +12,18 @@ _ACTIONS = {"run": "PLAN", "resume": "FLEET", "show": "FLEET", "doctor": "", "wo
 _OFFERED = ["run", "resume", "show", "doctor"]
 
 
-def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
+def _complete(ctx: typer.Context, incomplete: str) -> list[str] | list[tuple[str, str]]:
     """Plans for `run`, fleets in the ledger for `resume` and `show`."""
     from guestmark.cli.fleets import names
-    from guestmark.core.errors import GuestmarkError
 
     wanted = _ACTIONS.get(ctx.params.get("action", ""))
     if wanted == "PLAN":
         return options.complete_plan(incomplete)
     if wanted != "FLEET":
         return []
-    try:
-        with options.ledger_to_read(ctx.params.get("ledger")) as ledger:
-            return ["last", *reversed(names(ledger))] if ledger else []
-    except GuestmarkError:
-        return []
+    return options.complete_from_ledger(
+        ctx, "the newest fleet", lambda ledger: [(name, "") for name in reversed(names(ledger))]
+    )
 
 
 def command(

@@ -77,19 +77,26 @@ def complete_setting(incomplete: str) -> list[str]:
     return [f"{name}={before}{comma}{level}" for level in factors[name].levels]
 
 
-def complete_run(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Ids of the runs in the ledger, newest first, with what they measured."""
+def complete_from_ledger(
+    ctx: typer.Context, newest: str, find: Callable[[OpenLedger], list[tuple[str, str]]]
+) -> list[tuple[str, str]]:
+    """`last`, which is the `newest`, and what is found in the ledger that was named, if there is one."""
     from guestmark.core.errors import GuestmarkError
 
     try:
         with ledger_to_read(ctx.params.get("ledger")) as ledger:
-            if ledger is None:
-                return []
-            runs = ledger.runs()
+            return [] if ledger is None else [("last", newest), *find(ledger)]
     except GuestmarkError:
         return []
-    found = [(run.id, f"{run.label} ({run.state.value})") for run in reversed(runs)]
-    return [("last", "the newest run"), *found]
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Ids of the runs in the ledger, newest first, with what they measured."""
+    return complete_from_ledger(
+        ctx,
+        "the newest run",
+        lambda ledger: [(run.id, f"{run.label} ({run.state.value})") for run in reversed(ledger.runs())],
+    )
 
 
 def complete_plan(incomplete: str) -> list[str]:

@@ -50,9 +50,8 @@ class PlatformKind:
     only_programs: bool = False  # whether what its agent does itself would be done by the host
     destination: str = ""  # what its name is followed by after a colon, such as DEST
     example_destination: str = "lab1"  # one, for errors
-    advice: Callable[[str], str] = (
-        _none  # what to do about a destination that it cannot have; empty for one it can
-    )
+    # What to do about a destination that it cannot have; empty for one that it can.
+    advice: Callable[[str], str] = _none
     boots_firmware: bool = False  # whether it has firmware, and network cards that boot
     factors: tuple[Factor, ...] = ()  # those its machines accept
     outer_factors: tuple[Factor, ...] = ()  # those that guests inside it accept in addition

@@ -23,7 +23,7 @@ from typing import Any
 
 from guestmark import __version__
 from guestmark.core.errors import GuestmarkError
-from guestmark.page.text import inert
+from guestmark.page.text import last_line
 
 HEARTBEAT_S, GIVE_UP_S = 5, 20  # a machine from which nothing was heard for so long is lost
 _CLOSING_S = 5.0
@@ -41,7 +41,6 @@ _TIED = (
     f"sys.argv = ['interchange']; runpy.run_module('{_INTERCHANGE}', run_name='__main__')"
 )
 _START_S, _STEP_S = 60.0, 0.2
-_LONGEST = 300
 _NO_SECRET = "0" * 40
 
 
@@ -126,7 +125,7 @@ class Engine:
                 return
             if process.poll() is not None:
                 raise EngineError(
-                    f"the engine has ended while it started: {_last_line(said)}",
+                    f"the engine has ended while it started: {_last_word(said)}",
                     hint="is there room in the temporary directory?",
                 )
             if time.monotonic() > until:
@@ -224,12 +223,12 @@ class Engine:
             self._executor.shutdown(timeout=_CLOSING_S)
 
 
-def _last_line(said: Path) -> str:
+def _last_word(said: Path) -> str:
     """What it said at last, as far as it said anything."""
-    lines: list[str] = []
+    text = ""
     with contextlib.suppress(OSError):
-        lines = [line for line in said.read_text(errors="replace").split("\n") if line.strip()]
-    return inert(lines[-1])[:_LONGEST] if lines else "it was killed, or had no memory"
+        text = said.read_text(errors="replace")
+    return last_line(text) or "it was killed, or had no memory"
 
 
 def lost_machine(error: BaseException) -> str:

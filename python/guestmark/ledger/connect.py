@@ -21,7 +21,8 @@ from guestmark.core.errors import LedgerError
 from guestmark.ledger.faults import OTHER, explained, not_a_database
 from guestmark.ledger.location import default_path
 from guestmark.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, metadata, schema
-from guestmark.ledger.server import NOT_ALLOWED, engine_of, sqlstate
+from guestmark.ledger.server import engine_of
+from guestmark.ledger.server_faults import NOT_ALLOWED, sqlstate
 
 _WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import server_faults
+from guestmark.ledger.server_faults import first_line
 
 _ANOTHER = "choose another ledger with --ledger FILE"
 OTHER = f"or {_ANOTHER}"
@@ -37,14 +38,14 @@ def explain(error: BaseException, where: str, doing: str) -> LedgerError:
     if isinstance(cause, OSError):
         return _explain_os(cause, where, doing)
     if not isinstance(cause, sqlite3.Error):
-        return LedgerError(f"the ledger {where} failed while {doing}: {_first_line(cause)}", hint=_ANOTHER)
+        return LedgerError(f"the ledger {where} failed while {doing}: {first_line(cause)}", hint=_ANOTHER)
     table = {
         sqlite3.SQLITE_FULL: (
             f"no space is left for the ledger {where}: failed while {doing}",
             "free some space; what is already in the ledger is safe",
         ),
         sqlite3.SQLITE_IOERR: (
-            f"the ledger {where} could not be written or read ({_first_line(cause)}): failed while {doing}",
+            f"the ledger {where} could not be written or read ({first_line(cause)}): failed while {doing}",
             "look for a full disk, a file size limit (ulimit -f) or a failing disk; "
             "what is already in the ledger is safe",
         ),
@@ -65,7 +66,7 @@ def explain(error: BaseException, where: str, doing: str) -> LedgerError:
             "make the file and its directory writable for you and free some space, " + OTHER,
         ),
         sqlite3.SQLITE_CORRUPT: (
-            f"the ledger {where} is damaged ({_first_line(cause)}): failed while {doing}",
+            f"the ledger {where} is damaged ({first_line(cause)}): failed while {doing}",
             f"save what can be read: sqlite3 '{where}' .recover | sqlite3 recovered.sqlite",
         ),
         sqlite3.SQLITE_SCHEMA: (f"the ledger {where} is changing: failed while {doing}", "try again"),
@@ -79,7 +80,7 @@ def explain(error: BaseException, where: str, doing: str) -> LedgerError:
         message, hint = table[code]
         return LedgerError(message, hint=hint)
     return LedgerError(
-        f"the ledger {where} failed while {doing}: {_first_line(cause)}",
+        f"the ledger {where} failed while {doing}: {first_line(cause)}",
         hint="it may be damaged or written by another version of guestmark: repair it, " + OTHER,
     )
 
@@ -92,11 +93,6 @@ def _explain_os(error: OSError, where: str, doing: str) -> LedgerError:
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         hint = "make the file and its directory writable for you, " + OTHER
     return LedgerError(f"the ledger {where} cannot be used ({text}): failed while {doing}", hint=hint)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 @contextmanager

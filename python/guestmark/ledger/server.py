@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger.prepared import prepare_for
-from guestmark.ledger.server_faults import CONNECT_S, no_password
+from guestmark.ledger.server_faults import CONNECT_S, WRONG_PASSWORD, no_password, sqlstate
 
 DRIVER = "pg8000"
 _PORT = 5432
@@ -45,7 +45,6 @@ _PARAMETERS = {  # of libpq, with the variable that stands for each
 _MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 # Classes and codes of SQLSTATE that say: not now. Connections (08), shut down or starting (57P), too many connections,
 # serialization failures and deadlocks. Source: PostgreSQL's documentation, appendix A.
-_WRONG_PASSWORD, NOT_ALLOWED = "28P01", "42501"
 _LATER = re.compile(r"08...|57P..|53300|40001|40P01")
 
 
@@ -67,7 +66,7 @@ def engine_of(url: URL) -> Engine:
         try:
             return _connected(dialect.dbapi, parameters)
         except dialect.dbapi.DatabaseError as error:
-            if sqlstate(error) != _WRONG_PASSWORD or "password" in parameters:
+            if sqlstate(error) != WRONG_PASSWORD or "password" in parameters:
                 raise
             raise no_password(parameters["user"], _password_file(parameters)) from error
 
@@ -142,19 +141,12 @@ def _made_at_once(error: BaseException) -> bool:
     )
 
 
-def sqlstate(error: BaseException) -> str:
-    """The code of a server's error; empty when it is not one."""
-    told = error.args[0] if error.args else None
-    return str(told.get("C", "")) if isinstance(told, Mapping) else str(getattr(error, "sqlstate", "") or "")
-
-
 def _connected(driver: Any, parameters: Mapping[str, str]) -> Any:
     mode, host = parameters["sslmode"], parameters["host"]
     named: dict[str, Any] = {
         "user": parameters["user"],
-        "password": parameters.get(
-            "password", ""
-        ),  # the driver fails by itself when a server wants one, and has none
+        # The driver fails by itself when a server wants one and there is none.
+        "password": parameters.get("password", ""),
         "database": parameters["dbname"],
         "application_name": parameters["application_name"],
         "timeout": CONNECT_S,

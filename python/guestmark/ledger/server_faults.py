@@ -11,13 +11,14 @@ from pathlib import Path
 from guestmark.core.errors import LedgerError
 
 CONNECT_S = 10  # how long a server may take to answer
+WRONG_PASSWORD, NOT_ALLOWED = "28P01", "42501"
 _PASSWORD_FILE = "~/.pgpass (host:port:database:role:password), which nobody else may read"
 # By SQLSTATE, what the user can do. Source: PostgreSQL's documentation, appendix A.
 _HINTS = {
-    "28P01": f"check the role's password; it belongs into {_PASSWORD_FILE}",
+    WRONG_PASSWORD: f"check the role's password; it belongs into {_PASSWORD_FILE}",
     "28000": "the role has to exist, and the server's pg_hba.conf to let it in from here, with this encryption",
     "3D000": "make it, as the server's owner: createdb NAME; guestmark ledger role ROLE | psql NAME",
-    "42501": "as the server's owner: guestmark ledger role ROLE | psql DATABASE",
+    NOT_ALLOWED: "as the server's owner: guestmark ledger role ROLE | psql DATABASE",
     "25006": "this server only lets its ledger be read, as a standby does; write to the primary",
     "53100": "make room on the server; what is already in the ledger is safe",
     "53300": "raise max_connections in the server's postgresql.conf: each machine that measures holds two",
@@ -30,7 +31,7 @@ def explain(cause: BaseException, where: str, doing: str) -> LedgerError:
     """`LedgerError` for what went wrong while `doing` ("storing …") with the server's ledger at `where`."""
     told = cause.args[0] if cause.args else None
     if isinstance(told, Mapping):  # as the bundled driver passes on what the server said
-        code, said = str(told.get("C", "")), str(told.get("M", ""))
+        code, said = sqlstate(cause), str(told.get("M", ""))
         hint = _HINTS.get(code, f"{_OTHERWISE} (SQLSTATE {code})")
         return LedgerError(f"the ledger {where} failed while {doing}: {_line(said)}", hint=hint)
     beneath = _beneath(cause)
@@ -47,13 +48,24 @@ def explain(cause: BaseException, where: str, doing: str) -> LedgerError:
     if beneath is not None:
         said, hint = _unreached(beneath)
         return LedgerError(f"the ledger {where} cannot be reached ({said}): failed while {doing}", hint=hint)
-    said = _line(str(cause)) or type(cause).__name__
+    said = first_line(cause)
     if "SSL" in said:
         return LedgerError(
             f"the ledger {where} cannot be reached over TLS: its server does not speak it",
             hint="turn it on there (ssl = on in postgresql.conf), or say sslmode=prefer where the network is trusted",
         )
     return LedgerError(f"the ledger {where} failed while {doing}: {said}", hint=_OTHERWISE)
+
+
+def sqlstate(error: BaseException) -> str:
+    """The code of a server's error; empty when it is not one."""
+    told = error.args[0] if error.args else None
+    return str(told.get("C", "")) if isinstance(told, Mapping) else str(getattr(error, "sqlstate", "") or "")
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an error says; what it is called when it says nothing."""
+    return _line(str(error)) or type(error).__name__
 
 
 def no_password(role: str, file: Path) -> LedgerError:

@@ -51,6 +51,12 @@ def inert(text: str, *, lines: bool = False) -> str:
     return _ACTIVE.sub(lambda found: _spelled(found[0], lines=lines), text)
 
 
+def last_line(text: str, *, longest: int = 300) -> str:
+    """What was said last, inert and no longer than that many characters; empty when nothing was said."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return inert(lines[-1])[:longest] if lines else ""
+
+
 def escaped_in_json(text: str) -> str:
     """JSON text whose strings hold nothing active either; what it means stays the same."""
     return _ACTIVE.sub(lambda found: found[0] if found[0] == "\n" else _json_escape(found[0]), text)

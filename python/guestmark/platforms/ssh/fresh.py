@@ -10,15 +10,14 @@ import time
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import MachineError, UsageError
-from guestmark.page.text import inert
+from guestmark.page.text import last_line
 from guestmark.platforms.ssh.factors import READY, RESTART
 
 if TYPE_CHECKING:
     from guestmark.core.model import Cell
 
 _PAUSE_S = 1.0
-_SAID = 300  # characters of what a command printed
-_END = 64 << 10  # bytes of it that are looked at
+_END = 64 << 10  # bytes of what a command printed that are looked at
 DEST = "GUESTMARK_DEST"  # in the environment of these commands
 
 
@@ -79,8 +78,8 @@ def _run(command: str, dest: str, deadline: float) -> tuple[int | None, str]:
             raise
         printed.seek(max(0, printed.seek(0, os.SEEK_END) - _END))
         output = printed.read(_END)
-    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-    return process.returncode, f": {inert(lines[-1])[:_SAID]}" if lines else ""
+    last = last_line(output.decode(errors="replace"))
+    return process.returncode, f": {last}" if last else ""
 
 
 def _how(status: int | None) -> str:

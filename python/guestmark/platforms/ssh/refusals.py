@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from guestmark.core.errors import MachineError
-from guestmark.page.text import inert
-
-_LIMIT = 300
+from guestmark.page.text import last_line
 
 
 class UnreachableError(MachineError):
@@ -59,7 +57,7 @@ def refusal(dest: str, said: str, status: int | None, printed: str = "") -> Mach
     if _ON_THE_WAY in said:
         return _stopped_on_the_way(dest, said)
     text = f"{said}\n{printed}"
-    last = _last_line(said) or _last_line(printed)
+    last = last_line(said) or last_line(printed)
     if any(part in text for part in _CUT):
         return UnreachableError(
             f"{dest} ended the connection: {last}", hint=f"try it by hand: ssh {dest}", console=said
@@ -78,7 +76,7 @@ def refusal(dest: str, said: str, status: int | None, printed: str = "") -> Mach
 def _stopped_on_the_way(dest: str, said: str) -> MachineError:
     """The error for a jump host or a proxy that did not get there, which has said why before ssh did."""
     before = "\n".join(line for line in said.splitlines() if not any(part in line for part in _AFTER))
-    why = _last_line(before) or "it ended the connection without a word"
+    why = last_line(before) or "it ended the connection without a word"
     kind = MachineError if is_final(before) else UnreachableError
     return kind(
         f"the way to {dest} is closed, its ProxyJump or ProxyCommand failed: {why}",
@@ -97,16 +95,10 @@ def is_final(said: str) -> bool:
 
 def failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
     """The error for a session that had begun: `why` its agent failed, and whether the other side had `gone`."""
-    last = _last_line(said)
+    last = last_line(said)
     told = (
         f"the connection to {dest} was lost{f': {last}' if last else ''}"
         if gone
         else f"the agent on {dest} failed"
     )
     return MachineError(f"{told} ({why})", hint=f"see whether it still answers: ssh {dest}", console=said)
-
-
-def _last_line(text: str) -> str:
-    """What was said last, without anything that a terminal would act on."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return inert(lines[-1])[:_LIMIT] if lines else ""

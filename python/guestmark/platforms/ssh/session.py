@@ -265,11 +265,9 @@ class Session:
                 data = os.read(source, _PIECE)
             if not data:
                 return
-            if not data.strip(b"\n"):  # of an agent that is there
-                timeout_s = 0
-                continue
-            self._heard += len(data)
-            self._said += data
+            if data.strip(b"\n"):  # otherwise an agent says that it is there
+                self._heard += len(data)
+                self._said += data
             if len(self._said) > _CHATTER:
                 del self._said[_CHATTER // 2 : -_CHATTER // 4]
             timeout_s = 0
