@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from guestmark.core.model import Measurement, Plan, Trial, TrialStatus
-from guestmark.experiment import environment, preflight, runner
+from guestmark.engine import environment, preflight, runner
 from guestmark.fleet import lab, machine, order
 from guestmark.fleet.coordinator import Fleet
 from guestmark.fleet.links import Link, Reach, Said
@@ -36,7 +36,7 @@ from guestmark.platforms import exclusive
 from tests.framework.postgresql import postgresql
 
 if TYPE_CHECKING:
-    from guestmark.experiment.trial import Slot
+    from guestmark.engine.trial import Slot
     from guestmark.ledger.store import Ledger
 
 PLAN = """

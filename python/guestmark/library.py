@@ -270,9 +270,9 @@ def _measured(
     plan: Plan, where: str | os.PathLike[str] | None, labels: Mapping[str, str] | None, name: str
 ) -> Result:
     from guestmark.cli import session
-    from guestmark.experiment import preflight
+    from guestmark.engine import preflight
+    from guestmark.ledger import past
     from guestmark.ledger.remarks import Remarks
-    from guestmark.report import past
 
     path = None if where is None else os.fspath(where)
     outputs = session.Outputs(quiet=True, said=Remarks(name=name, labels=dict(labels or {})))
@@ -287,7 +287,7 @@ def _measured(
 
 
 def _result(ledger: Ledger, run: str, where: str | None) -> Result:
-    from guestmark.report import past
+    from guestmark.ledger import past
 
     stored = ledger.load_run(run)
     return Result(stored, past.judged(ledger, stored), where)

@@ -8,7 +8,7 @@ import pytest
 
 from guestmark.core.model import Cell, CellStatus, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.experiment import preflight
+from guestmark.engine import preflight
 from guestmark.platforms import registry
 from guestmark.stats.analysis import analyse
 from guestmark.workloads.base import create, start_machine

@@ -15,7 +15,7 @@ import pytest
 
 from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.platform_spec import Layer
-from guestmark.experiment.preflight import unusable_platforms
+from guestmark.engine.preflight import unusable_platforms
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.ssh.platform import SshPlatform
 from guestmark.platforms.ssh.refusals import is_final

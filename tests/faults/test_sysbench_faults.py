@@ -13,7 +13,7 @@ import pytest
 from guestmark.core.errors import AttestationError, MachineError, WorkloadError
 from guestmark.core.model import Measurement
 from guestmark.disks import loop
-from guestmark.experiment import preflight
+from guestmark.engine import preflight
 from guestmark.platforms.base import Machine
 from guestmark.workloads.base import Workload
 from guestmark.workloads.sysbench.workload import SysbenchWorkload

@@ -12,7 +12,7 @@ import pytest
 
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.model import Plan, Policy
-from guestmark.experiment import preflight
+from guestmark.engine import preflight
 from guestmark.workloads import base
 from guestmark.workloads.disk.upload import pieces
 from guestmark.workloads.guestfs import libguestfs

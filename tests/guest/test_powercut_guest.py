@@ -15,9 +15,9 @@ import pytest
 
 from guestmark.core.findings import Durability, Findings, Proof, Proven
 from guestmark.disks import loop, programs
-from guestmark.experiment import proofs
-from guestmark.experiment.interrupt import Interruption
-from guestmark.experiment.progress import Silent
+from guestmark.engine import proofs
+from guestmark.engine.interrupt import Interruption
+from guestmark.engine.progress import Silent
 from guestmark.powercut import again
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.guests import prepared

@@ -15,7 +15,7 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageEr
 from guestmark.core.findings import Build, Program
 from guestmark.core.model import Better, Cell, Metric, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.experiment.foreign_cells import misplaced_cells, unmade_parts
+from guestmark.engine.foreign_cells import misplaced_cells, unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
 from guestmark.foreign.progress import Progress
 from guestmark.foreign.survey import survey

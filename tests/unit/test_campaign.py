@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from guestmark.core.errors import UsageError
-from guestmark.experiment import campaign as campaigns
-from guestmark.experiment.campaign import Boot, Campaign, Commands, State, unit
+from guestmark.engine import campaign as campaigns
+from guestmark.engine.campaign import Boot, Campaign, Commands, State, unit
 from guestmark.stats.across_runs import Across
 from guestmark.stats.boots import between_boots, order
 from tests.framework import CHECKOUT

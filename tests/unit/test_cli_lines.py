@@ -18,7 +18,7 @@ from guestmark.core.model import (
     WorkloadSpec,
 )
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.experiment.progress import Estimate
+from guestmark.engine.progress import Estimate
 from guestmark.stats.analysis import analyse
 
 WALL = Metric("wall_s", "s", Better.LOWER)

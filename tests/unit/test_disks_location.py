@@ -9,7 +9,7 @@ from guestmark.core.findings import flat
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.disks.location import default_location, filesystem_of, in_memory, located, storage
-from guestmark.experiment.preflight import with_locations
+from guestmark.engine.preflight import with_locations
 from tests.framework.cells import plan_of
 
 MOUNTS = "/dev/vda / ext4 rw 0 0\ntmpfs {memory} tmpfs rw 0 0\n/dev/vdb /mnt/a\\040b xfs rw 0 0\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.experiment.noise import NoiseRecorder
+from guestmark.engine.noise import NoiseRecorder
 from guestmark.stats import THRESHOLDS
 from tests.framework.processes import cpu_seconds
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.experiment.environment import record_environment, record_for
+from guestmark.engine.environment import record_environment, record_for
 from guestmark.foreign.origin import owner_of
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.known import known
@@ -54,7 +54,7 @@ def script(folder: Path, name: str, body: str) -> str:
 
 def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("guestmark.experiment.environment._VERSION_LIMIT_S", 0.5)
+    monkeypatch.setattr("guestmark.engine.environment._VERSION_LIMIT_S", 0.5)
     programs = [
         script(tmp_path, "gm-good", 'echo "good 1.2"; echo more'),
         script(tmp_path, "gm-failing", "echo bad 3 >&2; exit 1"),

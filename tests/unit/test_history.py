@@ -14,9 +14,9 @@ import pytest
 from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger import open_ledger
+from guestmark.ledger.past import history, judged, remember
 from guestmark.ledger.store import Ledger
 from guestmark.report.document import result_document
-from guestmark.report.past import history, judged, remember
 from guestmark.report.sections.conclusion import conclusion
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.between_runs import FEWEST_NULLS, History, Past, PastNull, lies_outside

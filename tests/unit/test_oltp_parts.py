@@ -17,7 +17,7 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.core.workload_kind import packages_of
 from guestmark.disks import sparse, template
 from guestmark.disks.spec import DiskSpec, Role
-from guestmark.experiment.preflight import impossible_cells, with_usable_baselines
+from guestmark.engine.preflight import impossible_cells, with_usable_baselines
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
 from guestmark.workloads.oltp.databases import base

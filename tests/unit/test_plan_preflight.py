@@ -22,8 +22,8 @@ from guestmark.core.model import (
 )
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
-from guestmark.experiment import preflight
-from guestmark.experiment.estimate import estimate
+from guestmark.engine import preflight
+from guestmark.engine.estimate import estimate
 from guestmark.ledger import open_ledger
 from guestmark.stats.analysis import analyse
 from guestmark.stats.stopping import decide

@@ -13,7 +13,7 @@ from guestmark.cli.say import say
 
 if TYPE_CHECKING:
     from guestmark.cli.bisecting import Steps
-    from guestmark.experiment.git_bisect import Bisection, Commit
+    from guestmark.engine.git_bisect import Bisection, Commit
 
 SETTINGS = {"allow_interspersed_args": False}
 _FIRST_LOOK = 8  # blocks
@@ -70,7 +70,7 @@ def command(
     from guestmark.appliance.paths import scratch_parent
     from guestmark.cli.bisecting import Building, Steps
     from guestmark.core.errors import GateStatus, UsageError
-    from guestmark.experiment.git_bisect import Bisection
+    from guestmark.engine.git_bisect import Bisection
     from guestmark.platforms.base import Caller
     from guestmark.workloads.exec.plan import ExecOptions
 

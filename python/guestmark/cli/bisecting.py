@@ -16,7 +16,7 @@ from guestmark.stats.gates import ALPHA, Judged, Outcome, judge
 if TYPE_CHECKING:
     from guestmark.cli.measuring import Measuring
     from guestmark.core.model import Plan
-    from guestmark.experiment.git_bisect import Bisection, Commit
+    from guestmark.engine.git_bisect import Bisection, Commit
     from guestmark.workloads.exec.plan import ExecOptions
 
 PARAMETER = "build"  # `{build}` in the command
@@ -95,9 +95,8 @@ class Steps:
     def _measured(self, commit: Commit) -> tuple[Judged, ...]:
         from guestmark.cli import session
         from guestmark.core.gate import gates_of
-        from guestmark.ledger import open_ledger
+        from guestmark.ledger import open_ledger, past
         from guestmark.ledger.remarks import Remarks
-        from guestmark.report import past
 
         plan = gating.with_gates(self._plan(commit), self._given.fail_if or ())
         labels = {

@@ -14,11 +14,11 @@ from guestmark.cli.say import say, tell
 
 if TYPE_CHECKING:
     from guestmark.core.model import Plan
-    from guestmark.experiment.campaign import Campaign, Commands
+    from guestmark.engine.campaign import Campaign, Commands
 
 
 def _complete(incomplete: str) -> list[str]:
-    from guestmark.experiment.campaign import names
+    from guestmark.engine.campaign import names
 
     return [name for name in names() if name.startswith(incomplete)]
 
@@ -94,7 +94,7 @@ def command(
     interrupted.
     """
     from guestmark.core.errors import UsageError
-    from guestmark.experiment import campaign as campaigns
+    from guestmark.engine import campaign as campaigns
 
     _check(given)
     campaign = campaigns.Campaign(name)
@@ -133,7 +133,7 @@ def command(
 
 
 def _tell_unit(campaign: Campaign) -> None:
-    from guestmark.experiment.campaign import unit
+    from guestmark.engine.campaign import unit
 
     tell(unit(campaign.state, [_program(), "campaign", campaign.state.name]).rstrip())
 
@@ -180,7 +180,7 @@ def _plan(
 ) -> Plan:
     from dataclasses import asdict
 
-    from guestmark.experiment import preflight
+    from guestmark.engine import preflight
     from guestmark.platforms.base import Caller
     from guestmark.workloads.exec.plan import ExecOptions, build
 
@@ -205,7 +205,7 @@ def _begun(name: str, plan: Plan, commands: Commands, *, sides: str, rounds: int
     from dataclasses import replace
 
     from guestmark.core.errors import UsageError
-    from guestmark.experiment.campaign import Campaign, State
+    from guestmark.engine.campaign import Campaign, State
     from guestmark.ledger import codec
     from guestmark.ledger.variables import recorded
     from guestmark.stats.boots import order
@@ -266,7 +266,7 @@ def _measure(campaign: Campaign, side: str, given: Measuring) -> int | None:
     from guestmark.cli import session
     from guestmark.core.errors import ExitStatus, GuestmarkError
     from guestmark.core.model import Plan, RunState
-    from guestmark.experiment.campaign import Boot
+    from guestmark.engine.campaign import Boot
     from guestmark.ledger import codec, open_ledger
     from guestmark.ledger.remarks import Remarks
     from guestmark.ledger.variables import restored

@@ -30,7 +30,7 @@ def command(
     that a running process uses, or that is another user's.
     """
     from guestmark.core.units import format_size
-    from guestmark.experiment import leavings
+    from guestmark.engine import leavings
 
     for directory in directories or ():
         if not Path(directory).is_dir():

@@ -115,7 +115,7 @@ def _confirm(
     """Plans both sides as one run, says what it can show, and measures it."""
     from guestmark.cli import session
     from guestmark.cli.say import say
-    from guestmark.experiment.confirming import confirmation
+    from guestmark.engine.confirming import confirmation
     from guestmark.ledger import open_ledger
 
     with open_ledger(ledger, writable=False) as opened:

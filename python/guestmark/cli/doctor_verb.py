@@ -78,7 +78,7 @@ def examine(again: bool, nested: bool = False) -> dict[str, Any]:
 
     from guestmark.core.platform_spec import parse_platform
     from guestmark.core.registry import platform_names, programs
-    from guestmark.experiment.environment import record_environment
+    from guestmark.engine.environment import record_environment
     from guestmark.fleet import engine
     from guestmark.platforms import registry
     from guestmark.platforms.base import Unusable, Usable

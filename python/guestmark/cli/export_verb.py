@@ -48,8 +48,8 @@ def command(
 ) -> None:
     """Write a run as JSON, CSV, Parquet, Markdown, as a page with charts (HTML), or runs as a bundle."""
     from guestmark.cli.session import write
-    from guestmark.ledger import open_ledger
-    from guestmark.report import formats, past
+    from guestmark.ledger import open_ledger, past
+    from guestmark.report import formats
 
     if bundle is not None:
         _bundle(runs, bundle, ledger, host_name=host_name, consoles=consoles)

@@ -41,9 +41,8 @@ def command(
     from guestmark.cli.session import Outputs, show
     from guestmark.core.errors import ExitStatus, UsageError
     from guestmark.core.gate import GATES
-    from guestmark.ledger import open_ledger
+    from guestmark.ledger import open_ledger, past
     from guestmark.page.nodes import Page, Part, Section
-    from guestmark.report import past
     from guestmark.report.sections import gates as section
 
     outputs = Outputs(json=json, markdown=markdown, html=html, junit=junit, quiet=quiet)

@@ -35,9 +35,8 @@ def command(
     A run that is there already stays as it is. Bundles are checked before anything is stored.
     """
     from guestmark.cli import remarking
-    from guestmark.ledger import open_ledger
+    from guestmark.ledger import open_ledger, past
     from guestmark.ledger.shelf import Shelf
-    from guestmark.report import past
 
     tags = remarking.remarks(None, None, None, tag).tags
     found = [(source, _runs(source)) for source in sources]

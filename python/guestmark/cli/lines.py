@@ -11,7 +11,7 @@ from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import counted, format_duration
 
 if TYPE_CHECKING:
-    from guestmark.experiment.progress import Estimate
+    from guestmark.engine.progress import Estimate
     from guestmark.stats.analysis import CellResult
 
 _WIDTH = 79  # columns of a line about a block: a log that is 80 wide does not wrap it

@@ -17,7 +17,7 @@ from guestmark.core.units import format_duration
 from guestmark.page.text import inert
 
 if TYPE_CHECKING:
-    from guestmark.experiment.progress import Estimate
+    from guestmark.engine.progress import Estimate
 
 # The display must not disturb what it shows: it is drawn when something happens and, for the clock, once a second.
 _REFRESH_PER_SECOND = 1.0

@@ -18,7 +18,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page.text import inert
 
 if TYPE_CHECKING:
-    from guestmark.experiment.progress import Observer
+    from guestmark.engine.progress import Observer
     from guestmark.foreign.progress import Progress
     from guestmark.ledger.remarks import Remarks
     from guestmark.ledger.store import Ledger
@@ -85,7 +85,7 @@ class Outputs:
 
 def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     """Runs a new plan to its end and returns the exit status."""
-    from guestmark.experiment import preflight
+    from guestmark.engine import preflight
     from guestmark.ledger import open_ledger
 
     outputs.check()
@@ -111,8 +111,8 @@ def exclusively(plan: Plan, outputs: Outputs) -> Iterator[None]:
 
 def prepared(plan: Plan, ledger: Ledger, outputs: Outputs) -> tuple[Plan, str]:
     """The plan as far as it can be measured here, stored as a new run, and the run's id."""
-    from guestmark.experiment import preflight
-    from guestmark.experiment.environment import record_for
+    from guestmark.engine import preflight
+    from guestmark.engine.environment import record_for
     from guestmark.ledger.remarks import NOTHING
 
     if outputs.said is not None:
@@ -152,8 +152,8 @@ class Further:
 
 def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Further) -> int:
     """Continues a stored run, also beyond what it was made for, and returns the exit status."""
-    from guestmark.experiment import preflight
-    from guestmark.experiment.environment import record_for
+    from guestmark.engine import preflight
+    from guestmark.engine.environment import record_for
     from guestmark.ledger import open_ledger
     from guestmark.ledger.variables import restored
 
@@ -213,8 +213,8 @@ def _extended(stored: StoredRun, further: Further) -> Plan:
 
 def measured(plan: Plan, ledger: Ledger, run_id: str, outputs: Outputs) -> RunState:
     """Runs a stored plan from where its trials end; how it ended."""
-    from guestmark.experiment import runner
-    from guestmark.experiment.interrupt import Interruption
+    from guestmark.engine import runner
+    from guestmark.engine.interrupt import Interruption
     from guestmark.platforms import exclusive
 
     interruption = Interruption()
@@ -244,7 +244,7 @@ def _keeping(outputs: Outputs) -> Iterator[None]:
 
 
 def _finish(ledger: Ledger, run_id: str, state: RunState, outputs: Outputs) -> int:
-    from guestmark.report import past
+    from guestmark.ledger import past
 
     stored = ledger.load_run(run_id)
     analysis = past.judged(ledger, stored)
@@ -372,7 +372,7 @@ def _prober(outputs: Outputs) -> Callable[[list[Platform]], Mapping[str, Usable 
 
 def _observer(outputs: Outputs) -> AbstractContextManager[Observer]:
     if outputs.quiet:
-        from guestmark.experiment.progress import Silent
+        from guestmark.engine.progress import Silent
 
         return nullcontext(Silent())
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":

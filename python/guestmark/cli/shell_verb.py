@@ -53,7 +53,7 @@ def command(
     from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
     from guestmark.core.model import WorkloadSpec
     from guestmark.core.platform_spec import parse_platforms
-    from guestmark.experiment import preflight
+    from guestmark.engine import preflight
     from guestmark.plan.matrix import Null, expand
     from guestmark.platforms import registry
     from guestmark.platforms.base import Caller, LoggedIn
@@ -109,7 +109,7 @@ def _make_parts(cell: Cell) -> None:
     """Makes what a machine of another architecture boots. Raises `PlatformUnusableError` where it has no shell."""
     from guestmark.core.errors import PlatformUnusableError
     from guestmark.core.workload_kind import packages_of
-    from guestmark.experiment.foreign_cells import make_parts
+    from guestmark.engine.foreign_cells import make_parts
     from guestmark.foreign.progress import Lines
 
     row = cell.platform.foreign

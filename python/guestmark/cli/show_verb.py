@@ -46,9 +46,8 @@ def command(
 
     gc.disable()  # it reads, prints and ends: looking for garbage while modules are loaded takes a tenth of the time
     from guestmark.cli.session import Outputs, show
-    from guestmark.ledger import open_ledger
+    from guestmark.ledger import open_ledger, past
     from guestmark.plan.matrix import held_against
-    from guestmark.report import past
 
     outputs = Outputs(
         json=json,

@@ -1,6 +1,6 @@
 """The nouns shared by all of guestmark, named as in the documentation: metrics, cells, policies, trials.
 
-Frozen dataclasses without behaviour beyond what derives from their own fields. `plan.load` makes them, `experiment`
+Frozen dataclasses without behaviour beyond what derives from their own fields. `plan.load` makes them, `engine`
 executes them, `ledger` stores them, `report` shows them.
 """
 
@@ -88,7 +88,7 @@ class Cell:
 
     `id` is unique and stable within a plan (it is what trials refer to). `null_of` is set on a null cell: a second copy
     of the cell with that id, measured as if it were another cell, so that A-against-A gives the noise floor.
-    `iterations=None` lets the experiment choose (see `experiment.iterations`).
+    `iterations=None` lets the engine choose (see `engine.iterations`).
     """
 
     id: str

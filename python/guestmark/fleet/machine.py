@@ -57,9 +57,9 @@ def one_block(order: bytes) -> bytes:
 
 
 def _one_block(order: Order, machine: str) -> Progress:
-    from guestmark.experiment import runner
-    from guestmark.experiment.interrupt import Interruption
-    from guestmark.experiment.progress import Silent
+    from guestmark.engine import runner
+    from guestmark.engine.interrupt import Interruption
+    from guestmark.engine.progress import Silent
     from guestmark.fleet import watch
     from guestmark.ledger import open_ledger
     from guestmark.ledger.attempts import Attempts, lose
@@ -126,8 +126,8 @@ def _plan(order: Order) -> Plan:
 
 def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> str:
     """The id of a new run of what can be measured here, with everything that says what it belongs to."""
-    from guestmark.experiment import preflight
-    from guestmark.experiment.environment import record_for
+    from guestmark.engine import preflight
+    from guestmark.engine.environment import record_for
     from guestmark.ledger.attempts import runs_with
     from guestmark.ledger.remarks import Remarks
     from guestmark.platforms.probe import probe_all

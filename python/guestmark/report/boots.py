@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from guestmark.ledger import past
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import line
-from guestmark.report import past
 from guestmark.report.compared import TONES
 from guestmark.stats.boots import BetweenBoots, between_boots
 from guestmark.stats.conditions.surroundings import changes

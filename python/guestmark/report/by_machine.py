@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.model import Cell, RunState, TrialStatus
+from guestmark.ledger import past
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Section
 from guestmark.page.nodes import Part as Kind
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
-from guestmark.report import past
 from guestmark.stats.between_runs import Past
 from guestmark.stats.conditions.surroundings import changes
 from guestmark.stats.machines import FEWEST, Pooled, drift, pooled

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.units import counted
+from guestmark.ledger import past
 from guestmark.ledger.model import Compared, StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
-from guestmark.report import past
 from guestmark.report.sections import gates
 from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, change
 from guestmark.stats.between_runs import Past

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import GuestmarkError
+from guestmark.ledger import past
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import Series as Drawing
@@ -19,7 +20,6 @@ from guestmark.page.charts import SeriesRow
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
-from guestmark.report import past
 from guestmark.stats.between_runs import Past
 
 if TYPE_CHECKING:

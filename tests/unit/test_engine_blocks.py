@@ -25,9 +25,9 @@ from guestmark.core.model import (
     WorkloadSpec,
 )
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.experiment import iterations, preflight
-from guestmark.experiment.blocks import missing_trials, order_of
-from guestmark.experiment.trial import merge
+from guestmark.engine import iterations, preflight
+from guestmark.engine.blocks import missing_trials, order_of
+from guestmark.engine.trial import merge
 from guestmark.plan.matrix import Null, expand
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.stats import stopping

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from guestmark.experiment.interrupt import Interrupted, Interruption
+from guestmark.engine.interrupt import Interrupted, Interruption
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -20,10 +20,10 @@ from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
-from guestmark.experiment.around import HostCommands
-from guestmark.experiment.counting import Counting
-from guestmark.experiment.interrupt import Interruption
-from guestmark.experiment.progress import Observer
+from guestmark.engine.around import HostCommands
+from guestmark.engine.counting import Counting
+from guestmark.engine.interrupt import Interruption
+from guestmark.engine.progress import Observer
 from guestmark.platforms import confinement
 from guestmark.platforms.base import Remarks, innermost
 from guestmark.platforms.place import HERE
@@ -119,7 +119,7 @@ def _measure(
     interruption: Interruption,
     observer: Observer,
 ) -> None:
-    from guestmark.experiment.noise import NoiseRecorder
+    from guestmark.engine.noise import NoiseRecorder
 
     # `armed` is left before the machine is, because stopping a machine must not be interrupted.
     with interruption.armed():

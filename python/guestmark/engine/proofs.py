@@ -13,9 +13,9 @@ from guestmark.core.findings import Proof, flat
 from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.disks.factors import SWITCHES
 from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
-from guestmark.experiment.interrupt import Interruption
-from guestmark.experiment.progress import Observer
-from guestmark.experiment.trial import Slot, run_trial
+from guestmark.engine.interrupt import Interruption
+from guestmark.engine.progress import Observer
+from guestmark.engine.trial import Slot, run_trial
 from guestmark.platforms import registry
 from guestmark.workloads import base as workloads
 

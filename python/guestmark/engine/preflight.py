@@ -13,7 +13,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import located
-from guestmark.experiment.foreign_cells import misplaced_cells, unmade_parts
+from guestmark.engine.foreign_cells import misplaced_cells, unmade_parts
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry

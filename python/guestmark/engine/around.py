@@ -17,7 +17,7 @@ from guestmark.workloads.common.program import OUTPUT_LIMIT, judge
 
 if TYPE_CHECKING:
     from guestmark.core.findings import Findings
-    from guestmark.experiment.interrupt import Interruption
+    from guestmark.engine.interrupt import Interruption
 
 RUN, TRIAL = "run", "trial"
 SECONDS = "around_s"  # in a plan's context: how long those around the run took, by name

@@ -10,12 +10,12 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.findings import Proof, with_fact
 from guestmark.core.model import PROVE, Cell, Plan, RunState, Trial, TrialStatus, runnable
 from guestmark.core.units import counted
-from guestmark.experiment import iterations
-from guestmark.experiment.around import RUN, SECONDS, HostCommands
-from guestmark.experiment.blocks import missing_trials
-from guestmark.experiment.interrupt import Interrupted, Interruption
-from guestmark.experiment.progress import Estimate, Observer
-from guestmark.experiment.trial import Slot, run_trial
+from guestmark.engine import iterations
+from guestmark.engine.around import RUN, SECONDS, HostCommands
+from guestmark.engine.blocks import missing_trials
+from guestmark.engine.interrupt import Interrupted, Interruption
+from guestmark.engine.progress import Estimate, Observer
+from guestmark.engine.trial import Slot, run_trial
 from guestmark.platforms import registry
 from guestmark.stats import stopping
 from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
@@ -144,7 +144,7 @@ class _Loop:
     def prove(self) -> None:
         """Finds out what a power cut would leave of the run's disks, if that was asked for."""
         if self._plan.context.get(PROVE):
-            from guestmark.experiment import proofs
+            from guestmark.engine import proofs
 
             known = proofs.kept(self._plan)
             # Each is kept as soon as it is there: all together take minutes.
@@ -179,7 +179,7 @@ class _Loop:
 
     def _race(self, settings: Settings) -> RunState:
         """Runs blocks of those that may still be the best, until it is known which are."""
-        from guestmark.experiment.barred import barred
+        from guestmark.engine.barred import barred
         from guestmark.stats.tuning import trials as tuning
         from guestmark.stats.tuning.race import Stage
 

@@ -20,7 +20,7 @@ from guestmark.agent.binary import agent_binary
 from guestmark.core import registry
 from guestmark.core.model import Plan
 from guestmark.core.workload_kind import packages_measured
-from guestmark.experiment import packages
+from guestmark.engine import packages
 
 LIBRARIES = (
     "msgspec",
