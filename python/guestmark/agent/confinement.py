@@ -41,7 +41,7 @@ class Confinement:
             *([f"--over-temporary={over_temporary}"] if over_temporary else []),
             *(["--network"] if self.network else []),
             *(["--serves-files"] if self.serves_files else []),
-            *(["--no-io-uring"] if self.memory_file else []),
+            *(["--no-io-uring", "--traces"] if self.memory_file else []),
             *(["--own-memory"] if self.own_memory else []),
             *(["--own-files"] if self.own_files else []),
             *(["--metadata"] if self.metadata else []),

@@ -12,6 +12,7 @@ mod filter;
 mod landlock;
 mod mounts;
 mod privileges;
+mod registers;
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -45,6 +46,7 @@ struct Options {
     network: bool,
     serves_files: bool,
     no_io_uring: bool,
+    traces: bool,
     command: Vec<OsString>,
 }
 
@@ -65,6 +67,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             Arg::Long("network") => options.network = true,
             Arg::Long("serves-files") => options.serves_files = true,
             Arg::Long("no-io-uring") => options.no_io_uring = true,
+            Arg::Long("traces") => options.traces = true,
             Arg::Value(first) => {
                 options.command.push(first);
                 options.command.extend(parser.raw_args()?);
@@ -109,6 +112,9 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
         std::env::set_var("TMPDIR", temporary);
     }
     std::env::set_var(CONFINED, held.join(","));
+    if options.traces {
+        registers::complete()?;
+    }
     become_command(&options.command)
 }
 

@@ -1,0 +1,146 @@
+//! A `ptrace` for User-Mode Linux on processors whose state it does not know, preloaded by `confine/registers.rs`.
+//!
+//! Kernels of User-Mode Linux before 6.13 keep 2,696 bytes of a process's extended state (AVX-512 and protection keys).
+//! Linux takes nothing but the whole state back (`xstateregs_set`, arch/x86/kernel/fpu/regset.c), so on a processor
+//! with AMX, whose state has 11,008 bytes, the guest's first process dies. Here the missing end is filled with zeroes.
+//! The header in front of it says which parts are in use, and those are not: they are in their initial state, as they
+//! are in any process that has not asked the kernel for AMX.
+//!
+//! `build.rs` makes a library of it, without Rust's runtime.
+
+#![no_std]
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_long, c_void};
+use core::ptr;
+
+const PTRACE: c_long = 101;
+const PEEK: core::ops::RangeInclusive<c_long> = 1..=3; // whose values glibc returns
+const GETREGSET: c_long = 0x4204;
+const SETREGSET: c_long = 0x4205;
+const NT_X86_XSTATE: c_long = 0x202;
+const EFAULT: c_long = 14;
+const LARGEST: usize = 64 << 10;
+
+#[repr(C)]
+struct Iovec {
+    base: *mut c_void,
+    len: usize,
+}
+
+#[repr(align(64))]
+struct State {
+    bytes: UnsafeCell<[u8; LARGEST]>,
+    size: UnsafeCell<usize>, // of the whole state; 0 until a shorter one was refused
+}
+
+// SAFETY: one thread of User-Mode Linux traces, and it does so with its guest's scheduler held off.
+unsafe impl Sync for State {}
+
+static STATE: State = State {
+    bytes: UnsafeCell::new([0; LARGEST]),
+    size: UnsafeCell::new(0),
+};
+
+unsafe extern "C" {
+    fn __errno_location() -> *mut c_int;
+    fn memcpy(to: *mut c_void, from: *const c_void, count: usize) -> *mut c_void;
+    fn memset(to: *mut c_void, byte: c_int, count: usize) -> *mut c_void;
+}
+
+/// The system call; a negative error number when it fails.
+unsafe fn call(request: c_long, pid: c_long, address: c_long, data: *mut c_void) -> c_long {
+    let result;
+    // SAFETY: the caller's arguments are those of the system call, which changes no other register.
+    unsafe {
+        asm!("syscall", inlateout("rax") PTRACE => result, in("rdi") request, in("rsi") pid, in("rdx") address,
+             in("r10") data, lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+
+/// As [`call`], but hands over a whole state where a shorter one is refused.
+unsafe fn set_state(pid: c_long, data: *mut c_void) -> c_long {
+    let (bytes, size) = (STATE.bytes.get().cast::<c_void>(), STATE.size.get());
+    // SAFETY: `data` is the caller's `iovec`, as the request wants it; the buffer is used by one thread (see `State`).
+    unsafe {
+        let given = data.cast::<Iovec>().read();
+        if *size == 0 {
+            let result = call(SETREGSET, pid, NT_X86_XSTATE, data);
+            if result != -EFAULT {
+                return result;
+            }
+            let mut whole = Iovec {
+                base: bytes,
+                len: LARGEST,
+            };
+            if call(
+                GETREGSET,
+                pid,
+                NT_X86_XSTATE,
+                ptr::from_mut(&mut whole).cast(),
+            ) < 0
+                || whole.len <= given.len
+            {
+                return result;
+            }
+            memset(bytes, 0, whole.len);
+            *size = whole.len;
+        }
+        if given.len >= *size {
+            return call(SETREGSET, pid, NT_X86_XSTATE, data);
+        }
+        memcpy(bytes, given.base, given.len);
+        let mut whole = Iovec {
+            base: bytes,
+            len: *size,
+        };
+        call(
+            SETREGSET,
+            pid,
+            NT_X86_XSTATE,
+            ptr::from_mut(&mut whole).cast(),
+        )
+    }
+}
+
+/// glibc's `ptrace`, whose arguments of a variable number lie where those of a fixed number do.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ptrace(
+    request: c_long,
+    pid: c_long,
+    address: c_long,
+    data: *mut c_void,
+) -> c_long {
+    let request = c_long::from(request as c_int);
+    let pid = c_long::from(pid as c_int);
+    let mut peeked: c_long = 0;
+    // SAFETY: the caller answers for its arguments, as it does to glibc.
+    let result = unsafe {
+        if request == SETREGSET && address == NT_X86_XSTATE {
+            set_state(pid, data)
+        } else if PEEK.contains(&request) {
+            call(request, pid, address, ptr::from_mut(&mut peeked).cast())
+        } else {
+            call(request, pid, address, data)
+        }
+    };
+    // SAFETY: glibc's `errno` of this thread.
+    unsafe {
+        if result < 0 {
+            *__errno_location() = -result as c_int;
+            return -1;
+        }
+        if PEEK.contains(&request) {
+            *__errno_location() = 0;
+            return peeked;
+        }
+    }
+    result
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}
