@@ -27,8 +27,8 @@ def start_cell(trial: Cell) -> AbstractContextManager[Machine]:
 @contextlib.contextmanager
 def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload]]:
     """The cell's machine, and its workload, which is not prepared yet and is cleaned up whatever happened."""
-    path = {"env": {"PATH": os.environ["PATH"]}}
-    workload = base.create(plan_of(trial, limit_s=limit_s, context=path), trial)
+    caller = {"env": {"PATH": os.environ["PATH"]}, "cwd": "/"}
+    workload = base.create(plan_of(trial, limit_s=limit_s, context=caller), trial)
     platform = registry.get(base.started_for(trial).platform)
     with base.start_machine(workload, platform, trial) as machine:
         try:

@@ -58,6 +58,17 @@ class Mount(Fact, kw_only=True):
 TARGET = "target"
 
 
+class WorkingDirectory(Fact, kw_only=True):
+    """Where a command ran, as its machine's kernel says in `/proc/self/mountinfo` to a process that works there."""
+
+    path: str = msgspec.field(name="ran_in")
+    mounted_at: str = msgspec.field(name="ran_on_mount")
+    filesystem: str = msgspec.field(name="ran_on_filesystem")
+    source: str = msgspec.field(name="ran_on")  # the device; of a share its tag
+    number: str = msgspec.field(name="ran_on_number")  # `major:minor`
+    options: str = msgspec.field(name="ran_on_options")
+
+
 class StoredDisk(msgspec.Struct, kw_only=True):
     """Where a disk's image or directory is."""
 

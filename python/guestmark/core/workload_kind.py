@@ -68,6 +68,9 @@ class WorkloadKind:
     needs_root: Callable[[Mapping[str, Any]], bool] = runs_programs  # with these parameters
     peer: bool = False  # whether another program starts the machine; ours is then only the host's agent
     sections: tuple[str, ...] = ()
+    runs_on_disk: bool = (
+        False  # whether it runs on a disk that only factors ask for, where its parameters need none
+    )
     compared: bool = True  # False: its values are findings, not times that cells are compared by
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Storage, StoredDisk
 from guestmark.core.model import Cell
+from guestmark.core.workload_kind import workload_kinds
 from guestmark.disks import stack
 from guestmark.disks.spec import SHARED_MEMORY, disks_of
 from guestmark.ledger.location import default_path
@@ -62,12 +63,15 @@ def default_location(
 def located(cells: Sequence[Cell]) -> list[Cell]:
     """The cells, each that has disks with their location among its factors, so that it is stored with the plan.
 
-    What a cell or its workload says stays. Images of guests inside guests are in the outer guest's memory.
+    What a cell or its workload says stays. Images of guests inside guests are in the outer guest's memory. This host,
+    where it is compared with machines that have disks, gets a directory in place of one.
     """
     found = ""
     result = []
+    compared = [cell for cell in cells if not cell.platform.is_this_host and _has_disks(cell)]
     for cell in cells:
-        if _says_nothing(cell):
+        beside = _may_have_directory(cell) and any(cell.compares_with(other) for other in compared)
+        if beside or _says_nothing(cell):
             found = found or default_location()
             level = SHARED_MEMORY if cell.platform.nested and not _logged(cell) else found
             cell = replace(cell, factors={**cell.factors, LOCATION: level})  # noqa: PLW2901
@@ -92,10 +96,21 @@ def storage(cell: Cell, mounts: str | None) -> Storage:
 def _says_nothing(cell: Cell) -> bool:
     if LOCATION in cell.factors or any(LOCATION in need for need in cell.workload.params.get("disks") or ()):
         return False
+    return _has_disks(cell)
+
+
+def _has_disks(cell: Cell) -> bool:
     try:
         return bool(disks_of(cell))
     except UsageError:  # is said where disks are checked
         return False
+
+
+def _may_have_directory(cell: Cell) -> bool:
+    """Whether it can run in any directory of this host, and has not been given one."""
+    kind = workload_kinds().get(cell.workload.name)
+    here = cell.platform.is_this_host and cell.platform.takes(LOCATION)
+    return here and LOCATION not in cell.factors and kind is not None and kind.runs_on_disk
 
 
 def _logged(cell: Cell) -> bool:

@@ -28,5 +28,6 @@ WORKLOADS = (
         metrics=_metrics,
         label=_label,
         packages="guestmark.workloads.exec.packages:of_command",
+        runs_on_disk=True,
     ),
 )

@@ -12,16 +12,20 @@ from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec
 from guestmark.core.errors import WorkloadError
 from guestmark.core.factors import VARIABLE, is_variable
-from guestmark.core.findings import Around, Findings
+from guestmark.core.findings import TARGET, Around, Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.performance_events import why_not
+from guestmark.disks.mounted import DISK, work_on
 from guestmark.platforms.base import LoggedIn
 from guestmark.workloads.common.lookup import check_command
+from guestmark.workloads.common.moving import target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, find_same, judge, quote
 from guestmark.workloads.exec.plan import read_stdin
 from guestmark.workloads.exec.push import pushed
 
 if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+    from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.base import Machine
 
 
@@ -53,6 +57,7 @@ class ExecWorkload:
         if cell.platform.foreign:  # the caller's directories are not there
             self._caller["cwd"] = "/"
         self._cell = cell
+        self._disk = ""  # the command's directory on its disk, or the device
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
@@ -72,6 +77,9 @@ class ExecWorkload:
         """
         here = Lookup(self._argv[0], self._caller["env"].get("PATH"), self._caller["cwd"])
         there = isinstance(machine, LoggedIn)
+        disk = target_of(machine) if machine.disks else None
+        if disk is not None and os.sep in self._argv[0]:  # a program is found from where the user is
+            self._argv[0] = os.path.join(self._caller["cwd"], self._argv[0])
         if isinstance(machine, LoggedIn):
             self._argv, self._caller = pushed(machine, self._argv, self._push, self._caller["cwd"])
         path, cwd = self._caller["env"].get("PATH"), self._caller["cwd"]
@@ -81,7 +89,25 @@ class ExecWorkload:
             raise _cannot_run(self._argv, error, there=there) from error
         found.keep(self.facts)
         self.warnings += [found.warning] if found.warning else []
+        if disk is not None:
+            self._work_on(disk, machine.agent)
         self._hook("setup", machine)
+
+    def _work_on(self, disk: AttachedDisk, agent: Agent) -> None:
+        """Makes a directory on the disk the command's own, or puts its path in place of `{disk}`."""
+        found = work_on(agent, disk, **{name: self._caller.get(name) for name in ("uid", "gid", "groups")})
+        if found is not None:
+            self.facts.add(disk.facts, TARGET)
+            self.facts.add(found)
+        self._disk = disk.device if found is None else found.path
+        if not names_disk(self._cell):
+            self._caller["cwd"] = self._disk
+        self._argv = [self._placed(word) for word in self._argv]
+        self._hooks = {name: self._placed(text) for name, text in self._hooks.items()}
+
+    def _placed(self, text: str) -> str:
+        """The text with the disk's path in it."""
+        return text.replace(DISK, self._disk) if self._disk and names_disk(self._cell) else text
 
     def _hook(self, name: str, machine: Machine) -> None:
         """Runs one of the user's commands around the measured one, in a shell. Raises `WorkloadError` when it fails."""
@@ -166,7 +192,7 @@ class ExecWorkload:
         """The metric's value in what the command printed, or in the file it wrote."""
         if not spec.file:
             return self._extract(spec, stdout, stderr)
-        path = os.path.join(self._caller["cwd"], filled_in(spec.file, self._cell))
+        path = os.path.join(self._caller["cwd"], self._placed(filled_in(spec.file, self._cell)))
         try:
             text = machine.agent.read_file(path, limit=OUTPUT_LIMIT).decode(errors="replace")
         except CommandError as error:
@@ -193,6 +219,14 @@ def filled_in(text: str, cell: Cell) -> str:
         if name in cell.factors:
             text = text.replace("{" + name + "}", cell.factors[name])
     return text
+
+
+def names_disk(cell: Cell) -> bool:
+    """Whether the command or what runs around it says where it uses the disk; else it runs there."""
+    params = cell.workload.params
+    files = [metric_spec.MetricSpec.from_params(spec).file for spec in params.get("metrics", ())]
+    texts = [*params["argv"], *params.get("hooks", {}).values(), *files]
+    return DISK.strip("{}") not in cell.factors and any(DISK in text for text in texts)
 
 
 def _variables(cell: Cell) -> dict[str, str]:

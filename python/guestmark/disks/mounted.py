@@ -1,0 +1,87 @@
+"""The working directory of a command on a disk, and on which mount that is as its machine's kernel says."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import AttestationError, WorkloadError
+from guestmark.core.findings import WorkingDirectory
+from guestmark.disks.spec import NO_FILESYSTEM
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+    from guestmark.disks.attached import AttachedDisk
+
+DISK = "{disk}"  # stands in a command for its directory on the disk, or for a disk without a filesystem
+_WORK = "work"  # a new directory, as filesystems are not empty at first
+_ASK_S = 60.0
+# The opened directory has the number of its mount, so that no path is resolved here (proc(5): fdinfo, mountinfo).
+_ASK = (
+    'test -w . || { echo "it may not be written" >&2; exit 9; }; '
+    "exec 3<. && exec cat /proc/self/fdinfo/3 /proc/self/mountinfo"
+)
+_MOUNT_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def work_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory | None:
+    """Mounts the disk and makes an empty directory on it for a command of this user; `user` as for `Agent.exec`.
+
+    A disk without a filesystem is the command's as it is: None. Raises as `AttachedDisk.mount` and
+    `working_directory`, and `AttestationError` when the directory is on another mount.
+    """
+    if disk.spec.filesystem == NO_FILESYSTEM and disk.device:
+        return None
+    mounted = disk.mount(agent)
+    path = f"{mounted}/{_WORK}"
+    agent.mkdir(path, parents=True)
+    if user.get("uid"):
+        agent.exec(["chown", f"{user['uid']}:{user.get('gid') or 0}", path], timeout_s=_ASK_S)
+    found = working_directory(agent, path, **user)
+    if disk.device and (found.mounted_at, found.source) != (mounted, disk.device):
+        raise AttestationError(
+            f"the command would not run on its disk: asked {disk.device} at {mounted}, "
+            f"found {found.source} at {found.mounted_at}"
+        )
+    return found
+
+
+def working_directory(agent: Agent, directory: str, **user: Any) -> WorkingDirectory:
+    """The mount on which a command runs whose working directory this is; `user` as for `Agent.exec`.
+
+    A process is started there just as the command will be, so it has the command's user, namespaces and directory.
+    Raises `WorkloadError` when it cannot work there, `AttestationError` when its kernel does not tell.
+    """
+    done = agent.exec(["/bin/sh", "-c", _ASK], cwd=directory, timeout_s=_ASK_S, output_limit=1 << 20, **user)
+    if done.status != 0:
+        said = " ".join(done.stderr.decode(errors="replace").split())
+        raise WorkloadError(
+            f"the command cannot work in {directory}: {said}",
+            hint="give the disk a filesystem and mount options with which its user may write there",
+        )
+    return parsed(done.stdout.decode(errors="replace"), directory)
+
+
+def parsed(text: str, directory: str) -> WorkingDirectory:
+    """From `/proc/self/fdinfo/N` of the directory followed by `/proc/self/mountinfo`. Raises `AttestationError`."""
+    number = _MOUNT_ID.search(text)
+    for line in text.splitlines() if number else ():
+        first, separator, second = line.partition(" - ")
+        mount, last = first.split(" "), second.split(" ")
+        if separator and len(mount) >= 6 and len(last) >= 2 and number and mount[0] == number.group(1):
+            options = dict.fromkeys([*mount[5].split(","), *(last[2].split(",") if len(last) > 2 else ())])
+            return WorkingDirectory(
+                path=directory,
+                number=mount[2],
+                mounted_at=_plain(mount[4]),
+                filesystem=last[0],
+                source=_plain(last[1]),
+                options=",".join(options),
+            )
+    raise AttestationError(f"the machine's kernel does not tell on which mount {directory} is")
+
+
+def _plain(escaped: str) -> str:
+    """A path as it is, from one in which blanks and the like are octal."""
+    return _ESCAPED.sub(lambda found: chr(int(found.group(1), 8)), escaped)
