@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from guestmark.core.findings import Control, Durability, Proof, Proven, with_fact
+from guestmark.core.findings import Control, Durability, Flushes, Proof, Proven, with_fact
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
+from guestmark.report.sections.durability import durability, of_disk
+from guestmark.stats.analysis import analyse
 from tests.framework.runs import host_uml_tcg
 
 LOST = Proven(
@@ -51,3 +54,45 @@ def test_cells_with_one_proof_share_a_row() -> None:
 
 def test_without_a_proof_there_is_no_table() -> None:
     assert "What a power cut leaves" not in render(host_uml_tcg(blocks=2), Format.MARKDOWN).decode()
+
+
+def flushing(word: Durability) -> Flushes:
+    """What a trial found out about its own flushes."""
+    return Flushes(reached="yes", why="seen", in_memory=False, durability=str(word))
+
+
+@pytest.mark.parametrize(
+    ("flushes", "disk", "word"),
+    [
+        (Durability.NOTHING, SAFE, Durability.NOTHING),
+        (Durability.CLAIMED, SAFE, Durability.CLAIMED),
+        (Durability.REACHED, SAFE, Durability.REACHED),
+        (Durability.REACHED, LOST, Durability.LOST),  # what was flushed is lost with the disk
+        (Durability.NOTHING, LOST, Durability.NOTHING),
+        (None, SAFE, Durability.UNKNOWN),  # `true`, or a command that was not watched
+        (None, LOST, Durability.UNKNOWN),
+    ],
+)
+def test_what_is_proven_of_a_disk_is_not_proven_of_the_row(
+    flushes: Durability | None, disk: Proven, word: Durability
+) -> None:
+    run = proved(uml=disk)
+    if flushes is not None:
+        trials = tuple(
+            replace(trial, facts=with_fact(trial.facts, flushing(flushes))) for trial in run.trials
+        )
+        run = replace(run, trials=trials)
+    result = next(cell for cell in analyse(run.plan, run.trials).cells if cell.cell.id == "uml")
+    assert (durability(result), of_disk(result)) == (str(word), str(disk.word))
+
+
+def test_what_is_proven_of_the_row_stands_in_the_row() -> None:
+    run = proved(uml=msgspec.structs.replace(SAFE, of_row=True))
+    result = next(cell for cell in analyse(run.plan, run.trials).cells if cell.cell.id == "uml")
+    assert (durability(result), of_disk(result)) == ("proven", "")
+
+
+def test_the_table_tells_a_row_from_its_disk() -> None:
+    text = render(proved(uml=SAFE), Format.MARKDOWN).decode()
+    assert "its disk" in text
+    assert "| unknown" in text

@@ -156,6 +156,9 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     first_repair: str = ""
     counted: int | None = None  # flushes by the hypervisor's own account
     kept: str = ""  # directory of the log, for `guestmark powercut replay`
+    of_row: bool = (
+        False  # whether what was judged is what the row itself acknowledged; else guestmark's own records
+    )
 
 
 class Proof(Fact, kw_only=True):

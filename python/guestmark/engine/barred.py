@@ -23,9 +23,9 @@ def barred(settings: Settings, cells: Iterable[Cell], proofs: Mapping[str, Proof
             continue
         proof = proofs.get(cell.id)
         if proof is None:
-            found[cell.id] = f"its durability is not {wanted}: nothing could be proven"
+            found[cell.id] = f"its disk is not {wanted}: nothing could be proven"
         elif proof.proven.word not in settings.durability:
-            found[cell.id] = f"its durability is not {wanted}: {_said(proof.proven)}"
+            found[cell.id] = f"its disk is not {wanted}: {_said(proof.proven)}"
     return found
 
 

@@ -25,6 +25,7 @@ from guestmark.report.sections.answering import (
 )
 from guestmark.report.sections.cell_names import Names, names_of
 from guestmark.report.sections.concluded import holds
+from guestmark.report.sections.durability import durability, of_row
 from guestmark.report.sections.nested import mean_of
 from guestmark.report.sections.verdicts import MARKS, TONES
 from guestmark.stats.analysis import Analysis, CellResult
@@ -197,7 +198,7 @@ def _lacking(ranked: Ranked) -> str:
 def _unproven(results: Iterable[CellResult]) -> str:
     if any(trial.facts.of(Proof) for result in results for trial in result.trials):
         return ""
-    return " (no power was cut in this run: --prove does)"
+    return " (the power was not cut in this run; --prove does)"
 
 
 def _shortly(reason: str) -> str:
@@ -323,8 +324,12 @@ def _safe(kept: Kept) -> Inline:
 
 
 def _states(result: CellResult) -> str:
-    """In how many crash states acknowledged records are missing; empty where the power was not cut."""
-    found = [proof.proven for trial in result.trials if (proof := trial.facts.of(Proof)) is not None]
+    """In how many crash states acknowledged records are missing; empty where the row's power was not cut."""
+    found = [
+        proof.proven
+        for trial in result.trials
+        if (proof := trial.facts.of(Proof)) is not None and of_row(result, proof.proven)
+    ]
     if not found:
         return ""
     losing, states = found[-1].losing, found[-1].states
@@ -335,8 +340,6 @@ def _states(result: CellResult) -> str:
 
 
 def _word(result: CellResult) -> str:
-    from guestmark.report.sections.durability import durability
-
     return durability(result) or "unknown"
 
 

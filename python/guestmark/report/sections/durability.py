@@ -1,33 +1,62 @@
-"""Whether what a workload flushed survives a power cut: speed is stated with durability."""
+"""Whether what a workload flushed survives a power cut: speed is stated with durability.
 
-from guestmark.core.findings import Durability, Flushes, Proof
+A word stands in a row only if it was found out for that row. What guestmark's own records have shown of the disk below
+it is the disk's, and stands in a column of its own.
+"""
+
+from guestmark.core.findings import Durability, Flushes, Proof, Proven
 from guestmark.core.model import Trial
 from guestmark.stats.analysis import CellResult
 
 MEANING = (
-    "durability: what is sure of flushed writes: proven by power cuts, seen to reach the kernel, claimed by the "
-    "hypervisor, lost, in memory"
+    "durability: what is sure of what the row itself flushed: proven by cutting its power, seen to reach the kernel, "
+    "claimed by the hypervisor, lost, in memory"
 )
+DISK_MEANING = (
+    "its disk: what power cuts have shown of records that guestmark synced on such a disk, not of the row"
+)
+_NOT_KEPT = frozenset({Durability.LOST, Durability.MEMORY})
 
 
 def durability(result: CellResult) -> str:
     """From the trials: a word of `Durability`, or `mixed` when trials disagree; empty for workloads of which nobody
     asks that.
     """
-    found = verdicts(result)
-    return "" if not found else str(found.pop()) if len(found) == 1 else "mixed"
+    return _said(verdicts(result))
+
+
+def of_disk(result: CellResult) -> str:
+    """The word of its disk's own proof, likewise; empty where there is none, or the proof is the row's."""
+    found = {
+        proof.proven.word
+        for trial in result.trials
+        if (proof := trial.facts.of(Proof)) is not None and not of_row(result, proof.proven)
+    }
+    return _said(found)
+
+
+def of_row(result: CellResult, proven: Proven) -> bool:
+    """Whether a proof is about what the row itself acknowledged: it says so, or the row's own disk was logged."""
+    disks = result.cell.workload.params.get("disks", ())
+    return proven.of_row or any(disk.get("logged") for disk in disks)
 
 
 def verdicts(result: CellResult) -> set[Durability]:
     """What the trials say, each that says anything."""
-    return {word for trial in result.trials if (word := _word(trial)) is not None}
+    return {word for trial in result.trials if (word := _word(result, trial)) is not None}
 
 
-def _word(trial: Trial) -> Durability | None:
-    """What a trial's own flushes say; of what may have been flushed, what is proven of the same disk."""
+def _said(found: set[Durability]) -> str:
+    return "" if not found else str(next(iter(found))) if len(found) == 1 else "mixed"
+
+
+def _word(result: CellResult, trial: Trial) -> Durability | None:
+    """What is proven of the row itself; else what its own flushes say, which a disk that keeps nothing takes back."""
     flushes, proof = trial.facts.of(Flushes), trial.facts.of(Proof)
-    if proof is None:
-        return None if flushes is None else flushes.word
-    if flushes is not None and flushes.word is Durability.NOTHING:
-        return flushes.word
-    return proof.proven.word
+    if proof is not None and of_row(result, proof.proven):
+        return proof.proven.word
+    if flushes is None:
+        return None if proof is None else Durability.UNKNOWN
+    if proof is not None and proof.proven.word in _NOT_KEPT and flushes.word is not Durability.NOTHING:
+        return proof.proven.word
+    return flushes.word

@@ -11,7 +11,7 @@ from guestmark.page.nodes import Chart, Node, Note
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import line
 from guestmark.report.sections import places
-from guestmark.report.sections.durability import MEANING, durability
+from guestmark.report.sections.durability import DISK_MEANING, MEANING, durability, of_disk
 from guestmark.report.sections.verdicts import TONES
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, label
@@ -39,6 +39,8 @@ def table(workload: WorkloadResult) -> Table:
     headings, names = row_names(workload, shown)
     columns = [Column(figures.heading(metric, unit), ESTIMATE), Column(_versus(workload), RATIO)]
     columns += [Column("durability")] if any(durable) else []
+    below = [of_disk(result) for result in shown]
+    columns += [Column("its disk")] if any(below) else []
     beside = _beside(shown)
     # Where a table is too wide its last columns go below it, so the verdict comes before what explains it.
     columns += [Column("", bar=True), Column("verdict"), *(Column(heading) for heading in beside)]
@@ -49,6 +51,7 @@ def table(workload: WorkloadResult) -> Table:
         comparison = result.comparison.get(metric.name)
         cells = [_estimate(result, metric, unit), _ratio(result, comparison)]
         cells += [words(reached)] if any(durable) else []
+        cells += [words(below[index])] if any(below) else []
         share = summary.mean / largest if summary and largest > 0 else None
         cells += [Cell(bar=share), _verdict(comparison, metric)]
         cells += [words(said[index]) for said in beside.values()]
@@ -105,6 +108,8 @@ def units(workload: WorkloadResult) -> list[Note]:
     said = ["1 MB = 10^6 bytes"] if any(metric.unit == "B/s" for metric in workload.metrics) else []
     if any(durability(result) for result in workload.shown):
         said.append(MEANING)
+    if any(of_disk(result) for result in workload.shown):
+        said.append(DISK_MEANING)
     stored = {where for result in workload.shown if (where := places.storage(result))}
     if len(stored) == 1:  # otherwise the table has a column
         said.append(f"disks {stored.pop()}")

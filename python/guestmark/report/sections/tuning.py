@@ -69,7 +69,7 @@ def _race(settings: Settings, run: StoredRun) -> tuple[list[Cell], Race]:
 def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: Sequence[Trial]) -> list[str]:
     """The answer, and what it took."""
     asked = [
-        *([f"durability {' or '.join(settings.durability)}"] if settings.durability else []),
+        *([f"a disk that is {' or '.join(settings.durability)}"] if settings.durability else []),
         *(["on a disk"] if settings.on_disk else []),
         *map(str, settings.limits),
     ]
@@ -106,13 +106,13 @@ def _best(settings: Settings, race: Race, metric: Metric, measured: Sequence[Tri
     shown = list(dict.fromkeys(shown))[:12]
     if not shown:
         return []
-    durable = {name: _durability(name, measured) for name in shown}
+    durable = {name: _disk(name, measured) for name in shown}
     unit = figures.table_unit(metric.unit, [means[name] for name in shown])
     columns = [
         Column(figures.heading(metric, unit), (Align.POINT,)),
         Column("vs best", (Align.POINT, Align.LEFT)),
     ]
-    columns += [Column("durability")] if any(durable.values()) else []
+    columns += [Column("its disk")] if any(durable.values()) else []
     rows = []
     for name in shown:
         interval = race.distances.get(name)
@@ -133,7 +133,7 @@ def _against_best(interval: Interval, better: Better) -> str:
     return figures.ratio(1 / interval.ratio, (1 / interval.high, 1 / interval.low))
 
 
-def _durability(name: str, measured: Sequence[Trial]) -> str:
+def _disk(name: str, measured: Sequence[Trial]) -> str:
     found = [
         proof for trial in measured if trial.cell_id == name and (proof := trial.facts.of(Proof)) is not None
     ]
