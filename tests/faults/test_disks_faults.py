@@ -22,6 +22,7 @@ from guestmark.disks import preflight
 from guestmark.disks.store import store
 from guestmark.platforms import registry, vhost_user
 from guestmark.platforms.base import Machine
+from guestmark.setting.drive import CacheMode
 from tests.framework.disk_files import flip_bit, small_mount
 from tests.framework.known import known
 from tests.framework.processes import gone, others
@@ -79,7 +80,7 @@ def test_a_combination_qemu_refuses_is_told_in_its_words() -> None:
 def test_a_disk_that_is_not_what_was_asked_for_fails_attestation() -> None:
     with start("tcg", cache="unsafe") as machine:
         disk = machine.disks[0]
-        disk.spec = replace(disk.spec, cache="none")
+        disk.spec = replace(disk.spec, cache=CacheMode.NONE)
         with pytest.raises(
             AttestationError, match=r"cache \(none\).*asked .*'direct': True.*found .*'no-flush': True"
         ):

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.framework import PACKAGES
+from tests.framework.distributions import brought
 
 MODULE = """
 from guestmark.core.factor import Factor
@@ -30,14 +30,9 @@ print(registry.workload_kind("nap").help, "|", factors.where(registry.factors()[
 
 
 def test_entry_points_bring_workloads_platforms_and_factors(tmp_path: Path) -> None:
-    (tmp_path / "celestial.py").write_text(MODULE)
-    about = tmp_path / "celestial-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: celestial\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[guestmark]\ncelestial = celestial\n")
     done = subprocess.run(
         [sys.executable, "-c", ASK],
-        env={"PYTHONPATH": f"{PACKAGES}:{tmp_path}"},
+        env=brought(tmp_path, "celestial", MODULE),
         capture_output=True,
         text=True,
         timeout=60,

@@ -1,6 +1,7 @@
 """Finding descriptions by walking packages, and loading what they name.
 
-Those of other distributions are entry points of the group `guestmark`: modules with the same attributes.
+Those of other distributions are entry points of the group `guestmark`: modules with the same attributes. Factors need
+no list: every `Factor` of a module in `guestmark.setting`, or of such an entry point, is found.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
+from guestmark.core.factor import Factor, Machine
+
 
 class _Named(Protocol):
     @property
@@ -20,6 +23,7 @@ class _Named(Protocol):
 
 Kind = TypeVar("Kind", bound=_Named)
 ENTRY_POINTS = "guestmark"
+_SETTINGS = "guestmark.setting"
 
 
 def load(path: str) -> Any:
@@ -49,6 +53,24 @@ def _brought() -> tuple[ModuleType, ...]:
     from importlib.metadata import entry_points
 
     return tuple(entry.load() for entry in entry_points(group=ENTRY_POINTS))
+
+
+@functools.cache
+def settings() -> tuple[Factor, ...]:
+    """The factors that say which machines take them, in the order in which their modules define them."""
+    package = importlib.import_module(_SETTINGS)
+    families = (
+        importlib.import_module(f"{_SETTINGS}.{module.name}")
+        for module in pkgutil.iter_modules(package.__path__)
+    )
+    found = (value for module in (*families, *_brought()) for value in vars(module).values())
+    return tuple(dict.fromkeys(value for value in found if isinstance(value, Factor) and value.machines))
+
+
+@functools.cache
+def settings_of(machines: Machine) -> tuple[Factor, ...]:
+    """The factors that such machines take."""
+    return tuple(factor for factor in settings() if factor.machines & machines)
 
 
 def by_name(kinds: Iterable[Kind], what: str) -> dict[str, Kind]:

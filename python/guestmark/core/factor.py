@@ -1,11 +1,12 @@
 """One setting that a machine or a workload can be given, with one or more levels; several levels span a matrix.
 
-A factor belongs to whatever lists it: a kind of platform (what its machines can be given) or a kind of workload.
+A factor says itself which machines take it (`guestmark.setting` has those), or a kind of platform or workload lists it.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Flag, auto
 
 # A label, and a path or where it comes from (`apt:VERSION`, `image:NAME`), which alone is no label.
 _LABELLED = re.compile(
@@ -13,11 +14,22 @@ _LABELLED = re.compile(
 )
 
 
+class Machine(Flag):
+    """Kinds of machines, by the program that runs them."""
+
+    NONE = 0
+    QEMU = auto()
+    UML = auto()
+    OUTER = auto()  # a QEMU guest that another guest runs inside
+    GUEST = QEMU | UML
+
+
 @dataclass(frozen=True, slots=True)
 class Factor:
     """One setting: `parse` turns a level as typed into its canonical text or raises `ValueError` with one line.
 
     `levels` is for completion and help. A level that is a `path` may have a label in front: `old:/boot/vmlinuz-6.1`.
+    `machines` are those that take it without naming it; other takers list it.
     """
 
     name: str
@@ -25,6 +37,7 @@ class Factor:
     parse: Callable[[str], str]
     levels: tuple[str, ...] = ()
     path: bool = False
+    machines: Machine = Machine.NONE
 
     def level(self, text: str) -> "str | Labelled":
         """One level as typed, canonical, with its label if it has one. Raises `ValueError` with one line."""

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from guestmark.core.discovery import by_name, described
-from guestmark.core.factor import Factor
+from guestmark.core.discovery import by_name, described, settings_of
+from guestmark.core.factor import Factor, Machine
 
 _PACKAGE = "guestmark.platforms"
 
@@ -53,7 +53,8 @@ class PlatformKind:
     # What to do about a destination that it cannot have; empty for one that it can.
     advice: Callable[[str], str] = _none
     boots_firmware: bool = False  # whether it has firmware, and network cards that boot
-    factors: tuple[Factor, ...] = ()  # those its machines accept
+    machine: Machine = Machine.NONE  # what runs its machines: factors that name it are theirs
+    factors: tuple[Factor, ...] = ()  # others that its machines accept
     outer_factors: tuple[Factor, ...] = ()  # those that guests inside it accept in addition
     disk: Mapping[str, str] = field(
         default_factory=dict
@@ -82,9 +83,14 @@ class PlatformKind:
         """A name of one of its machines, for errors."""
         return f"{self.name}:{self.example_destination}" if self.takes_destination else self.name
 
+    @property
+    def accepted(self) -> tuple[Factor, ...]:
+        """All factors that its machines accept."""
+        return (*self.factors, *settings_of(self.machine))
+
     def takes(self, factor: str) -> bool:
         """Whether its machines accept the factor of this name."""
-        return any(known.name == factor for known in self.factors)
+        return any(known.name == factor for known in self.accepted)
 
 
 @functools.cache

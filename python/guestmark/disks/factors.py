@@ -108,8 +108,6 @@ PREALLOCATION = Factor(
     ("off", "metadata", "falloc", "full"),
 )
 CLUSTER_SIZE = Factor("cluster_size", "qcow2's cluster size, e.g. 64K", _cluster_size, ("64K", "2M"))
-_CACHES = ("none", "writeback", "writethrough", "directsync", "unsafe")
-CACHE = Factor("cache", "QEMU's cache mode", one_of(*_CACHES), _CACHES)
 _AIOS = ("threads", "native", "io_uring")
 AIO = Factor("aio", "how QEMU does the image's I/O", one_of(*_AIOS), _AIOS)
 _BUSES = ("virtio-blk", "virtio-scsi", "nvme", "ide", "vhost-user")
@@ -203,5 +201,5 @@ SWITCHES = (
 )  # fmt: skip
 # What every guest's disk can be given, what only QEMU's can, and what of it is left where the disk is a directory.
 EVERY_GUEST = (PREALLOCATION, LOCATION, SIZE, FILESYSTEM, MKFS, MOUNT)
-QEMU = (FORMAT, CLUSTER_SIZE, CACHE, AIO, BUS, *SWITCHES)
+QEMU = (FORMAT, CLUSTER_SIZE, AIO, BUS, *SWITCHES)
 DIRECTORY = (LOCATION,)

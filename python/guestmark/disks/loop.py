@@ -123,7 +123,7 @@ def mount(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
             break
     else:
         raise MachineError(f"{image} is not mounted at {directory}")
-    wanted = spec.cache == "none"
+    wanted = spec.cache.direct
     if wanted:
         _run(agent, ["losetup", "--direct-io=on", device])
     found = agent.read_file(f"/sys/block/{device.removeprefix('/dev/')}/loop/dio").strip() == b"1"

@@ -15,7 +15,6 @@ from guestmark.disks.formats import FORMATS
 from guestmark.disks.location import in_memory
 from guestmark.disks.spec import NO_FILESYSTEM, VHOST_USER, DiskSpec, Role, disks_of
 
-_DIRECT = ("none", "directsync")
 _SPARSE = ("off", "metadata")
 _METADATA = 0.05  # of a filesystem's size, at most: its tables and its journal
 
@@ -43,7 +42,7 @@ def check(cells: Sequence[Cell]) -> None:
             programs.find("qemu-img")
             if spec.filesystem in programs.MAKERS:
                 programs.find(programs.MAKERS[spec.filesystem])
-            if spec.cache in _DIRECT and not spec.overwritten and not direct_works(spec.location):
+            if spec.cache.direct and not spec.overwritten and not direct_works(spec.location):
                 raise UsageError(
                     f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support"
                     f"{' (shared memory does since Linux 6.6)' if in_memory(spec.location) else ''}",

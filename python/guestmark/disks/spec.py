@@ -9,14 +9,17 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks import devices, shares
 from guestmark.disks.formats import VARIANTS
+from guestmark.setting.base import DiskSetting, disk_settings
+from guestmark.setting.drive import CACHE, CacheMode
 
+L = TypeVar("L")
 SHARED_MEMORY = "/dev/shm"
 NO_FILESYSTEM = "none"
 VHOST_USER = "vhost-user"  # the bus of disks that qemu-storage-daemon serves
@@ -24,7 +27,7 @@ DEFAULTS: Mapping[str, str] = {
     "format": "raw",
     "preallocation": "off",
     "cluster_size": "64K",
-    "cache": "writeback",
+    **{factor.name: factor.default for factor in disk_settings() if factor.default},
     "aio": "threads",
     "bus": "virtio-blk",
     "location": SHARED_MEMORY,
@@ -42,11 +45,12 @@ _SMALL = {
     "nilfs2": "256M",
 }  # what a log of writes is taken of where nobody says more
 _SWITCHES = (
+    *(factor.name for factor in disk_settings() if not factor.default),
     "discard", "detect_zeroes", "iothread", "queues", "logical_block", "physical_block", "bandwidth", "iops",
     "disk_protocol", *VARIANTS, shares.CACHE, shares.SECURITY_MODEL,
 )  # fmt: skip
 _SMALLEST_DIVIDED = 16 << 10
-_LOOP_CACHES = ("writeback", "none")
+_LOOP_CACHES = (CacheMode.WRITEBACK, CacheMode.NONE)
 
 
 class Role(StrEnum):
@@ -75,7 +79,7 @@ class DiskSpec:
     format: str = "raw"
     preallocation: str = "off"
     cluster_size: int = 64 << 10
-    cache: str = "writeback"
+    cache: CacheMode = CacheMode.WRITEBACK
     aio: str = "threads"
     bus: str = "virtio-blk"
     location: str = SHARED_MEMORY
@@ -89,6 +93,11 @@ class DiskSpec:
     overwritten: bool = False
     holds: int = 0  # bytes of `content` in a file that is only read, where the workload says so
     switches: tuple[tuple[str, str], ...] = ()  # of QEMU, by factor; others are at its defaults
+
+    def level(self, factor: DiskSetting[L]) -> L | None:
+        """The level of a factor; None when it is QEMU's default."""
+        text = getattr(self, factor.name) if factor.default else self.switch(factor.name)
+        return factor.read(text) if text else None
 
     def switch(self, name: str) -> str:
         """The level of one of them, empty when it is QEMU's default."""
@@ -180,7 +189,7 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         format=values["format"],
         preallocation=values["preallocation"],
         cluster_size=parse_size(values["cluster_size"]),
-        cache=values["cache"],
+        cache=CACHE.read(values["cache"]),
         aio=values["aio"],
         bus=values["bus"],
         location=values["location"],

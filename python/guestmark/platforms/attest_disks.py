@@ -1,7 +1,7 @@
 """What the disks of a guest really are, compared with what the cell asked for."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from guestmark.agent.results import CallError
@@ -13,18 +13,9 @@ from guestmark.disks.formats import FORMATS, VARIANTS
 from guestmark.disks.spec import VHOST_USER
 from guestmark.platforms.block import facts_of_drives
 from guestmark.platforms.guest import Guest, mismatch
-from guestmark.platforms.vhost_user import expected_cache
+from guestmark.setting.base import Check, Drive, Served, levels_of
 
 _MOST_DESCRIPTORS = 64
-_DIRECT = frozenset({"none", "directsync"})
-# What QEMU's cache modes stand for (qemu-system's manual, -drive cache=).
-_CACHE = {
-    "writeback": {"writeback": True, "direct": False, "no-flush": False},
-    "none": {"writeback": True, "direct": True, "no-flush": False},
-    "writethrough": {"writeback": False, "direct": False, "no-flush": False},
-    "directsync": {"writeback": False, "direct": True, "no-flush": False},
-    "unsafe": {"writeback": True, "direct": False, "no-flush": True},
-}
 
 
 def attest_disks(guest: Guest) -> dict[str, Disk]:
@@ -40,8 +31,7 @@ def attest_disks(guest: Guest) -> dict[str, Disk]:
         _same(disk, "size in the guest", disk.spec.size, size, guest)
         drive = drives.get(disk.spec.name, {})
         if disk.spec.bus == VHOST_USER:
-            _same(disk, "cache in the guest", expected_cache(disk.spec), write_cache, guest)
-            _check_served(guest, disk)
+            _check_served(guest, disk, write_cache)
         elif guest.query:
             _check_drive(guest, disk, drive, engines)
         facts[disk.spec.name] = Disk(
@@ -101,7 +91,9 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
             opened, found = os.path.realpath(opened), os.path.realpath(found)
         _same(disk, "image", opened, found, guest)
     _same(disk, "size", spec.size, image["virtual-size"], guest)
-    _same(disk, f"cache ({spec.cache})", _CACHE[spec.cache], drive["cache"], guest)
+    assert guest.query is not None
+    seen = Drive(drive, frozenset(engines), lambda name: _in_sysfs(guest, disk, name), guest.query)
+    _hold(disk, (check for factor, level in levels_of(spec) for check in factor.attest(level, seen)), guest)
     if spec.format == "qcow2":
         _same(disk, "cluster size", spec.cluster_size, image["cluster-size"], guest)
         _check_qcow2(disk, image, guest)
@@ -116,7 +108,6 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
     if (asked := spec.switch("detect_zeroes")) and "detect_zeroes" in drive:
         _same(disk, "detect_zeroes", asked, drive["detect_zeroes"], guest)
     if asked := spec.switch("iothread"):
-        assert guest.query is not None
         threads = "on" if any(thread["id"] == "disks" for thread in guest.query("query-iothreads")) else "off"
         _same(disk, "iothread", asked, threads, guest)
     # QEMU does not report how it does I/O, but its process shows it. (It also has rings for other purposes.)
@@ -128,7 +119,12 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
         )
 
 
-def _check_served(guest: Guest, disk: AttachedDisk) -> None:
+def _hold(disk: AttachedDisk, checks: Iterable[Check], guest: Guest) -> None:
+    for check in checks:
+        _same(disk, check.what, check.asked, check.found, guest)
+
+
+def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
     """Holds what the process that serves a disk has opened against what was asked for. Raises `AttestationError`.
 
     It has no monitor; whether it drops flushes is seen where they are watched.
@@ -141,9 +137,11 @@ def _check_served(guest: Guest, disk: AttachedDisk) -> None:
         flags = _opened(guest, process, image)
         if flags is None:
             continue
-        direct = "direct" if flags & os.O_DIRECT else "through the page cache"
-        _same(disk, "image", "direct" if spec.cache in _DIRECT else "through the page cache", direct, guest)
-        if spec.aio != "threads" and spec.aio not in (engines := _engines(guest, process)):
+        engines = _engines(guest, process)
+        seen = Served(flags, frozenset(engines), write_cache)
+        checks = (check for factor, level in levels_of(spec) for check in factor.attest_served(level, seen))
+        _hold(disk, checks, guest)
+        if spec.aio != "threads" and spec.aio not in engines:
             raise mismatch(
                 f"the {spec.name} disk's aio", spec.aio, ", ".join(sorted(engines)) or "threads", guest
             )

@@ -16,6 +16,7 @@ from guestmark.disks.image import Image
 from guestmark.disks.spec import NO_FILESYSTEM, VHOST_USER, DiskSpec, disks_of
 from guestmark.platforms import vhost_user
 from guestmark.platforms.virtio import VirtioBus
+from guestmark.setting.base import levels_of
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -97,7 +98,7 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
         path = image.opened.replace(",", ",,")
         arguments += [
             "-drive",
-            f"if=none,id={spec.name},file={path},format={spec.format},cache={spec.cache},aio={spec.aio}"
+            f"if=none,id={spec.name},file={path},format={spec.format},aio={spec.aio}"
             f"{',readonly=on' if read_only else ''}{_switches(spec)}{_key(spec)}",
         ]
         if FORMATS[spec.format].encrypted and FORMATS[spec.format].objects[1] not in arguments:
@@ -126,10 +127,15 @@ def _switches(spec: DiskSpec) -> str:
     reported = ",werror=report,rerror=report" if spec.logged else ""
     rate = spec.switch("bandwidth")
     bytes_ = {"bandwidth": str(parse_size(rate))} if rate else {}
-    return reported + "".join(
-        f",{option}={bytes_.get(name, level)}"
-        for name, option in names.items()
-        if (level := spec.switch(name))
+    options = [option for factor, level in levels_of(spec) for option in factor.drive(level)]
+    return (
+        reported
+        + "".join(f",{option}" for option in options)
+        + "".join(
+            f",{option}={bytes_.get(name, level)}"
+            for name, option in names.items()
+            if (level := spec.switch(name))
+        )
     )
 
 
@@ -143,7 +149,9 @@ def _blocks(spec: DiskSpec) -> str:
     given = {name: spec.switch(name) for name in names}
     if given["logical_block"] and not given["physical_block"]:
         given["physical_block"] = given["logical_block"]  # a sector is not smaller than what may be written
-    return "".join(f",{names[name]}={level}" for name, level in given.items() if level)
+    options = [option for factor, level in levels_of(spec) for option in factor.device(level)]
+    options += [f"{names[name]}={level}" for name, level in given.items() if level]
+    return "".join(f",{option}" for option in options)
 
 
 def _key(spec: DiskSpec) -> str:

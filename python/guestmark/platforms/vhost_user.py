@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.image import Image
 from guestmark.disks.spec import SHARED_MEMORY, VHOST_USER, DiskSpec
+from guestmark.setting.base import levels_of, switch
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.platforms.place import Place
 
 _LISTENS_S = 5  # at most until it does
-_THROUGH = frozenset({"writethrough", "directsync"})
-_DIRECT = frozenset({"none", "directsync"})
 
 
 def _driver(image: Image) -> str:
@@ -42,14 +41,14 @@ def beside(command: Sequence[str], made: Sequence[Image], scratch: Path, place: 
     for image in served:
         spec = image.spec
         path = place.link(image.path, scratch, f"disk-{spec.name}")
+        given = list(levels_of(spec))
+        blockdev = [option for factor, level in given for option in factor.blockdev(level)]
+        export = [option for factor, level in given for option in factor.export(level)]
         options += [
             "--blockdev", f"driver={_driver(image)},node-name={spec.name},"
-            f"filename={path},aio={spec.aio},cache.direct={_switch(spec.cache in _DIRECT)},"
-            f"cache.no-flush={_switch(spec.cache == 'unsafe')},"
-            f"read-only={_switch(spec.read_only)}",
+            f"filename={path},aio={spec.aio},read-only={switch(spec.read_only)}{_given(blockdev)}",
             "--export", f"type=vhost-user-blk,id={spec.name},node-name={spec.name},addr.type=unix,"
-            f"addr.path={socket_of(spec)},writable={_switch(not spec.read_only)},"
-            f"writethrough={_switch(spec.cache in _THROUGH)}",
+            f"addr.path={socket_of(spec)},writable={switch(not spec.read_only)}{_given(export)}",
         ]  # fmt: skip
     there = " && ".join(f"[ -S {socket_of(image.spec)} ]" for image in served)
     script = (
@@ -75,16 +74,11 @@ def shared_memory(size: str) -> list[str]:
     ]  # fmt: skip
 
 
-def expected_cache(spec: DiskSpec) -> str:
-    """What the guest's kernel must know of the disk's cache."""
-    return "write through" if spec.cache in _THROUGH else "write back"
-
-
 def tell_cache(agent: "Agent", device: str, spec: DiskSpec) -> None:
     """Tells the guest that its disk has a cache to flush, which the daemon wrongly denies."""
     path = f"/sys/block/{device.removeprefix('/dev/')}/cache_type"
-    agent.write_file(path, f"{expected_cache(spec)}\n".encode())
+    agent.write_file(path, f"{spec.cache.write_cache}\n".encode())
 
 
-def _switch(on: bool) -> str:
-    return "on" if on else "off"
+def _given(options: Sequence[str]) -> str:
+    return "".join(f",{option}" for option in options)

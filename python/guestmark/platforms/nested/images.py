@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from guestmark.core.model import Cell
 
 _PROGRAM_S = 600.0
-_DIRECT = ("none", "directsync")
 _ONLY_DISK = Path("/dev/vda")
 
 
@@ -86,7 +85,7 @@ def check(cell: Cell) -> None:
                 f"{cell.id}: a logged image of an inner guest is a device of the outer one, so it is raw",
                 hint="use format=raw for nested platforms",
             )
-        if spec.cache in _DIRECT and not spec.logged:
+        if spec.cache.direct and not spec.logged:
             raise UsageError(
                 f"{cell.id}: cache={spec.cache} needs O_DIRECT, which the outer guest's memory, where the images of "
                 "inner guests are, does not support",

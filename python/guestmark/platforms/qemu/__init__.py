@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from guestmark.core.architectures import host_architecture
+from guestmark.core.factor import Machine
 from guestmark.core.platform_kind import PlatformKind, Program
 from guestmark.disks import factors as disks
 from guestmark.disks import shares
@@ -30,6 +31,7 @@ def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
         takes_arch=True,
         boots_firmware=True,
         shares=(shares.VIRTIOFS, shares.NINE_P),
+        machine=Machine.QEMU,
         factors=(
             *factors.EVERY_GUEST,
             factors.SMP,

@@ -68,7 +68,7 @@ class RemoteGuestPlatform:
                 place: OuterPlace = own
                 for layer in range(1, len(self._spec.layers) - 1):
                     place = lodge(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
-                others = _NOT_THE_GUEST | {factor.name for factor in self._spec.outer.described.factors}
+                others = _NOT_THE_GUEST | {factor.name for factor in self._spec.outer.described.accepted}
                 factors = {name: level for name, level in cell.factors.items() if name not in others}
                 left_s = max(1.0, deadline - time.monotonic())
                 made = self._inner.start(replace(cell, factors=factors), left_s, place=place)

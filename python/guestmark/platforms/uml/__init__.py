@@ -1,5 +1,6 @@
 """User-Mode Linux: a kernel as an ordinary process."""
 
+from guestmark.core.factor import Machine
 from guestmark.core.platform_kind import PlatformKind, Program
 from guestmark.disks import factors as disks
 from guestmark.disks import shares
@@ -10,6 +11,7 @@ PLATFORMS = (
         "uml",
         "User-Mode Linux, a kernel as a process",
         "guestmark.platforms.uml.platform:UmlPlatform",
+        machine=Machine.UML,
         factors=(*factors.EVERY_GUEST, *disks.EVERY_GUEST, disks.UML_DISK),
         # Its kernel opens raw images itself, through the page cache; over vhost-user the storage daemon does likewise.
         disk={"format": "raw", "cache": "writeback", "aio": "threads", "bus": "ubd"},

@@ -45,7 +45,7 @@ def lies_of_memory(options: Mapping[str, str], memory: int) -> str:
 
 def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> str:
     """A guest's O_DIRECT that ends in the host's page cache."""
-    if "direct" not in options["file_extra_flags"] or disk.cache in ("none", "directsync"):
+    if "direct" not in options["file_extra_flags"] or disk.cache.direct:
         return ""
     if cell.platform.is_this_host and not disk.loop:
         return ""

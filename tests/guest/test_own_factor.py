@@ -1,0 +1,75 @@
+"""A factor that one module of another distribution defines reaches the guest, is attested, and is known everywhere."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.framework.distributions import brought
+
+MODULE = """
+from collections.abc import Iterator
+
+from guestmark.core.factor import Machine, one_of
+from guestmark.setting.base import Check, DiskSetting, Drive
+
+
+def _seen(level: int, drive: Drive) -> Iterator[Check]:
+    yield Check("preferred transfer", level, int(drive.in_guest("queue/optimal_io_size")) + {error})
+
+
+TRANSFER = DiskSetting(
+    "transfer", "bytes that the disk says it likes to move at once", one_of("32768", "65536"),
+    read=int, machines=Machine.QEMU, device=lambda level: (f"opt_io_size={{level}}",), attest=_seen,
+)
+"""
+START = """
+import sys
+from guestmark.core.errors import AttestationError
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.registry import factors
+from guestmark.engine import proofs
+from guestmark.plan.matrix import expand
+from guestmark.core.model import WorkloadSpec
+from tests.framework.guests import start_cell
+
+levels = {"transfer": ("32768", "65536"), "size": ("16M",), "filesystem": ("ext4",)}
+cells = expand(WorkloadSpec("test"), (PlatformSpec.read("tcg"),), levels).cells
+print([cell.id for cell in cells if not cell.null_of])
+print("kinds of disks:", len({proofs.kind_of(cell) for cell in cells if not cell.null_of}))
+with start_cell(cells[1]) as machine:
+    given = [word for word in machine.command_line if "opt_io_size" in word]
+    print(machine.agent.read_file("/sys/block/vda/queue/optimal_io_size").decode().strip(), len(given))
+    try:
+        machine.attest()
+        print("attested")
+    except AttestationError as error:
+        print(error.message)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (0, "attested"),
+        (1, "the target disk's preferred transfer is not what was asked for: asked 65536, found 65537"),
+    ],
+)
+def test_a_factor_of_another_distribution_reaches_a_guest(error: int, said: str, tmp_path: Path) -> None:
+    environment = {**os.environ, **brought(tmp_path, "transfers", MODULE.format(error=error))}
+    done = subprocess.run(
+        [sys.executable, "-c", START],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [
+        "['tcg transfer=32768 size=16M filesystem=ext4', 'tcg transfer=65536 size=16M filesystem=ext4']",
+        "kinds of disks: 2",
+        "65536 1",
+        said,
+    ], done.stderr
