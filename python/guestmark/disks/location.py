@@ -15,15 +15,17 @@ from guestmark.ledger.location import default_path
 
 LOCATION = "location"  # of the factor
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
-_MOUNTS = "/proc/self/mounts"
 _DEVICE = "block device"
 _FALLBACK = "/var/tmp"
 
 
 def filesystem_of(directory: str, mounts: str | None = None) -> str:
     """The type of the filesystem that holds the directory, as Linux calls it; `mounts`: this host's."""
+    if mounts is None:
+        mount = stack.mount_of(_existing(Path(directory)))
+        return mount.kind if mount else ""
     best, kind = "", ""
-    for line in (Path(_MOUNTS).read_text() if mounts is None else mounts).splitlines():
+    for line in mounts.splitlines():
         _, escaped, filesystem, *_ = line.split(" ")
         where = escaped.replace("\\040", " ")
         if os.path.commonpath([where, directory]) == where and len(where) >= len(best):

@@ -1,15 +1,25 @@
 """Where a file really lies: the layers below it down to a device, and which of them lose what was flushed.
 
-Sources: the kernel's Documentation for /proc/PID/mountinfo, overlayfs ("volatile mount"), Documentation/block
-(`queue/write_cache`, `queue/fua`), and `loop/backing_file` and `slaves` in sysfs.
+A path names a file only here and now: a mount may cover it, and another namespace may see another file there. So each
+layer is found by what the kernel says of the open file: its mount by `mnt_id` in /proc/self/fdinfo, its device by
+number, a loop device's file by the numbers of `LOOP_GET_STATUS64`, an overlay's upper directory by a file that shows up
+in it. What cannot be found that way is unknown.
+
+Sources: proc(5) on mountinfo and fdinfo, the kernel's documentation of overlayfs ("volatile mount"), of
+`queue/write_cache` and `slaves` in sysfs, loop(4).
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
+import struct
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,12 +28,24 @@ from guestmark.disks import devices
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-_ELSEWHERE = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "glusterfs", "fuse", "fuseblk"}
-)
-_RAM_DISKS = ("ram", "zram", "pmem")
+# Filesystems of the kernel on block devices, whose fsync flushes the device. All others are served by something else.
+_ON_DEVICES = frozenset({
+    "bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "jfs", "minix", "msdos", "nilfs2",
+    "ntfs3", "reiserfs", "udf", "vfat", "xfs",
+})  # fmt: skip
+_WITHOUT_BARRIERS = frozenset({"nobarrier", "barrier=0", "barrier=none", "fsync_mode=nobarrier"})
+_MEMORY_DISKS = ("ram", "zram", "nullb")
+_SERVED_DISKS = ("nbd", "ublkb", "rbd", "drbd")
+_PERSISTENT = "pmem"
+# Who made a mapping, by the beginning of its UUID. Others may drop flushes (flakey) or all writes (zero).
+_MAPPINGS = ("LVM-", "CRYPT-", "mpath-", "part")
 _DEEPEST = 16
 _ZFS_S = 5.0
+# linux/loop.h, linux/btrfs.h
+_LOOP_GET_STATUS64 = 0x4C05
+_LOOP_INFO64 = "=QQQQQIIII64s64s32sQQ"
+_BTRFS_IOC_FS_INFO = 0x8400941F
+_BTRFS_FS_INFO = "=QQ16s992x"
 
 
 class Loses(StrEnum):
@@ -48,20 +70,29 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mount:
+class Mount:
+    """A line of mountinfo."""
+
+    number: int
     device: str  # major:minor
+    root: str  # what of the filesystem is mounted
     where: str
     kind: str
     source: str
     options: tuple[str, ...]  # of the mount and of the filesystem
 
 
-def layers(path: str | Path, *, mounts: str | None = None, sys: Path = Path("/sys")) -> list[Layer]:
-    """The layers below a file, directory or block device, topmost first; `mounts` and `sys`: this host's."""
-    table = Path("/proc/self/mountinfo").read_text(errors="surrogateescape") if mounts is None else mounts
-    if device := devices.number_of(os.path.realpath(path)):
-        return list(_below_device(device, _mounts(table), sys, _DEEPEST))
-    return list(_below_file(os.path.realpath(path), _mounts(table), sys, _DEEPEST))
+def layers(path: str | Path) -> list[Layer]:
+    """The layers below a file, directory or block device of this host, topmost first.
+
+    A path that does not exist yet is its nearest directory that does.
+    """
+    found = Path(os.path.realpath(path))
+    if device := devices.number_of(str(found)):
+        return list(below_device(device))
+    while not found.exists():
+        found = found.parent
+    return list(_below_file(str(found), _DEEPEST))
 
 
 def volatile(found: list[Layer]) -> Layer | None:
@@ -73,39 +104,92 @@ def volatile(found: list[Layer]) -> Layer | None:
     return None
 
 
-def _below_file(path: str, mounts: list[_Mount], sys: Path, depth: int) -> list[Layer]:
-    mount = _mount_of(path, mounts)
+def mount_of(path: str | Path) -> Mount | None:
+    """The mount that an existing path is on, by its number; None where it cannot be looked at."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        said = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+    finally:
+        os.close(descriptor)
+    number = next((int(line.split()[1]) for line in said.splitlines() if line.startswith("mnt_id:")), -1)
+    return next((mount for mount in _mounts("self") if mount.number == number), None)
+
+
+def _below_file(path: str, depth: int) -> Iterator[Layer]:
+    mount = mount_of(path)
     if mount is None or depth == 0:
-        return [Layer(path, Loses.UNKNOWN, "its mount is not known")]
+        yield Layer(path, Loses.UNKNOWN, "its mount is not known")
+        return
+    yield from _below_mount(mount, path, depth)
+
+
+def _below_mount(mount: Mount, path: str, depth: int) -> Iterator[Layer]:
+    """`path`: the file or directory on the mount, empty where only its filesystem is known."""
     layer = _filesystem(mount)
-    if mount.kind in _IN_MEMORY or mount.kind in _ELSEWHERE:
-        return [layer]
+    yield layer
+    if layer.loses in {Loses.MEMORY, Loses.UNKNOWN}:
+        return
     if mount.kind == "overlay":
-        upper = next((o.partition("=")[2] for o in mount.options if o.startswith("upperdir=")), "")
-        if not upper:
-            return [layer]
-        return [layer, *_below_file(os.path.realpath(upper), _others(mounts, mount), sys, depth - 1)]
-    return [layer, *_below_device(_device_of(mount), mounts, sys, depth - 1)]
+        upper = _upper(mount, path) if path else ""
+        if upper:
+            yield from _below_file(upper, depth - 1)
+        else:
+            yield Layer("its upper directory", Loses.UNKNOWN, "it cannot be found from here")
+    elif mount.kind != "zfs":
+        numbers = _btrfs_devices(path or mount.where) if mount.kind == "btrfs" else [mount.device]
+        for number in numbers or [""]:
+            yield from below_device(number, depth - 1)
+    else:
+        yield Layer(mount.source, Loses.UNKNOWN, "the devices of a ZFS pool are not followed")
 
 
-def _others(mounts: list[_Mount], mount: _Mount) -> list[_Mount]:
-    """Where an overlay covers its own upper directory (as that of a container's root), what is below it counts."""
-    return [other for other in mounts if other is not mount]
-
-
-def _filesystem(mount: _Mount) -> Layer:
+def _filesystem(mount: Mount) -> Layer:
     name = f"{mount.kind} at {mount.where}"
     if mount.kind in _IN_MEMORY:
         return Layer(name, Loses.MEMORY, "it is memory")
-    if mount.kind in _ELSEWHERE or mount.kind.startswith("fuse."):
+    if mount.kind not in _ON_DEVICES | {"overlay", "zfs"}:
         return Layer(name, Loses.UNKNOWN, "what serves it cannot be seen from here")
-    if mount.kind == "overlay" and {"volatile", "fsync=volatile"} & set(mount.options):
-        return Layer(name, Loses.FLUSHES, "mounted volatile: it drops every flush")
-    if {"nobarrier", "barrier=0"} & set(mount.options):
-        return Layer(name, Loses.FLUSHES, "mounted without barriers: flushes are not sent to the device")
-    if mount.kind == "zfs" and _zfs_sync(mount.source) == "disabled":
-        return Layer(name, Loses.FLUSHES, "sync=disabled: it returns from fsync at once")
-    return Layer(name)
+    why = _drops_flushes(mount)
+    return Layer(name, Loses.FLUSHES if why else Loses.NOTHING, why)
+
+
+def _drops_flushes(mount: Mount) -> str:
+    """Why the filesystem drops them; empty when it does not."""
+    options = set(mount.options)
+    if mount.kind == "overlay":
+        return "mounted volatile: it drops every flush" if {"volatile", "fsync=volatile"} & options else ""
+    if mount.kind == "zfs":
+        return "sync=disabled: it returns from fsync at once" if _zfs_sync(mount.source) == "disabled" else ""
+    return (
+        "mounted without barriers: flushes are not sent to the device" if _WITHOUT_BARRIERS & options else ""
+    )
+
+
+def _upper(mount: Mount, path: str) -> str:
+    """The directory in which an overlay keeps what is written to `path`; empty where it cannot be found.
+
+    Options name it as it was seen by who mounted it. So a file is made here, and looked for there.
+    """
+    folder = Path(path) if os.path.isdir(path) else Path(path).parent
+    below = os.path.relpath(folder, mount.where)
+    upper = next((o.removeprefix("upperdir=") for o in mount.options if o.startswith("upperdir=")), "")
+    if not upper or below.startswith(".."):
+        return ""
+    inside = os.path.normpath(f"{_unescaped(upper)}/{mount.root}/{below}")
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".guestmark-", dir=folder) as file:
+            name = os.path.basename(file.name)
+            return inside if os.path.exists(f"{inside}/{name}") else ""
+    except OSError:
+        return ""
+
+
+def _unescaped(option: str) -> str:
+    """A path in an overlay's options, where commas and colons have a backslash before them."""
+    return re.sub(r"\\([,:\\])", r"\1", option)
 
 
 def _zfs_sync(dataset: str) -> str:
@@ -119,74 +203,166 @@ def _zfs_sync(dataset: str) -> str:
     return done.stdout.strip()
 
 
-def _below_device(device: str, mounts: list[_Mount], sys: Path, depth: int) -> list[Layer]:
-    """`device` is `major:minor`, or empty where there is none."""
-    folder = sys / "dev" / "block" / device
-    if not device or not folder.exists():
-        return [Layer("a device that is not known", Loses.UNKNOWN, "it is not in sysfs")]
+def _btrfs_devices(path: str) -> list[str]:
+    """All devices of the filesystem, as `major:minor`; each subvolume has a device number that is no device."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return []
+    try:
+        answer = fcntl.ioctl(descriptor, _BTRFS_IOC_FS_INFO, bytes(struct.calcsize(_BTRFS_FS_INFO)))
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
+    raw = struct.unpack(_BTRFS_FS_INFO, answer)[2].hex()
+    name = "-".join((raw[:8], raw[8:12], raw[12:16], raw[16:20], raw[20:]))
+    folder = Path("/sys/fs/btrfs") / name / "devices"
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [number for entry in found if (number := _line(Path(os.path.realpath(entry)) / "dev"))]
+
+
+def below_device(number: str, depth: int = _DEEPEST, sys: Path = Path("/sys")) -> Iterator[Layer]:
+    """The layers from a block device down; `number` is `major:minor`, `sys` where sysfs is mounted."""
+    folder = sys / "dev" / "block" / number
+    if not number or not folder.exists():
+        yield Layer("a device that is not known", Loses.UNKNOWN, "it is not in sysfs")
+        return
     folder = Path(os.path.realpath(folder))
-    if depth == 0:
-        return [Layer(folder.name, Loses.UNKNOWN, "too many layers")]
     if (folder / "partition").exists():
         folder = folder.parent
-    name = folder.name
-    if name.startswith(_RAM_DISKS) and not name.startswith("pmem"):
-        return [Layer(f"/dev/{name}", Loses.MEMORY, "a disk in memory")]
-    backing = _line(folder / "loop" / "backing_file")
-    if backing:
-        return [
-            Layer(f"/dev/{name} on {backing}"),
-            *_below_file(os.path.realpath(backing), mounts, sys, depth - 1),
-        ]
+    if depth == 0:
+        yield Layer(folder.name, Loses.UNKNOWN, "too many layers")
+        return
+    if (folder / "loop").is_dir():
+        yield from _below_loop(folder, number, depth)
+        return
+    layer = _block_device(folder)
+    yield layer
     slaves = sorted((folder / "slaves").iterdir()) if (folder / "slaves").is_dir() else []
-    found = [_block_device(folder)]
     for slave in slaves:
-        number = _line(Path(os.path.realpath(slave)) / "dev")
-        found += _below_device(number, mounts, sys, depth - 1)
-    return found
+        yield from below_device(_line(Path(os.path.realpath(slave)) / "dev"), depth - 1, sys)
+    if not slaves and layer.loses is Loses.NOTHING and _is_made_of_others(folder):
+        yield Layer(f"what {layer.name} is made of", Loses.UNKNOWN, "sysfs names no device")
+
+
+def _is_made_of_others(folder: Path) -> bool:
+    return (folder / "dm").is_dir() or (folder / "md").is_dir()
 
 
 def _block_device(folder: Path) -> Layer:
     name = f"/dev/{folder.name}"
-    for kind in ("dm", "md"):
-        if (folder / kind).is_dir():
-            title = _line(folder / kind / ("name" if kind == "dm" else "level"))
-            return Layer(f"{name} ({kind}{f' {title}' if title else ''})")
+    loses, why = _special(folder)
+    if (folder / "dm").is_dir():
+        return Layer(f"{name} (dm {_line(folder / 'dm' / 'name')})", loses, why)
+    if (folder / "md").is_dir():
+        return Layer(f"{name} (md {_line(folder / 'md' / 'level')})")
     cache, fua = _line(folder / "queue" / "write_cache"), _line(folder / "queue" / "fua")
+    if not why and cache == "write through" and "write back" in _own_caches(folder):
+        loses, why = Loses.FLUSHES, "it caches writes, and the kernel was told that it does not"
     said = f"cache {cache}{', FUA' if fua == '1' else ''}" if cache else "its cache is not known"
-    return Layer(name, why=said)
+    return Layer(name, loses, why or said)
 
 
-def _device_of(mount: _Mount) -> str:
-    """`major:minor` of the block device; btrfs shows a number of its own, and names the device as its source."""
-    if not mount.device.startswith("0:"):
-        return mount.device
+def _special(folder: Path) -> tuple[Loses, str]:
+    """What kinds of devices that are no plain disk do to what was flushed."""
+    if folder.name.startswith(_MEMORY_DISKS) or _line(folder / "device" / "model") == "scsi_debug":
+        return Loses.MEMORY, "a disk in memory"
+    if folder.name.startswith(_SERVED_DISKS):
+        return Loses.UNKNOWN, "what serves it cannot be seen from here"
+    if folder.name.startswith(_PERSISTENT):
+        return Loses.UNKNOWN, "whether this memory is persistent cannot be seen from here"
+    if (folder / "dm").is_dir() and not _line(folder / "dm" / "uuid").startswith(_MAPPINGS):
+        return Loses.UNKNOWN, "neither LVM, LUKS nor multipath made this mapping"
+    return Loses.NOTHING, ""
+
+
+def _own_caches(folder: Path) -> set[str]:
+    """What the drivers of a disk know of its cache, whatever its queue was told."""
+    own = [folder / "cache_type", *(folder / "device" / "scsi_disk").glob("*/cache_type")]
+    return {_line(path) for path in own}
+
+
+def _below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]:
+    """The file of a loop device, which is named as it was seen by who attached it."""
+    name, said = f"/dev/{folder.name}", _line(folder / "loop" / "backing_file")
+    identity = _loop_file(name, number)
+    if identity is None:
+        yield Layer(
+            f"{name} on {said}", Loses.UNKNOWN, "its file cannot be told without the right to open it"
+        )
+        return
+    yield Layer(f"{name} on {said}")
+    device, inode = identity
+    with contextlib.suppress(OSError):
+        there = os.stat(said)
+        if (there.st_dev, there.st_ino) == identity:
+            yield from _below_file(said, depth - 1)
+            return
+    on = f"{os.major(device)}:{os.minor(device)}"
+    mount = _mount_of_device(on)
+    if mount is not None and mount.kind not in {"overlay", "btrfs", "zfs"}:
+        yield from _below_mount(mount, "", depth - 1)
+    elif os.major(device):
+        yield from below_device(on, depth - 1)
+    else:
+        yield Layer(f"file {inode} on device {on}", Loses.UNKNOWN, "it is not where its name says")
+
+
+def _loop_file(name: str, number: str) -> tuple[int, int] | None:
+    """The device and inode of a loop device's file; None where that cannot be asked."""
     try:
-        number = os.stat(mount.source).st_rdev
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        return ""
-    return f"{os.major(number)}:{os.minor(number)}" if number else ""
+        return None
+    try:
+        node = os.fstat(descriptor).st_rdev
+        if number != f"{os.major(node)}:{os.minor(node)}":
+            return None
+        answer = fcntl.ioctl(descriptor, _LOOP_GET_STATUS64, bytes(struct.calcsize(_LOOP_INFO64)))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    device, inode, *_ = struct.unpack(_LOOP_INFO64, answer)
+    return device, inode
 
 
-def _mount_of(path: str, mounts: list[_Mount]) -> _Mount | None:
-    """The mount that a path is on: of those that cover it the longest, of several the last."""
-    best: _Mount | None = None
-    for mount in mounts:
-        covers = mount.where in {"/", path} or path.startswith(f"{mount.where}/")
-        if covers and (best is None or len(mount.where) >= len(best.where)):
-            best = mount
-    return best
+def _mount_of_device(device: str) -> Mount | None:
+    """A mount of the filesystem with that device number, in this or in any other mount namespace that can be seen."""
+    looked = set()
+    processes = ["self", *sorted(entry for entry in os.listdir("/proc") if entry.isdecimal())]
+    for process in processes:
+        with contextlib.suppress(OSError):
+            namespace = os.readlink(f"/proc/{process}/ns/mnt")
+            if namespace in looked:
+                continue
+            looked.add(namespace)
+            for mount in _mounts(process):
+                if mount.device == device:
+                    return mount
+    return None
 
 
-def _mounts(table: str) -> list[_Mount]:
+def _mounts(process: str) -> list[Mount]:
     found = []
-    for line in table.splitlines():
+    for line in Path(f"/proc/{process}/mountinfo").read_text(errors="surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         fields, more = before.split(" "), after.split(" ")
         if len(fields) < 6 or len(more) < 3:
             continue
         options = (*fields[5].split(","), *_plain(more[2]).split(","))
-        found.append(_Mount(fields[2], _plain(fields[4]), more[0], _plain(more[1]), options))
+        found.append(
+            Mount(
+                int(fields[0]),
+                fields[2],
+                _plain(fields[3]),
+                _plain(fields[4]),
+                more[0],
+                _plain(more[1]),
+                options,
+            )
+        )
     return found
 
 
