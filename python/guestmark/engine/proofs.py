@@ -11,8 +11,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Proof, flat
 from guestmark.core.model import Cell, Plan, WorkloadSpec
-from guestmark.disks.factors import SWITCHES
-from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
+from guestmark.disks.spec import DEFAULTS, NO_FILESYSTEM, DiskSpec, Role, disks_of
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
 from guestmark.engine.trial import Slot, run_trial
@@ -24,20 +23,16 @@ if TYPE_CHECKING:
 
 _WORKLOAD = "powercut"
 _PROOFS = "proofs"  # in a plan's context: by cell
-# Of a cell's factors those that say how its disk is kept, and what machine it is a disk of.
-_KEPT = frozenset({
-    "bus", "uml_disk", "cache", "aio", "format", "cluster_size", "preallocation", "filesystem", "mount", "mkfs",
-    "location", "qemu_args", "machine", "kernel", "kernel_args", "memory", "cpu", "outer_cpu",
-    *(factor.name for factor in SWITCHES),
-})  # fmt: skip
+_SIZE = "size"  # of a disk: a proof writes little, whatever its size
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What one proof holds for: a platform and how a disk is kept there."""
+    """What one proof holds for: a disk on a machine, with every setting of the two but the disk's size."""
 
     platform: PlatformSpec
-    disk: tuple[object, ...]
+    disk: DiskSpec
+    settings: frozenset[tuple[str, str]]
 
 
 def kind_of(cell: Cell) -> Kind | None:
@@ -53,28 +48,32 @@ def kind_of(cell: Cell) -> Kind | None:
         or (not cell.platform.is_guest and not disk.loop)
     ):
         return None
-    return Kind(cell.platform, _how(cell, disk))
+    kept = replace(disk, size=0, content="", holds=0, tree="")
+    of_disk = {*DEFAULTS, *dict(disk.switches)}
+    return Kind(
+        cell.platform, kept, frozenset(item for item in _settings(cell).items() if item[0] not in of_disk)
+    )
 
 
-def _how(cell: Cell, disk: DiskSpec) -> tuple[object, ...]:
-    return (
-        disk.bus, disk.cache, disk.aio, disk.format, disk.cluster_size, disk.filesystem, disk.mkfs, disk.mount,
-        disk.location, disk.switches, cell.factors.get("qemu_args", ""), cell.factors.get("kernel", ""),
-    )  # fmt: skip
+def _settings(cell: Cell) -> dict[str, str]:
+    """All that its machine was given: which hypervisor, kernel or root it is decides as much as a cache mode."""
+    return {
+        name: level for name, level in cell.factors.items() if name != _SIZE and cell.platform.takes(name)
+    }
 
 
 def cell_for(cell: Cell) -> Cell:
     """The cell that proves what the target of `cell` keeps."""
     kind = kinds.workload_kind(_WORKLOAD)
     disk = next(disk for disk in disks_of(cell) if disk.role is Role.TARGET)
-    params = dict(kind.checked({}))
+    needs = [need for need in cell.workload.params.get("disks") or () if need["role"] == Role.TARGET]
     # What the workload itself says of its disk holds as well.
-    given = {"filesystem": disk.filesystem, "mkfs": disk.mkfs, "mount": disk.mount, "format": disk.format}
-    params["disks"] = [{**params["disks"][0], **given}]
-    factors = {
-        name: level for name, level in cell.factors.items() if name in _KEPT and cell.platform.takes(name)
+    given = {
+        name: level for need in needs for name, level in need.items() if name in DEFAULTS and name != _SIZE
     }
-    factors = {**factors, "location": disk.location}
+    params = dict(kind.checked({}))
+    params["disks"] = [{**params["disks"][0], **given}]
+    factors = {**_settings(cell), "location": disk.location}
     return Cell(f"proof for {cell.id}", WorkloadSpec(_WORKLOAD, params), cell.platform, factors)
 
 
