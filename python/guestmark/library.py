@@ -192,9 +192,12 @@ class Result:
 
 def load(run: str = "last", *, ledger: str | os.PathLike[str] | None = None) -> Result:
     """A run of the ledger, by its id, the beginning or end of it, its name, or `last`."""
+    from guestmark.engine.run import judge
+
     where = None if ledger is None else os.fspath(ledger)
     with _opened(where, writable=False) as opened:
-        return _result(opened, run, where)
+        found = judge(opened, run)
+    return Result(found.stored, found.analysis, where)
 
 
 def exec(  # noqa: A001 (as the command is called)
@@ -269,28 +272,20 @@ def _settings(settings: Mapping[str, Sequence[str] | str] | None) -> list[str]:
 def _measured(
     plan: Plan, where: str | os.PathLike[str] | None, labels: Mapping[str, str] | None, name: str
 ) -> Result:
-    from guestmark.cli import session
     from guestmark.engine import preflight
-    from guestmark.ledger import past
+    from guestmark.engine.run import Audience, exclusively, prepare
     from guestmark.ledger.remarks import Remarks
+    from guestmark.page.say import say
 
     path = None if where is None else os.fspath(where)
-    outputs = session.Outputs(quiet=True, said=Remarks(name=name, labels=dict(labels or {})))
     preflight.check_requests(plan, plan.cells)
     with _opened(path, writable=True) as ledger:
-        with session.exclusively(plan, outputs):
-            plan, run_id = session.prepared(plan, ledger, outputs)
-            session.measured(plan, ledger, run_id, outputs)
-        result = _result(ledger, run_id, path)
-        past.remember(ledger, result.stored, result.analysis)
-    return result
-
-
-def _result(ledger: Ledger, run: str, where: str | None) -> Result:
-    from guestmark.ledger import past
-
-    stored = ledger.load_run(run)
-    return Result(stored, past.judged(ledger, stored), where)
+        with exclusively(plan, say):
+            run = prepare(plan, ledger, Audience(say), said=Remarks(name=name, labels=dict(labels or {})))
+            run.measure()
+        judgement = run.judge()
+        judgement.remember()
+    return Result(judgement.stored, judgement.analysis, path)
 
 
 def _opened(where: str | None, *, writable: bool) -> AbstractContextManager[Ledger]:

@@ -127,7 +127,7 @@ app = typer.Typer(
 def _version(wanted: bool) -> None:
     if wanted:
         from guestmark import __version__
-        from guestmark.cli.say import tell
+        from guestmark.page.say import tell
 
         tell(f"guestmark {__version__}")
         raise typer.Exit

@@ -9,7 +9,7 @@ import typer
 
 from guestmark.cli import options
 from guestmark.cli.measuring import Measuring, measuring
-from guestmark.cli.say import say
+from guestmark.page.say import say
 
 if TYPE_CHECKING:
     from guestmark.cli.bisecting import Steps

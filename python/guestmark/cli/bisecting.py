@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from guestmark.cli import gates as gating
-from guestmark.cli.say import say, tell
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.factor import Labelled
 from guestmark.core.model import RunState
+from guestmark.page.say import say, tell
 from guestmark.stats.gates import ALPHA, Judged, Outcome, judge
 
 if TYPE_CHECKING:
@@ -93,29 +92,29 @@ class Steps:
         return build(options, self._argv)
 
     def _measured(self, commit: Commit) -> tuple[Judged, ...]:
-        from guestmark.cli import session
-        from guestmark.core.gate import gates_of
-        from guestmark.ledger import open_ledger, past
+        from guestmark.core.gate import gates_of, with_gates
+        from guestmark.engine.run import Audience, exclusively, prepare
+        from guestmark.ledger import open_ledger
         from guestmark.ledger.remarks import Remarks
 
-        plan = gating.with_gates(self._plan(commit), self._given.fail_if or ())
+        plan = with_gates(self._plan(commit), self._given.fail_if or ())
         labels = {
             "bisect": f"{self._bisection.good.short}..{self._bisection.bad.short}",
             "commit": commit.hash,
         }
-        outputs = session.Outputs(quiet=True, said=Remarks(labels=labels), wait=self._given.wait)
-        with open_ledger(self._given.ledger) as ledger, session.exclusively(plan, outputs):
-            plan, run_id = session.prepared(plan, ledger, outputs)
+        with (
+            open_ledger(self._given.ledger) as ledger,
+            exclusively(plan, say, wait=self._given.wait),
+        ):
+            run = prepare(plan, ledger, Audience(say), said=Remarks(labels=labels))
             for blocks in self._looks:
                 if not self._given.quiet:
                     say(f"{commit.shown}: measuring it beside the good one, {blocks} blocks …")
-                plan = replace(plan, policy=replace(plan.policy, blocks=blocks))
-                ledger.set_plan(run_id, plan)
-                if session.measured(plan, ledger, run_id, outputs) is RunState.INTERRUPTED:
+                run = run.limited_to(blocks)
+                if run.measure() is RunState.INTERRUPTED:
                     raise KeyboardInterrupt
                 # Each of several looks has its share of what one would be allowed (Bonferroni).
-                analysis = past.judged(ledger, ledger.load_run(run_id))
-                judged = judge(gates_of(plan), analysis, ALPHA / len(self._looks))
+                judged = judge(gates_of(run.plan), run.judge().analysis, ALPHA / len(self._looks))
                 if all(one.outcome is not Outcome.UNDECIDED for one in judged):
                     break
         return judged

@@ -10,11 +10,11 @@ import typer
 
 from guestmark.cli import options
 from guestmark.cli.measuring import Measuring, measuring
-from guestmark.cli.say import say, tell
+from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
     from guestmark.core.model import Plan
-    from guestmark.engine.campaign import Campaign, Commands
+    from guestmark.engine.campaign import Campaign
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -118,14 +118,8 @@ def command(
             if in_place and not reboot_command:
                 raise UsageError("--in-place is about --reboot-command", hint="give that, too")
             commands = campaigns.Commands(switch, verify, reboot_command, in_place)
-            campaign = _begun(
-                name,
-                _plan(argv, given, on, metrics, stdin),
-                commands,
-                sides=sides,
-                rounds=rounds,
-                ledger=_lasting(given.ledger or ""),
-            )
+            plan = _plan(argv, given, on, metrics, stdin)
+            campaign.begin(plan, commands, sides=sides, rounds=rounds, ledger=_lasting(given.ledger or ""))
             if unit:
                 _tell_unit(campaign)
                 return
@@ -201,34 +195,6 @@ def _lasting(ledger: str) -> str:
     return os.path.abspath(ledger) if ledger and "://" not in ledger else ledger
 
 
-def _begun(name: str, plan: Plan, commands: Commands, *, sides: str, rounds: int, ledger: str) -> Campaign:
-    from dataclasses import replace
-
-    from guestmark.core.errors import UsageError
-    from guestmark.engine.campaign import Campaign, State
-    from guestmark.ledger import codec
-    from guestmark.ledger.variables import recorded
-    from guestmark.stats.boots import order
-
-    both = [side.strip() for side in sides.split(",")]
-    if len(both) != 2 or both[0] == both[1] or not all(both):
-        raise UsageError(f"--sides {sides!r} is not two names", hint="e.g. --sides 6.1,6.12")
-    kept = replace(plan, context=recorded(plan.context))
-    named = dict(zip("AB", both, strict=True))
-    state = State(
-        name=name,
-        plan=codec.dump(kept),
-        ledger=ledger,
-        cwd=str(plan.context["cwd"]),
-        sides=(both[0], both[1]),
-        order=tuple(named[letter] for letter in order(rounds)),
-        commands=commands,
-    )
-    campaign = Campaign(name, state)
-    campaign.keep()
-    return campaign
-
-
 def _go_on(campaign: Campaign, given: Measuring) -> int:
     """Measures and restarts until the campaign is done, or the host has to restart."""
     while (side := campaign.state.next_side) is not None:
@@ -259,41 +225,14 @@ def _go_on(campaign: Campaign, given: Measuring) -> int:
 
 def _measure(campaign: Campaign, side: str, given: Measuring) -> int | None:
     """Measures one boot; an exit status where the campaign cannot go on now."""
-    import platform
-    import secrets
-    from dataclasses import replace
+    from guestmark.cli.session import Outputs, audience_of
+    from guestmark.core.errors import ExitStatus
+    from guestmark.core.model import RunState
+    from guestmark.ledger import open_ledger
 
-    from guestmark.cli import session
-    from guestmark.core.errors import ExitStatus, GuestmarkError
-    from guestmark.core.model import Plan, RunState
-    from guestmark.engine.campaign import Boot
-    from guestmark.ledger import codec, open_ledger
-    from guestmark.ledger.remarks import Remarks
-    from guestmark.ledger.variables import restored
-
-    state, key = campaign.state, campaign.state.key
-    plan = restored(codec.load(state.plan, Plan, f"campaign {state.name}"), os.environ)[0]
-    labels = {"campaign": state.name, "side": side, "boot": str(len(state.done) + 1)}
-    outputs = session.Outputs(quiet=given.quiet, said=Remarks(labels=labels))
-    with open_ledger(state.ledger or given.ledger) as ledger:
-        if state.current is not None and state.current[1:] == key:
-            run_id = state.current[0]
-            plan = restored(ledger.load_run(run_id).plan, os.environ)[0]
-        else:
-            context = {**plan.context, "boot_id": key[0], "restarts": key[1]}
-            plan = replace(plan, context=context, policy=replace(plan.policy, seed=secrets.randbits(32)))
-            plan, run_id = session.prepared(plan, ledger, outputs)
-            campaign.keep(current=(run_id, *key))
-        ended = session.measured(plan, ledger, run_id, outputs)
-    if ended is RunState.INTERRUPTED:
-        return ExitStatus.INTERRUPTED
-    if ended is RunState.FAILED:
-        raise GuestmarkError(
-            f"nothing could be measured in this boot: run {run_id}", hint=f"guestmark show {run_id} says why"
-        )
-    boot = Boot(side, key[0], key[1], run_id, platform.release())
-    campaign.keep(done=(*state.done, boot), current=None)
-    return None
+    with open_ledger(campaign.state.ledger or given.ledger) as ledger:
+        ended = campaign.measure(side, ledger, audience_of(Outputs(quiet=given.quiet)))
+    return ExitStatus.INTERRUPTED if ended is RunState.INTERRUPTED else None
 
 
 def _tell_status(campaign: Campaign, given: Measuring) -> None:

@@ -130,7 +130,7 @@ def _table(
     from guestmark.capture import table
     from guestmark.capture.binary import MOST_SEQUENCES, analyse
     from guestmark.cli.console import Console
-    from guestmark.cli.say import say
+    from guestmark.page.say import say
 
     document, status = analyse(
         selection,

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from guestmark.cli.say import say, tell
 from guestmark.core.errors import ExitStatus, UsageError
+from guestmark.page.say import say, tell
 
 
 def command(

@@ -114,9 +114,9 @@ def _confirm(
 ) -> None:
     """Plans both sides as one run, says what it can show, and measures it."""
     from guestmark.cli import session
-    from guestmark.cli.say import say
     from guestmark.engine.confirming import confirmation
     from guestmark.ledger import open_ledger
+    from guestmark.page.say import say
 
     with open_ledger(ledger, writable=False) as opened:
         before, after = (opened.load_run(opened.resolve(run)) for run in runs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from guestmark.cli.say import say, tell_json
+from guestmark.page.say import say, tell_json
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Unusable, Usable

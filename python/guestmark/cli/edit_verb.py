@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options, remarking
-from guestmark.cli.say import say
 from guestmark.core.errors import UsageError
+from guestmark.page.say import say
 
 
 def command(

@@ -9,9 +9,9 @@ import time
 from typing import Any
 
 from guestmark.cli import gates
-from guestmark.cli.say import say
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
 from guestmark.core.home import home
+from guestmark.page.say import say
 
 _OTHER_NAMES = re.compile(r"('--[\w-]+')(?: / '-[^']*')+")  # of an option: `'--blocks' / '-r' / '--runs'`
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h

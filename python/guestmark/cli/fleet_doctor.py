@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from guestmark.cli.fleets import Outputs, too_little_room
-from guestmark.cli.say import say, tell, tell_json
 from guestmark.core.errors import ExitStatus, GuestmarkError
 from guestmark.core.units import counted
+from guestmark.page.say import say, tell, tell_json
 from guestmark.page.text import inert, last_line
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from guestmark.cli.say import erase, redraw, say
 from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.core.units import counted
+from guestmark.page.say import erase, redraw, say
 from guestmark.page.text import escaped_in_json
 
 if TYPE_CHECKING:

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import ExitStatus, GateStatus
-from guestmark.core.gate import GATES, parse_gates
+from guestmark.core.gate import GATES
 
 if TYPE_CHECKING:
-    from guestmark.core.model import Plan
     from guestmark.ledger.model import StoredRun
     from guestmark.stats.analysis import Analysis
     from guestmark.stats.gates import Judged
-
-
-def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
-    """The plan with these gates beside those it has. Raises `UsageError` for gates that nothing in the plan fits."""
-    if not texts:
-        return plan
-    every = tuple(dict.fromkeys([*plan.context.get(GATES, ()), *texts]))
-    parse_gates(every, plan.cells, {metric.name for metric in plan.metrics})
-    return replace(plan, context={**plan.context, GATES: list(every)})
 
 
 def judge(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.say import say
 from guestmark.core.errors import LedgerError
 from guestmark.core.units import counted
+from guestmark.page.say import say
 
 if TYPE_CHECKING:
     from guestmark.ledger.bundle import Packed

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from guestmark.cli.say import say, tell
 from guestmark.core.units import counted
+from guestmark.page.say import say, tell
 
 _ACTIONS = {"copy": "FROM TO", "role": "NAME"}
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from guestmark.cli.say import say
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import counted, format_duration
+from guestmark.page.say import say
 
 if TYPE_CHECKING:
     from guestmark.engine.progress import Estimate

@@ -93,7 +93,7 @@ def command(
 
 
 def _replay(what: list[str], after: int | None, survival: str | None, image: str | None) -> None:
-    from guestmark.cli.say import tell
+    from guestmark.page.say import tell
     from guestmark.powercut import again
 
     if what[0] != _REPLAY or len(what) != 2:

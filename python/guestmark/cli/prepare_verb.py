@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.say import say, tell
+from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
     from guestmark.core.architectures import Architecture

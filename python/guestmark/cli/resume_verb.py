@@ -37,12 +37,13 @@ def command(
     from guestmark.cli import session
     from guestmark.core.errors import UsageError
     from guestmark.core.units import parse_fraction
+    from guestmark.engine.run import Further
 
     if blocks is not None and (precision or time_limit):
         raise UsageError(
             "--blocks says exactly how long to go on", hint="leave out --precision and --time-limit"
         )
-    further = session.Further(
+    further = Further(
         blocks,
         options.value("--precision", parse_fraction, precision),
         options.positive_duration("--time-limit", time_limit),

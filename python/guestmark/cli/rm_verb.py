@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.say import say
+from guestmark.page.say import say
 
 
 def command(

@@ -9,7 +9,7 @@ import typer
 
 from guestmark.cli import options
 from guestmark.cli.measuring import Measuring, measuring
-from guestmark.cli.say import say, tell
+from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
     from guestmark.core.model import Plan

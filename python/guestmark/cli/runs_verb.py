@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.say import say, tell, tell_json
 from guestmark.core.units import counted
+from guestmark.page.say import say, tell, tell_json
 
 if TYPE_CHECKING:
     from guestmark.ledger.model import RunOverview

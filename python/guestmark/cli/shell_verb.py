@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.say import say
+from guestmark.page.say import say
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.say import tell
+from guestmark.page.say import tell
 
 if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.say import say
 from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.page.say import say
 
 if TYPE_CHECKING:
     from guestmark.core.model import Plan

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from guestmark.cli import options
-from guestmark.cli.say import say
 from guestmark.core.units import counted
+from guestmark.page.say import say
 
 
 def command(ledger: options.Ledger = None) -> None:

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell, Plan
@@ -44,6 +44,15 @@ def parse_gates(texts: Iterable[str], cells: Collection[Cell], metrics: Collecti
 def gates_of(plan: Plan) -> tuple[Gate, ...]:
     """The gates that a plan was run with."""
     return parse_gates(plan.context.get(GATES, ()), plan.cells, {metric.name for metric in plan.metrics})
+
+
+def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
+    """The plan with these gates beside those it has. Raises `UsageError` for gates that nothing in the plan fits."""
+    if not texts:
+        return plan
+    every = tuple(dict.fromkeys([*plan.context.get(GATES, ()), *texts]))
+    parse_gates(every, plan.cells, {metric.name for metric in plan.metrics})
+    return replace(plan, context={**plan.context, GATES: list(every)})
 
 
 def _parse(text: str, cells: Collection[Cell], metrics: Collection[str]) -> Gate:

@@ -10,16 +10,27 @@ import contextlib
 import fcntl
 import json
 import os
+import platform
 import re
+import secrets
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.clocks import host_boot_id
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.home import home
+from guestmark.core.model import Plan, RunState
+from guestmark.engine.run import Audience, Run, prepare
+from guestmark.ledger import codec
+from guestmark.ledger.remarks import Remarks
+from guestmark.ledger.variables import recorded, restored
+from guestmark.stats.boots import order
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _SCHEMA = "guestmark-campaign/1"
@@ -162,6 +173,54 @@ class Campaign:
         """Forgets it; its runs stay in the ledger."""
         self._path.unlink(missing_ok=True)
         self._path.with_suffix(".lock").unlink(missing_ok=True)
+
+    def begin(self, plan: Plan, commands: Commands, *, sides: str, rounds: int, ledger: str) -> None:
+        """Stores it as begun: `sides` are two names with a comma between, each round is four boots.
+
+        Raises `UsageError` for anything but two sides.
+        """
+        both = [side.strip() for side in sides.split(",")]
+        if len(both) != 2 or both[0] == both[1] or not all(both):
+            raise UsageError(f"--sides {sides!r} is not two names", hint="e.g. --sides 6.1,6.12")
+        named = dict(zip("AB", both, strict=True))
+        self._state = State(
+            name=self._path.stem,
+            plan=codec.dump(replace(plan, context=recorded(plan.context))),
+            ledger=ledger,
+            cwd=str(plan.context["cwd"]),
+            sides=(both[0], both[1]),
+            order=tuple(named[letter] for letter in order(rounds)),
+            commands=commands,
+        )
+        self.keep()
+
+    def measure(self, side: str, ledger: Ledger, audience: Audience) -> RunState:
+        """Measures the boot that the host is in, which goes on where it was stopped; how that ended.
+
+        Raises `GuestmarkError` when nothing could be measured.
+        """
+        state, key = self.state, self.state.key
+        if state.current is not None and state.current[1:] == key:
+            run_id = state.current[0]
+            plan = restored(ledger.load_run(run_id).plan, os.environ)[0]
+            run = Run(run_id, plan, ledger, audience)
+        else:
+            plan = restored(codec.load(state.plan, Plan, f"campaign {state.name}"), os.environ)[0]
+            context = {**plan.context, "boot_id": key[0], "restarts": key[1]}
+            plan = replace(plan, context=context, policy=replace(plan.policy, seed=secrets.randbits(32)))
+            labels = {"campaign": state.name, "side": side, "boot": str(len(state.done) + 1)}
+            run = prepare(plan, ledger, audience, said=Remarks(labels=labels))
+            self.keep(current=(run.id, *key))
+        ended = run.measure()
+        if ended is RunState.FAILED:
+            raise GuestmarkError(
+                f"nothing could be measured in this boot: run {run.id}",
+                hint=f"guestmark show {run.id} says why",
+            )
+        if ended is not RunState.INTERRUPTED:
+            boot = Boot(side, key[0], key[1], run.id, platform.release())
+            self.keep(done=(*state.done, boot), current=None)
+        return ended
 
     def is_side(self, side: str) -> bool:
         """Whether the host runs as that side, as far as the user's command can tell."""

@@ -57,21 +57,19 @@ def one_block(order: bytes) -> bytes:
 
 
 def _one_block(order: Order, machine: str) -> Progress:
-    from guestmark.engine import runner
     from guestmark.engine.interrupt import Interruption
-    from guestmark.engine.progress import Silent
+    from guestmark.engine.run import Audience, Run, exclusively
     from guestmark.fleet import watch
     from guestmark.ledger import open_ledger
     from guestmark.ledger.attempts import Attempts, lose
-    from guestmark.platforms import affinity, exclusive
+    from guestmark.platforms import affinity
 
     affinity.take_along(watch.others())
     with open_ledger(os.environ[LEDGER]) as ledger:
         ledger.patience.notice = tell
         run_id = run_of(ledger, order.fleet, machine)
         plan = _plan(order) if run_id is None else ledger.load_run(run_id).plan
-        here = any(cell.platform.uses_this_host for cell in plan.cells)
-        with exclusive.measuring(exclusive.Policy(f"{plan.name} ({order.fleet})", tell=tell), here=here):
+        with exclusively(plan, tell, name=f"{plan.name} ({order.fleet})"):
             run_id = run_id or run_of(ledger, order.fleet, machine)  # of a worker that was waited for
             if run_id is None:
                 run_id = _begun(ledger, order, machine, plan)
@@ -79,14 +77,8 @@ def _one_block(order: Order, machine: str) -> Progress:
             if stored.state not in {RunState.COMPLETE, RunState.STOPPED, RunState.FAILED}:
                 with ledger.claim(run_id):  # so whoever began what has not ended is gone
                     lose(ledger, run_id, "its worker ended in the middle of the trial")
-                runner.run(
-                    stored.plan,
-                    ledger,
-                    run_id,
-                    observer=Silent(),
-                    interruption=Interruption(),
-                    attempts=Attempts(ledger, run_id, machine),
-                    most_blocks=1,
+                Run(run_id, stored.plan, ledger, Audience(tell)).measure(
+                    Interruption(), attempts=Attempts(ledger, run_id, machine), most_blocks=1
                 )
         return progress_of(ledger.load_run(run_id), machine)
 
@@ -126,11 +118,9 @@ def _plan(order: Order) -> Plan:
 
 def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> str:
     """The id of a new run of what can be measured here, with everything that says what it belongs to."""
-    from guestmark.engine import preflight
-    from guestmark.engine.environment import record_for
+    from guestmark.engine.run import Audience, prepare
     from guestmark.ledger.attempts import runs_with
     from guestmark.ledger.remarks import Remarks
-    from guestmark.platforms.probe import probe_all
 
     host = _host()
     if twice := next(iter(runs_with(ledger, {FLEET: order.fleet, HOST: host})), None):
@@ -139,18 +129,10 @@ def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> str:
             f"{machine} is the same machine as {other}, under another name",
             hint="name each machine once in the lab's file; results of both would be taken for two machines'",
         )
-    ready = preflight.examine(plan, probe_all)  # type: ignore[arg-type]
-    plan = replace(ready.plan, context={**ready.plan.context, "notes": list(ready.notes)})
     kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
     labels = {FLEET: order.fleet, MACHINE: machine, HOST: host, **({KIND: kind} if kind else {})}
     # At once with all that belongs to it: one that a killed worker had left without its labels would be nobody's.
-    return ledger.create_run(
-        plan,
-        record_for(plan),
-        plan.policy.seed,
-        left_out=ready.left_out,
-        said=Remarks(labels=labels),
-    )
+    return prepare(plan, ledger, Audience(tell, remarks=False), said=Remarks(labels=labels)).id
 
 
 def _host() -> str:

@@ -1,7 +1,7 @@
 """The door through which sentences reach a terminal: whatever a terminal would obey in them is spelled out.
 
 Text from outside (names of files and hosts, words of guests, notes in a ledger, reasons of failures) is in almost every
-sentence. Nothing in `cli` writes text to a standard stream by any other way than this module and `cli.console`.
+sentence. Nothing in `cli` writes text to a standard stream in any other way than by this module and `cli.console`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,254 @@
+"""One run, from a plan to what later runs know of it: prepare, measure, judge, remember.
+
+    with exclusively(plan, audience.tell):
+        run = prepare(plan, ledger, audience)
+        run.measure()
+    run.judge().remember()
+
+The command line, the library, campaigns, bisections and the workers of a fleet all make their runs here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from threading import Timer
+from typing import TYPE_CHECKING, cast
+
+from guestmark.core.errors import LedgerError, UsageError
+from guestmark.core.model import PROVE, LeftOut, Plan, RunState
+from guestmark.engine import preflight
+from guestmark.engine.environment import record_for
+from guestmark.engine.interrupt import Interruption
+from guestmark.engine.progress import Observer, Silent
+from guestmark.foreign.parts import SILENT
+from guestmark.foreign.progress import Progress
+from guestmark.ledger.remarks import NOTHING, Remarks
+from guestmark.ledger.variables import restored
+from guestmark.platforms import exclusive
+from guestmark.platforms.probe import probe_all
+
+if TYPE_CHECKING:
+    from guestmark.ledger.attempts import Attempts
+    from guestmark.ledger.model import StoredRun
+    from guestmark.ledger.store import Ledger
+    from guestmark.platforms.base import Platform, Unusable, Usable
+    from guestmark.platforms.probe import Startable
+    from guestmark.stats.analysis import Analysis
+
+_PATIENCE_S = 0.5  # a check of platforms that takes longer is mentioned
+
+
+def _nothing(_text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """How somebody who follows a run hears of it. By default nobody does."""
+
+    tell: Callable[[str], None] = _nothing  # what has to be known, such as what is left out
+    mention: Callable[[str], None] = _nothing  # what only explains a wait
+    progress: Progress = SILENT  # while parts are made that take minutes
+    observed: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(Silent())  # while it runs
+    remarks: bool = True  # whether `tell` gets those that the run keeps: notes, and what is left out
+
+
+@contextmanager
+def exclusively(
+    plan: Plan, tell: Callable[[str], None], *, wait: bool = True, name: str = ""
+) -> Iterator[None]:
+    """Inside, no other guestmark measures on the machines that the plan uses, which are waited for if need be.
+
+    Others are told `name`, or the plan's.
+    """
+    here = any(cell.platform.uses_this_host for cell in plan.cells)
+    with exclusive.measuring(exclusive.Policy(name or plan.name, wait=wait, tell=tell), here=here):
+        yield
+
+
+def prepare(
+    plan: Plan, ledger: Ledger, audience: Audience, *, said: Remarks = NOTHING, prove: bool = False
+) -> Run:
+    """Stores a new run of as much of the plan as can be measured here.
+
+    With `prove` power cuts will show what its disks keep. Raises what `preflight.examine` raises.
+    """
+    ledger.check_name(said.name)
+    ledger.patience.notice = audience.tell
+    ready = preflight.examine(plan, _prober(audience), audience.progress)
+    notes = [*plan.context.get("notes", ()), *ready.notes]
+    context = {**ready.plan.context, "notes": notes, **({PROVE: True} if prove else {})}
+    plan = replace(ready.plan, context=context)
+    run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed, left_out=ready.left_out, said=said)
+    _tell_left_out(ready.left_out, audience)
+    if audience.remarks:
+        for note in notes:
+            audience.tell(note)
+    return Run(run_id, plan, ledger, audience)
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """How much further a run is to go than it was made for; None: as it was."""
+
+    blocks: int | None = None
+    precision: float | None = None
+    time_limit_s: float | None = None
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """Those that were given."""
+        given = {"blocks": self.blocks, "precision": self.precision, "time_limit_s": self.time_limit_s}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def extended(stored: StoredRun, further: Further) -> Plan:
+    """The run's plan for as long as it is to go on now; it keeps what was asked for and when.
+
+    Raises `UsageError` for fewer blocks than the run has.
+    """
+    if not further.asked:
+        return stored.plan
+    from guestmark.stats import stopping
+
+    done = len({trial.block for trial in stored.trials})
+    if further.blocks is not None and further.blocks <= done:
+        raise UsageError(
+            f"--blocks {further.blocks}: run {stored.id} has {done} blocks already",
+            hint=f"it is their number in all, e.g. --blocks {2 * done}",
+        )
+    policy = stopping.extended(
+        stored.plan.policy,
+        stored.trials,
+        blocks=further.blocks,
+        precision=further.precision,
+        time_limit_s=further.time_limit_s,
+    )
+    before = stored.plan.context.get("extended", ())
+    context = {**stored.plan.context, "extended": [*before, {"after_blocks": done, **further.asked}]}
+    return replace(stored.plan, policy=policy, context=context)
+
+
+def resume(
+    stored: StoredRun, ledger: Ledger, audience: Audience, further: Further, *, wait: bool = True
+) -> RunState:
+    """Takes a stored run on from where it stopped, or further than it was made for; how it ended.
+
+    Raises `LedgerError` when another process executes it, and what `preflight.examine_again` raises.
+    """
+    ledger.patience.notice = audience.tell
+    plan = extended(stored, further)
+    if ledger.is_claimed(stored.id):
+        with ledger.claim(stored.id):  # raises, naming the owner
+            pass
+    plan, gone = restored(plan, os.environ)
+    if gone:
+        audience.tell(f"not set as they were when the run began: {', '.join(gone)}")
+    with exclusively(plan, audience.tell, wait=wait):
+        ready = preflight.examine_again(plan, stored.unusable, _prober(audience))
+        if further.asked:
+            with ledger.claim(stored.id):
+                ledger.set_plan(stored.id, plan)
+        ledger.add_environment(stored.id, record_for(plan))
+        for entry in ready.left_out:
+            ledger.record_left_out(stored.id, entry)
+        _tell_left_out(ready.left_out, audience)
+        return Run(stored.id, plan, ledger, audience).measure()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run in a ledger, and whoever follows it."""
+
+    id: str
+    plan: Plan
+    ledger: Ledger
+    audience: Audience = Audience()
+
+    def measure(
+        self,
+        interruption: Interruption | None = None,
+        *,
+        attempts: Attempts | None = None,
+        most_blocks: int | None = None,
+    ) -> RunState:
+        """Goes on from where its trials end until it is complete, and says how it ended.
+
+        Signals interrupt it, unless the caller has an `interruption` of its own. `attempts` and `most_blocks` are
+        explained in `runner.run`.
+        """
+        from guestmark.engine import runner
+
+        mine = Interruption()
+        with nullcontext() if interruption is not None else mine.handled():
+            try:
+                with self.audience.observed() as observer, exclusive.telling(observer.note):
+                    return runner.run(
+                        self.plan,
+                        self.ledger,
+                        self.id,
+                        observer=observer,
+                        interruption=interruption or mine,
+                        attempts=attempts,
+                        most_blocks=most_blocks,
+                    )
+            except LedgerError:
+                self.audience.tell(f"what has been measured so far is in run {self.id}")
+                raise
+
+    def limited_to(self, blocks: int) -> Run:
+        """The same run, which is complete with this many blocks in all."""
+        plan = replace(self.plan, policy=replace(self.plan.policy, blocks=blocks))
+        self.ledger.set_plan(self.id, plan)
+        return replace(self, plan=plan)
+
+    def judge(self) -> Judgement:
+        """What its trials show, beside what the ledger knows of earlier runs."""
+        return judge(self.ledger, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A stored run and its analysis."""
+
+    stored: StoredRun
+    analysis: Analysis
+    ledger: Ledger
+
+    def remember(self) -> None:
+        """Keeps what the run found for those that come later. Raises `LedgerError` when that cannot be stored."""
+        from guestmark.ledger import past
+
+        past.remember(self.ledger, self.stored, self.analysis)
+
+
+def judge(ledger: Ledger, run: str) -> Judgement:
+    """What a stored run shows by now, beside earlier ones. `run` is an id, the beginning or end of it, or a name."""
+    from guestmark.ledger import past
+
+    stored = ledger.load_run(run)
+    return Judgement(stored, past.judged(ledger, stored), ledger)
+
+
+def _tell_left_out(left_out: Sequence[LeftOut], audience: Audience) -> None:
+    for entry in left_out if audience.remarks else ():
+        hint = f"\n  {entry.hint}" if entry.hint else ""
+        audience.tell(f"{entry.name} cannot be used here and is left out: {entry.reason}{hint}")
+
+
+def _prober(audience: Audience) -> Callable[[list[Platform]], Mapping[str, Usable | Unusable]]:
+    def check(platforms: list[Platform]) -> Mapping[str, Usable | Unusable]:
+        # Of files that cells ask for, the name has their state, too, by which findings are remembered.
+        names = ", ".join(dict.fromkeys(platform.name.partition(" ")[0] for platform in platforms))
+        slow = Timer(_PATIENCE_S, audience.mention, (f"checking whether {names} can be used here …",))
+        slow.daemon = True
+        slow.start()
+        try:
+            return probe_all(cast("list[Startable]", platforms))
+        finally:
+            slow.cancel()
+
+    return check
