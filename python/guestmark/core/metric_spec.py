@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from guestmark.core import regex
 from guestmark.core.derived import Derived, derived
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.model import Better, Metric
@@ -56,28 +57,29 @@ class MetricSpec:
         """What is looked for in that file, or in the output."""
         return self.pattern.partition("#")[2] or _ANY_NUMBER if self.file else self.pattern
 
-    def extract(self, *texts: str) -> float:
+    def extract(self, *texts: str, limit_s: float = regex.LIMIT_S) -> float:
         """The value in the first of `texts` that contains the metric; the last of several matches counts.
 
-        Programs print interim figures first and the final one last. Raises `WorkloadError` when nothing matches or
-        what matches is not a finite number.
+        Programs print interim figures first and the final one last. Raises `WorkloadError` when nothing matches, when
+        what matches is not a finite number, and when the expression takes more than `limit_s` of processor time.
         """
         if self.sought.startswith(_JSON):
             return self._from_json(texts)
-        expression = re.compile(self.sought, re.MULTILINE)
-        group: int | str = "value" if "value" in expression.groupindex else min(expression.groups, 1)
-        for text in texts:
-            matches = list(expression.finditer(text))
-            if not matches:
-                continue
-            found = matches[-1].group(group)
-            try:
-                return parse_number(found or "")
-            except ValueError as error:
-                raise WorkloadError(f"metric {self.metric.name}: {error}") from error
-        raise WorkloadError(
-            f"metric {self.metric.name}: nothing in {self.file or 'the output'} matches {self.sought!r}"
-        )
+        try:
+            found = regex.last_match(self.sought, texts, limit_s)
+        except regex.TooCostlyError as error:
+            raise WorkloadError(
+                f"metric {self.metric.name}: {self.sought!r} takes {error} on this output",
+                hint="write an expression without a repeated group that itself repeats, such as (a+)+",
+            ) from error
+        if found is None:
+            raise WorkloadError(
+                f"metric {self.metric.name}: nothing in {self.file or 'the output'} matches {self.sought!r}"
+            )
+        try:
+            return parse_number(found)
+        except ValueError as error:
+            raise WorkloadError(f"metric {self.metric.name}: {error}") from error
 
     def _from_json(self, texts: Iterable[str]) -> float:
         """The number at a path in the first text that is JSON, or whose last line is."""
@@ -147,17 +149,15 @@ def _check_sought(name: str, made: MetricSpec) -> None:
     if pattern.startswith((_JSON, _PERF)):
         return
     try:
-        expression = re.compile(pattern, re.MULTILINE)
-    except re.error as error:
-        pointer = f"{pattern}\n  {' ' * (error.pos or 0)}^"
+        groups = regex.check(pattern)
+    except regex.PatternError as error:
+        pointer = f"{pattern}\n  {' ' * error.position}^"
         raise UsageError(
-            f"--metric {name}: {error.msg} in the regular expression:\n  {pointer}", hint=_FORM
+            f"--metric {name}: {error} in the regular expression:\n  {pointer}", hint=_FORM
         ) from error
-    except (OverflowError, RecursionError) as error:
-        raise UsageError(f"--metric {name}: the regular expression is too large", hint=_FORM) from error
-    if expression.groups > 1 and "value" not in expression.groupindex:
+    if groups.count > 1 and "value" not in groups.names:
         raise UsageError(
-            f"--metric {name}: the regular expression has {expression.groups} groups",
+            f"--metric {name}: the regular expression has {groups.count} groups",
             hint="name the one that holds the number (?P<value>…) or make the others (?:…)",
         )
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from guestmark.core import regex
 from guestmark.core.metric_spec import parse_metrics, split
 from guestmark.plan.schema import Strict
 
@@ -39,8 +40,8 @@ class ExecParams(Strict):
     @classmethod
     def _expression(cls, text: str | None) -> str | None:
         try:
-            re.compile(text or "")
-        except (re.error, OverflowError, RecursionError) as error:
+            regex.check(text or "")
+        except regex.PatternError as error:
             raise ValueError(f"it is no regular expression: {error}") from error
         return text
 

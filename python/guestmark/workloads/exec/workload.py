@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.client import CommandError
-from guestmark.core import metric_spec
+from guestmark.core import metric_spec, regex
 from guestmark.core.errors import WorkloadError
 from guestmark.core.factors import VARIABLE, is_variable
 from guestmark.core.findings import TARGET, Around, Findings
@@ -44,7 +43,7 @@ class ExecWorkload:
         self._push: Sequence[Mapping[str, Any]] = params.get("push", ())
         self._around = Around(each={})
         self._statuses: Sequence[int] = params.get("statuses", (0,))
-        self._expected = re.compile(params["expect"], re.MULTILINE) if "expect" in params else None
+        self._expected: str | None = params.get("expect")
         self._ignore_failure = bool(params.get("ignore_failure"))
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
         self._limit_s = plan.policy.trial_limit_s
@@ -182,9 +181,15 @@ class ExecWorkload:
             self.warnings.append(f"{spec.metric.name} is not counted: {why_not(-count)}")
 
     def _check_output(self, *texts: str) -> None:
-        if self._expected is not None and not any(self._expected.search(text) for text in texts):
+        if self._expected is None:
+            return
+        try:
+            found = regex.last_match(self._expected, texts, self._limit_s)
+        except regex.TooCostlyError as error:
+            raise WorkloadError(f"to look for {self._expected!r} in this output takes {error}") from error
+        if found is None:
             raise WorkloadError(
-                f"the command succeeded, and nothing it said matches {self._expected.pattern!r}"
+                f"the command succeeded, and nothing it said matches {self._expected!r}"
                 + quote(texts[0] or texts[1])
             )
 
@@ -199,11 +204,11 @@ class ExecWorkload:
             raise WorkloadError(
                 f"metric {spec.metric.name}: {path} cannot be read: {error.message}", hint=error.hint
             ) from error
-        return spec.extract(text)
+        return spec.extract(text, limit_s=self._limit_s)
 
     def _extract(self, spec: metric_spec.MetricSpec, stdout: str, stderr: str) -> float:
         try:
-            return spec.extract(stdout, stderr)
+            return spec.extract(stdout, stderr, limit_s=self._limit_s)
         except WorkloadError as error:
             raise WorkloadError(error.message + quote(stdout or stderr), hint=error.hint) from error
 
