@@ -1,8 +1,9 @@
 """What guestmark ships besides its own code: `tools/sbom.py` writes sbom.cdx.json, `tools/sbom.py --check` compares.
 
-A bill of materials in CycloneDX 1.6: the Python packages of requirements.txt, and the crates that are linked into the
-agent and the capture analysis. It is made of the lock files, cargo's metadata and the installed packages, without the
-network. A licence that is not known to go with Apache-2.0 is an error.
+A bill of materials in CycloneDX 1.6: the Python packages of requirements.txt, those that fleets and change points
+install on first use (optional), and the crates that are linked into the agent and the capture analysis. It is made of
+the lock files, cargo's metadata and the installed packages, without the network. A licence that is not known to go with
+Apache-2.0 is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "sbom.cdx.json"
 _TARGET = "x86_64-unknown-linux-gnu"
 _SHIPPED = ("guestmark-agent", "guestmark-capture", "guestmark-wire")
-_PINNED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE | re.IGNORECASE)
+_LOCKS = ("requirements.txt",)
+_OPTIONAL_LOCKS = ("requirements-fleet.txt", "requirements-history.txt")
+_OTHER_PYTHON = "implementation_name == 'pypy'"
+_PINNED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\]+)([^\\\n]*)", re.MULTILINE | re.IGNORECASE)
 # What older metadata calls its licence, by its classifier or its words.
 _SPDX = {
     "MIT License": "MIT",
@@ -81,19 +85,36 @@ def bill() -> dict[str, Any]:
 
 
 def python_packages() -> Iterator[dict[str, Any]]:
-    """Those of requirements.txt, which the program runs with."""
-    pinned = _PINNED.findall(
-        (ROOT / "requirements.txt").read_text()
-    )  # a name may be there twice, by Python's version
-    for name in dict.fromkeys(name for name, _ in pinned):
-        versions = [version for another, version in pinned if another == name]
+    """Those of requirements.txt, which the program runs with, and those that fleets and change points add."""
+    needed: set[str] = set()
+    for lock in (*_LOCKS, *_OPTIONAL_LOCKS):
+        pinned = [
+            (name.lower(), version)
+            for name, version, marker in _PINNED.findall((ROOT / lock).read_text())
+            if _OTHER_PYTHON not in marker and name.lower() not in needed
+        ]  # a name may be there twice, by Python's version
+        for name in dict.fromkeys(name for name, _ in pinned):
+            versions = [version for another, version in pinned if another == name]
+            for version in versions:
+                purl = f"pkg:pypi/{name.replace('_', '-')}@{version}"
+                found = _component(purl, name, version, _licence_of(name, versions, purl))
+                yield found | ({"scope": "optional"} if lock in _OPTIONAL_LOCKS else {})
+        needed.update(name for name, _ in pinned)
+
+
+def _licence_of(name: str, versions: Sequence[str], purl: str) -> str:
+    """What the installed package says; of one that is not installed, what the list had for this very version."""
+    try:
         found = importlib.metadata.metadata(name)
-        if found["Version"] not in versions:
-            raise UnknownLicenceError(f"{name} {found['Version']} is installed, and {versions} in the lock")
-        for version in versions:
-            yield _component(
-                f"pkg:pypi/{name.lower().replace('_', '-')}@{version}", name, version, _licence(found)
-            )
+    except importlib.metadata.PackageNotFoundError as error:
+        listed = json.loads(FILE.read_text())["components"] if FILE.exists() else []
+        known = [component["licenses"][0]["expression"] for component in listed if component["purl"] == purl]
+        if not known:
+            raise UnknownLicenceError(f"{name} is not installed, so that its licence is not known") from error
+        return str(known[0])
+    if found["Version"] not in versions:
+        raise UnknownLicenceError(f"{name} {found['Version']} is installed, and {versions} in the lock")
+    return _licence(found)
 
 
 def _licence(found: Any) -> str:

@@ -18,7 +18,7 @@ import pytest
 
 from guestmark.agent.binary import agent_binary
 from guestmark.appliance.kernel import find_kernel
-from guestmark.platforms.qemu.virtiofs import DAEMONS
+from guestmark.platforms.qemu import DAEMONS
 from tests.framework import PACKAGES
 from tests.framework.kernels import cloud, without_9p
 

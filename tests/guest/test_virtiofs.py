@@ -11,8 +11,7 @@ from guestmark.core.errors import MachineError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.platforms.guest import Guest
 from guestmark.platforms.process import SupervisedProcess
-from guestmark.platforms.qemu import boots
-from guestmark.platforms.qemu.virtiofs import DAEMONS
+from guestmark.platforms.qemu import DAEMONS, boots
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.kernels import cloud, without_9p

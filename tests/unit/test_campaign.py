@@ -103,6 +103,52 @@ def test_by_hand_it_says_what_to_do(guestmark: CommandLine, tmp_path: Path) -> N
     assert guestmark("campaign", "hand", "--label", "a=b", cwd=tmp_path).status == 2
 
 
+@pytest.mark.parametrize(
+    "side",
+    [
+        "A;touch X",
+        "$(touch X)",
+        "`touch X`",
+        "A\ntouch X",
+        "A' ; touch X ; '",
+        "-rf",
+        "A B",
+        "~",
+        "*",
+        "",
+        "A\0",
+        "é",
+    ],
+)
+def test_a_side_that_a_shell_would_read_as_code_is_refused(side: str) -> None:
+    for commands in (
+        Commands(switch="ssh lab1 'grub-reboot {side}'"),
+        Commands(verify='"{side}"'),
+        Commands(restart="{side}"),
+    ):
+        with pytest.raises(UsageError, match="a shell would read it as code"):
+            commands.check(["B", side])
+    Commands(verify='test "$GUESTMARK_SIDE" = B').check(["B", side])
+
+
+def test_a_side_is_never_run(guestmark: CommandLine, tmp_path: Path) -> None:
+    begun = guestmark(
+        "campaign", "evil", "--sides", "A;touch X,B", "--verify", "test {side}", *MEASURE, "--", "true", cwd=tmp_path
+    )  # fmt: skip
+    assert begun.status == 2
+    assert "GUESTMARK_SIDE" in begun.stderr
+    assert not (tmp_path / "X").exists()
+
+
+def test_commands_have_the_side_in_a_variable(guestmark: CommandLine, tmp_path: Path) -> None:
+    sides = ("--sides", "A;touch X,$(touch X)", "--switch", 'printf %s "$GUESTMARK_SIDE" >next')
+    verify = ("--verify", 'test "$GUESTMARK_SIDE" = "A;touch X"')
+    begun = guestmark("campaign", "named", *sides, *verify, *MEASURE, "--", "true", cwd=tmp_path)
+    assert begun.status == 0, begun.stderr
+    assert (tmp_path / "next").read_text() == "$(touch X)"
+    assert not (tmp_path / "X").exists()
+
+
 def test_a_unit_can_begin_it(guestmark: CommandLine, tmp_path: Path, rig: tuple[str, ...]) -> None:
     """With `--unit` the command that begins it measures nothing: the unit does, from the first boot on."""
     begun = guestmark(

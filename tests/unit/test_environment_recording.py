@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.core.platform_kind import Program
 from guestmark.engine.environment import record_environment, record_for
 from guestmark.foreign.origin import owner_of
 from tests.framework.cells import cell_of, plan_of
@@ -52,6 +53,12 @@ def script(folder: Path, name: str, body: str) -> str:
     return name
 
 
+def test_a_program_that_is_not_in_the_path_is_found_where_it_is_kept(tmp_path: Path) -> None:
+    script(tmp_path, "gm-daemon", "echo daemon 7")
+    kept = Program("gm-daemon", "", (str(tmp_path / "absent"), str(tmp_path / "gm-daemon")))
+    assert record_environment([], programs=[kept])["programs"] == {"gm-daemon": "daemon 7"}
+
+
 def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("guestmark.engine.environment._VERSION_LIMIT_S", 0.5)
@@ -62,7 +69,8 @@ def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytes
         script(tmp_path, "gm-hanging", "exec sleep 60"),
         "gm-not-there",
     ]
-    assert record_environment([], programs=programs)["programs"] == {
+    found = record_environment([], programs=[Program(name, "") for name in programs])
+    assert found["programs"] == {
         "gm-good": "good 1.2",
         "gm-failing": "bad 3",
         "gm-silent": "says nothing",

@@ -16,6 +16,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Measurement
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
+from guestmark.page.text import in_csv
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import columns, render, trial_rows, write
@@ -209,6 +210,45 @@ def test_csv_survives_any_command_line() -> None:
     run = renamed(host_uml_tcg(blocks=1), label)
     rows = list(csv.DictReader(io.StringIO(render(run, Format.CSV).decode(), newline="")))
     assert {row["workload"] for row in rows} == {label}
+
+
+def test_csv_holds_nothing_that_a_terminal_or_a_spreadsheet_obeys() -> None:
+    """Whatever a command line, a factor or a reason says."""
+    for label in (
+        "=cmd|' /C calc'!A0",
+        "+1+1",
+        "-2+3",
+        "@SUM(1)",
+        "\t=1",
+        "\n=1",
+        "\x1b]0;x\x07",
+        "\u202e=1",
+        "－1＋1",
+    ):
+        run = renamed(host_uml_tcg(blocks=1), label)
+        text = render(run, Format.CSV).decode()
+        assert not set(text) & set("\x1b\x07\u202e")
+        for row in csv.reader(io.StringIO(text, newline="")):
+            assert not [cell for cell in row if cell.lstrip()[:1] in {*"=+@＝＋－＠"}]
+            assert all(_is_number(cell) for cell in row if cell.lstrip().startswith("-"))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def test_a_level_that_is_a_number_stays_one_in_csv() -> None:
+    assert [in_csv(value) for value in ("-5", "+0.5e3", "-O2", -5.0, "a=b")] == [
+        "-5",
+        "+0.5e3",
+        "'-O2",
+        -5.0,
+        "a=b",
+    ]
 
 
 def test_parquet_holds_the_same_rows() -> None:

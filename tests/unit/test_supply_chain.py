@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from importlib import util
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,21 @@ def test_the_list_is_what_the_lock_files_say() -> None:
     components = json.loads((CHECKOUT / "sbom.cdx.json").read_text())["components"]
     listed = {component["purl"].partition("@")[0] for component in components}
     assert {"pkg:pypi/msgspec", "pkg:cargo/rustix", "pkg:cargo/libc"} <= listed
+    optional = {each["name"] for each in components if each.get("scope") == "optional"}
+    assert {"parsl", "apache-otava", "dill", "pyzmq"} <= optional
+    assert "msgspec" not in optional
     assert not {"pkg:cargo/proptest", "pkg:pypi/pytest"} & listed, "nothing that only tests need"
+
+
+@pytest.mark.parametrize("lock", sorted(CHECKOUT.glob("requirements*.txt")), ids=lambda lock: lock.name)
+def test_every_lock_that_a_user_can_install_is_in_the_list(lock: Path) -> None:
+    if lock.name == "requirements-dev.txt":
+        return
+    listed = {each["purl"] for each in json.loads((CHECKOUT / "sbom.cdx.json").read_text())["components"]}
+    for row in lock.read_text().splitlines():
+        name, there, rest = row.partition("==")
+        if there and not row.startswith(" ") and "pypy" not in row:
+            assert f"pkg:pypi/{name}@{rest.split()[0]}" in listed
 
 
 @pytest.mark.parametrize(

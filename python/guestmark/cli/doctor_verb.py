@@ -86,7 +86,7 @@ def examine(again: bool, nested: bool = False) -> dict[str, Any]:
 
     begin = time.monotonic()
     names = platform_names()
-    tools = tuple(dict.fromkeys(program.name for program in programs()))
+    tools = programs()
     hosts = [name for name in names if not parse_platform(name).is_guest]
     guests = cast("list[Startable]", [registry.get(name) for name in names if name not in hosts])
     with ThreadPoolExecutor(1) as pool:
@@ -105,7 +105,7 @@ def examine(again: bool, nested: bool = False) -> dict[str, Any]:
         "platforms": [_finding(name, found[name]) for name in (*names, _NESTED)],
         "host": {name: value for name, value in host.items() if name not in {"command_line", "libraries"}},
         "ledger": _ledger(),
-        "tools": {tool: versions.get(tool) for tool in tools},
+        "tools": {tool.name: versions.get(tool.name) for tool in tools},
         "fleet": engine.versions(),
     }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,10 +16,20 @@ _PACKAGE = "guestmark.platforms"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of the distribution that guestmark runs; `package` installs it on Debian."""
+    """A program of the distribution that guestmark runs; `package` installs it on Debian.
+
+    `elsewhere` are paths where distributions keep it, as it is for other programs and not in `PATH`.
+    """
 
     name: str
     package: str
+    elsewhere: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str | None:
+        """Where it is installed; None where it is not."""
+        there = (path for path in self.elsewhere if os.access(path, os.X_OK))
+        return shutil.which(self.name) or next(there, None)
 
 
 def _none(_destination: str) -> str:

@@ -32,6 +32,9 @@ from guestmark.stats.boots import order
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
+_PLACEHOLDER = "{side}"
+_VARIABLE = "GUESTMARK_SIDE"  # holds the side for the user's commands
+_PLAIN = re.compile(r"[A-Za-z0-9_.,:/@%+=][A-Za-z0-9_.,:/@%+=-]*", re.ASCII)  # one word for every shell
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _SCHEMA = "guestmark-campaign/1"
 
@@ -54,12 +57,31 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """The user's commands: each is for a shell, and `{side}` in it stands for a side."""
+    """The user's commands: each is for a shell, with `{side}` for the side, which `$GUESTMARK_SIDE` holds too."""
 
     switch: str = ""  # has the next start of the host be that side
     verify: str = ""  # succeeds where the host runs as that side
     restart: str = ""  # restarts the host; empty: the user does
     in_place: bool = False  # restarts something else and has done so when it returns
+
+    def check(self, sides: Sequence[str]) -> None:
+        """Raises `UsageError` for a side that a shell would take for more than a word."""
+        for command in (self.switch, self.verify, self.restart):
+            for side in sides:
+                filled(command, side)
+
+
+def filled(command: str, side: str) -> str:
+    """The command with the side in place of `{side}`. Raises `UsageError` where that could run something else.
+
+    Quotes are not enough: a command such as `ssh lab1 'grub-reboot {side}'` has a second shell read the word.
+    """
+    if _PLACEHOLDER in command and not _PLAIN.fullmatch(side):
+        raise UsageError(
+            f"the side {side!r} cannot stand for {_PLACEHOLDER} in {command!r}: a shell would read it as code",
+            hint=f'use letters, digits and ._:/@%+=,- for sides, or "${_VARIABLE}" in the command',
+        )
+    return command.replace(_PLACEHOLDER, side)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +199,12 @@ class Campaign:
     def begin(self, plan: Plan, commands: Commands, *, sides: str, rounds: int, ledger: str) -> None:
         """Stores it as begun: `sides` are two names with a comma between, each round is four boots.
 
-        Raises `UsageError` for anything but two sides.
+        Raises `UsageError` for anything but two sides, and for sides that a command cannot take.
         """
         both = [side.strip() for side in sides.split(",")]
         if len(both) != 2 or both[0] == both[1] or not all(both):
             raise UsageError(f"--sides {sides!r} is not two names", hint="e.g. --sides 6.1,6.12")
+        commands.check(both)
         named = dict(zip("AB", both, strict=True))
         self._state = State(
             name=self._path.stem,
@@ -249,12 +272,13 @@ class Campaign:
 
     def _text(self, which: str, side: str) -> str:
         text: str = getattr(self.state.commands, which)
-        return text.replace("{side}", side)
+        return filled(text, side)
 
     def _call(self, which: str, side: str) -> int:
         return subprocess.run(
             ["/bin/sh", "-c", self._text(which, side)],
             cwd=self.state.cwd,
+            env={**os.environ, _VARIABLE: side},
             stdin=subprocess.DEVNULL,
             check=False,
         ).returncode

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ import guestmark
 from guestmark.agent.binary import agent_binary
 from guestmark.core import registry
 from guestmark.core.model import Plan
+from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import packages_measured
 from guestmark.engine import packages
 
@@ -43,7 +43,7 @@ _DIRECTORIES = ("/", "/dev/shm", "/tmp", "/var/tmp")
 def record_environment(
     argv: Sequence[str] | None = None,
     *,
-    programs: Iterable[str] | None = None,
+    programs: Iterable[Program] | None = None,
     agent: Path | None = None,
     measured: Iterable[str] = (),
     root: Path = Path("/"),
@@ -79,7 +79,7 @@ def record_environment(
             file.name: _line(file) for file in sorted((root / VULNERABILITIES).glob("*")) if _line(file)
         },
         "load": _load(root / "proc/loadavg"),
-        "programs": _versions(_programs() if programs is None else programs),
+        "programs": _versions(registry.programs(workloads=()) if programs is None else programs),
         "packages": packages.versions(root, measured),
         "guestmark": _guestmark(agent),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
@@ -93,7 +93,7 @@ def record_for(plan: Plan) -> dict[str, Any]:
     used = registry.programs(cell.workload.name for cell in plan.cells)
     workloads = {repr(cell.workload): cell.workload for cell in plan.cells}
     return record_environment(
-        programs=dict.fromkeys(program.name for program in used),
+        programs=used,
         agent=agent_binary(),
         measured=packages_measured(workloads.values()),
     )
@@ -250,33 +250,29 @@ def _load(file: Path) -> list[float]:
         return []
 
 
-def _programs() -> Iterable[str]:
-    return dict.fromkeys(program.name for program in registry.programs(workloads=()))
-
-
-def _versions(programs: Iterable[str]) -> dict[str, str]:
+def _versions(programs: Iterable[Program]) -> dict[str, str]:
     """The first line that each installed program prints for --version; all are run at the same time."""
     started = {}
     for program in programs:
-        if path := shutil.which(program):
+        if (path := program.path) and program.name not in started:
             with contextlib.suppress(OSError):
-                started[program] = subprocess.Popen(
+                started[program.name] = subprocess.Popen(
                     [path, "--version"],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                 )
     found = {}
-    for program, process in started.items():
+    for name, process in started.items():
         try:
             output, _ = process.communicate(timeout=_VERSION_LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            found[program] = "does not answer --version"
+            found[name] = "does not answer --version"
             continue
         lines = output.decode(errors="replace").strip().splitlines()
-        found[program] = lines[0][:200] if lines else "says nothing"
+        found[name] = lines[0][:200] if lines else "says nothing"
     return found
 
 

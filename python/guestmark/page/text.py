@@ -40,6 +40,10 @@ _ACTIVE = re.compile(
 )
 
 
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # what begins a formula in some spreadsheet
+_NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
+
+
 def inert(text: str, *, lines: bool = False) -> str:
     r"""The text with everything active spelled out, as `\x1b` or `\u202e`; white space becomes single spaces.
 
@@ -55,6 +59,14 @@ def last_line(text: str, *, longest: int = 300) -> str:
     """What was said last, inert and no longer than that many characters; empty when nothing was said."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return inert(lines[-1])[:longest] if lines else ""
+
+
+def in_csv(value: object) -> object:
+    """A cell of CSV: text inert, with `'` before what a spreadsheet takes for a formula; numbers as they are."""
+    if not isinstance(value, str):
+        return value
+    text = inert(value, lines=True)
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
 def escaped_in_json(text: str) -> str:

@@ -21,7 +21,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Trial
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Section
-from guestmark.page.text import escaped_in_json
+from guestmark.page.text import escaped_in_json, in_csv
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
 from guestmark.report.sections import validity
@@ -211,17 +211,17 @@ def _factors(run: StoredRun) -> list[str]:
 
 def _csv(run: StoredRun, analysis: Analysis) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, columns(run), lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(in_csv, columns(run)))
     for row in trial_rows(run, analysis):
-        writer.writerow({name: _in_csv(value) for name, value in row.items()})
+        writer.writerow(_in_csv(row.get(name)) for name in columns(run))
     return out.getvalue()
 
 
 def _in_csv(value: Any) -> Any:
     if isinstance(value, list):
         return " ".join("" if number is None else repr(number) for number in value)
-    return str(value).lower() if isinstance(value, bool) else value
+    return str(value).lower() if isinstance(value, bool) else in_csv(value)
 
 
 def frame(run: StoredRun, analysis: Analysis) -> polars.DataFrame:

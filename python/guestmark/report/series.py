@@ -19,7 +19,7 @@ from guestmark.page.charts import Series as Drawing
 from guestmark.page.charts import SeriesRow
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
-from guestmark.page.text import Tone, line
+from guestmark.page.text import Tone, in_csv, line
 from guestmark.stats.between_runs import Past
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]])
     }
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["time", "run", *names, *(each.cell for each in series)])
+    writer.writerow(map(in_csv, ["time", "run", *names, *(each.cell for each in series)]))
     for run_id, created_at in sorted(runs.items(), key=lambda pair: pair[1]):
         moment = datetime.fromtimestamp(created_at).astimezone().isoformat(timespec="seconds")
         own = labels.get(run_id, {})
@@ -248,7 +248,7 @@ def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]])
             [
                 moment,
                 run_id,
-                *(own.get(name, "") for name in names),
+                *(in_csv(own.get(name, "")) for name in names),
                 *("" if v is None else repr(v) for v in values),
             ]
         )

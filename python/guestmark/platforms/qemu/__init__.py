@@ -10,10 +10,11 @@ from guestmark.disks import shares
 from guestmark.platforms import factors
 from guestmark.platforms.qemu.accelerators import KVM, TCG, Accelerator
 
+DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")
 _PROGRAMS = (
     host_architecture().emulator,
     Program("qemu-img", "qemu-utils"),
-    Program("virtiofsd", "virtiofsd"),
+    Program("virtiofsd", "virtiofsd", DAEMONS),
 )
 
 

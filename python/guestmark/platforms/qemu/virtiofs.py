@@ -15,11 +15,11 @@ from guestmark.agent.confinement import FILE_SERVER, HYPERVISOR, Confinement
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.platforms import confinement
 from guestmark.platforms.process import SupervisedProcess
+from guestmark.platforms.qemu import DAEMONS
 
 ROOT = confinement.SERVES_ROOT
 _OLD_CACHES = {"never": "none"}  # what the old daemon called them
 _OTHERWISE = "give a kernel with 9p: --set kernel=FILE"
-DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")
 
 
 @dataclass(frozen=True, slots=True)
