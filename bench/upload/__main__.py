@@ -41,9 +41,9 @@ from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import parse_size
 from guestmark.disks.image import images
-from guestmark.disks.spec import DiskSpec, Role, disks_of
 from guestmark.disks.store import store
 from guestmark.platforms import registry
+from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.workloads import base as workloads
 
 _FACTORS = {"filesystem": "ext2", "size": "2G"}
@@ -140,7 +140,7 @@ def main() -> None:
                 contenders[f"{platform} guestfish {name}"] = partial(_trial, cell)
     if not shutil.which("guestfish"):
         print("guestfish is not installed: its rows are missing (package guestfish)")
-    spec = DiskSpec(Role.SOURCE, parse_size(arguments.size), content=arguments.content)
+    spec = DiskSpec.of(Role.SOURCE, parse_size(arguments.size), content=arguments.content)
     with images([spec]) as (source,):
         source.checksum()
         contenders["cp"] = partial(_cp, source.path)

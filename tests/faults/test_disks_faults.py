@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from guestmark.disks import preflight
 from guestmark.disks.store import store
 from guestmark.platforms import registry, vhost_user
 from guestmark.platforms.base import Machine
-from guestmark.setting.drive import CacheMode
 from tests.framework.disk_files import flip_bit, small_mount
 from tests.framework.known import known
 from tests.framework.processes import gone, others
@@ -64,8 +62,8 @@ def test_a_mount_option_the_kernel_rejects_is_told_in_its_words(platform: str) -
 def test_a_filesystem_the_kernel_does_not_have_is_told() -> None:
     with start("uml") as machine:
         disk = machine.disks[0]
-        disk.spec = replace(disk.spec, filesystem="zfs")
-        with pytest.raises(MachineError, match="mount -t zfs /dev/ubda: No such device"):
+        disk.spec = disk.spec.with_levels(filesystem="exfat")
+        with pytest.raises(MachineError, match="mount -t exfat /dev/ubda: No such device"):
             disk.mount(machine.agent)
 
 
@@ -80,7 +78,7 @@ def test_a_combination_qemu_refuses_is_told_in_its_words() -> None:
 def test_a_disk_that_is_not_what_was_asked_for_fails_attestation() -> None:
     with start("tcg", cache="unsafe") as machine:
         disk = machine.disks[0]
-        disk.spec = replace(disk.spec, cache=CacheMode.NONE)
+        disk.spec = disk.spec.with_levels(cache="none")
         with pytest.raises(
             AttestationError, match=r"cache \(none\).*asked .*'direct': True.*found .*'no-flush': True"
         ):

@@ -13,6 +13,7 @@ import pytest
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.model import Plan, Policy
 from guestmark.engine import preflight
+from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads import base
 from guestmark.workloads.disk.upload import pieces
 from guestmark.workloads.guestfs import libguestfs
@@ -100,7 +101,7 @@ def test_a_source_that_shrinks_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_filesystem_the_host_cannot_make_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("guestmark.disks.programs.MAKERS", {"xfs": "mkfs.no-such-program"})
+    monkeypatch.setattr(Filesystem.XFS, "maker", "mkfs.no-such-program")
     cell = cell_of("uml", "fill", {"filesystem": "xfs"}, amount="8M")
     (reason,) = preflight.impossible_cells([cell])
     assert "mkfs.no-such-program is not installed" in reason.reason

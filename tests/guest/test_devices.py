@@ -15,11 +15,11 @@ from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability, Flushes
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.disks import devices, loop, template, xfs
-from guestmark.disks.factors import LOCATION
 from guestmark.disks.location import in_memory, storage
 from guestmark.disks.preflight import check, impossible
-from guestmark.disks.programs import MAKERS
-from guestmark.disks.spec import DiskSpec, disks_of
+from guestmark.setting.disk import DiskSpec, disks_of
+from guestmark.setting.filesystem import Filesystem
+from guestmark.setting.location import LOCATION, size_of
 from guestmark.workloads import base as workloads
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
@@ -120,7 +120,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from guestmark.disks import devices, template
-from guestmark.disks.spec import DiskSpec, disks_of
+from guestmark.setting.disk import DiskSpec, disks_of
 from tests.framework.cells import cell_of
 factors = {"location": f"overwrite:{sys.argv[1]}", "filesystem": sys.argv[2]}
 (spec,) = disks_of(cell_of("tcg", "filewrite", factors, amount="4M"))
@@ -133,8 +133,8 @@ signal.pause()
 
 @pytest.mark.parametrize("filesystem", ["ext4", "xfs", "btrfs", "f2fs"])
 def test_what_a_killed_run_has_left_is_taken_again(device: str, filesystem: str) -> None:
-    if not shutil.which(MAKERS[filesystem]):
-        pytest.skip(f"{MAKERS[filesystem]} is not installed")
+    if not shutil.which(Filesystem(filesystem).maker):
+        pytest.skip(f"{Filesystem(filesystem).maker} is not installed")
     grown(device, filesystem)
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, device, filesystem], stdout=subprocess.PIPE
@@ -148,12 +148,12 @@ def test_what_a_killed_run_has_left_is_taken_again(device: str, filesystem: str)
 
 
 def test_xfs_is_whole_on_a_device_that_was_full(device: str, tmp_path: Path) -> None:
-    if not shutil.which(MAKERS["xfs"]):
+    if not shutil.which(Filesystem.XFS.maker):
         pytest.skip("mkfs.xfs is not installed")
     spec = grown(device, "xfs")
     with Path(device).open("wb") as file:
         rubbish = random.Random(1).randbytes(1 << 20)
-        for _ in range(devices.size_of(device) >> 20):
+        for _ in range(size_of(device) >> 20):
             file.write(rubbish)
     template.format_fresh(spec, Path(device))
     subprocess.run(["xfs_repair", "-n", device], check=True, capture_output=True)

@@ -7,7 +7,8 @@ import pytest
 from guestmark.core.errors import AttestationError, PlatformUnusableError, UsageError
 from guestmark.core.model import Measurement
 from guestmark.disks import programs
-from guestmark.disks.spec import disks_of
+from guestmark.setting.disk import disks_of
+from guestmark.setting.filesystem import Filesystem
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
 
@@ -47,7 +48,7 @@ def written(factors: Mapping[str, str]) -> dict[str, Measurement]:
 @pytest.mark.long
 @pytest.mark.parametrize("factors", CHOICES.values(), ids=CHOICES)
 def test_a_disk_is_what_was_asked_for(factors: Mapping[str, str]) -> None:
-    maker = programs.MAKERS[factors.get("filesystem", "ext4")]
+    maker = Filesystem(factors.get("filesystem", "ext4")).maker
     try:
         programs.find(maker)
     except PlatformUnusableError as error:
@@ -65,7 +66,7 @@ def test_a_limited_disk_is_slow() -> None:
 @pytest.mark.long
 def test_what_the_image_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made without the option, so that only attestation can tell."""
-    monkeypatch.setattr("guestmark.disks.template._qcow2_options", lambda spec: [])
+    monkeypatch.setattr("guestmark.disks.template.options", lambda spec, of: [])
     with pytest.raises(AttestationError, match="subclusters"):
         written({"format": "qcow2", "subclusters": "on", "size": "252M"})
 

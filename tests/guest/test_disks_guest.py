@@ -9,9 +9,9 @@ from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.disks.location import default_location, in_memory
-from guestmark.disks.spec import Role
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
+from guestmark.setting.disk import Role
 from guestmark.workloads.common.durability import Below
 from tests.framework.known import a, known
 

@@ -13,7 +13,7 @@ MODULE = """
 from collections.abc import Iterator
 
 from guestmark.core.factor import Machine, one_of
-from guestmark.setting.base import Check, DiskSetting, Drive
+from guestmark.setting.base import Check, DiskSetting, Drive, option
 
 
 def _seen(level: int, drive: Drive) -> Iterator[Check]:
@@ -22,7 +22,7 @@ def _seen(level: int, drive: Drive) -> Iterator[Check]:
 
 TRANSFER = DiskSetting(
     "transfer", "bytes that the disk says it likes to move at once", one_of("32768", "65536"),
-    read=int, machines=Machine.QEMU, device=lambda level: (f"opt_io_size={{level}}",), attest=_seen,
+    read=int, machines=Machine.QEMU, device=option("opt_io_size"), attest=_seen,
 )
 """
 START = """

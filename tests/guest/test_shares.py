@@ -10,9 +10,9 @@ from guestmark.core.errors import AttestationError, UsageError
 from guestmark.core.findings import Durability, Flushes
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.disks.preflight import impossible
-from guestmark.disks.spec import disks_of
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import virtiofs
+from guestmark.setting.disk import disks_of
 from guestmark.workloads import base as workloads
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared

@@ -16,8 +16,8 @@ import pytest
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.disks import programs, sparse, template
 from guestmark.disks.image import images
-from guestmark.disks.spec import DiskSpec, Role
 from guestmark.disks.store import Store, store
+from guestmark.setting.disk import DiskSpec, Role
 from tests.framework.disk_files import small_mount
 
 MB = 1 << 20
@@ -29,7 +29,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def target(**fields: Any) -> DiskSpec:
-    return DiskSpec(Role.TARGET, fields.pop("size", 64 * MB), **fields)
+    return DiskSpec.of(Role.TARGET, fields.pop("size", 64 * MB), **fields)
 
 
 def info(path: Path) -> dict[str, Any]:
@@ -145,8 +145,8 @@ def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyP
 
 def test_sources_hold_their_content_and_serve_all_trials(tmp_path: Path) -> None:
     (tmp_path / "given").write_bytes(b"0123456789abcdef" * 512)
-    one = DiskSpec(Role.SOURCE, MB, content="one")
-    given = DiskSpec(Role.SOURCE, 4096, content=f"file:{tmp_path}/given")
+    one = DiskSpec.of(Role.SOURCE, MB, content="one")
+    given = DiskSpec.of(Role.SOURCE, 4096, content=f"file:{tmp_path}/given")
     with images([one]) as (first,), images([given]) as (second,):
         assert first.path.read_bytes() == b"\1" * MB
         assert second.path.read_bytes() == b"0123456789abcdef" * 256
@@ -157,7 +157,7 @@ def test_sources_hold_their_content_and_serve_all_trials(tmp_path: Path) -> None
 
 def test_a_source_file_that_is_too_short_is_said(tmp_path: Path) -> None:
     (tmp_path / "given").write_bytes(b"x" * 5000)
-    spec = DiskSpec(Role.SOURCE, 8192, content=f"file:{tmp_path}/given")
+    spec = DiskSpec.of(Role.SOURCE, 8192, content=f"file:{tmp_path}/given")
     with pytest.raises(MachineError, match="shorter than asked: 5000 bytes instead of 8192"), images([spec]):
         pass
 
@@ -176,10 +176,10 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from guestmark.disks.image import images
-from guestmark.disks.spec import DiskSpec, Role
+from guestmark.setting.disk import DiskSpec, Role
 from guestmark.disks.store import store
 store().keep = sys.argv[2] == "keep"
-with images([DiskSpec(Role.TARGET, 1 << 26, location=sys.argv[1], filesystem="ext4")]) as (image,):
+with images([DiskSpec.of(Role.TARGET, 1 << 26, location=sys.argv[1], filesystem="ext4")]) as (image,):
     print(image.path, flush=True)
     time.sleep(60)
 """

@@ -17,8 +17,8 @@ from guestmark.disks import preflight
 from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.image import Image
 from guestmark.disks.options import compare
-from guestmark.disks.spec import DiskSpec, Role, disks_of
 from guestmark.platforms.host.platform import Host
+from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.workloads.common.flushes import judge, of_qemu
 from guestmark.workloads.fio.workload import flushes
 
@@ -157,22 +157,22 @@ def test_mount_options_are_held_against_what_the_kernel_shows(
 
 
 def test_room_is_for_the_largest_target_and_every_source() -> None:
-    small = DiskSpec(Role.TARGET, 1 << 30)
-    large = DiskSpec(Role.TARGET, 2 << 30)
-    source = DiskSpec(Role.SOURCE, 1 << 20)
-    other = DiskSpec(Role.SOURCE, 1 << 20, content="random")
+    small = DiskSpec.of(Role.TARGET, 1 << 30)
+    large = DiskSpec.of(Role.TARGET, 2 << 30)
+    source = DiskSpec.of(Role.SOURCE, 1 << 20)
+    other = DiskSpec.of(Role.SOURCE, 1 << 20, content="random")
     unknown = cell()
     trials = [(unknown, [small, source]), (unknown, [large, source]), (unknown, [large, other])]
     assert preflight.needed_bytes(trials) == (2 << 30) + (2 << 20)
-    qcow2 = DiskSpec(Role.TARGET, 2 << 30, format="qcow2")
+    qcow2 = DiskSpec.of(Role.TARGET, 2 << 30, format="qcow2")
     assert preflight.needed_bytes([(unknown, [qcow2])]) > 2 << 30
 
 
 def test_a_sparse_image_needs_room_for_what_is_written_to_it() -> None:
     writes = cell(params={"amount": "10M", "disks": [{"role": "target"}]})
-    sparse = DiskSpec(Role.TARGET, 2 << 30)
+    sparse = DiskSpec.of(Role.TARGET, 2 << 30)
     assert 10 << 20 < preflight.needed_bytes([(writes, [sparse])]) < 200 << 20
-    whole = DiskSpec(Role.TARGET, 2 << 30, preallocation="falloc")
+    whole = DiskSpec.of(Role.TARGET, 2 << 30, preallocation="falloc")
     assert preflight.needed_bytes([(writes, [whole])]) == 2 << 30
 
 
@@ -227,10 +227,10 @@ def test_a_fio_job_asks_for_flushes_or_does_not(job: str, asks: bool) -> None:
 
 
 def test_who_asks_for_no_flush_on_the_host_is_not_called_durable() -> None:
-    spec = DiskSpec(Role.TARGET, 1 << 20, location="/var/tmp")
+    spec = DiskSpec.of(Role.TARGET, 1 << 20, location="/var/tmp")
     host = Host(Agent.__new__(Agent), ())
     disk = AttachedDisk(spec, Image(spec, Path("/var/tmp")))
     assert judge(host, disk, None, None, flushed=False).word is Durability.NOTHING
     assert judge(host, disk, None, None).word is Durability.REACHED
-    in_memory = replace(disk, spec=replace(spec, location="/dev/shm"))
+    in_memory = replace(disk, spec=spec.with_levels(location="/dev/shm"))
     assert judge(host, in_memory, None, None).word is Durability.MEMORY

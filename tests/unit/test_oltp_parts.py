@@ -16,10 +16,10 @@ from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.core.workload_kind import packages_of
 from guestmark.disks import sparse, template
-from guestmark.disks.spec import DiskSpec, Role
 from guestmark.engine.preflight import impossible_cells, with_usable_baselines
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
+from guestmark.setting.disk import DiskSpec, Role
 from guestmark.workloads.oltp.databases import base
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
@@ -208,7 +208,7 @@ def test_an_ext_image_holds_the_tree_and_its_written_zeroes(
     filesystem: str, mkfs: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    spec = DiskSpec(Role.TARGET, 32 << 20, filesystem=filesystem, mkfs=mkfs, tree=str(tree))
+    spec = DiskSpec.of(Role.TARGET, 32 << 20, filesystem=filesystem, mkfs=mkfs, tree=str(tree))
     image, was_there = template.template(spec)
     assert not was_there
     assert template.template(spec) == (image, True)
@@ -237,7 +237,7 @@ def test_other_filesystems_hold_the_tree(
     filesystem: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    spec = DiskSpec(Role.TARGET, 320 << 20, filesystem=filesystem, tree=str(tree))
+    spec = DiskSpec.of(Role.TARGET, 320 << 20, filesystem=filesystem, tree=str(tree))
     image, _ = template.template(spec)
     check = {"xfs": ["xfs_repair", "-n", "-f"], "btrfs": ["btrfs", "check", "--readonly"]}[filesystem]
     subprocess.run([*check, image], check=True, capture_output=True, timeout=60)
@@ -249,7 +249,7 @@ def test_a_tree_that_is_larger_than_the_disk_is_refused(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tree / "data" / "big").write_bytes(os.urandom(3 << 20))
-    spec = DiskSpec(Role.TARGET, 2 << 20, filesystem="ext4", tree=str(tree))
+    spec = DiskSpec.of(Role.TARGET, 2 << 20, filesystem="ext4", tree=str(tree))
     with pytest.raises(MachineError, match="do not fit on a disk of 2M") as caught:
         template.template(spec)
     assert "size=" in caught.value.hint

@@ -4,14 +4,16 @@ import pytest
 
 from guestmark.core.model import WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.disks import shares
-from guestmark.disks.formats import VARIANTS
-from guestmark.disks.spec import DEFAULTS, Role, disks_of
 from guestmark.engine.proofs import cell_for, kind_of
+from guestmark.setting.base import On, disk_settings
+from guestmark.setting.disk import Role, disks_of
+from guestmark.setting.image import BACKING, COMPRESSION, SUBCLUSTERS
 from tests.framework.cells import cell
 
 GUESTS = ("tcg", "uml", "kvm")
 DISK_SIZE = "size"
+VARIANTS = {BACKING.name, COMPRESSION.name, SUBCLUSTERS.name}  # of qcow2
+PART_OF_A_DISK = {factor.name for factor in disk_settings() if factor.default or factor.on is On.DIRECTORY}
 
 
 def taken(platform: str) -> dict[str, str]:
@@ -24,7 +26,7 @@ def taken(platform: str) -> dict[str, str]:
 def test_every_setting_of_the_machine_belongs_to_the_proof(platform: str) -> None:
     assert {"memory", "kernel", "kernel_args"} <= taken(platform).keys()
     for name, level in taken(platform).items():
-        if name in {*DEFAULTS, shares.CACHE, shares.SECURITY_MODEL}:  # part of what a disk is
+        if name in PART_OF_A_DISK:
             continue
         disk = {"filesystem": "ext4"} | ({"format": "qcow2"} if name in VARIANTS else {})
         other = cell(platform, **disk, **{name: level})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from guestmark.agent.results import CallError, CommandError
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.findings import Mount
-from guestmark.disks import loop, options, shares
-from guestmark.disks.spec import VHOST_USER, DiskSpec
+from guestmark.disks import loop, options
+from guestmark.setting import filesystem
+from guestmark.setting.disk import DiskSpec
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 _APPEAR_S = 15.0
 _TIME_STAMP = re.compile(r"\[ *\d+\.\d+\] ")
 _MOUNT_S = 120.0
-_BY_POSITION = {"ubd": "ubd", VHOST_USER: "vd"}
-_PREFIXES = {"virtio-blk": "vd", "virtio-scsi": "sd", "ide": "sd"}
+_MOST_DISKS = 2  # a target and a source
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class AttachedDisk:
 
     def _mount_options(self) -> str:
         if self.spec.shared:
-            return shares.mount_options(self.spec, str(self.image.path))
+            return filesystem.mount_options(self.spec, str(self.image.path))
         if self.spec.packed:
             return f"ro,{self.spec.mount_options}"
         return self.spec.mount_options
@@ -106,7 +106,8 @@ class AttachedDisk:
         kernel = f"; the kernel says: {'; '.join(said[-3:])}" if said else ""
         return MachineError(
             f"mount -t {spec.filesystem}{shown} {self.device}: {error.message.rpartition(': ')[2]}{kernel}",
-            hint=f"check mount={spec.mount} and whether the guest's kernel has {spec.filesystem}",
+            hint=f"check mount={spec.mount_options or filesystem.DEFAULTS} and whether the guest's kernel has "
+            f"{spec.filesystem}",
         )
 
     def _attest(self, agent: Agent) -> None:
@@ -115,7 +116,7 @@ class AttachedDisk:
             raise AttestationError(
                 f"the filesystem is not what was asked for: asked {self.spec.filesystem}, found {live.filesystem}"
             )
-        asked = shares.asked_of_kernel(self.spec) if self.spec.shared else self.spec.mount_options
+        asked = filesystem.asked_of_kernel(self.spec) if self.spec.shared else self.spec.mount_options
         verdict = options.compare(asked, live.options)
         if verdict.refuted:
             raise AttestationError(
@@ -149,32 +150,19 @@ def find_device(agent: Agent, spec: DiskSpec, index: int) -> str:
 
     Raises `MachineError` when it has not appeared in time.
     """
-    if spec.bus in _BY_POSITION:
-        return f"/dev/{_BY_POSITION[spec.bus]}{chr(ord('a') + index)}"
+    if not spec.bus.serial:
+        return spec.bus.device(index)
     deadline = time.monotonic() + _APPEAR_S
+    candidates = [spec.bus.device(position) for position in range(_MOST_DISKS)]
     while True:
-        for device, paths in _candidates(spec.bus).items():
-            for path in paths:
-                if _serial(agent, path) == spec.name:
-                    return device
+        for device in candidates:
+            if _serial(agent, f"/sys/block/{device.removeprefix('/dev/')}/{spec.bus.serial}") == spec.name:
+                return device
         if time.monotonic() >= deadline:
             raise MachineError(
                 f"the {spec.name} disk ({spec.bus}) did not appear in the guest within {_APPEAR_S:g} s"
             )
         time.sleep(0.05)
-
-
-def _candidates(bus: str) -> Mapping[str, tuple[str, ...]]:
-    """Device paths, each with the files that may hold its serial number."""
-    if bus == "nvme":
-        return {f"/dev/nvme{n}n1": (f"/sys/class/nvme/nvme{n}/serial",) for n in range(2)}
-    names = [f"{_PREFIXES[bus]}{letter}" for letter in "ab"]
-    return {
-        f"/dev/{name}": (
-            (f"/sys/block/{name}/serial",) if bus == "virtio-blk" else (f"/sys/block/{name}/device/vpd_pg80",)
-        )
-        for name in names
-    }
 
 
 def _serial(agent: Agent, path: str) -> str:

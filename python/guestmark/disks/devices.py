@@ -17,69 +17,15 @@ import hashlib
 import os
 import secrets
 import socket
-import stat
 import uuid
 from pathlib import Path
 
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.disks import programs
+from guestmark.setting.location import number_of, size_of
 
-PREFIX = "overwrite:"
-_SECTOR = 512
 _HALF = 8  # bytes of a UUID
-_SYS = Path("/sys/dev/block")
 _taken: dict[str, socket.socket] = {}  # what is on them is this process's own; with what says so to others
-BESIDE = "/var/tmp"  # where sources lie when the target is a device
-
-
-def level_of(text: str) -> str:
-    """The level of `location` for a device, from what was typed; empty for a directory.
-
-    Raises `ValueError` for a device without consent, and for what is none.
-    """
-    named = text.strip().removeprefix(PREFIX)
-    path = os.path.realpath(os.path.expanduser(named))
-    is_device = os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)
-    if text.strip().startswith(PREFIX):
-        if not is_device:
-            raise ValueError(f"{named!r} is no block device")
-        return f"{PREFIX}{path}"
-    if is_device:
-        raise ValueError(
-            f"{text!r} is a block device, and all that is on it would be lost: write {PREFIX}{path} if that is meant"
-        )
-    return ""
-
-
-def path_of(level: str) -> str:
-    """The device that a level of `location` names; empty for a directory."""
-    return level.removeprefix(PREFIX) if level.startswith(PREFIX) else ""
-
-
-def directory_of(level: str) -> str:
-    """The directory in which other images lie: the location itself, or one beside a device."""
-    return BESIDE if path_of(level) else level
-
-
-def number_of(path: str) -> str:
-    """`major:minor`; empty for what is no block device."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ""
-    if not stat.S_ISBLK(found.st_mode):
-        return ""
-    return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
-
-
-def size_of(path: str) -> int:
-    """Bytes. Raises `UsageError` when there is no such device."""
-    try:
-        return int((_SYS / number_of(path) / "size").read_text()) * _SECTOR
-    except (OSError, ValueError):
-        raise UsageError(
-            f"there is no block device {path}", hint="choose a directory, or another device, for location"
-        ) from None
 
 
 def check(path: str) -> None:

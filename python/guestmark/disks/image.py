@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, MachineError
-from guestmark.disks import devices, packed, programs, reading, shares, sparse
+from guestmark.disks import devices, packed, programs, reading, sparse
 from guestmark.disks.daemon import over_nbd
-from guestmark.disks.formats import FORMATS
 from guestmark.disks.logged import Logged, exported
-from guestmark.disks.spec import DiskSpec, Role
 from guestmark.disks.store import store
 from guestmark.disks.template import copied, format_fresh
+from guestmark.setting.disk import DiskSpec, Role
+from guestmark.setting.filesystem import Filesystem
+from guestmark.setting.image import BACKING, PROTOCOL, Format, Preallocation, Protocol
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum
@@ -96,7 +98,7 @@ class Image:
         the seconds that took.
         """
         begin = time.monotonic()
-        paths = shares.contents(str(self.path)) if self.path.is_dir() else [str(self.path)]
+        paths = _contents(str(self.path)) if self.path.is_dir() else [str(self.path)]
         for path in (*paths, str(self.path.parent)):
             fd = os.open(path, os.O_RDONLY)
             try:
@@ -125,15 +127,14 @@ class Image:
         """
         if self.path.is_dir():
             return
-        if self.spec.format != "raw":
-            form = FORMATS[self.spec.format]
-            if form.checked:
-                self.program("qemu-img", "check", "-q", "-U", *form.named(self.path))
-        elif self.spec.filesystem.startswith("ext"):
+        if self.spec.format is not Format.RAW:
+            if self.spec.format.checked:
+                self.program("qemu-img", "check", "-q", "-U", *self.spec.format.named(self.path))
+        elif self.spec.filesystem.is_ext:
             self.program("e2fsck", "-fn", str(self.path))
-        elif self.spec.filesystem == "xfs":
+        elif self.spec.filesystem is Filesystem.XFS:
             self.program("xfs_repair", "-n", "-f", str(self.path))
-        elif self.spec.filesystem == "btrfs":
+        elif self.spec.filesystem is Filesystem.BTRFS:
             self.program("btrfs", "check", "--readonly", str(self.path))
 
     def read_again(self, name: str) -> Checksum:
@@ -194,7 +195,7 @@ def _made(spec: DiskSpec, directories: list[Path], exports: ExitStack, *, format
         return _device(spec)
     image = _target(spec, directories)
     image = _logged(image, exports) if spec.logged else image
-    return _served(image, exports) if spec.switch("disk_protocol") == "nbd" else image
+    return _served(image, exports) if spec.level(PROTOCOL) is Protocol.NBD else image
 
 
 def _directory(spec: DiskSpec, directories: list[Path]) -> Path:
@@ -219,8 +220,10 @@ def _plain(spec: DiskSpec, directories: list[Path]) -> Image:
 def _target(spec: DiskSpec, directories: list[Path]) -> Image:
     begin = time.monotonic()
     path = _directory(spec, directories) / f"{spec.name}.{spec.format}"
-    was_there = _on_top_of(spec, path) if spec.switch("backing") == "on" else copied(spec, path)
-    allocate = {"falloc": sparse.allocate, "full": sparse.write_holes}.get(spec.preallocation)
+    was_there = _on_top_of(spec, path) if spec.level(BACKING) else copied(spec, path)
+    allocate = {Preallocation.FALLOC: sparse.allocate, Preallocation.FULL: sparse.write_holes}.get(
+        spec.preallocation
+    )
     allocation = Allocation(allocate, path) if allocate else None
     return Image(spec, path, time.monotonic() - begin, was_there, allocation)
 
@@ -257,7 +260,7 @@ def _logged(image: Image, exports: ExitStack) -> Image:
     image = image.settle()
     below = image.path.with_name(f"below-{image.path.name}")
     image.path.rename(below)
-    under = _under(image.path) if image.spec.switch("backing") == "on" else None
+    under = _under(image.path) if image.spec.level(BACKING) else None
     files = Logged(
         image.path.with_name(f"base-{image.path.name}"), image.path.with_name("writes.log"), below, under
     )
@@ -281,7 +284,7 @@ def _source(spec: DiskSpec) -> Image:
 
 def _packed(spec: DiskSpec) -> Image:
     """What is packed is read-only, too."""
-    key = (spec.content, spec.filesystem, spec.mkfs, spec.holds)
+    key = (spec.content, spec.filesystem, spec.mkfs_options, spec.holds)
     return _once(spec, key, lambda path: packed.make(spec, path, lambda file: _fill(spec, file, spec.holds)))
 
 
@@ -318,6 +321,17 @@ def _fill(spec: DiskSpec, path: Path, size: int) -> None:
             agent.fill(str(path), size, Pattern(kind), flush=False, timeout_s=_FILL_S)
     except CallError as error:
         raise MachineError(f"the source disk cannot be made: {error.message}") from error
+
+
+def _contents(directory: str) -> list[str]:
+    """All plain files and directories of a directory, itself included."""
+    found = [directory]
+    for folder, folders, files in os.walk(directory):
+        paths = [os.path.join(folder, name) for name in (*folders, *files)]
+        found += [
+            path for path in paths if stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFREG, stat.S_IFDIR)
+        ]
+    return found
 
 
 def _no_image(spec: DiskSpec, error: OSError) -> MachineError:

@@ -10,10 +10,10 @@ from guestmark.core.findings import Storage, StoredDisk
 from guestmark.core.model import Cell
 from guestmark.core.workload_kind import workload_kinds
 from guestmark.disks import stack
-from guestmark.disks.spec import SHARED_MEMORY, disks_of
 from guestmark.ledger.location import default_path
+from guestmark.setting.disk import disks_of
+from guestmark.setting.location import LOCATION, SHARED_MEMORY
 
-LOCATION = "location"  # of the factor
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _DEVICE = "block device"
 _FALLBACK = "/var/tmp"
@@ -76,7 +76,7 @@ def located(cells: Sequence[Cell]) -> list[Cell]:
         if beside or _says_nothing(cell):
             found = found or default_location()
             level = SHARED_MEMORY if cell.platform.nested and not _logged(cell) else found
-            cell = replace(cell, factors={**cell.factors, LOCATION: level})  # noqa: PLW2901
+            cell = replace(cell, factors={**cell.factors, LOCATION.name: level})  # noqa: PLW2901
         result.append(cell)
     return result
 
@@ -96,7 +96,9 @@ def storage(cell: Cell, mounts: str | None) -> Storage:
 
 
 def _says_nothing(cell: Cell) -> bool:
-    if LOCATION in cell.factors or any(LOCATION in need for need in cell.workload.params.get("disks") or ()):
+    if LOCATION.name in cell.factors or any(
+        LOCATION.name in need for need in cell.workload.params.get("disks") or ()
+    ):
         return False
     return _has_disks(cell)
 
@@ -111,8 +113,8 @@ def _has_disks(cell: Cell) -> bool:
 def _may_have_directory(cell: Cell) -> bool:
     """Whether it can run in any directory of this host, and has not been given one."""
     kind = workload_kinds().get(cell.workload.name)
-    here = cell.platform.is_this_host and cell.platform.takes(LOCATION)
-    return here and LOCATION not in cell.factors and kind is not None and kind.runs_on_disk
+    here = cell.platform.is_this_host and cell.platform.takes(LOCATION.name)
+    return here and LOCATION.name not in cell.factors and kind is not None and kind.runs_on_disk
 
 
 def _logged(cell: Cell) -> bool:

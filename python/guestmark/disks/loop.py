@@ -23,7 +23,7 @@ from guestmark.core.errors import AttestationError, MachineError
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
-    from guestmark.disks.spec import DiskSpec
+    from guestmark.setting.disk import DiskSpec
 
 # Put before an agent's command, so that its mounts are private.
 PRIVATE_MOUNTS = ("unshare", "--mount", "--propagation", "private", "--")

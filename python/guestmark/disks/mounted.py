@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.findings import WorkingDirectory
-from guestmark.disks.spec import NO_FILESYSTEM
+from guestmark.setting.filesystem import Filesystem
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -31,7 +31,7 @@ def work_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory |
     A disk without a filesystem is the command's as it is: None. Raises as `AttachedDisk.mount` and
     `working_directory`, and `AttestationError` when the directory is on another mount.
     """
-    if disk.spec.filesystem == NO_FILESYSTEM and disk.device:
+    if disk.spec.filesystem is Filesystem.NONE and disk.device:
         return None
     mounted = disk.mount(agent)
     path = f"{mounted}/{_WORK}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import MachineError
 from guestmark.core.units import format_size
 from guestmark.disks import programs
-from guestmark.disks.spec import DiskSpec
+from guestmark.setting.disk import DiskSpec
+from guestmark.setting.filesystem import Filesystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +25,8 @@ def make(spec: DiskSpec, image: Path, fill: Callable[[Path], None]) -> None:
     file = tree / FILE
     try:
         fill(file)
-        maker = programs.MAKERS[spec.filesystem]
-        if spec.filesystem == "erofs":
+        maker = spec.filesystem.maker
+        if spec.filesystem is Filesystem.EROFS:
             options = [*spec.mkfs_options, str(image), str(tree)]
         else:
             options = [str(tree), str(image), "-noappend", "-quiet", *spec.mkfs_options]
@@ -33,7 +35,7 @@ def make(spec: DiskSpec, image: Path, fill: Callable[[Path], None]) -> None:
         except MachineError as error:
             raise MachineError(
                 f"{spec.filesystem} cannot be made: {error.message}",
-                hint=f"check mkfs={spec.mkfs!r}; {error.hint}",
+                hint=f"check mkfs={shlex.join(spec.mkfs_options)!r}; {error.hint}",
             ) from error
     finally:
         file.unlink(missing_ok=True)

@@ -10,12 +10,13 @@ from guestmark.agent.keeper import keeper
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import parse_size
-from guestmark.disks import devices, loop, programs, shares
-from guestmark.disks.formats import FORMATS
+from guestmark.disks import devices, loop, programs
 from guestmark.disks.location import in_memory
-from guestmark.disks.spec import NO_FILESYSTEM, VHOST_USER, DiskSpec, Role, disks_of
+from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.disk import impossible as cannot_share
+from guestmark.setting.drive import Bus
+from guestmark.setting.filesystem import Filesystem
 
-_SPARSE = ("off", "metadata")
 _METADATA = 0.05  # of a filesystem's size, at most: its tables and its journal
 
 
@@ -40,8 +41,8 @@ def check(cells: Sequence[Cell]) -> None:
             if cell.platform.is_this_host and not spec.loop:
                 continue
             programs.find("qemu-img")
-            if spec.filesystem in programs.MAKERS:
-                programs.find(programs.MAKERS[spec.filesystem])
+            if spec.filesystem.maker:
+                programs.find(spec.filesystem.maker)
             if spec.cache.direct and not spec.overwritten and not direct_works(spec.location):
                 raise UsageError(
                     f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support"
@@ -57,7 +58,7 @@ def check_filesystems(cells: Sequence[Cell]) -> None:
             continue  # a command may do with a bare disk what it wants
         for spec in disks_of(cell):
             formatted = cell.platform.is_guest or spec.loop
-            if formatted and spec.role is Role.TARGET and spec.filesystem == NO_FILESYSTEM:
+            if formatted and spec.role is Role.TARGET and spec.filesystem is Filesystem.NONE:
                 raise UsageError(
                     f"{cell.id}: {cell.workload.name} writes files, so its disk needs a filesystem",
                     hint="choose another than filesystem=none",
@@ -75,13 +76,13 @@ def impossible(cell: Cell) -> str:
         for spec in disks_of(cell):
             if spec.overwritten and not cell.platform.is_guest:
                 return f"{spec.location} is given to guests only"
-            if reason := shares.impossible(spec, cell) or (loop.why_not() if spec.loop else ""):
+            if reason := cannot_share(spec, cell) or (loop.why_not() if spec.loop else ""):
                 return reason
             try:
-                if spec.bus == VHOST_USER:
+                if spec.bus is Bus.VHOST_USER:
                     programs.find("qemu-storage-daemon")
-                if spec.filesystem in programs.MAKERS and (not cell.platform.is_this_host or spec.loop):
-                    programs.find(programs.MAKERS[spec.filesystem])
+                if spec.filesystem.maker and (not cell.platform.is_this_host or spec.loop):
+                    programs.find(spec.filesystem.maker)
             except PlatformUnusableError as error:
                 return f"its {spec.name} disk cannot be made: {error.message} ({error.hint})"
     return ""
@@ -96,9 +97,9 @@ def needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
 
 def _occupied(cell: Cell, spec: DiskSpec) -> int:
     """Bytes that a target takes in the end: of a sparse one, where that is known, what is written to it."""
-    tables = FORMATS[spec.format].tables
+    tables = spec.format.tables
     amount = cell.workload.params.get("amount")
-    if spec.preallocation not in _SPARSE or amount is None or spec.tree:
+    if not spec.preallocation.sparse or amount is None or spec.tree:
         return round(spec.size * tables)
     written = parse_size(str(amount)) + round(spec.size * _METADATA)
     return round(min(spec.size, written) * tables)

@@ -30,20 +30,6 @@ PACKAGES = {
     "mkfs.erofs": "erofs-utils",
     "mksquashfs": "squashfs-tools",
 }
-MAKERS = {
-    "ext2": "mke2fs",
-    "ext3": "mke2fs",
-    "ext4": "mke2fs",
-    "xfs": "mkfs.xfs",
-    "btrfs": "mkfs.btrfs",
-    "f2fs": "mkfs.f2fs",
-    "vfat": "mkfs.vfat",
-    "exfat": "mkfs.exfat",
-    "nilfs2": "mkfs.nilfs2",
-    "jfs": "mkfs.jfs",
-    "erofs": "mkfs.erofs",
-    "squashfs": "mksquashfs",
-}
 
 
 def find(program: str) -> str:

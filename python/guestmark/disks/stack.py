@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from guestmark.disks import devices
+from guestmark.setting.location import number_of
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
@@ -88,7 +88,7 @@ def layers(path: str | Path) -> list[Layer]:
     A path that does not exist yet is its nearest directory that does.
     """
     found = Path(os.path.realpath(path))
-    if device := devices.number_of(str(found)):
+    if device := number_of(str(found)):
         return list(below_device(device))
     while not found.exists():
         found = found.parent

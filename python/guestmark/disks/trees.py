@@ -17,7 +17,8 @@ from guestmark.agent.keeper import keeper
 from guestmark.core.errors import MachineError
 from guestmark.core.units import format_size
 from guestmark.disks import sparse
-from guestmark.disks.spec import DiskSpec
+from guestmark.setting.disk import DiskSpec
+from guestmark.setting.filesystem import Filesystem
 
 _BLOCK = 1024  # the smallest of ext2 to ext4
 _ZERO = bytes(_BLOCK)
@@ -48,7 +49,7 @@ def populating(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
     """
     if not spec.tree:
         yield ()
-    elif spec.filesystem.startswith("ext"):
+    elif spec.filesystem.is_ext:
         with _directory("tree", raw.parent) as marked:
             sparse.copy_tree(Path(spec.tree), marked)
             for file in marked.rglob("*"):
@@ -56,7 +57,7 @@ def populating(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
                     _replace(file, _ZERO, _MARK)
             yield "-d", str(marked)
         _replace(raw, _MARK, _ZERO)
-    elif spec.filesystem == "btrfs":
+    elif spec.filesystem is Filesystem.BTRFS:
         yield "--rootdir", spec.tree
     else:
         with _directory("proto", raw.parent) as directory:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from guestmark.core.findings import Proof, Proven
 from guestmark.core.model import Cell
 from guestmark.disks.location import in_memory
-from guestmark.disks.spec import disks_of
+from guestmark.setting.disk import disks_of
 from guestmark.stats.tuning.settings import Settings
 
 

@@ -11,11 +11,14 @@ from guestmark.core.errors import UsageError
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Proof, flat
 from guestmark.core.model import Cell, Plan, WorkloadSpec
-from guestmark.disks.spec import DEFAULTS, NO_FILESYSTEM, DiskSpec, Role, disks_of
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
 from guestmark.engine.trial import Slot, run_trial
 from guestmark.platforms import registry
+from guestmark.setting.base import is_disk_setting, keeps
+from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.filesystem import Filesystem
+from guestmark.setting.location import LOCATION
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 
 _WORKLOAD = "powercut"
 _PROOFS = "proofs"  # in a plan's context: by cell
-_SIZE = "size"  # of a disk: a proof writes little, whatever its size
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +45,19 @@ def kind_of(cell: Cell) -> Kind | None:
         return None
     if (
         disk is None
-        or disk.filesystem == NO_FILESYSTEM
+        or disk.filesystem is Filesystem.NONE
         or disk.packed
         or (not cell.platform.is_guest and not disk.loop)
     ):
         return None
-    kept = replace(disk, size=0, content="", holds=0, tree="")
-    of_disk = {*DEFAULTS, *dict(disk.switches)}
-    return Kind(
-        cell.platform, kept, frozenset(item for item in _settings(cell).items() if item[0] not in of_disk)
-    )
+    kept = replace(disk, levels=disk.kept_by, content="", holds=0, tree="")
+    of_machine = frozenset(item for item in _settings(cell).items() if not is_disk_setting(item[0]))
+    return Kind(cell.platform, kept, of_machine)
 
 
 def _settings(cell: Cell) -> dict[str, str]:
     """All that its machine was given: which hypervisor, kernel or root it is decides as much as a cache mode."""
-    return {
-        name: level for name, level in cell.factors.items() if name != _SIZE and cell.platform.takes(name)
-    }
+    return {name: level for name, level in cell.factors.items() if keeps(name) and cell.platform.takes(name)}
 
 
 def cell_for(cell: Cell) -> Cell:
@@ -69,11 +67,11 @@ def cell_for(cell: Cell) -> Cell:
     needs = [need for need in cell.workload.params.get("disks") or () if need["role"] == Role.TARGET]
     # What the workload itself says of its disk holds as well.
     given = {
-        name: level for need in needs for name, level in need.items() if name in DEFAULTS and name != _SIZE
+        name: level for need in needs for name, level in need.items() if is_disk_setting(name) and keeps(name)
     }
     params = dict(kind.checked({}))
     params["disks"] = [{**params["disks"][0], **given}]
-    factors = {**_settings(cell), "location": disk.location}
+    factors = {**_settings(cell), LOCATION.name: disk.location}
     return Cell(f"proof for {cell.id}", WorkloadSpec(_WORKLOAD, params), cell.platform, factors)
 
 

@@ -6,14 +6,12 @@ from typing import Any
 
 from guestmark.agent.results import CallError
 from guestmark.core.machine_facts import Disk
-from guestmark.core.units import parse_size
-from guestmark.disks import shares
 from guestmark.disks.attached import AttachedDisk
-from guestmark.disks.formats import FORMATS, VARIANTS
-from guestmark.disks.spec import VHOST_USER
 from guestmark.platforms.block import facts_of_drives
 from guestmark.platforms.guest import Guest, mismatch
 from guestmark.setting.base import Check, Drive, Served, levels_of
+from guestmark.setting.drive import Bus
+from guestmark.setting.filesystem import Filesystem, cache_of, security_model_of
 
 _MOST_DESCRIPTORS = 64
 
@@ -21,7 +19,7 @@ _MOST_DESCRIPTORS = 64
 def attest_disks(guest: Guest) -> dict[str, Disk]:
     """The facts of every disk, by name. Raises `AttestationError` with both values where they differ."""
     drives = facts_of_drives(guest.query) if guest.query else {}
-    engines = _engines(guest, guest.vmm_pid) if guest.query else set()
+    engines = _engines(guest, guest.vmm_pid) if guest.query else frozenset()
     facts = {}
     for disk in guest.disks:
         if disk.spec.shared:
@@ -30,7 +28,7 @@ def attest_disks(guest: Guest) -> dict[str, Disk]:
         size, write_cache = _inside(guest, disk)
         _same(disk, "size in the guest", disk.spec.size, size, guest)
         drive = drives.get(disk.spec.name, {})
-        if disk.spec.bus == VHOST_USER:
+        if disk.spec.bus is Bus.VHOST_USER:
             _check_served(guest, disk, write_cache)
         elif guest.query:
             _check_drive(guest, disk, drive, engines)
@@ -55,16 +53,16 @@ def _shared(guest: Guest, disk: AttachedDisk) -> Disk:
     Raises `AttestationError` when QEMU was told something else of a directory it serves itself.
     """
     spec, directory = disk.spec, disk.image.path
-    how = spec.filesystem
-    if spec.filesystem == shares.NINE_P:
-        wanted = shares.security_model_of(spec)
+    how = str(spec.filesystem)
+    if spec.filesystem is Filesystem.NINE_P:
+        wanted = security_model_of(spec)
         words = guest.place.read(f"/proc/{guest.vmm_pid}/cmdline").split("\0")
         told = next((word for word in words if word.startswith(f"local,id={spec.name},")), "")
         path = str(directory).replace(",", ",,")
         found = told.removeprefix(f"local,id={spec.name},path={path},")
         _same(disk, "security model", f"security_model={wanted}", found, guest)
         how += f", security model {wanted}"
-    if cache := shares.cache_of(spec):
+    if cache := cache_of(spec):
         how += f", cache={cache}"
     return Disk(
         size=spec.size,
@@ -78,45 +76,27 @@ def _shared(guest: Guest, disk: AttachedDisk) -> Disk:
     )
 
 
-def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], engines: set[str]) -> None:
+def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], engines: frozenset[str]) -> None:
     """Holds what QEMU says of a drive against what was asked for. Raises `AttestationError`."""
     spec = disk.spec
     if not drive:
         raise mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
     image = drive["image"]
-    _same(disk, "format", spec.format, drive["drv"], guest)
-    if not FORMATS[spec.format].encrypted:  # its name is its whole description then
+    if not spec.format.encrypted:  # its name is its whole description then
         opened, found = disk.image.opened, image["filename"]
         if disk.image.socket is None:
             opened, found = os.path.realpath(opened), os.path.realpath(found)
         _same(disk, "image", opened, found, guest)
-    _same(disk, "size", spec.size, image["virtual-size"], guest)
     assert guest.query is not None
-    seen = Drive(drive, frozenset(engines), lambda name: _in_sysfs(guest, disk, name), guest.query)
+    seen = Drive(
+        spec,
+        drive,
+        engines,
+        guest.agent.facts().cpus_online,
+        lambda name: _in_sysfs(guest, disk, name),
+        guest.query,
+    )
     _hold(disk, (check for factor, level in levels_of(spec) for check in factor.attest(level, seen)), guest)
-    if spec.format == "qcow2":
-        _same(disk, "cluster size", spec.cluster_size, image["cluster-size"], guest)
-        _check_qcow2(disk, image, guest)
-    for name, told in (("bandwidth", "bps"), ("iops", "iops")):
-        if asked := spec.switch(name):
-            _same(disk, name, parse_size(asked), drive[told], guest)
-    for name in ("logical_block", "physical_block"):
-        if asked := spec.switch(name):
-            _same(disk, name, asked, _in_sysfs(guest, disk, f"queue/{name}_size"), guest)
-    if asked := spec.switch("queues"):
-        _check_queues(guest, disk, int(asked))
-    if (asked := spec.switch("detect_zeroes")) and "detect_zeroes" in drive:
-        _same(disk, "detect_zeroes", asked, drive["detect_zeroes"], guest)
-    if asked := spec.switch("iothread"):
-        threads = "on" if any(thread["id"] == "disks" for thread in guest.query("query-iothreads")) else "off"
-        _same(disk, "iothread", asked, threads, guest)
-    # QEMU does not report how it does I/O, but its process shows it. (It also has rings for other purposes.)
-    if (spec.aio == "native") != ("native" in engines) or (
-        spec.aio == "io_uring" and "io_uring" not in engines
-    ):
-        raise mismatch(
-            f"the {spec.name} disk's aio", spec.aio, ", ".join(sorted(engines)) or "threads", guest
-        )
 
 
 def _hold(disk: AttachedDisk, checks: Iterable[Check], guest: Guest) -> None:
@@ -137,14 +117,9 @@ def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
         flags = _opened(guest, process, image)
         if flags is None:
             continue
-        engines = _engines(guest, process)
-        seen = Served(flags, frozenset(engines), write_cache)
+        seen = Served(flags, _engines(guest, process), write_cache)
         checks = (check for factor, level in levels_of(spec) for check in factor.attest_served(level, seen))
         _hold(disk, checks, guest)
-        if spec.aio != "threads" and spec.aio not in engines:
-            raise mismatch(
-                f"the {spec.name} disk's aio", spec.aio, ", ".join(sorted(engines)) or "threads", guest
-            )
         return
     raise mismatch(f"the {spec.name} disk", "served by a process beside the guest", "by none", guest)
 
@@ -164,7 +139,7 @@ def _opened(guest: Guest, process: int, image: str) -> int | None:
     return None
 
 
-def _engines(guest: Guest, pid: int | None) -> set[str]:
+def _engines(guest: Guest, pid: int | None) -> frozenset[str]:
     """What a process has for asynchronous I/O: a context of Linux AIO, a ring of io_uring."""
     process = f"/proc/{pid}"
     try:
@@ -172,31 +147,8 @@ def _engines(guest: Guest, pid: int | None) -> set[str]:
         if any("[io_uring]" in target for target in guest.place.links(f"{process}/fd")):
             found.add("io_uring")
     except OSError:
-        return set()
-    return found
-
-
-def _check_qcow2(disk: AttachedDisk, image: Mapping[str, Any], guest: Guest) -> None:
-    """What a qcow2 image says of itself."""
-    told = image.get("format-specific", {}).get("data", {})
-    found = {
-        "subclusters": "on" if told.get("extended-l2") else "off",
-        "compression": told.get("compression-type", "zlib"),
-        "backing": "on" if image.get("backing-filename") else "off",
-    }
-    for name in VARIANTS:
-        asked = disk.spec.switch(name)
-        if asked and (name, asked) != ("compression", "off"):
-            _same(disk, name, asked, found[name], guest)
-
-
-def _check_queues(guest: Guest, disk: AttachedDisk, asked: int) -> None:
-    """The guest takes no more queues than it has processors."""
-    expected = min(asked, guest.agent.facts().cpus_online)
-    found = 0
-    while found <= asked and _in_sysfs(guest, disk, f"mq/{found}/nr_tags"):
-        found += 1
-    _same(disk, "queues", expected, found, guest)
+        return frozenset()
+    return frozenset(found)
 
 
 def _inside(guest: Guest, disk: AttachedDisk) -> tuple[int, str]:

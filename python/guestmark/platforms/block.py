@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from guestmark.disks.spec import Role
+from guestmark.setting.disk import Role
 
 
 def facts_of_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:

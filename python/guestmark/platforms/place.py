@@ -16,8 +16,8 @@ from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.disks import processes
 from guestmark.disks.image import images
-from guestmark.disks.spec import disks_of
 from guestmark.platforms.process import Console, SupervisedProcess
+from guestmark.setting.disk import disks_of
 
 if TYPE_CHECKING:
     from guestmark.core.model import Cell

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.image import Image
-from guestmark.disks.spec import SHARED_MEMORY, VHOST_USER, DiskSpec
-from guestmark.setting.base import levels_of, switch
+from guestmark.setting.base import comma, options, switch
+from guestmark.setting.disk import DiskSpec
+from guestmark.setting.drive import Bus
+from guestmark.setting.location import SHARED_MEMORY
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -34,26 +36,25 @@ def beside(command: Sequence[str], made: Sequence[Image], scratch: Path, place: 
     The daemon is started first and stays a child of the hypervisor: it ends with it, and its work is accounted to it.
     Images are named by links in the scratch directory, as the daemon has a syntax of its own.
     """
-    served = [image for image in made if image.spec.bus == VHOST_USER]
+    served = [image for image in made if image.spec.bus is Bus.VHOST_USER]
     if not served:
         return list(command)
-    options: list[str] = []
+    arguments: list[str] = []
     for image in served:
         spec = image.spec
         path = place.link(image.path, scratch, f"disk-{spec.name}")
-        given = list(levels_of(spec))
-        blockdev = [option for factor, level in given for option in factor.blockdev(level)]
-        export = [option for factor, level in given for option in factor.export(level)]
-        options += [
+        blockdev = comma(options(spec, lambda factor: factor.blockdev))
+        export = comma(options(spec, lambda factor: factor.export))
+        arguments += [
             "--blockdev", f"driver={_driver(image)},node-name={spec.name},"
-            f"filename={path},aio={spec.aio},read-only={switch(spec.read_only)}{_given(blockdev)}",
+            f"filename={path},read-only={switch(spec.read_only)}{blockdev}",
             "--export", f"type=vhost-user-blk,id={spec.name},node-name={spec.name},addr.type=unix,"
-            f"addr.path={socket_of(spec)},writable={switch(not spec.read_only)}{_given(export)}",
+            f"addr.path={socket_of(spec)},writable={switch(not spec.read_only)}{export}",
         ]  # fmt: skip
     there = " && ".join(f"[ -S {socket_of(image.spec)} ]" for image in served)
     script = (
-        f"{shlex.join([DAEMON, *options])} & n=0; until {there}; do [ $((n += 1)) -lt {_LISTENS_S * 100} ] || exit 1; "
-        f"sleep 0.01; done; exec {shlex.join(command)}"
+        f"{shlex.join([DAEMON, *arguments])} & n=0; until {there}; do [ $((n += 1)) -lt {_LISTENS_S * 100} ] "
+        f"|| exit 1; sleep 0.01; done; exec {shlex.join(command)}"
     )
     return ["sh", "-c", script]
 
@@ -78,7 +79,3 @@ def tell_cache(agent: "Agent", device: str, spec: DiskSpec) -> None:
     """Tells the guest that its disk has a cache to flush, which the daemon wrongly denies."""
     path = f"/sys/block/{device.removeprefix('/dev/')}/cache_type"
     agent.write_file(path, f"{spec.cache.write_cache}\n".encode())
-
-
-def _given(options: Sequence[str]) -> str:
-    return "".join(f",{option}" for option in options)

@@ -11,12 +11,12 @@ from pathlib import Path
 from guestmark.core.findings import Control, Durability, Proven
 from guestmark.disks import stack
 from guestmark.disks.logged import Logged
-from guestmark.disks.spec import SHARED_MEMORY
 from guestmark.powercut import cuts, evidence, records, sqlite
 from guestmark.powercut.judge import Evidence, Judged, judge
 from guestmark.powercut.records import Acknowledged, Method
 from guestmark.powercut.recovery import Reader
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
+from guestmark.setting.location import SHARED_MEMORY
 
 _CONTROL_STATES = 24
 _SEED = 7

@@ -21,8 +21,8 @@ from guestmark.agent.keeper import keeper
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.disks import loop, programs
-from guestmark.disks.formats import FORMATS, Format
 from guestmark.powercut import qcow2
+from guestmark.setting.image import Format
 
 _DEADLINE_S = 60.0
 _TRUNCATED = 64 << 20
@@ -194,7 +194,7 @@ def recovery(filesystem: str, form: str, directory: Path, reader: Reader | None 
             stack.callback(process.wait)
             stack.callback(agent.close)
             inner = Mounted(filesystem, agent, directory, reader)
-        yield inner if form == "raw" else Formatted(inner, FORMATS[form])
+        yield inner if form == Format.RAW else Formatted(inner, Format(form))
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:

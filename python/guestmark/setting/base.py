@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Flag, auto
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from guestmark.core.discovery import settings
 from guestmark.core.factor import Factor
+from guestmark.core.model import Cell
 
 L = TypeVar("L")
+EXCLUDE = "or exclude the combination"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +20,26 @@ class Setting(Factor, Generic[L]):
     """A factor whose levels have a type: `read` makes one from its canonical text."""
 
     read: Callable[[str], L]
+    keeps: bool = True  # whether it may decide what a power cut leaves of a disk
 
     def of(self, levels: Mapping[str, str]) -> L | None:
         """The level among a cell's factors; None where it is not given."""
         text = levels.get(self.name)
         return None if text is None else self.read(text)
+
+
+class On(Flag):
+    """What a disk may be, for factors that only some disks have."""
+
+    IMAGE = auto()  # a file that the hypervisor opens
+    DEVICE = auto()  # a block device of this host
+    DAEMON = auto()  # an image that the storage daemon serves
+    LOOP = auto()  # an image that this host mounts itself
+    DIRECTORY = auto()  # a directory of this host that the guest mounts
+    SOURCE = auto()  # what is only read is given the level too
+    HYPERVISOR = IMAGE | DEVICE | SOURCE
+    ATTACHED = IMAGE | DEVICE | DAEMON
+    TARGET = IMAGE | DEVICE | DAEMON | LOOP | DIRECTORY
 
 
 class Check(NamedTuple):
@@ -32,21 +50,39 @@ class Check(NamedTuple):
     found: object
 
 
+class Refusal(NamedTuple):
+    """Why a level cannot be combined with another, and what to do."""
+
+    why: str
+    hint: str
+
+
 class Disk(Protocol):
-    """What the factors of a disk may ask of it."""
+    """What the factors of a disk may ask of it; `setting.disk.DiskSpec` answers."""
 
     def level(self, factor: DiskSetting[L]) -> L | None:
         """Its level of another factor; None where nobody says and QEMU decides."""
+
+    def __getitem__(self, factor: DiskSetting[L]) -> L:
+        """Its level of a factor that every disk has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drive:
     """A disk of a started guest of QEMU, as an attestation sees it."""
 
+    disk: Disk
     inserted: Mapping[str, Any]  # what `query-block` says of it
     engines: frozenset[str]  # what the process has for asynchronous I/O
+    processors: int  # of the guest
     in_guest: Callable[[str], str]  # a file in its directory in the guest's sysfs; empty when there is none
     query: Callable[[str], Any]  # asks QEMU's monitor
+
+    @property
+    def image(self) -> Mapping[str, Any]:
+        """What QEMU says of the image."""
+        found: Mapping[str, Any] = self.inserted["image"]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,36 +94,60 @@ class Served:
     write_cache: str  # what the guest's kernel knows of the disk's cache
 
 
-def nothing(_level: Any) -> Sequence[str]:
-    """What a factor adds to a command line that it does not change."""
+def _nothing(_level: Any, _disk: Disk) -> Sequence[str]:
     return ()
 
 
-def unseen(_level: Any, _seen: Any) -> Iterable[Check]:
-    """What is attested of a factor where nothing tells."""
+def _unseen(_level: Any, _seen: Any) -> Iterable[Check]:
     return ()
+
+
+def _fits(_level: Any, _disk: Disk, _cell: Cell) -> Refusal | None:
+    return None
+
+
+Options = Callable[[L, Disk], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSetting(Setting[L]):
-    """A factor of disks. Its functions are given a level; those that make options return them as QEMU writes them.
+    """A factor of disks. Its functions are given a level and the disk that has it, and need not be there.
 
-    `keeps`: whether it decides what a power cut leaves of what was written.
+    Those that make options return them as QEMU and its tools write them, `cache=none` for instance.
     """
 
     default: str = ""  # empty: what QEMU does when it is told nothing
-    keeps: bool = True
-    drive: Callable[[L], Sequence[str]] = nothing  # of QEMU's `-drive`
-    device: Callable[[L], Sequence[str]] = nothing  # of QEMU's `-device`
-    blockdev: Callable[[L], Sequence[str]] = nothing  # of the storage daemon's `--blockdev`
-    export: Callable[[L], Sequence[str]] = nothing  # of the storage daemon's `--export`
-    attest: Callable[[L, Drive], Iterable[Check]] = unseen
-    attest_served: Callable[[L, Served], Iterable[Check]] = unseen
+    on: On = On.HYPERVISOR
+    drive: Options[L] = _nothing  # of QEMU's `-drive`
+    device: Options[L] = _nothing  # of QEMU's `-device`
+    controller: Options[L] = _nothing  # of the `-device` that such disks share
+    objects: Options[L] = _nothing  # whole `-object`s, given once
+    blockdev: Options[L] = _nothing  # of the storage daemon's `--blockdev`
+    export: Options[L] = _nothing  # of the storage daemon's `--export`
+    create: Options[L] = _nothing  # of `qemu-img create`, each after its `-o`
+    refuse: Callable[[L, Disk, Cell], Refusal | None] = _fits
+    attest: Callable[[L, Drive], Iterable[Check]] = _unseen
+    attest_served: Callable[[L, Served], Iterable[Check]] = _unseen
+
+
+def option(name: str) -> Options[Any]:
+    """An option that has the level as its value."""
+    return lambda level, _disk: (f"{name}={level}",)
 
 
 def disk_settings() -> Iterator[DiskSetting[Any]]:
     """All factors of disks."""
     return (factor for factor in settings() if isinstance(factor, DiskSetting))
+
+
+def is_disk_setting(name: str, on: On | None = None) -> bool:
+    """Whether a factor of this name is one of disks, and of such disks."""
+    return any(factor.name == name and (on is None or on in factor.on) for factor in disk_settings())
+
+
+def keeps(name: str) -> bool:
+    """Whether the factor of this name may decide what a power cut leaves of a disk."""
+    return all(factor.keeps for factor in settings() if factor.name == name and isinstance(factor, Setting))
 
 
 def levels_of(disk: Disk) -> Iterator[tuple[DiskSetting[Any], Any]]:
@@ -96,6 +156,16 @@ def levels_of(disk: Disk) -> Iterator[tuple[DiskSetting[Any], Any]]:
         level = disk.level(factor)
         if level is not None:
             yield factor, level
+
+
+def options(disk: Disk, of: Callable[[DiskSetting[Any]], Options[Any]]) -> list[str]:
+    """The options that a disk's levels make: `of` selects the function."""
+    return [word for factor, level in levels_of(disk) for word in of(factor)(level, disk)]
+
+
+def comma(words: Iterable[str]) -> str:
+    """Options as they follow others."""
+    return "".join(f",{word}" for word in words)
 
 
 def switch(on: bool) -> str:

@@ -19,11 +19,11 @@ from guestmark.core.platform_kind import of_machines
 from guestmark.core.platform_spec import HOST, Layer
 from guestmark.disks import loop
 from guestmark.disks.attached import AttachedDisk, directories
-from guestmark.disks.spec import DEFAULTS as DISK_FACTORS
-from guestmark.disks.spec import DiskSpec, disks_of
 from guestmark.platforms.affinity import Seat, placed, starting
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.place import HERE, Place
+from guestmark.setting.base import On, is_disk_setting
+from guestmark.setting.disk import DiskSpec, disks_of
 
 READY_DEADLINE_S = 10.0
 _STOP_DEADLINE_S = 2.0
@@ -123,9 +123,11 @@ class HostPlatform:
 
 
 def _check_factors(cell: Cell, disks: Sequence[DiskSpec]) -> None:
-    on_loop = DISK_FACTORS.keys() if any(disk.loop for disk in disks) else frozenset()
+    looped = any(disk.loop for disk in disks)
     others = [
-        name for name in cell.factors if name not in on_loop and of_machines(name) and not HOST.takes(name)
+        name
+        for name in cell.factors
+        if not (looped and is_disk_setting(name, On.LOOP)) and of_machines(name) and not HOST.takes(name)
     ]
     if others:
         raise UsageError(

@@ -21,9 +21,11 @@ from guestmark.agent.bulk import Checksum, Pattern
 from guestmark.agent.results import CallError
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.disks.image import Image
-from guestmark.disks.programs import MAKERS, find
-from guestmark.disks.spec import SHARED_MEMORY, DiskSpec, Role, disks_of
+from guestmark.disks.programs import find
 from guestmark.disks.template import template
+from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.image import Format
+from guestmark.setting.location import SHARED_MEMORY
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -78,9 +80,9 @@ def check(cell: Cell) -> None:
     """
     for spec in disks_of(cell):
         find("qemu-img")
-        if spec.filesystem in MAKERS:
-            find(MAKERS[spec.filesystem])
-        if spec.logged and spec.format != "raw":
+        if spec.filesystem.maker:
+            find(spec.filesystem.maker)
+        if spec.logged and spec.format is not Format.RAW:
             raise UsageError(
                 f"{cell.id}: a logged image of an inner guest is a device of the outer one, so it is raw",
                 hint="use format=raw for nested platforms",
@@ -160,7 +162,7 @@ def _target(place: Holder, spec: DiskSpec, directory: str) -> Image:
     path = Path(directory, f"{spec.name}.{spec.format}")
     _run(place, "tar", "-xSf", str(_packed(original)), "-C", directory)
     _run(place, "mv", f"{directory}/{original.name}", str(path))
-    if spec.preallocation in ("falloc", "full"):
+    if not spec.preallocation.sparse:
         # In memory, giving a file its place and writing zeroes into it are the same.
         _run(place, "fallocate", "-l", _run(place, "stat", "-c", "%s", str(path)), str(path))
     return InnerImage(spec, path, time.monotonic() - begin, was_there, place=place)

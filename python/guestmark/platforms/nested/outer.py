@@ -19,12 +19,12 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.image import Image, images
-from guestmark.disks.spec import disks_of
 from guestmark.platforms.factors import PLACEMENT
 from guestmark.platforms.nested.images import images_bytes
 from guestmark.platforms.nested.place import PORTS, OuterPlace
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.platform import DEFAULTS, Extras, QemuPlatform
+from guestmark.setting.disk import disks_of
 
 if TYPE_CHECKING:
     from guestmark.platforms.guest import Guest

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.core.model import Cell
     from guestmark.disks.image import Image
-    from guestmark.disks.spec import Role
     from guestmark.platforms.guest import Guest
+    from guestmark.setting.disk import Role
 
 PORTS = ("agent", "monitor", "console")
 _DIRECTORY = "/run/guestmark"

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from guestmark.core.architectures import host_architecture
 from guestmark.core.factor import Machine
 from guestmark.core.platform_kind import PlatformKind, Program
-from guestmark.disks import factors as disks
-from guestmark.disks import shares
 from guestmark.platforms import factors
 from guestmark.platforms.qemu.accelerators import KVM, TCG, Accelerator
+from guestmark.setting.filesystem import Filesystem
 
 DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")
 _PROGRAMS = (
@@ -31,7 +30,7 @@ def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
         inside="guestmark.platforms.nested.platform:NestedPlatform",
         takes_arch=True,
         boots_firmware=True,
-        shares=(shares.VIRTIOFS, shares.NINE_P),
+        shares=(Filesystem.VIRTIOFS, Filesystem.NINE_P),
         machine=Machine.QEMU,
         factors=(
             *factors.EVERY_GUEST,
@@ -40,8 +39,6 @@ def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
             factors.MACHINE,
             factors.QEMU_ARGS,
             *factors.OF_QEMU,
-            *disks.EVERY_GUEST,
-            *disks.QEMU,
         ),
         outer_factors=factors.OUTER_GUEST,
         processors=_processors,

@@ -18,9 +18,7 @@ from guestmark.core.errors import MachineError, PlatformUnusableError, UsageErro
 from guestmark.core.machine_facts import Vmm
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
-from guestmark.disks import shares
 from guestmark.disks.image import Image
-from guestmark.disks.spec import VHOST_USER
 from guestmark.foreign import parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import drives, vhost_user
@@ -38,6 +36,8 @@ from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
 from guestmark.platforms.qemu.hints import kvm_hint
 from guestmark.platforms.qmp import Monitor
 from guestmark.platforms.virtio import VirtioBus
+from guestmark.setting.drive import Bus
+from guestmark.setting.filesystem import Filesystem, cache_of
 
 DEFAULTS = {"memory": "1G", "smp": "1"}  # of the host's own architecture
 _SHARE_TAG = "guestmark-root"
@@ -301,7 +301,7 @@ def _shares(
     """Directories of the host that virtiofsd serves; nested guests have none."""
     arguments: list[str] = []
     for image in made:
-        if image.spec.filesystem == VIRTIOFS and isinstance(process, SupervisedProcess):
+        if image.spec.filesystem is Filesystem.VIRTIOFS and isinstance(process, SupervisedProcess):
             arguments += stack.enter_context(virtiofs.server(process, _share_of(image), virtio.bus))
     return arguments
 
@@ -309,14 +309,14 @@ def _shares(
 def _share_of(image: Image) -> virtiofs.Share:
     spec = image.spec
     return virtiofs.Share(
-        spec.name, image.path, shares.cache_of(spec), writable=True, name=f"virtiofsd of the {spec.name}"
+        spec.name, image.path, cache_of(spec), writable=True, name=f"virtiofsd of the {spec.name}"
     )
 
 
 def _check_served(guest: Guest) -> None:
     """Says of each directory which process serves it. Raises `AttestationError` when that was told something else."""
     for disk in guest.disks:
-        if disk.spec.filesystem != VIRTIOFS:
+        if disk.spec.filesystem is not Filesystem.VIRTIOFS:
             continue
         share = _share_of(disk.image)
         server = guest.process.helpers[share.name]
@@ -327,7 +327,7 @@ def _check_served(guest: Guest) -> None:
 
 def _is_shared(boot: Boot, made: Sequence[Image]) -> bool:
     """Whether others than QEMU serve the guest, and need its memory."""
-    return boot.share == VIRTIOFS or any(image.spec.bus in {VHOST_USER, VIRTIOFS} for image in made)
+    return boot.share == VIRTIOFS or any(image.spec.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} for image in made)
 
 
 def _channel(line: Line, virtio: VirtioBus, ports: int) -> list[str]:

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, cast
 from guestmark.agent.binary import supervised
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.core.errors import MachineError, PlatformUnusableError
-from guestmark.disks.spec import disks_of
 from guestmark.platforms.nested.place import InnerProcess, OuterPlace, Ported
 from guestmark.platforms.place import Line, Process, SerialLine
+from guestmark.setting.disk import disks_of
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent

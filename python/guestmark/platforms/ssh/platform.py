@@ -15,7 +15,6 @@ from guestmark.core.errors import AgentError, GuestmarkError, PlatformUnusableEr
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import of_machines
 from guestmark.core.platform_spec import Layer, PlatformSpec
-from guestmark.disks.spec import disks_of
 from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import Lines, tell
 from guestmark.platforms.base import Caller, Unusable, Usable
@@ -26,6 +25,7 @@ from guestmark.platforms.ssh.factors import RESTART
 from guestmark.platforms.ssh.fresh import restart
 from guestmark.platforms.ssh.refusals import UnreachableError
 from guestmark.platforms.ssh.session import Session, program, session
+from guestmark.setting.disk import disks_of
 
 if TYPE_CHECKING:
     from guestmark.agent.clocks import Ping

@@ -2,9 +2,10 @@
 
 from guestmark.core.factor import Machine
 from guestmark.core.platform_kind import PlatformKind, Program
-from guestmark.disks import factors as disks
-from guestmark.disks import shares
 from guestmark.platforms import factors
+from guestmark.setting.drive import AIO, BUS, CACHE, UML_DISK, Aio, Bus, CacheMode
+from guestmark.setting.filesystem import Filesystem
+from guestmark.setting.image import FORMAT, Format
 
 PLATFORMS = (
     PlatformKind(
@@ -12,11 +13,16 @@ PLATFORMS = (
         "User-Mode Linux, a kernel as a process",
         "guestmark.platforms.uml.platform:UmlPlatform",
         machine=Machine.UML,
-        factors=(*factors.EVERY_GUEST, *disks.EVERY_GUEST, disks.UML_DISK),
+        factors=(*factors.EVERY_GUEST,),
         # Its kernel opens raw images itself, through the page cache; over vhost-user the storage daemon does likewise.
-        disk={"format": "raw", "cache": "writeback", "aio": "threads", "bus": "ubd"},
-        bus_factor=disks.UML_DISK.name,
-        shares=(shares.HOSTFS,),
+        disk={
+            FORMAT.name: Format.RAW,
+            CACHE.name: CacheMode.WRITEBACK,
+            AIO.name: Aio.THREADS,
+            BUS.name: Bus.UBD,
+        },
+        bus_factor=UML_DISK.name,
+        shares=(Filesystem.HOSTFS,),
         programs=(
             Program("linux.uml", "user-mode-linux"),
             Program("qemu-storage-daemon", "qemu-system-common"),

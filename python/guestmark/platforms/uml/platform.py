@@ -14,7 +14,6 @@ from guestmark.appliance.initramfs import build_initramfs
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
-from guestmark.disks.spec import disks_of
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import placed
 from guestmark.platforms.base import Unusable, Usable
@@ -25,6 +24,8 @@ from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.platform import missing_program
 from guestmark.platforms.uml.attest import attest_uml
 from guestmark.platforms.uml.refusals import explained
+from guestmark.setting.disk import disks_of
+from guestmark.setting.filesystem import Filesystem
 
 UML = "linux.uml"
 DEFAULTS = {"memory": "1G"}
@@ -112,7 +113,7 @@ def command_line(
 def _without_parity_trials(cell: Cell) -> list[str]:
     """Kernel arguments that shorten the start; none where btrfs may want parity, or the cell says what to leave out."""
     said = cell.factors.get("kernel_args", "")
-    if "initcall_blacklist=" in said or any(disk.filesystem == "btrfs" for disk in disks_of(cell)):
+    if "initcall_blacklist=" in said or any(disk.filesystem is Filesystem.BTRFS for disk in disks_of(cell)):
         return []
     return [_PARITY_TRIALS]
 

@@ -26,7 +26,6 @@ from guestmark.core.machine_facts import EmulatedPrograms
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.workload_kind import packages_of
-from guestmark.disks.spec import disks_of
 from guestmark.foreign import parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms.affinity import placed, starting
@@ -34,6 +33,7 @@ from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.host.platform import READY_DEADLINE_S, Host, stop
 from guestmark.platforms.user import emulator
 from guestmark.platforms.user.emulator import INSIDE
+from guestmark.setting.disk import disks_of
 
 _SETUP_S = 30.0
 _TRIED = "/bin/true"

@@ -3,16 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
-from guestmark.disks.shares import SHARES
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import Inline, Tone, line
 from guestmark.report.sections.published import figure_for
+from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Verdict
 from guestmark.stats.pairwise import Pair, between
 
-_FACTOR, _METRIC = "filesystem", "throughput"
+_FACTOR, _METRIC = FILESYSTEM.name, "throughput"
+_SHARED = frozenset(each for each in Filesystem if each.shared)
 _CEILING = "ceiling"  # the key of a plan's workload that says what the host itself can do
 _MB = 1e6
 
@@ -34,7 +35,7 @@ def _on_each_platform(workload: WorkloadResult) -> Iterator[list[CellResult]]:
     groups: dict[object, list[CellResult]] = {}
     for result in workload.shown:
         factors = result.cell.factors
-        on_disk = _FACTOR in factors and factors[_FACTOR] not in SHARES
+        on_disk = _FACTOR in factors and factors[_FACTOR] not in _SHARED
         if on_disk and _METRIC in result.summary and result.cell.platform.is_guest:
             others = tuple(sorted((name, level) for name, level in factors.items() if name != _FACTOR))
             key = (str(result.cell.workload.key), str(result.cell.platform), others)

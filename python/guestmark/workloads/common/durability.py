@@ -16,8 +16,9 @@ from guestmark.core.model import Measurement, Metric
 from guestmark.disks import metrics
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.location import in_memory
-from guestmark.disks.spec import VHOST_USER, Role
 from guestmark.platforms.place import HERE
+from guestmark.setting.disk import Role
+from guestmark.setting.drive import Bus
 from guestmark.workloads.common import flushes
 
 if TYPE_CHECKING:
@@ -138,10 +139,10 @@ def _read(machine: Machine) -> Counters:
         beside = sum(_cpu_of(machine, process) for process in _daemons(machine, machine.vmm_pid))
         vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] + beside
     guest_written, guest_flushes = _of_guest(machine)
-    served = any(disk.spec.bus == VHOST_USER or disk.spec.shared for disk in machine.disks)
+    served = any(disk.spec.bus is Bus.VHOST_USER or disk.spec.shared for disk in machine.disks)
     own = machine.query is not None and not served
     host = _of_qemu(machine.query) if own else _of_processes(machine, machine.vmm_pid)
-    if any(disk.spec.bus == "nvme" for disk in machine.disks):
+    if any(disk.spec.bus is Bus.NVME for disk in machine.disks):
         host["host_flushes"] = None  # QEMU's nvme device does not count them
     return Counters(
         **host,
@@ -193,7 +194,7 @@ def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
 def _daemons(machine: Machine, pid: int) -> list[int]:
     """The processes that serve disks and directories beside the hypervisor, whose work is part of what those cost."""
     servers = [disk.server for disk in machine.disks if disk.server is not None]
-    if any(disk.spec.bus == VHOST_USER for disk in machine.disks):
+    if any(disk.spec.bus is Bus.VHOST_USER for disk in machine.disks):
         for process in machine.place.descendants(pid):
             with contextlib.suppress(OSError):
                 if DAEMON.startswith(machine.place.read(f"/proc/{process}/comm").strip()):

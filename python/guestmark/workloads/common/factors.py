@@ -2,9 +2,9 @@
 
 import re
 
-from guestmark.core.factor import Factor
 from guestmark.core.model import Cell
-from guestmark.core.units import counted
+from guestmark.core.units import counted, format_size, parse_size
+from guestmark.setting.base import Setting
 
 
 def count(text: str) -> str:
@@ -20,7 +20,21 @@ def _threads(text: str) -> str:
     return count(text)
 
 
-THREADS = Factor("threads", "number of threads of the benchmark", _threads, ("1", "2", "4"))
+def _block_size(text: str) -> str:
+    size = parse_size(text)
+    if not 4096 <= size <= 64 << 20 or size % 4096:
+        raise ValueError(f"{text!r} is not a multiple of 4K of at most 64M")
+    return format_size(size)
+
+
+THREADS = Setting("threads", "number of threads of the benchmark", _threads, ("1", "2", "4"), read=int)
+BLOCK_SIZE = Setting(
+    "block_size",
+    "bytes that the workload moves at a time, e.g. 4K or 1M",
+    _block_size,
+    ("64K", "1M"),
+    read=parse_size,
+)
 
 
 def crowded(cell: Cell, threads: int) -> str:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AgentError
 from guestmark.core.findings import Durability
-from guestmark.disks import shares, stack
-from guestmark.disks.spec import VHOST_USER
+from guestmark.disks import stack
 from guestmark.platforms.place import HERE
+from guestmark.setting.drive import Aio, Bus
+from guestmark.setting.filesystem import Filesystem
 
 if TYPE_CHECKING:
     from guestmark.disks.attached import AttachedDisk
@@ -99,7 +100,7 @@ def _uncounted(machine: Machine, disk: AttachedDisk, *, flushed: bool) -> Verdic
 
 def _counts(machine: Machine, disk: AttachedDisk) -> bool:
     """Whether the hypervisor has counters of the disk: it does its requests itself, and has a monitor."""
-    return machine.query is not None and disk.spec.bus != VHOST_USER
+    return machine.query is not None and disk.spec.bus is not Bus.VHOST_USER
 
 
 def of_qemu(
@@ -135,9 +136,9 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
     except (OSError, IndexError):
         return _unknown("the hypervisor has ended")
     spec = disk.spec
-    if spec.aio == "io_uring":
+    if spec.aio is Aio.IO_URING:
         return _unknown("QEMU does not count them, and strace does not see what passes through a ring")
-    key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.bus, spec.aio, spec.cache, spec.switches)
+    key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.levels)
     if key not in _seen:
         verdict = _watch(machine, disk, pid)
         if verdict.reached == "unknown":
@@ -154,7 +155,7 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     if not watched:
         return _unknown("UML's disk process was not found")
     # UML itself, which serves hostfs, starts processes that only it may trace.
-    following = [] if disk.spec.filesystem == shares.HOSTFS else ["-f"]
+    following = [] if disk.spec.filesystem is Filesystem.HOSTFS else ["-f"]
     command = ["strace", *following, "-e", "trace=fsync,fdatasync,sync_file_range"]
     for process in watched:
         command += ["-p", str(process)]

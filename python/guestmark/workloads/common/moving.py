@@ -15,13 +15,15 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.findings import TARGET, Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_size
-from guestmark.disks import devices
 from guestmark.disks.image import Image, images
 from guestmark.disks.packed import FILE
-from guestmark.disks.spec import SHARED_MEMORY, DiskSpec, Role
+from guestmark.setting.disk import DiskSpec, Role
+from guestmark.setting.drive import BUS, UML_DISK, Bus
+from guestmark.setting.location import LOCATION, SHARED_MEMORY, directory_of
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.clocks import disagreement
 from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.factors import BLOCK_SIZE
 from guestmark.workloads.common.facts import Moving
 from guestmark.workloads.common.sources import check_sources
 from guestmark.workloads.common.verify import checked
@@ -68,9 +70,9 @@ class MovingWorkload(ABC):
         self.params = cell.workload.params
         self.amount = parse_size(self.params["amount"])
         self.limit_s = plan.policy.trial_limit_s
-        self.block_size = parse_size(cell.factors["block_size"]) if "block_size" in cell.factors else None
-        self.location = devices.directory_of(cell.factors.get("location", SHARED_MEMORY))
-        self.over_vhost_user = "vhost-user" in (cell.factors.get("bus"), cell.factors.get("uml_disk"))
+        self.block_size = BLOCK_SIZE.of(cell.factors)
+        self.location = directory_of(LOCATION.of(cell.factors) or SHARED_MEMORY)
+        self.over_vhost_user = Bus.VHOST_USER in (BUS.of(cell.factors), UML_DISK.of(cell.factors))
         self._stack = contextlib.ExitStack()
         self._mounted = False
 
@@ -150,7 +152,7 @@ class MovingWorkload(ABC):
     def source(self) -> Image:
         """A file on the host with the content that is moved; the run has only one."""
         described = self.params["source"]
-        spec = DiskSpec(Role.SOURCE, self.amount, content=described["content"], location=self.location)
+        spec = DiskSpec.of(Role.SOURCE, self.amount, content=described["content"], location=self.location)
         return self._stack.enter_context(images([spec]))[0]
 
     def _mount(self, machine: Machine, disk: AttachedDisk) -> str:

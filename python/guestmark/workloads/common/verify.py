@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
 from guestmark.disks.store import store
+from guestmark.setting.image import Format
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum
@@ -58,4 +59,4 @@ def compare(found: Checksum, expected: Checksum, how: str) -> None:
 
 def readable_on_host(image: Image) -> bool:
     """Whether the host can read files of this image without the guest."""
-    return image.spec.format == "raw" and image.spec.filesystem in READABLE
+    return image.spec.format is Format.RAW and image.spec.filesystem in READABLE

@@ -6,7 +6,7 @@ from typing import Any
 from guestmark.core.factor import Factor
 from guestmark.core.model import Metric
 from guestmark.core.workload_kind import WorkloadKind, agent_is_enough, runs_programs
-from guestmark.disks.factors import BLOCK_SIZE
+from guestmark.workloads.common.factors import BLOCK_SIZE
 from guestmark.workloads.common.metrics import CHANNEL, READING, WRITING
 
 

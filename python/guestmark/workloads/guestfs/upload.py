@@ -16,8 +16,9 @@ from guestmark.disks import programs
 from guestmark.disks.image import Image, images
 from guestmark.disks.packed import FILE
 from guestmark.disks.reading import read_on_host
-from guestmark.disks.spec import DiskSpec, Role, disks_of
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
+from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.image import Format
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moving import measured
 from guestmark.workloads.common.verify import READABLE, compare
@@ -104,7 +105,7 @@ class GuestfishWorkload:
 
     def _source_spec(self) -> DiskSpec:
         described = self._params["source"]
-        return DiskSpec(
+        return DiskSpec.of(
             Role.SOURCE, self._amount, content=described["content"], location=self._target.location
         )
 
@@ -138,7 +139,7 @@ class GuestfishWorkload:
         return self._source.checksum()
 
     def _read_back(self, image: Image) -> Checksum:
-        if image.spec.format == "raw":
+        if image.spec.format is Format.RAW:
             return read_on_host(image.path, FILE)
         raw = image.path.with_suffix(".check")
         try:

@@ -12,7 +12,8 @@ from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.location import in_memory
 from guestmark.disks.preflight import free_bytes
-from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, disks_of
+from guestmark.setting.disk import DiskSpec, disks_of
+from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.common.factors import crowded
 from guestmark.workloads.oltp.databases.base import Account, Database, sysbench
 from guestmark.workloads.oltp.databases.kinds import KINDS
@@ -33,7 +34,7 @@ def check(cells: Iterable[Cell], account: Account) -> list[str]:
         database = KINDS[cell.workload.params["server"]]()
         (disk,) = disks_of(cell)
         on_host = cell.platform.is_this_host
-        if disk.filesystem == NO_FILESYSTEM and not on_host:
+        if disk.filesystem is Filesystem.NONE and not on_host:
             raise UsageError(
                 f"{cell.id}: a database needs a filesystem on its disk", hint="use --set filesystem=ext4"
             )

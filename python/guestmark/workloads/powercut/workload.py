@@ -15,9 +15,9 @@ from guestmark.core.errors import AgentError, MachineError, PlatformUnusableErro
 from guestmark.core.findings import TARGET, Findings, Mount, Proof
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.disks import logged
-from guestmark.disks.spec import DiskSpec, Role, disks_of
 from guestmark.powercut import proof, recovery, sqlite, writelog
 from guestmark.powercut.records import Method
+from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.powercut import metrics
@@ -178,10 +178,10 @@ class PowercutWorkload:
 
     def _without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.Part | None:
         """Once more on a disk that is mounted without barriers; None where the filesystem cannot be."""
-        if disk.spec.filesystem not in _BARRIERS or disk.spec.mount != "defaults":
+        if disk.spec.filesystem not in _BARRIERS or disk.spec.mount_options:
             return None
         self._unmount(agent)
-        self._disk = replace(disk, spec=replace(disk.spec, mount="barrier=0"), facts=Mount())
+        self._disk = replace(disk, spec=disk.spec.with_levels(mount="barrier=0"), facts=Mount())
         try:
             self._disk.mount(agent)
         except MachineError as error:

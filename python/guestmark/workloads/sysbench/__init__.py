@@ -6,7 +6,7 @@ from typing import Any
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
-from guestmark.disks.spec import DEFAULTS as DISK_FACTORS
+from guestmark.setting.base import is_disk_setting
 from guestmark.workloads.common import host_disk
 from guestmark.workloads.sysbench import metrics
 from guestmark.workloads.sysbench.options import FACTORS, OPTIONS, TESTS
@@ -23,7 +23,7 @@ def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bo
     option = OPTIONS.get(name)
     if option is not None:
         return None if option.test in ("", params["test"]) else False
-    if name in DISK_FACTORS and params["test"] != "fileio":
+    if is_disk_setting(name) and params["test"] != "fileio":
         return False
     return host_disk.decides(params, name, platform)
 

@@ -9,7 +9,9 @@ from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.preflight import free_bytes
-from guestmark.disks.spec import NO_FILESYSTEM, DiskSpec, Role, disks_of
+from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.drive import Bus
+from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.common.factors import crowded
 
 _DEFAULT_MEMORY = "1G"  # of QEMU's and UML's guests
@@ -49,13 +51,13 @@ def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) 
         return ""
     if cell.platform.is_this_host and not disk.loop:
         return ""
-    way = "UML has no other way" if disk.bus in {"ubd", "vhost-user"} else "cache=none goes past it"
+    way = "UML has no other way" if disk.bus in {Bus.UBD, Bus.VHOST_USER} else "cache=none goes past it"
     return f"O_DIRECT ends in the host's page cache, as the image is read and written through it ({way})"
 
 
 def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
     size = parse_size(options["file_total_size"])
-    if disk.filesystem == NO_FILESYSTEM and not cell.platform.is_this_host:
+    if disk.filesystem is Filesystem.NONE and not cell.platform.is_this_host:
         raise UsageError(
             f"{cell.id}: fileio makes files, so its disk needs a filesystem", hint="e.g. filesystem=ext4"
         )

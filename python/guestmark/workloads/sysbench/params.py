@@ -9,7 +9,6 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.plan.schema import Strict
 from guestmark.workloads.sysbench.options import OPTIONS
 
-ON_LOOP = frozenset({"filesystem", "mkfs", "mount", "size", "preallocation", "cache", "location"})
 _ROOM = 1.15  # a disk for the files, by default: journal, inodes and a reserve included
 _GIB = 1 << 30
 _SEED = "1"  # the same requests on every platform and in every trial

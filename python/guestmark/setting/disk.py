@@ -1,0 +1,338 @@
+"""The disks of a cell: frozen descriptions, derived only from the cell's workload and factors.
+
+A workload states in its parameters which disks it needs, so that a stored plan has it too:
+`params["disks"] = [{"role": "target"}, {"role": "source", "size": "1500M", "content": "random"}]`. The factors of the
+cell shape the target disk; a source disk is plain, raw and read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Cell
+from guestmark.core.units import format_size, parse_size
+from guestmark.setting import location
+from guestmark.setting.base import EXCLUDE, DiskSetting, On, disk_settings, is_disk_setting, levels_of
+from guestmark.setting.drive import AIO, BUS, CACHE, Aio, Bus, CacheMode
+from guestmark.setting.filesystem import FILESYSTEM, MKFS, MOUNT, Filesystem
+from guestmark.setting.image import FORMAT, PREALLOCATION, SIZE, Format, Preallocation
+from guestmark.setting.location import LOCATION
+
+L = TypeVar("L")
+_BLOCK = 4096
+
+
+class Role(StrEnum):
+    """What a disk is for: bytes go to the target, and come from the source."""
+
+    TARGET = "target"
+    SOURCE = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpec:
+    """One disk. `levels` are those of all factors that it has, with the defaults; the usual ones are properties.
+
+    `content` is for sources: `zero`, `one` (bytes of value 1), `random` (the same bytes every time for one size) or
+    `file:PATH` (its first bytes). `loop`: an image on the host too, mounted there through a loop device, where
+    otherwise a target is a directory. `tree`: a directory of this host whose content a fresh target holds; a tree is
+    never changed, one with other content has another name. `logged`: what the host's kernel sees of its writes and
+    flushes is logged (`disks.logged`). `holds`: bytes of `content` in a file that is only read, where the workload says
+    so.
+    """
+
+    role: Role
+    levels: tuple[tuple[str, str], ...]
+    content: str = "zero"
+    loop: bool = False
+    tree: str = ""
+    logged: bool = False
+    holds: int = 0
+
+    @classmethod
+    def of(
+        cls, role: Role, size: int, *, content: str = "zero", tree: str = "", **levels: object
+    ) -> DiskSpec:
+        """A disk of that many bytes with these levels, which are not checked. Without them it is bare."""
+        given = {FILESYSTEM.name: Filesystem.NONE, SIZE.name: size, **levels}
+        texts = {name: str(level) for name, level in given.items()}
+        return cls(role, tuple((_defaults() | texts).items()), content, tree=tree)
+
+    def with_levels(self, **levels: str) -> DiskSpec:
+        """The same disk with other levels."""
+        return replace(self, levels=tuple((dict(self.levels) | levels).items()))
+
+    def level(self, factor: DiskSetting[L]) -> L | None:
+        """Its level of a factor; None where nobody says and QEMU decides."""
+        return factor.of(dict(self.levels))
+
+    def __getitem__(self, factor: DiskSetting[L]) -> L:
+        """Its level of a factor that every disk has."""
+        return factor.read(dict(self.levels)[factor.name])
+
+    @property
+    def name(self) -> str:
+        """Unique within a cell: image name, drive id and serial number."""
+        return str(self.role)
+
+    @property
+    def size(self) -> int:
+        """What the guest sees, in bytes."""
+        return self[SIZE]
+
+    @property
+    def format(self) -> Format:
+        """The image's format."""
+        return self[FORMAT]
+
+    @property
+    def preallocation(self) -> Preallocation:
+        """What is allocated in advance."""
+        return self[PREALLOCATION]
+
+    @property
+    def cache(self) -> CacheMode:
+        """How QEMU caches it."""
+        return self[CACHE]
+
+    @property
+    def aio(self) -> Aio:
+        """How QEMU does its I/O."""
+        return self[AIO]
+
+    @property
+    def bus(self) -> Bus:
+        """What it is attached by."""
+        return self[BUS]
+
+    @property
+    def filesystem(self) -> Filesystem:
+        """What it is formatted with. Sources never are."""
+        return self[FILESYSTEM]
+
+    @property
+    def mkfs_options(self) -> tuple[str, ...]:
+        """Options for the filesystem's maker."""
+        return self[MKFS]
+
+    @property
+    def mount_options(self) -> str:
+        """As for `mount -o`; empty when there are none."""
+        return self[MOUNT]
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether it is a block device of this host and no image."""
+        return bool(location.path_of(self[LOCATION]))
+
+    @property
+    def location(self) -> str:
+        """The directory of the host where the image is, or the block device that is the disk."""
+        return location.path_of(self[LOCATION]) or self[LOCATION]
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is no disk but a directory of the host, which the guest mounts."""
+        return self.filesystem.shared
+
+    @property
+    def packed(self) -> bool:
+        """Whether its filesystem is made with its content and never written."""
+        return self.filesystem.packed
+
+    @property
+    def read_only(self) -> bool:
+        """Sources and what is packed cannot be written."""
+        return self.role is Role.SOURCE or self.packed
+
+    @property
+    def kind(self) -> On:
+        """What it is, for factors that only some disks have."""
+        if self.shared:
+            return On.DIRECTORY
+        if self.overwritten:
+            return On.DEVICE
+        if self.loop:
+            return On.LOOP
+        return On.DAEMON if self.bus is Bus.VHOST_USER else On.IMAGE
+
+    @property
+    def kept_by(self) -> tuple[tuple[str, str], ...]:
+        """The levels that decide what a power cut leaves of what was written."""
+        return tuple(
+            (factor.name, dict(self.levels)[factor.name]) for factor, _ in levels_of(self) if factor.keeps
+        )
+
+
+def _defaults() -> dict[str, str]:
+    return {factor.name: str(factor.default) for factor in disk_settings() if factor.default}
+
+
+def disks_of(cell: Cell) -> tuple[DiskSpec, ...]:
+    """The disks of a cell, in the order in which they are attached: what its workload's parameters ask for, else one
+    target when the cell has any disk factor, else none.
+
+    Levels of factors override the workload, which overrides defaults. Raises `UsageError` for impossible combinations.
+    """
+    needs = cell.workload.params.get("disks")
+    if needs is None:
+        needs = [{"role": "target"}] if any(is_disk_setting(name) for name in cell.factors) else []
+    disks = tuple(_disk(need, cell) for need in needs)
+    if len({disk.role for disk in disks}) != len(disks):
+        raise UsageError(f"{cell.id}: two disks have the same role", hint="ask for one target and one source")
+    return disks
+
+
+_NEED_KEYS = {"role", "content", "holds", "host", "tree", "logged"}
+
+
+def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
+    defaults = _defaults()
+    if extra := need.keys() - _NEED_KEYS - defaults.keys():
+        raise UsageError(f"{cell.id}: a disk has no {', '.join(sorted(extra))}")
+    role = Role(need["role"])
+    asked = {
+        factor.name: cell.factors[factor.name]
+        for factor in disk_settings()
+        if factor.name in cell.factors and (role is Role.TARGET or On.SOURCE in factor.on)
+    }
+    levels = defaults | {name: str(value) for name, value in need.items() if name in defaults}
+    if role is Role.SOURCE and FILESYSTEM.name not in need:
+        levels[FILESYSTEM.name] = Filesystem.NONE
+    levels |= asked
+    if role is Role.SOURCE:
+        levels[LOCATION.name] = location.directory_of(levels[LOCATION.name])
+    logged = bool(need.get("logged"))
+    if logged and SIZE.name not in need and SIZE.name not in asked:
+        levels[SIZE.name] = Filesystem(levels[FILESYSTEM.name]).logged
+    loop = cell.platform.is_this_host and need.get("host") == "loop"
+    if loop:
+        levels |= {BUS.name: Bus.LOOP, FORMAT.name: Format.RAW, AIO.name: Aio.THREADS}
+    machine = cell.platform.inner.described
+    if machine.disk:
+        levels |= machine.disk
+        levels[BUS.name] = levels.pop(machine.bus_factor, levels[BUS.name])
+    if device := location.path_of(levels[LOCATION.name]):
+        levels[SIZE.name] = str(location.size_of(device))
+    if Filesystem(levels[FILESYSTEM.name]).shared:
+        levels[BUS.name] = levels[FILESYSTEM.name]
+    disk = DiskSpec(
+        role,
+        tuple(levels.items()),
+        str(need.get("content", "zero")),
+        loop,
+        str(need.get("tree", "")),
+        logged,
+        parse_size(str(need["holds"])) if "holds" in need else 0,
+    )
+    _check(disk, asked, cell)
+    return disk
+
+
+def _check(disk: DiskSpec, asked: Mapping[str, str], cell: Cell) -> None:
+    for factor in disk_settings():
+        if factor.name in asked and disk.kind not in factor.on:
+            raise _misplaced(disk, factor, cell)
+    if disk.overwritten:
+        _check_device(disk, cell)
+    if disk.packed:
+        _check_packed(disk, cell)
+    for factor, level in levels_of(disk):
+        if refusal := factor.refuse(level, disk, cell):
+            raise UsageError(f"{cell.id}: {refusal.why}", hint=refusal.hint)
+    if disk.kind is On.DAEMON and disk.format is not Format.RAW:
+        raise _of_qemu(f"format={disk.format}", cell)
+    if disk.loop and disk.filesystem is Filesystem.NONE:
+        raise UsageError(
+            f"{cell.id}: a loop device on the host has a filesystem", hint=f"use another, {EXCLUDE}"
+        )
+    if disk.size % _BLOCK and not disk.overwritten:
+        raise UsageError(
+            f"{cell.id}: a disk of {disk.size} bytes is not a whole number of {_BLOCK}-byte blocks",
+            hint=f"e.g. size={format_size(-(-disk.size // _BLOCK) * _BLOCK)}",
+        )
+
+
+def _misplaced(disk: DiskSpec, factor: DiskSetting[Any], cell: Cell) -> UsageError:
+    """A level was asked for that such a disk does not have."""
+    given = f"{factor.name}={cell.factors[factor.name]}"
+    if disk.kind is On.DIRECTORY:
+        return UsageError(
+            f"{cell.id}: with filesystem={disk.filesystem} there is a directory of the host, "
+            f"which has no {factor.name}",
+            hint=f"leave {factor.name} out, {EXCLUDE}",
+        )
+    if factor.on is On.DIRECTORY:
+        return UsageError(
+            f"{cell.id}: {factor.name} is of directories of the host, not of a disk with {disk.filesystem}",
+            hint=f"use filesystem={Filesystem.VIRTIOFS} or filesystem={Filesystem.NINE_P}, {EXCLUDE}",
+        )
+    if disk.kind is On.DEVICE:
+        return _as_it_is(disk, given, cell)
+    if disk.kind is On.DAEMON:
+        return _of_qemu(given, cell)
+    return UsageError(
+        f"{cell.id}: {given} is a hypervisor's, and this host mounts the image itself",
+        hint=f"leave {factor.name} out, {EXCLUDE}",
+    )
+
+
+def _of_qemu(given: str, cell: Cell) -> UsageError:
+    return UsageError(
+        f"{cell.id}: {given} is QEMU's, and a disk on {Bus.VHOST_USER} is served as a raw image by another program",
+        hint=f"use bus=virtio-blk, {EXCLUDE}",
+    )
+
+
+def _as_it_is(disk: DiskSpec, without: str, cell: Cell) -> UsageError:
+    return UsageError(
+        f"{cell.id}: {disk.location} is a block device as it is, without {without}",
+        hint=f"choose a directory with --set location=DIRECTORY, {EXCLUDE}",
+    )
+
+
+def _check_device(disk: DiskSpec, cell: Cell) -> None:
+    if disk.shared:
+        raise _as_it_is(disk, "a directory", cell)
+    if disk.format is not Format.RAW:
+        raise _as_it_is(disk, f"format={disk.format}", cell)
+    if disk.tree:
+        raise _as_it_is(disk, "prepared files", cell)
+    if cell.platform.nested:
+        raise UsageError(
+            f"{cell.id}: a guest inside a guest is not given devices of this host",
+            hint="exclude the combination",
+        )
+
+
+def _check_packed(disk: DiskSpec, cell: Cell) -> None:
+    if not disk.holds:
+        raise UsageError(
+            f"{cell.id}: {disk.filesystem} cannot be written, and {cell.workload.name} writes",
+            hint="use workload fileread, which only reads, or another filesystem",
+        )
+    allocated = disk.preallocation is not Preallocation.OFF
+    other = (
+        "a device" if disk.overwritten else f"format={disk.format}" if disk.format is not Format.RAW else ""
+    )
+    if other or allocated:
+        raise UsageError(
+            f"{cell.id}: an image with {disk.filesystem} is a raw file of its maker's, not "
+            f"{other or f'preallocation={disk.preallocation}'}",
+            hint=f"leave that out, {EXCLUDE}",
+        )
+
+
+def impossible(disk: DiskSpec, cell: Cell) -> str:
+    """Why the cell's machine cannot mount a directory of this host; empty when it can, or need not."""
+    if not disk.shared:
+        return ""
+    if cell.platform.nested:
+        return f"a guest inside a guest has no {disk.filesystem} of this host"
+    if disk.filesystem not in cell.platform.inner.described.shares:
+        return f"{cell.platform.inner} has no {disk.filesystem}"
+    return ""

@@ -1,0 +1,219 @@
+"""What is on a disk: a filesystem, how it is made and mounted, or in its place a directory of this host.
+
+How such directories are mounted and what their options are: Linux's Documentation/filesystems/{9p,virtiofs}.rst, QEMU's
+manual (`-fsdev`), and `virtiofsd --help`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from enum import StrEnum
+
+from guestmark.core.factor import Machine, one_of
+from guestmark.core.model import Cell
+from guestmark.setting.base import EXCLUDE, Disk, DiskSetting, On, Refusal
+from guestmark.setting.location import LOCATION
+
+DEFAULTS = "defaults"  # of mkfs and mount: no options
+
+
+class Filesystem(StrEnum):
+    """What a disk is formatted with, and what is known of it.
+
+    `maker`: the program that makes it. `modules`: of the guest's kernel, where they are not built in; some need a
+    checksum that no dependency names, and need it first. `logged`: the size of a disk whose writes are logged, where
+    nobody says. `quiet` and `sector`: options of the maker. `caches`: what a directory's cache may be, its default
+    first: of 9p it is a mount option, of virtiofs the daemon's.
+    """
+
+    maker: str
+    modules: tuple[str, ...]
+    logged: str
+    quiet: tuple[str, ...]
+    sector: str
+    caches: tuple[str, ...]
+
+    # What serves ext2 and ext3 differs between distributions.
+    EXT2 = "ext2", "mke2fs", ("crc32c_generic", "ext2", "ext4"), "64M", ("-q", "-F", "-t", "ext2"), "-b "
+    EXT3 = "ext3", "mke2fs", ("crc32c_generic", "ext4"), "64M", ("-q", "-F", "-t", "ext3"), "-b "
+    EXT4 = "ext4", "mke2fs", ("crc32c_generic", "ext4"), "64M", ("-q", "-F", "-t", "ext4"), "-b "
+    XFS = "xfs", "mkfs.xfs", ("crc32c_generic", "xfs"), "320M", ("-q", "-f"), "-ssize="
+    BTRFS = "btrfs", "mkfs.btrfs", ("crc32c_generic", "btrfs"), "128M", ("-q", "-f")
+    F2FS = "f2fs", "mkfs.f2fs", ("crc32_generic", "f2fs"), "128M", ("-q", "-f")
+    VFAT = "vfat", "mkfs.vfat", ("nls_cp437", "nls_iso8859-1", "nls_ascii", "vfat"), "64M", (), "-S "
+    EXFAT = "exfat", "mkfs.exfat", ("exfat",)
+    NILFS2 = "nilfs2", "mkfs.nilfs2", ("nilfs2",), "256M", ("-q", "-f")
+    JFS = "jfs", "mkfs.jfs", ("jfs",), "64M", ("-q",)
+    EROFS = "erofs", "mkfs.erofs", ("crc32c_generic", "erofs")
+    SQUASHFS = "squashfs", "mksquashfs", ("squashfs",)
+    VIRTIOFS = "virtiofs", "", (), "64M", (), "", ("auto", "never", "always")
+    NINE_P = "9p", "", (), "64M", (), "", ("none", "loose", "mmap")
+    HOSTFS = "hostfs"
+    NONE = "none"
+
+    def __new__(  # noqa: PLR0917 (a row of the table above)
+        cls,
+        name: str,
+        maker: str = "",
+        modules: tuple[str, ...] = (),
+        logged: str = "64M",
+        quiet: tuple[str, ...] = (),
+        sector: str = "",
+        caches: tuple[str, ...] = (),
+    ) -> Filesystem:
+        """A member with what is known of it."""
+        made = str.__new__(cls, name)
+        made._value_ = name
+        made.maker, made.modules, made.logged = maker, modules, logged
+        made.quiet, made.sector, made.caches = quiet, sector, caches
+        return made
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is a directory of this host that the guest mounts."""
+        return self in {Filesystem.VIRTIOFS, Filesystem.NINE_P, Filesystem.HOSTFS}
+
+    @property
+    def packed(self) -> bool:
+        """Whether it is made with its content and never written."""
+        return self in {Filesystem.EROFS, Filesystem.SQUASHFS}
+
+    @property
+    def is_ext(self) -> bool:
+        """Whether the programs of ext4 serve it."""
+        return self.maker == "mke2fs"
+
+
+def _usable(filesystem: Filesystem, disk: Disk, _cell: Cell) -> Refusal | None:
+    if filesystem is Filesystem.HOSTFS and "," in disk[LOCATION]:
+        return Refusal(
+            f"the kernel takes what follows the comma in {disk[LOCATION]} for mount options",
+            "choose another directory with --set location=DIRECTORY",
+        )
+    return None
+
+
+FILESYSTEM = DiskSetting(
+    "filesystem",
+    "what the disk is formatted with; virtiofs, 9p (QEMU) and hostfs (UML): a directory of the host in its place",
+    one_of(*Filesystem),
+    tuple(Filesystem),
+    read=Filesystem,
+    machines=Machine.GUEST,
+    default=Filesystem.EXT4,
+    on=On.TARGET,
+    refuse=_usable,
+)
+
+
+def _options(text: str) -> str:
+    stripped = text.strip()
+    if any(ord(character) < 32 or ord(character) == 127 for character in stripped):
+        raise ValueError(f"{text!r} contains control characters")
+    try:
+        shlex.split(stripped)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    return stripped or DEFAULTS
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return () if text == DEFAULTS else tuple(shlex.split(text))
+
+
+MKFS = DiskSetting(
+    "mkfs",
+    "options for mkfs, e.g. '-b 1024'",
+    _options,
+    (DEFAULTS,),
+    read=_words,
+    machines=Machine.GUEST,
+    default=DEFAULTS,
+    on=On.ATTACHED | On.LOOP,
+)
+MOUNT = DiskSetting(
+    "mount",
+    r"mount options of the disk in the guest, e.g. sync (write a comma inside as \,)",
+    _options,
+    (DEFAULTS, "sync", "barrier=0"),
+    read=lambda text: "" if text == DEFAULTS else text,
+    machines=Machine.GUEST,
+    default=DEFAULTS,
+    on=On.TARGET,
+)
+_SHARE_CACHES = tuple(dict.fromkeys(level for each in Filesystem for level in each.caches))
+
+
+def _cached(cache: str, disk: Disk, _cell: Cell) -> Refusal | None:
+    filesystem = disk[FILESYSTEM]
+    if cache in filesystem.caches:
+        return None
+    known = ", ".join(filesystem.caches) or "none: it is not cached by itself"
+    return Refusal(f"{filesystem} has no share_cache={cache}", f"{filesystem} has {known}; {EXCLUDE}")
+
+
+SHARE_CACHE = DiskSetting(
+    "share_cache",
+    "how a directory of the host is cached: virtiofsd's auto, never, always; 9p's none, loose, mmap",
+    one_of(*_SHARE_CACHES),
+    _SHARE_CACHES,
+    read=str,
+    machines=Machine.QEMU,
+    on=On.DIRECTORY,
+    refuse=_cached,
+)
+
+
+class SecurityModel(StrEnum):
+    """How QEMU's 9p keeps owners and modes of files."""
+
+    NONE = "none"
+    PASSTHROUGH = "passthrough"
+    MAPPED_XATTR = "mapped-xattr"
+    MAPPED_FILE = "mapped-file"
+
+
+def _of_9p(_model: SecurityModel, disk: Disk, _cell: Cell) -> Refusal | None:
+    if disk[FILESYSTEM] is Filesystem.NINE_P:
+        return None
+    return Refusal(f"security_model is of 9p, not of {disk[FILESYSTEM]}", f"leave it out, {EXCLUDE}")
+
+
+SECURITY_MODEL = DiskSetting(
+    "security_model",
+    "how QEMU's 9p keeps owners and modes of files in a directory of the host",
+    one_of(*SecurityModel),
+    tuple(SecurityModel),
+    read=SecurityModel,
+    machines=Machine.QEMU,
+    on=On.DIRECTORY,
+    refuse=_of_9p,
+)
+
+
+def cache_of(disk: Disk) -> str:
+    """How a directory of the host is cached, its default where nobody says."""
+    return disk.level(SHARE_CACHE) or next(iter(disk[FILESYSTEM].caches), "")
+
+
+def security_model_of(disk: Disk) -> SecurityModel:
+    """How 9p keeps owners and modes."""
+    return disk.level(SECURITY_MODEL) or SecurityModel.NONE
+
+
+def mount_options(disk: Disk, directory: str) -> str:
+    """The options with which a guest mounts a directory of the host; `directory` is its path there."""
+    match disk[FILESYSTEM]:
+        case Filesystem.NINE_P:
+            own = ["trans=virtio", "version=9p2000.L", f"cache={cache_of(disk)}"]
+        case Filesystem.HOSTFS:
+            own = [directory]
+        case _:
+            own = []
+    return ",".join(filter(None, [*own, disk[MOUNT]]))
+
+
+def asked_of_kernel(disk: Disk) -> str:
+    """The options that have to be in force: what was typed, and what stands for a factor."""
+    cache = f"cache={cache_of(disk)}" if disk[FILESYSTEM] is Filesystem.NINE_P else ""
+    return ",".join(filter(None, [cache, disk[MOUNT]]))

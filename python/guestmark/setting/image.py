@@ -1,0 +1,292 @@
+"""What an image is: its format, its size, what is allocated of it, and how a program of QEMU's gets at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from guestmark.core.factor import Machine, one_of
+from guestmark.core.model import Cell
+from guestmark.core.units import format_size, parse_size
+from guestmark.setting.base import EXCLUDE, Check, Disk, DiskSetting, Drive, On, Refusal, switch
+
+KEY_ID = "image-key"
+_KEY = "guestmark"  # protects nothing: it is in every command line
+_SMALLEST_DIVIDED = 16 << 10
+
+
+class Format(StrEnum):
+    """The formats of images, by QEMU's names.
+
+    `tables`: how much larger than its disk an image may get; `checked`: `qemu-img check` knows it; `create`: options of
+    `qemu-img create` and `convert`.
+    """
+
+    help: str
+    tables: float
+    checked: bool
+    encrypted: bool
+    create: tuple[str, ...]
+
+    RAW = "raw", "the disk's bytes", 1.0, False
+    QCOW2 = "qcow2", "QEMU's own"
+    VMDK = "vmdk", "VMware's, sparse"
+    VDI = "vdi", "VirtualBox's"
+    VHDX = "vhdx", "Hyper-V's", 1.05, True, False, ("subformat=dynamic",)  # blocks of several megabytes
+    # A key that is hard to guess would take seconds to derive.
+    LUKS = "luks", "encrypted", 1.01, False, True, (f"key-secret={KEY_ID}", "iter-time=10")
+
+    def __new__(  # noqa: PLR0917 (a row of the table above)
+        cls,
+        name: str,
+        text: str = "",
+        tables: float = 1.01,
+        checked: bool = True,
+        encrypted: bool = False,
+        create: tuple[str, ...] = (),
+    ) -> Format:
+        """A member with what is known of it."""
+        made = str.__new__(cls, name)
+        made._value_ = name
+        made.help, made.tables, made.checked, made.encrypted, made.create = (
+            text,
+            tables,
+            checked,
+            encrypted,
+            create,
+        )
+        return made
+
+    @property
+    def secret(self) -> tuple[str, ...]:
+        """The object that a program of QEMU's needs before it can open such an image."""
+        return (f"secret,id={KEY_ID},data={_KEY}",) if self.encrypted else ()
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The same as arguments of `qemu-img`."""
+        return tuple(word for secret in self.secret for word in ("--object", secret))
+
+    def named(self, image: Path) -> tuple[str, ...]:
+        """The image for `qemu-img`."""
+        if not self.encrypted:
+            return "-f", self, str(image)
+        path = str(image).replace(",", ",,")
+        return *self.objects, "--image-opts", f"driver={self},key-secret={KEY_ID},file.filename={path}"
+
+
+FORMAT = DiskSetting(
+    "format",
+    f"the image's format: {', '.join(f'{each} ({each.help})' for each in Format)}",
+    one_of(*Format),
+    tuple(Format),
+    read=Format,
+    machines=Machine.QEMU,
+    default=Format.RAW,
+    on=On.ATTACHED,
+    drive=lambda form, _disk: (f"format={form}", *([f"key-secret={KEY_ID}"] if form.encrypted else [])),
+    objects=lambda form, _disk: form.secret,
+    attest=lambda form, drive: [Check("format", form, drive.inserted["drv"])],
+)
+
+
+class Preallocation(StrEnum):
+    """What of an image is allocated before it is written."""
+
+    OFF = "off"
+    METADATA = "metadata"
+    FALLOC = "falloc"
+    FULL = "full"
+
+    @property
+    def sparse(self) -> bool:
+        """Whether blocks are allocated when they are written."""
+        return self in {Preallocation.OFF, Preallocation.METADATA}
+
+
+def _allocated(how: Preallocation, disk: Disk, _cell: Cell) -> Refusal | None:
+    if how is Preallocation.METADATA and disk[FORMAT] is Format.RAW:
+        return Refusal(
+            "preallocation=metadata needs format=qcow2, because a raw image has no metadata",
+            f"use preallocation=off (sparse), falloc or full, {EXCLUDE}",
+        )
+    if how is Preallocation.METADATA and disk[FORMAT] is not Format.QCOW2:
+        return Refusal("preallocation=metadata is qcow2's", f"use another, {EXCLUDE}")
+    if how is not Preallocation.OFF and (disk.level(BACKING) or disk.level(COMPRESSION)):
+        return Refusal(
+            "what is compressed, or lies on top of another image, is not allocated in advance",
+            f"use preallocation=off, {EXCLUDE}",
+        )
+    return None
+
+
+def _of_qcow2(make: Callable[[Any], Sequence[str]]) -> Callable[[Any, Disk], Sequence[str]]:
+    """Options of `qemu-img create` for a qcow2 image; for others there are none."""
+    return lambda level, disk: make(level) if disk[FORMAT] is Format.QCOW2 else ()
+
+
+PREALLOCATION = DiskSetting(
+    "preallocation",
+    "what is allocated in advance: off (sparse), metadata (qcow2), falloc, full (written)",
+    one_of(*Preallocation, aliases={"sparse": "off", "prealloc": "falloc"}),
+    tuple(Preallocation),
+    read=Preallocation,
+    machines=Machine.GUEST,
+    default=Preallocation.OFF,
+    on=On.IMAGE | On.DAEMON | On.LOOP,
+    # A qcow2 image that is allocated has all of its tables from the start.
+    create=_of_qcow2(lambda how: () if how is Preallocation.OFF else ("preallocation=metadata",)),
+    refuse=_allocated,
+)
+
+
+def _cluster_size(text: str) -> str:
+    size = parse_size(text)
+    if size & (size - 1) or not 512 <= size <= 2 << 20:
+        raise ValueError(f"{text!r} is not a power of two between 512 and 2M")
+    return format_size(size)
+
+
+def _clusters(size: int, drive: Drive) -> Iterator[Check]:
+    if drive.disk[FORMAT] is Format.QCOW2:
+        yield Check("cluster size", size, drive.image["cluster-size"])
+
+
+CLUSTER_SIZE = DiskSetting(
+    "cluster_size",
+    "qcow2's cluster size, e.g. 64K",
+    _cluster_size,
+    ("64K", "2M"),
+    read=parse_size,
+    machines=Machine.QEMU,
+    default="64K",
+    on=On.ATTACHED,
+    create=_of_qcow2(lambda size: (f"cluster_size={size}",)),
+    attest=_clusters,
+)
+
+
+def _needs_qcow2(name: str) -> Callable[[Any, Disk, Cell], Refusal | None]:
+    def refuse(level: Any, disk: Disk, _cell: Cell) -> Refusal | None:
+        if not level or disk[FORMAT] is Format.QCOW2:
+            return None
+        return Refusal(f"{name} needs format=qcow2", f"use it, {EXCLUDE}")
+
+    return refuse
+
+
+def _is_on(text: str) -> bool:
+    return text == "on"
+
+
+def _specific(drive: Drive) -> Any:
+    """What a qcow2 image says of itself."""
+    return drive.image.get("format-specific", {}).get("data", {})
+
+
+def _divided(on: bool, disk: Disk, cell: Cell) -> Refusal | None:
+    if on and disk[FORMAT] is Format.QCOW2 and disk[CLUSTER_SIZE] < _SMALLEST_DIVIDED:
+        return Refusal(
+            f"clusters of {disk[CLUSTER_SIZE]} bytes cannot be divided", "use cluster_size=16K or larger"
+        )
+    return _needs_qcow2("subclusters")(on, disk, cell)
+
+
+SUBCLUSTERS = DiskSetting(
+    "subclusters",
+    "whether qcow2's clusters are divided in 32 (extended_l2)",
+    one_of("off", "on"),
+    ("off", "on"),
+    read=_is_on,
+    machines=Machine.QEMU,
+    create=_of_qcow2(lambda on: ("extended_l2=on",) if on else ()),
+    refuse=_divided,
+    attest=lambda on, drive: [
+        Check("subclusters", switch(on), switch(bool(_specific(drive).get("extended-l2"))))
+    ],
+)
+
+
+def _compressed(kind: str, drive: Drive) -> Iterator[Check]:
+    if kind:
+        yield Check("compression", kind, _specific(drive).get("compression-type", "zlib"))
+
+
+COMPRESSION = DiskSetting(
+    "compression",
+    "how a qcow2 image is compressed at first; what is written to it is not",
+    one_of("off", "zlib", "zstd"),
+    ("off", "zlib", "zstd"),
+    read=lambda text: "" if text == "off" else text,
+    machines=Machine.QEMU,
+    create=_of_qcow2(lambda kind: (f"compression_type={kind}",) if kind else ()),
+    refuse=_needs_qcow2("compression"),
+    attest=_compressed,
+)
+BACKING = DiskSetting(
+    "backing",
+    "whether a qcow2 image is empty at first, on top of another one with the filesystem",
+    one_of("off", "on"),
+    ("off", "on"),
+    read=_is_on,
+    machines=Machine.QEMU,
+    on=On.IMAGE,
+    refuse=_needs_qcow2("backing"),
+    attest=lambda on, drive: [Check("backing", switch(on), switch("backing-filename" in drive.image))],
+)
+
+
+def _size(text: str) -> str:
+    size = parse_size(text)
+    if size < 1 << 20 or size % 4096:
+        raise ValueError(f"{text!r} is not a disk size (at least 1M, a multiple of 4K)")
+    return format_size(size)
+
+
+SIZE = DiskSetting(
+    "size",
+    "the disk's size, e.g. 2G",
+    _size,
+    ("1G", "2G"),
+    read=parse_size,
+    machines=Machine.GUEST,
+    default="2G",
+    on=On.IMAGE | On.DAEMON | On.LOOP | On.DIRECTORY,
+    keeps=False,
+    attest=lambda size, drive: [Check("size", size, drive.image["virtual-size"])],
+)
+
+
+class Protocol(StrEnum):
+    """How QEMU gets at an image."""
+
+    FILE = "file"
+    NBD = "nbd"
+
+
+def _reachable(protocol: Protocol, disk: Disk, cell: Cell) -> Refusal | None:
+    if protocol is not Protocol.NBD:
+        return None
+    if cell.platform.nested:
+        return Refusal(
+            "nothing serves images inside another guest", "use disk_protocol=file for nested platforms"
+        )
+    if disk[FORMAT] is not Format.RAW:
+        return Refusal(
+            f"a {disk[FORMAT]} image grows, and what is served over NBD cannot", f"use format=raw, {EXCLUDE}"
+        )
+    return None
+
+
+PROTOCOL = DiskSetting(
+    "disk_protocol",
+    "how QEMU gets at the image: as a file, or over NBD from qemu-storage-daemon at a local socket",
+    one_of(*Protocol),
+    tuple(Protocol),
+    read=Protocol,
+    machines=Machine.QEMU,
+    on=On.IMAGE,
+    refuse=_reachable,
+)

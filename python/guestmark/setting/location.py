@@ -1,0 +1,94 @@
+"""Where images are: a directory of this host, or a block device in place of an image, named with `overwrite:`.
+
+This names devices and reads them; `disks.devices` takes and wipes them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from guestmark.core.errors import UsageError
+from guestmark.core.factor import Machine
+from guestmark.setting.base import DiskSetting, On
+
+PREFIX = "overwrite:"
+SHARED_MEMORY = "/dev/shm"
+BESIDE = "/var/tmp"  # where sources lie when the target is a device
+_SECTOR = 512
+_SYS = Path("/sys/dev/block")
+
+
+def path_of(level: str) -> str:
+    """The device that a level of `location` names; empty for a directory."""
+    return level.removeprefix(PREFIX) if level.startswith(PREFIX) else ""
+
+
+def directory_of(level: str) -> str:
+    """The directory in which other images lie: the location itself, or one beside a device."""
+    return BESIDE if path_of(level) else level
+
+
+def number_of(path: str) -> str:
+    """`major:minor`; empty for what is no block device."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    if not stat.S_ISBLK(found.st_mode):
+        return ""
+    return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+
+
+def size_of(path: str) -> int:
+    """Bytes. Raises `UsageError` when there is no such device."""
+    try:
+        return int((_SYS / number_of(path) / "size").read_text()) * _SECTOR
+    except (OSError, ValueError):
+        raise UsageError(
+            f"there is no block device {path}", hint="choose a directory, or another device, for location"
+        ) from None
+
+
+def _device(text: str) -> str:
+    """The level for a device, from what was typed; empty for a directory.
+
+    Raises `ValueError` for a device without consent, and for what is none.
+    """
+    named = text.strip().removeprefix(PREFIX)
+    path = os.path.realpath(os.path.expanduser(named))
+    is_device = os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)
+    if text.strip().startswith(PREFIX):
+        if not is_device:
+            raise ValueError(f"{named!r} is no block device")
+        return f"{PREFIX}{path}"
+    if is_device:
+        raise ValueError(
+            f"{text!r} is a block device, and all that is on it would be lost: write {PREFIX}{path} if that is meant"
+        )
+    return ""
+
+
+def _location(text: str) -> str:
+    if device := _device(text):
+        return device
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip() or not os.path.isdir(path):
+        raise ValueError(f"there is no directory {text!r}")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ValueError(f"files cannot be created in {path}")
+    return path
+
+
+LOCATION = DiskSetting(
+    "location",
+    "directory of the images (default: TMPDIR if that is on a disk, else /var/tmp; never memory where there is a "
+    "disk), or overwrite:DEVICE, a block device in place of an image",
+    _location,
+    ("/var/tmp", "/dev/shm"),
+    read=str,
+    machines=Machine.GUEST,
+    default=SHARED_MEMORY,
+    on=On.TARGET | On.SOURCE,
+)
