@@ -13,7 +13,7 @@ import pytest
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.disks import logged, loop
-from guestmark.disks.daemon import DAEMON
+from guestmark.disks.logged import SERVER
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
 from tests.framework.processes import others, wait_until
@@ -62,9 +62,7 @@ def signalled(number: signal.Signals, location: Path) -> threading.Thread:
 
         wait_until(lambda: (path := log()) is not None and path.stat().st_size > 1 << 20, 60)
         for folder, command in others():
-            if any(str(location).encode() in word for word in command) and any(
-                word.endswith(DAEMON.encode()) for word in command[:1]
-            ):
+            if SERVER.encode() in command[1:2] and any(str(location).encode() in word for word in command):
                 os.kill(int(folder.name), number)
 
     thread = threading.Thread(target=wait, daemon=True)

@@ -13,10 +13,10 @@ from guestmark.powercut import cuts, evidence, proof, qcow2, records, sqlite
 from guestmark.powercut.cuts import Cut, Piece, Survival
 from guestmark.powercut.records import Acknowledged, Method
 from guestmark.powercut.replay import Replay, copy_without_zeroes
-from guestmark.powercut.writelog import WriteLog
+from guestmark.powercut.writelog import Entry, Flag, WriteLog
 from tests.framework import write_logs
 from tests.framework.known import known
-from tests.framework.write_logs import FLUSH, FUA, Request
+from tests.framework.write_logs import FLUSH, FUA, Request, mark
 
 TAG = "tag:"
 
@@ -90,11 +90,52 @@ def test_a_torn_write_survives_in_whole_sectors(log: WriteLog, tmp_path: Path) -
     assert image[:512] + image[512:1536] + image[1536:1537] == block("-", 512) + block("a", 1024) + b"-"
 
 
-def test_states_differ_and_are_the_same_each_time(log: WriteLog) -> None:
-    chosen = cuts.choose(log.entries, start=0, count=50, seed=1)
-    assert len({cut.outcome for cut in chosen}) == len(chosen) > 10
-    assert chosen == cuts.choose(log.entries, start=0, count=50, seed=1)
-    assert [cut.after for cut in chosen] == sorted(cut.after for cut in chosen)
+def test_states_differ_and_are_the_same_for_the_same_seed(log: WriteLog) -> None:
+    chosen = cuts.cover(log.entries, [4, 6], start=0, count=50, seed=1)
+    assert len({cut.outcome for cut in chosen.cuts}) == len(chosen.cuts) > 10
+    assert chosen == cuts.cover(log.entries, [4, 6], start=0, count=50, seed=1)
+    assert chosen.cuts != cuts.cover(log.entries, [4, 6], start=0, count=50, seed=2).cuts
+    assert [cut.kept for cut in chosen.cuts] == sorted(cut.kept for cut in chosen.cuts)
+
+
+def test_the_worst_state_of_each_acknowledgement_is_covered_and_each_cut_between_requests(
+    log: WriteLog,
+) -> None:
+    chosen = cuts.cover(log.entries, [4, 6], start=0, count=0, seed=1)
+    outcomes = {cut.outcome: cut.after for cut in chosen.cuts}
+    for after in (4, 6):
+        assert outcomes[cuts.at(log.entries, after, Survival.NONE).outcome] >= after
+    for after in range(len(log) + 1):
+        assert cuts.at(log.entries, after, Survival.ALL).outcome in outcomes
+    assert str(chosen.coverage) == "all 2 acknowledgements, all 7 cuts, 0 random states"
+
+
+def test_one_dropped_flush_of_many_is_found() -> None:
+    """Whichever it is: the worst state after each acknowledgement has no luck to need."""
+    for dropped in range(301):
+        entries = []
+        for number in range(301):
+            entries.append(Entry(number * 512, 512, Flag(0)))
+            if number != dropped:
+                entries.append(Entry(0, 0, Flag.FLUSH))
+            entries.append(Entry(0, 0, Flag.MARK, mark=number + 1))
+        seen = Acknowledged.of(entries, 0, len(entries))
+        chosen = cuts.cover(entries, seen.moments, start=0, count=0, seed=1)
+        assert any(
+            seen.after(cut.after) >= dropped and not _has(entries, cut, dropped) for cut in chosen.cuts
+        )
+
+
+def _has(entries: list[Entry], cut: Cut, number: int) -> bool:
+    position = next(at for at, entry in enumerate(entries) if entry.writes and entry.offset == number * 512)
+    return position < cut.kept or any(piece.entry == position for piece in cut.pieces)
+
+
+def test_many_cuts_are_limited_and_said_to_be() -> None:
+    entries = [Entry(number * 512, 512, Flag(0)) for number in range(100)]
+    chosen = cuts.cover(entries, range(1, 101), start=0, count=0, seed=1, most=40)
+    assert len(chosen.cuts) <= 40
+    assert str(chosen.coverage).startswith("20 of 100 acknowledgements, 10 of 101 cuts")
 
 
 def test_dropped_flushes_leave_everything_in_flight(log: WriteLog) -> None:
@@ -103,12 +144,20 @@ def test_dropped_flushes_leave_everything_in_flight(log: WriteLog) -> None:
     assert not cuts.write_through(without, 0)
 
 
-def test_a_record_is_acknowledged_once_the_next_is_seen(tmp_path: Path) -> None:
-    requests = [(0, records.record(TAG, number, 512), 0) for number in range(3)]
+def test_a_record_is_acknowledged_from_its_mark_on(tmp_path: Path) -> None:
+    requests: list[Request] = [
+        (0, block("a"), 0),
+        mark(0),
+        (0, block("b"), 0),
+        mark(1),
+        mark(2),
+        (0, block("c"), 0),
+    ]
     with WriteLog(write_logs.write(tmp_path / "log", requests)) as log:
-        seen = Acknowledged.of(log, log.entries, TAG)
-        assert [seen.after(requests) for requests in range(4)] == [-1, -1, 0, 1]
-        assert [seen.ended(3, 3).after(requests) for requests in range(4)] == [-1, -1, 0, 2]
+        seen = Acknowledged.of(log.entries, 0, len(log))
+        assert [seen.after(requests) for requests in range(7)] == [-1, -1, -1, -1, 0, 1, 1]
+        assert (seen.begin, seen.moments) == (2, (4, 5))
+        assert Acknowledged.of(log.entries, 5, 6).moments == ()
 
 
 def whole(*numbers: int, size: int = 512) -> bytes:
@@ -190,14 +239,15 @@ class Written:
                     self.requests.append((start, after[start : start + 1024], 0))
             if flushes:
                 self.requests.append((0, b"", FLUSH))
+            self.requests.append(mark(number))
         self.log = write_logs.write(directory / "log", self.requests, superblock=flushes)
 
     def request(self, location: Path, counted: int | None = None) -> proof.Request:
         files = Logged(self.base, self.log, self.below)
-        part = proof.Part(proof.PROOF, 5, 0, len(self.requests))
+        end = len(self.requests)
         return proof.Request(
             files=files, filesystem="ext2", form="raw", location=str(location), method=Method.APPEND, states=40,
-            written=part, counted=counted,
+            seed=1, written=proof.Part(proof.PROOF, 5, 0, end, end), counts=proof.Counts(hypervisor=counted),
         )  # fmt: skip
 
 
@@ -208,7 +258,7 @@ def test_dropped_flushes_are_called_lost_and_the_log_is_kept(
     found = proof.prove(Written(tmp_path, flushes=False).request(tmp_path, counted=61))
     assert found.word is Durability.LOST
     assert found.losing > 0
-    assert "counted 61 flushes, this host's kernel saw none" in found.why
+    assert "the hypervisor counted 61, this host's kernel saw none" in found.why
     assert found.first_loss.startswith("record ")
     assert all(control.caught for control in found.controls)
     kept = evidence.load(found.kept)

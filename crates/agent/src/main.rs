@@ -4,6 +4,7 @@
 //! `guestmark-agent supervise` keeps a hypervisor from outliving its controller;
 //! `guestmark-agent keep` removes what a controller has left;
 //! `guestmark-agent confine` becomes a hypervisor that can change nothing of the host;
+//! `guestmark-agent log-writes` serves an image and logs each write and flush of it;
 //! `guestmark-agent records` writes what a power cut must not lose;
 //! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams.
 
@@ -19,6 +20,7 @@ mod frame;
 mod init;
 mod keep;
 mod lock;
+mod logwrites;
 mod output;
 mod reap;
 mod records;
@@ -39,7 +41,8 @@ const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS]
                [--metadata] [--user UID:GID] [--network] [--serves-files] [--no-io-uring] -- COMMAND [ARGUMENT]...
        guestmark-agent connect SOCKET
        guestmark-agent syscalls --operations N --time NS [NAME]...
-       guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES PATH
+       guestmark-agent log-writes --image FILE --log FILE --at FILE [--delay MS]
+       guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES [--each] PATH
        guestmark-agent tsc
        guestmark-agent hypervisor
        guestmark-agent --version";
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Some("keep") => keep::keep(arguments),
         Some("connect") => connect::connect(arguments),
         Some("syscalls") => syscalls::syscalls(arguments),
+        Some("log-writes") => logwrites::log_writes(arguments),
         Some("records") => records::records(arguments),
         Some(syscalls::NOTHING) => return ExitCode::SUCCESS,
         Some("tsc") => {

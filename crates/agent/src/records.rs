@@ -1,11 +1,12 @@
 //! `guestmark-agent records`: writes numbered records, each made durable before the next one is begun.
 //!
 //! Whoever reads a log of the writes below knows, without a clock, what had been acknowledged at any moment: a byte of
-//! record `k + 1` in the log means that the call which made record `k` durable had returned.
+//! record `k + 1` in the log means that the call which made record `k` durable had returned. With `--each` the number of
+//! each record is printed once that call has returned, and the next one waits for a byte of standard input.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ struct Job {
     first: u64,
     count: u64,
     size: usize,
+    each: bool,
     path: PathBuf,
 }
 
@@ -42,7 +44,7 @@ pub fn records(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
     let Some(job) = parse(arguments) else {
         eprintln!(
             "usage: guestmark-agent records --method append|replace|overwrite|dsync --tag TAG --first K --count N \
-             --size BYTES PATH"
+             --size BYTES [--each] PATH"
         );
         return Ok(ExitCode::from(125));
     };
@@ -52,7 +54,9 @@ pub fn records(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
         Method::Replace => replace(&job)?,
         Method::Overwrite => overwrite(&job)?,
     }
-    println!("{}", job.count);
+    if !job.each {
+        println!("{}", job.count);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -64,6 +68,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
         first: 0,
         count: 0,
         size: 0,
+        each: false,
         path: PathBuf::new(),
     };
     let mut parser = lexopt::Parser::from_args(arguments);
@@ -81,6 +86,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
             Long("tag") => job.tag = parser.value().ok()?.into_string().ok()?,
             Long("first") => job.first = parser.value().ok()?.parse().ok()?,
             Long("count") => job.count = parser.value().ok()?.parse().ok()?,
+            Long("each") => job.each = true,
             Long("size") => job.size = parser.value().ok()?.parse().ok()?,
             Value(path) => job.path = path.into(),
             _ => return None,
@@ -88,6 +94,15 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
     }
     let fits = job.size > 0 && job.size % LINE == 0 && job.tag.len() <= LINE / 2;
     (fits && job.path.is_absolute()).then_some(job)
+}
+
+/// Says that a record is durable, and waits until that was heard.
+fn acknowledge(job: &Job, number: u64) -> io::Result<()> {
+    if job.each {
+        println!("{number}");
+        io::stdin().lock().read_exact(&mut [0])?;
+    }
+    Ok(())
 }
 
 /// Every line of a record names it, so that one that is torn is known by that.
@@ -118,6 +133,7 @@ fn append(job: &Job, flags: i32) -> io::Result<()> {
         if flags == 0 {
             file.sync_all()?;
         }
+        acknowledge(job, number)?;
     }
     Ok(())
 }
@@ -131,6 +147,7 @@ fn replace(job: &Job) -> io::Result<()> {
         drop(file);
         std::fs::rename(&fresh, &job.path)?;
         sync_directory(job)?;
+        acknowledge(job, number)?;
     }
     Ok(())
 }
@@ -153,6 +170,7 @@ fn overwrite(job: &Job) -> io::Result<()> {
     for number in numbers(job) {
         file.write_all_at(&record(job, number), at(number))?;
         file.sync_data()?;
+        acknowledge(job, number)?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,7 +24,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[replay LOG]",
-            help="Look into a log that was kept because something was lost: its directory, or the end of its name.",
+            help="Look into a log that was kept: its directory, or the end of its name.",
             autocompletion=_complete,
         ),
     ] = None,
@@ -73,7 +74,7 @@ def command(
     judged, 130 interrupted.
     """
     if what:
-        _replay(what, after, survival, image)
+        _replay(what, after, survival, image, given.ledger)
         return
     if after is not None or image is not None or survival is not None:
         raise UsageError(
@@ -92,7 +93,9 @@ def command(
     raise typer.Exit(session.execute(plan, given.ledger, given.outputs()))
 
 
-def _replay(what: list[str], after: int | None, survival: str | None, image: str | None) -> None:
+def _replay(
+    what: list[str], after: int | None, survival: str | None, image: str | None, named: str | None
+) -> None:
     from guestmark.page.say import tell
     from guestmark.powercut import again
 
@@ -100,12 +103,13 @@ def _replay(what: list[str], after: int | None, survival: str | None, image: str
         raise UsageError(
             f"there is no {' '.join(what)!r} here", hint="guestmark powercut replay LOG, or options only"
         )
+    ledger = Path(named) if named and "://" not in named else None
     if image is not None:
         if after is None:
             raise UsageError(
                 "--image needs --after, which says where the power is cut", hint="e.g. --after 212"
             )
-        tell(again.write(what[1], after, survival or "none", image))
+        tell(again.write(what[1], after, survival or "none", image, ledger))
         return
-    for line in again.lines(what[1], after):
+    for line in again.lines(what[1], after, ledger):
         tell(line)

@@ -136,6 +136,35 @@ class Control(msgspec.Struct, kw_only=True):
         return self.losing > 0 or not self.applies
 
 
+class Coverage(msgspec.Struct, kw_only=True, frozen=True):
+    """Which crash states of a log were looked at, and of how many there are."""
+
+    worst: int  # acknowledgements after which the worst state was judged, of all `acknowledgements`
+    acknowledgements: int
+    cuts: int  # cuts between two requests, all before it on the disk, of all `requests`
+    requests: int
+    random: int
+    seed: int
+
+    def __str__(self) -> str:
+        worst = _of(self.worst, self.acknowledgements, "acknowledgements")
+        return f"{worst}, {_of(self.cuts, self.requests, 'cuts')}, {self.random} random states"
+
+
+def _of(some: int, whole: int, what: str) -> str:
+    return f"all {whole:,} {what}" if some == whole else f"{some:,} of {whole:,} {what}"
+
+
+class Again(msgspec.Struct, kw_only=True, frozen=True):
+    """What a second log of writes, of a machine of its own, has shown of the same disk."""
+
+    word: str  # one of `Durability`
+    states: int
+    losing: int
+    why: str
+    kept: str = ""
+
+
 class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What crash states of a log of writes have shown."""
 
@@ -156,9 +185,10 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     first_repair: str = ""
     counted: int | None = None  # flushes by the hypervisor's own account
     kept: str = ""  # directory of the log, for `guestmark powercut replay`
-    of_row: bool = (
-        False  # whether what was judged is what the row itself acknowledged; else guestmark's own records
-    )
+    coverage: Coverage | None = None
+    again: Again | None = None  # a loss is one only if a second log has it, too
+    asked: int | None = None  # flushes by the guest's kernel
+    of_row: bool = False  # what was judged is what the row itself acknowledged, not records of guestmark's
 
 
 class Proof(Fact, kw_only=True):

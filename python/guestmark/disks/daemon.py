@@ -1,4 +1,4 @@
-"""`qemu-storage-daemon`, which serves images as files or over sockets; it ends with this process, however that ends."""
+"""Programs that serve images as files or over sockets; they end with this process, however that ends."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _END_S = 5.0
 
 @contextlib.contextmanager
 def serving(
-    options: Sequence[str], ready: Callable[[], bool], what: str, hint: str
+    command: Sequence[str], ready: Callable[[], bool], what: str, hint: str
 ) -> Iterator[Callable[[], None]]:
-    """The daemon with these options while the context lasts; yields how to kill it before.
+    """The server while the context lasts; yields how to kill it before.
 
-    Raises `MachineError`, "`what` cannot be …", with the daemon's last words when it does not get `ready`.
+    Raises `MachineError`, "`what` cannot be …", with the server's last words when it does not get `ready`.
     """
-    daemon, lifeline = _start(options)
+    daemon, lifeline = _start(command)
     try:
         _await(daemon, ready, what, hint)
         yield daemon.kill
@@ -49,23 +49,23 @@ def quoted(path: Path) -> str:
 @contextlib.contextmanager
 def over_nbd(image: Path, socket: Path) -> Iterator[None]:
     """Serves the bytes of an image over NBD at a local socket, as an export called `disk`."""
-    options = [
-        "--blockdev", f"driver=file,node-name=image,filename={quoted(image)}",
+    command = [
+        programs.find(DAEMON), "--blockdev", f"driver=file,node-name=image,filename={quoted(image)}",
         "--nbd-server", f"addr.type=unix,addr.path={quoted(socket)}",
         "--export", "type=nbd,id=disk,node-name=image,name=disk,writable=on",
     ]  # fmt: skip
     with serving(
-        options, socket.is_socket, "the image cannot be served over NBD", "see qemu-storage-daemon(1)"
+        command, socket.is_socket, "the image cannot be served over NBD", "see qemu-storage-daemon(1)"
     ):
         yield
 
 
-def _start(options: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     theirs, ours = os.pipe()
     held = keeper().lifeline
     try:
         daemon = subprocess.Popen(
-            supervised([programs.find(DAEMON), *options], lifeline_fd=theirs, hold=[held]),
+            supervised(command, lifeline_fd=theirs, hold=[held]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -89,5 +89,5 @@ def _await(daemon: subprocess.Popen[bytes], ready: Callable[[], bool], what: str
             said = lines[-1] if lines else f"exit status {daemon.returncode}"
             raise MachineError(f"{what}: {said}", hint=hint)
         if time.monotonic() > deadline:
-            raise MachineError(f"{what}: {DAEMON} was not ready within {_READY_S:g} s", hint=hint)
+            raise MachineError(f"{what}: its server was not ready within {_READY_S:g} s", hint=hint)
         time.sleep(0.005)

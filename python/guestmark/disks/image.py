@@ -266,7 +266,7 @@ def _logged(image: Image, exports: ExitStack) -> Image:
     )
     sparse.copy(below, files.base)
     kill = exports.enter_context(exported(files, image.path))
-    return replace(image, logged=replace(files, kill=kill))
+    return replace(image, logged=replace(files, at=image.path, kill=kill))
 
 
 def _served(image: Image, exports: ExitStack) -> Image:

@@ -1,25 +1,33 @@
 """An image whose writes and flushes are logged as the host's kernel sees them, whichever hypervisor makes them.
 
-`qemu-storage-daemon` exports the image through FUSE as a plain file, on top of its block driver `blklogwrites`: every
-hypervisor opens that file as any other. The daemon ends with this process; whoever removes the directory unmounts the
-file (the keeper too, when this process was killed).
+guestmark's agent serves the image through FUSE as a plain file (`crates/agent/src/logwrites`): every hypervisor opens
+that file as any other. The server ends with this process; whoever removes the directory unmounts the file (the keeper
+too, when this process was killed).
+
+The FUSE export of `qemu-storage-daemon` 7.2 with its driver `blklogwrites` does not serve: it reads a request into the
+buffer of another one whose write still goes on, so that parallel writes get each other's bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guestmark.core.errors import PlatformUnusableError
-from guestmark.disks import programs
-from guestmark.disks.daemon import DAEMON, quoted, serving
+from guestmark.agent.binary import agent_binary
+from guestmark.core.errors import MachineError
+from guestmark.disks.daemon import serving
 
-SECTOR = 512  # the unit in which the log counts
+SERVER = "log-writes"  # the agent's word for it
+# A flush takes that long: who acknowledges it before it is done goes on meanwhile, and is seen to.
+_FLUSH_MS = 10
+_MARK = 1 << 30 | 8 << 16 | ord("g") << 8 | 1  # _IOW('g', 1, u64)
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package fuse3)"
 
@@ -28,23 +36,20 @@ _HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package 
 class Logged:
     """The files of a logged image: what it was at first, what has been written to it since, and the image below.
 
-    `under` is the one on top of which they lie. `kill` ends the daemon while it serves the image: what hangs in it gets
-    an error then.
+    `under` is the one on top of which they lie. `at` is the file that a hypervisor opens. `kill` ends the server while
+    it serves the image: what hangs in it gets an error then.
     """
 
     base: Path
     log: Path
     image: Path
     under: Path | None = None
+    at: Path | None = None
     kill: Callable[[], None] | None = field(default=None, compare=False)
 
 
 def why_not() -> str:
     """Why no image can be logged on this host, as far as can be seen without trying; empty when nothing is missing."""
-    try:
-        programs.find(DAEMON)
-    except PlatformUnusableError as error:
-        return f"{error.message} ({error.hint})"
     if not os.path.exists("/dev/fuse"):
         return "/dev/fuse is not there"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -54,7 +59,7 @@ def why_not() -> str:
 
 @contextlib.contextmanager
 def exported(files: Logged, at: Path) -> Iterator[Callable[[], None]]:
-    """Serves the image as the file `at` while the context lasts, and says how to end that before.
+    """Serves the image as the file `at` while the context lasts, and yields how to end that before.
 
     Raises `MachineError` when that is not to be had.
     """
@@ -62,11 +67,31 @@ def exported(files: Logged, at: Path) -> Iterator[Callable[[], None]]:
         path.touch()
     try:
         with serving(
-            _options(files, at), lambda: _is_mounted(at), "the image cannot be logged", _HINT
+            _command(files, at), lambda: _is_mounted(at), "the image cannot be logged", _HINT
         ) as kill:
             yield kill
     finally:
         unmount(at)
+
+
+@contextlib.contextmanager
+def marking(files: Logged) -> Iterator[Callable[[int], None]]:
+    """Yields what marks a moment in the log with a number: what was acknowledged by then.
+
+    Marks do not wait for writes or flushes that go on. Raises `MachineError` when the server has gone.
+    """
+    assert files.at is not None
+    with files.at.open("rb", buffering=0) as file:
+
+        def mark(number: int) -> None:
+            try:
+                fcntl.ioctl(file, _MARK, struct.pack("=Q", number))
+            except OSError as error:
+                raise MachineError(
+                    f"the log of writes has ended: {error.strerror}", hint="see the console"
+                ) from error
+
+        yield mark
 
 
 def unmount(at: Path) -> None:
@@ -87,12 +112,10 @@ def unmount_below(directory: Path) -> None:
             unmount(where)
 
 
-def _options(files: Logged, at: Path) -> list[str]:
+def _command(files: Logged, at: Path) -> list[str]:
     return [
-        "--blockdev", f"driver=file,node-name=image,filename={quoted(files.image)}",
-        "--blockdev", f"driver=file,node-name=log,filename={quoted(files.log)}",
-        "--blockdev", f"driver=blklogwrites,node-name=logged,file=image,log=log,log-sector-size={SECTOR}",
-        "--export", f"type=fuse,id=file,node-name=logged,mountpoint={quoted(at)},writable=on,growable=on",
+        str(agent_binary()), SERVER, "--image", str(files.image), "--log", str(files.log), "--at", str(at),
+        "--delay", str(_FLUSH_MS),
     ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
@@ -17,6 +18,7 @@ from guestmark.engine.interrupt import Interrupted, Interruption
 from guestmark.engine.progress import Estimate, Observer
 from guestmark.engine.trial import Slot, run_trial
 from guestmark.platforms import registry
+from guestmark.powercut import evidence
 from guestmark.stats import stopping
 from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
 from guestmark.stats.tuning.settings import Settings
@@ -60,8 +62,9 @@ def run(
             attempts=attempts,
             most_blocks=most_blocks,
         )
+        file = Path(ledger.where) if ledger.is_file else None
         try:
-            with loop.commands_around():
+            with evidence.beside(file), loop.commands_around():
                 loop.prove()
                 state = loop.blocks()
         except Interrupted:

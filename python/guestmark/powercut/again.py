@@ -17,9 +17,9 @@ from guestmark.powercut.writelog import Entry, Flag, WriteLog
 _SURVIVALS = {"all": Survival.ALL, "half": Survival.HALF, "none": Survival.NONE}
 
 
-def lines(name: str, after: int | None) -> Iterator[str]:
+def lines(name: str, after: int | None, ledger: Path | None = None) -> Iterator[str]:
     """What is known of a log: every crash that was found; with `after`, only those there, and the requests before."""
-    kept = evidence.load(name)
+    kept = evidence.load(name, ledger)
     with WriteLog(kept.log) as log:
         flushes = sum(entry.flushes for entry in log.entries)
         yield f"{kept.log.parent}: {len(log)} requests, {flushes} flushes; {kept.filesystem} in {kept.form}"
@@ -35,13 +35,13 @@ def lines(name: str, after: int | None) -> Iterator[str]:
         yield f"  cut {crash['after']}, {crash['survival']} survives: {gone}, {newest}{said}"
 
 
-def write(name: str, after: int, survival: str, image: str) -> str:
+def write(name: str, after: int, survival: str, image: str, ledger: Path | None = None) -> str:
     """Writes the image that a cut leaves, not yet recovered, to a file; returns what there is to say of it."""
     if survival not in _SURVIVALS:
         raise UsageError(
             f"--survival {survival!r} is not one of {', '.join(_SURVIVALS)}", hint="e.g. --survival none"
         )
-    kept = evidence.load(name)
+    kept = evidence.load(name, ledger)
     with WriteLog(kept.log) as log, tempfile.TemporaryDirectory(prefix="guestmark-replay-") as directory:
         _check(after, len(log))
         cut = cuts.at(log.entries, after, _SURVIVALS[survival])
@@ -65,6 +65,8 @@ def _check(after: int, count: int) -> None:
 
 
 def _said(entry: Entry) -> str:
+    if entry.mark is not None:
+        return f"record {entry.mark - 1} acknowledged" if entry.mark else "the first record begins"
     what = "discard" if entry.flags & Flag.DISCARD else "write" if entry.length else "flush"
     where = f" {entry.length} bytes at {entry.offset}" if entry.length else ""
     return f"{what}{where}{', FUA' if entry.flags & Flag.FUA else ''}"

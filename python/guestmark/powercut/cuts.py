@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from guestmark.core.findings import Coverage
 from guestmark.powercut.writelog import Entry, Flag
 
 _ATTEMPTS = 8  # for each state that is wanted: many cuts have the same outcome
+_MOST = 6000  # states of one log
 
 
 class Survival(StrEnum):
@@ -27,6 +29,7 @@ class Survival(StrEnum):
     TORN_4096 = "torn sectors of 4096 bytes"
 
 
+_RANDOM = (Survival.HALF, Survival.SUBSET, Survival.TORN_512, Survival.TORN_4096)
 TORN = {Survival.TORN_512: 512, Survival.TORN_4096: 4096}
 
 
@@ -41,51 +44,102 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One crash state: `after` so many requests, of which `flushed` are on the disk, and of the others `pieces`."""
+    """One crash state: `after` so many requests; the first `kept` are on the disk, of the others `pieces`."""
 
     after: int
-    flushed: int
+    kept: int
     survival: Survival
     pieces: tuple[Piece, ...]
 
     @property
     def outcome(self) -> tuple[int, tuple[Piece, ...]]:
         """Equal for cuts that leave the same bytes."""
-        return self.flushed, self.pieces
+        return self.kept, self.pieces
 
 
-def choose(
-    entries: Sequence[Entry], *, start: int, count: int, seed: int = 0, always: int | None = None
-) -> list[Cut]:
-    """Up to `count` different crash states after more than `start` requests, by where they are cut.
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Crash states that differ from each other, in the order in which they can be made, and what they cover."""
 
-    There are fewer when the log has no more. Among them is what is on the disk for sure after `always` requests.
-    Depends only on the arguments.
+    cuts: tuple[Cut, ...]
+    coverage: Coverage
+
+
+def cover(
+    entries: Sequence[Entry],
+    moments: Sequence[int],
+    *,
+    start: int,
+    count: int,
+    seed: int,
+    most: int | None = None,
+) -> Chosen:
+    """The states that a proof looks at, of a log that begins with `start` requests that are not cut.
+
+    For each of `moments`, after which something had been acknowledged, the worst state: nothing survives that was not
+    flushed. The log cut between any two requests, with all before it on the disk; if there are very many, in the
+    smallest flush epochs. Then `count` random ones. With `most` there are about that many in all.
     """
-    chosen = tuple(Survival)
     flushed = _flushed(entries)
-    generator = random.Random(seed)
+    none = random.Random(0)
     found: dict[tuple[int, tuple[Piece, ...]], Cut] = {}
-    if always is not None:
-        sure = at(entries, always, Survival.NONE)
-        found[sure.outcome] = sure
-    if start >= len(entries):
-        return list(found.values())
-    for number in range(count * _ATTEMPTS):
-        after = generator.randint(start + 1, len(entries))
-        survival = chosen[number % len(chosen)]
-        pieces = tuple(_pieces(entries, flushed[after], after, survival, generator))
-        cut = Cut(after, flushed[after], survival, pieces)
-        found.setdefault(cut.outcome, cut)
-        if len(found) == count:
+
+    def take(cut: Cut) -> None:
+        """Of equal states the latest is kept, at which most had been acknowledged."""
+        known = found.get(cut.outcome)
+        if known is None or known.after < cut.after:
+            found[cut.outcome] = cut
+
+    worst = _spread(moments, _MOST if most is None else most // 2)
+    for after in worst:
+        take(_cut(entries, flushed, after, Survival.NONE, none))
+    ends = sorted(range(start, len(entries) + 1), key=lambda after: after - flushed[after])
+    between = ends[: _MOST if most is None else most // 4]
+    for after in between:
+        take(_cut(entries, flushed, after, Survival.ALL, none))
+    before = len(found)
+    wanted = count if most is None else max(1, most - before)
+    generator = random.Random(seed)
+    for number in range(wanted * _ATTEMPTS if start < len(entries) else 0):
+        if len(found) - before >= wanted:
             break
-    return sorted(found.values(), key=lambda cut: cut.after)
+        after = generator.randint(start + 1, len(entries))
+        take(_cut(entries, flushed, after, _RANDOM[number % len(_RANDOM)], generator))
+    coverage = Coverage(
+        worst=len(worst), acknowledgements=len(moments), cuts=len(between), requests=len(ends),
+        random=len(found) - before, seed=seed,
+    )  # fmt: skip
+    return Chosen(tuple(sorted(found.values(), key=lambda cut: (cut.kept, cut.after))), coverage)
+
+
+def _spread(values: Sequence[int], most: int) -> list[int]:
+    """So many of them, evenly; the last one always."""
+    if len(values) <= most:
+        return list(values)
+    step = len(values) / most
+    return [values[len(values) - 1 - int(number * step)] for number in range(most)]
 
 
 def at(entries: Sequence[Entry], after: int, survival: Survival) -> Cut:
     """One crash state; of those that are random, always the same."""
-    flushed = _flushed(entries)[after]
-    return Cut(after, flushed, survival, tuple(_pieces(entries, flushed, after, survival, random.Random(0))))
+    return _cut(entries, _flushed(entries), after, survival, random.Random(0))
+
+
+def _cut(
+    entries: Sequence[Entry], flushed: Sequence[int], after: int, survival: Survival, generator: random.Random
+) -> Cut:
+    """The cut, in its one form: what survives from the start without a gap is counted as kept."""
+    kept = flushed[after]
+    pieces = list(_pieces(entries, kept, after, survival, generator))
+    gone = 0
+    while kept < after:
+        entry = entries[kept]
+        if entry.length:
+            if gone == len(pieces) or pieces[gone] != Piece(kept, 0, entry.length):
+                break
+            gone += 1
+        kept += 1
+    return Cut(after, kept, survival, tuple(pieces[gone:]))
 
 
 def without_flushes(entries: Sequence[Entry], start: int) -> list[Entry]:
@@ -110,7 +164,8 @@ def _flushed(entries: Sequence[Entry]) -> list[int]:
     """For every number of requests how many of them the last completed flush covers."""
     covered = [0]
     for position, entry in enumerate(entries):
-        covered.append(position if entry.flushes else covered[-1])
+        done = position if entry.covers is None else min(entry.covers, position)
+        covered.append(max(covered[-1], done) if entry.flushes else covered[-1])
     return covered
 
 
@@ -118,8 +173,8 @@ def _pieces(
     entries: Sequence[Entry], flushed: int, after: int, survival: Survival, generator: random.Random
 ) -> Iterator[Piece]:
     pending = [number for number in range(flushed, after) if entries[number].length]
-    sure = [number for number in pending if entries[number].flags & Flag.FUA]
-    open_ = [number for number in pending if number not in set(sure)]
+    sure = {number for number in pending if entries[number].flags & Flag.FUA}
+    open_ = [number for number in pending if number not in sure]
     torn: int | None = None
     match survival:
         case Survival.ALL:

@@ -12,6 +12,7 @@ from guestmark.core.findings import Control, Durability, Proven
 from guestmark.disks import stack
 from guestmark.disks.logged import Logged
 from guestmark.powercut import cuts, evidence, records, sqlite
+from guestmark.powercut.cuts import Survival
 from guestmark.powercut.judge import Evidence, Judged, judge
 from guestmark.powercut.records import Acknowledged, Method
 from guestmark.powercut.recovery import Reader
@@ -19,7 +20,6 @@ from guestmark.powercut.writelog import Entry, Flag, WriteLog
 from guestmark.setting.location import SHARED_MEMORY
 
 _CONTROL_STATES = 24
-_SEED = 7
 _ON_DISK = "/var/tmp"
 
 
@@ -37,22 +37,33 @@ CONTROL = Tag("guestmark-control:", "controls")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the log: `count` records were begun after `start` requests, and all acknowledged after `end`."""
+    """A part of the log, from `start` to `end`, in which `count` records were written; after `settled` requests the
+    machine had synced all it had.
+    """
 
     tag: Tag
     count: int
     start: int
     end: int
+    settled: int
 
     def acknowledged(self, log: WriteLog) -> Acknowledged:
         """What had been acknowledged when."""
-        return Acknowledged.of(log, log.entries, self.tag.text).ended(self.end, self.count)
+        return Acknowledged.of(log.entries, self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Flushes that the guest's kernel has sent, and that the hypervisor counted; None where they are not counted."""
+
+    guest: int | None = None
+    hypervisor: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to be proven: `location` is the directory in which the image lies, `counted` the flushes by the
-    hypervisor's account, `control` what was written unsafely after it.
+    """What is to be proven: `location` is the directory in which the image lies, `control` what was written unsafely
+    after what is judged, `seed` that of random states.
     """
 
     files: Logged
@@ -61,37 +72,53 @@ class Request:
     location: str
     method: Method
     states: int
+    seed: int
     written: Part
     control: Part | None = None
     unsafe: str = "barrier=0"  # how the control was written
     reader: Reader | None = None
-    counted: int | None = None
+    counts: Counts = Counts()
 
 
 def prove(asked: Request) -> Proven:
-    """Judges the log. Where something is lost it is kept."""
+    """Judges the log, and keeps it."""
     begin = time.monotonic()
+    part = asked.written
     with WriteLog(asked.files.log) as log:
-        main = log.entries[: asked.written.end]
-        seen = asked.written.acknowledged(log)
-        start, end = seen.begin(asked.written.start), asked.written.end
-        chosen = cuts.choose(main, start=start, count=asked.states, seed=_SEED, always=end)
-        judged = judge(_evidence(asked, log, seen, asked.written), main, chosen, _room(asked))
-        controls = [_dropped(asked, log, main, seen)]
+        main = log.entries[: part.end]
+        seen = part.acknowledged(log)
+        start = max(part.start, seen.begin)
+        chosen = cuts.cover(
+            main, seen.moments, start=start, count=asked.states, seed=asked.seed, most=_most(asked)
+        )
+        judged = judge(_evidence(asked, log, seen, part), main, chosen.cuts, _room(asked))
+        settled = log.entries[: part.settled]
+        nothing_cut = judge(
+            _evidence(asked, log, seen, part),
+            settled,
+            [cuts.at(settled, part.settled, Survival.ALL)],
+            _room(asked),
+        )
+        controls = [_dropped(asked, log, main)]
         if asked.control:
             controls.append(_barriers(asked, log, asked.control))
-        unseen = asked.written.count - len(Acknowledged.of(log, main, asked.written.tag.text).newest)
         found = _proven(asked, main[start:], judged, controls)
-        if found.word is Durability.PROVEN and unseen > asked.written.count / 2:
-            found.word = Durability.REACHED
-            found.why = (
-                f"no proof: {unseen} of {asked.written.count} records cannot be read in the log (encrypted, "
-                "compressed?), which does not tell what was acknowledged when"
-            )
-    if judged.crashes:
-        found.kept = str(evidence.keep(asked.files, asked.filesystem, asked.form, asked.method, judged))
+    found.coverage = chosen.coverage
+    broken = next(iter(nothing_cut.crashes), None)
+    if broken is not None and (broken.lost is not None or judged.losing):
+        lost = broken.says if broken.lost is None else f"record {broken.lost} is gone"
+        found.word = Durability.UNKNOWN
+        found.why = (
+            f"no power cut is needed: {lost} in the disk as it was written, by a fault of it or of its log"
+        )
+    found.kept = str(evidence.keep(asked.files, asked.filesystem, asked.form, asked.method, judged))
     found.judge_s = time.monotonic() - begin
     return found
+
+
+def _most(asked: Request) -> int | None:
+    """Of servers, which take a second for each, there are as many states as were asked for; of others all."""
+    return asked.states if asked.method.served else None
 
 
 def _evidence(asked: Request, log: WriteLog, seen: Acknowledged, part: Part) -> Evidence:
@@ -107,25 +134,27 @@ def _lost(method: Method, tag: Tag, acknowledged: int, files: dict[str, bytes | 
     return records.lost(method, tag.text, acknowledged, files.get(tag.file))
 
 
-def _dropped(asked: Request, log: WriteLog, entries: Sequence[Entry], seen: Acknowledged) -> Control:
+def _dropped(asked: Request, log: WriteLog, entries: Sequence[Entry]) -> Control:
     """The same log as a hypervisor that drops flushes would have left it."""
-    start = seen.begin(asked.written.start)
-    without = cuts.without_flushes(entries, start)
-    chosen = cuts.choose(
-        without, start=start, count=_control_states(asked), seed=_SEED, always=asked.written.end
-    )
-    judged = judge(_evidence(asked, log, seen, asked.written), without, chosen, _room(asked))
-    return Control(name="no-flush", states=judged.states, losing=judged.losing)
+    start = max(asked.written.start, asked.written.acknowledged(log).begin)
+    return _control(asked, log, cuts.without_flushes(entries, start), asked.written, "no-flush")
 
 
 def _barriers(asked: Request, log: WriteLog, part: Part) -> Control:
     """The part that was written without barriers; nothing is ever in flight where each write is flushed at once."""
+    entries = log.entries[: part.end]
+    control = _control(asked, log, entries, part, asked.unsafe)
+    through = not asked.method.served and cuts.write_through(entries, part.start)
+    control.applies = not through
+    return control
+
+
+def _control(asked: Request, log: WriteLog, entries: Sequence[Entry], part: Part, name: str) -> Control:
     seen = part.acknowledged(log)
-    start = seen.begin(part.start)
-    chosen = cuts.choose(log.entries, start=start, count=_control_states(asked), seed=_SEED, always=part.end)
-    judged = judge(_evidence(asked, log, seen, part), log.entries, chosen, _room(asked))
-    through = not asked.method.served and cuts.write_through(log.entries, start)
-    return Control(name=asked.unsafe, states=judged.states, losing=judged.losing, applies=not through)
+    start, most = max(part.start, seen.begin), _control_states(asked)
+    chosen = cuts.cover(entries, seen.moments, start=start, count=0, seed=asked.seed, most=most)
+    judged = judge(_evidence(asked, log, seen, part), entries, chosen.cuts, _room(asked))
+    return Control(name=name, states=judged.states, losing=judged.losing)
 
 
 def _control_states(asked: Request) -> int:
@@ -144,7 +173,7 @@ def _room(asked: Request) -> Path:
 def _proven(asked: Request, part: Sequence[Entry], judged: Judged, controls: list[Control]) -> Proven:
     layers = stack.layers(asked.location)
     flushes = sum(entry.flushes or bool(entry.flags & Flag.FUA) for entry in part)
-    word, why = _word(judged, controls, layers, flushes, asked.counted)
+    word, why = _word(judged, controls, layers, _reconciled(asked.counts, flushes))
     loss, repair = judged.first_loss, next((crash for crash in judged.crashes if crash.says), None)
     return Proven(
         word=word,
@@ -166,20 +195,26 @@ def _proven(asked: Request, part: Sequence[Entry], judged: Judged, controls: lis
         first_repair=f"{repair.says} after cut {repair.cut.after}, {repair.cut.survival.value} survives"
         if repair
         else "",
-        counted=asked.counted,
+        counted=asked.counts.hypervisor,
+        asked=asked.counts.guest,
     )
 
 
+def _reconciled(counts: Counts, flushes: int) -> str:
+    """Who saw how many flushes; one of them who saw fewer than the one above has dropped or merged some."""
+    seen = [
+        *([f"the guest's kernel sent {counts.guest}"] if counts.guest is not None else []),
+        *([f"the hypervisor counted {counts.hypervisor}"] if counts.hypervisor is not None else []),
+        f"this host's kernel saw {flushes or 'none'}",
+    ]
+    return f"flushes: {', '.join(seen)}"
+
+
 def _word(
-    judged: Judged, controls: Sequence[Control], layers: list[stack.Layer], flushes: int, counted: int | None
+    judged: Judged, controls: Sequence[Control], layers: list[stack.Layer], flushes: str
 ) -> tuple[Durability, str]:
     if judged.losing:
-        if counted and not flushes:
-            return Durability.LOST, f"the hypervisor counted {counted} flushes, this host's kernel saw none"
-        return (
-            Durability.LOST,
-            f"this host's kernel saw {flushes} flushes, which did not cover what was acknowledged",
-        )
+        return Durability.LOST, flushes
     below = stack.volatile(layers)
     if below is not None:
         word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
@@ -188,4 +223,4 @@ def _word(
         return Durability.REACHED, f"no proof: {' and '.join(missed)} should lose records here and did not"
     if unseen := [layer for layer in layers if layer.loses is stack.Loses.UNKNOWN]:
         return Durability.REACHED, f"below is {unseen[0]}"
-    return Durability.PROVEN, "no crash state loses an acknowledged record"
+    return Durability.PROVEN, f"no crash state loses an acknowledged record; {flushes}"

@@ -6,12 +6,11 @@ The agent writes them (`crates/agent/src/records.rs`); a record is 64-byte lines
 from __future__ import annotations
 
 import bisect
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from guestmark.powercut.writelog import Entry, WriteLog
+from guestmark.powercut.writelog import Entry
 
 LINE = 64
 SLOTS = 8  # of an overwritten file
@@ -61,48 +60,35 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Which records had been acknowledged after so many requests: record k once k + 1 is seen on its way."""
+    """What had been acknowledged after so many requests, by the marks in a log: mark 0 is the start, k + 1 record k."""
 
-    starts: tuple[int, ...]  # requests after which the number of the newest record seen grows
-    newest: tuple[int, ...]
+    after_requests: tuple[int, ...]  # ascending
+    newest: tuple[int, ...]  # the newest record then; -1 for the start
 
     @classmethod
-    def of(cls, log: WriteLog, entries: Sequence[Entry], tag: str) -> Acknowledged:
-        """From the records with that tag in a log."""
-        pattern = re.compile(re.escape(tag.encode()) + rb"(\d{8});")
-        starts, newest = [], []
-        highest = -1
-        for position, entry in enumerate(entries):
-            if not entry.writes:
-                continue
-            found = max((int(match[1]) for match in pattern.finditer(log.data(entry))), default=-1)
-            if found > highest:
-                highest = found
-                starts.append(position + 1)
-                newest.append(found)
-        return cls(tuple(starts), tuple(newest))
-
-    def ended(self, requests: int, count: int) -> Acknowledged:
-        """With what the writer's end says: all `count` records had been acknowledged after so many requests.
-
-        What a hypervisor keeps to itself is on no log, and is known by this.
-        """
-        before = bisect.bisect_left(self.starts, requests)
-        return Acknowledged((*self.starts[:before], requests), (*self.newest[:before], count))
-
-    def begin(self, start: int) -> int:
-        """How many requests there were before the first record, which is not before `start`."""
-        return max(start, self.starts[0] - 1) if self.starts else start
+    def of(cls, entries: Sequence[Entry], start: int, end: int) -> Acknowledged:
+        """From the marks between two moments of a log."""
+        marks = [
+            (position + 1, entries[position].mark)
+            for position in range(start, min(end, len(entries)))
+            if entries[position].mark is not None
+        ]
+        return cls(tuple(position for position, _ in marks), tuple((mark or 0) - 1 for _, mark in marks))
 
     @property
-    def last(self) -> int:
-        """The newest record that is seen to have been acknowledged; -1 when there is none."""
-        return self.newest[-1] - 1 if self.newest else -1
+    def begin(self) -> int:
+        """How many requests there were before the first record; 0 without any mark."""
+        return self.after_requests[0] if self.after_requests else 0
+
+    @property
+    def moments(self) -> tuple[int, ...]:
+        """After how many requests each record had been acknowledged."""
+        return tuple(at for at, newest in zip(self.after_requests, self.newest, strict=True) if newest >= 0)
 
     def after(self, requests: int) -> int:
         """The newest record that had been acknowledged after so many requests; -1 when there was none."""
-        at = bisect.bisect_right(self.starts, requests)
-        return self.newest[at - 1] - 1 if at else -1
+        at = bisect.bisect_right(self.after_requests, requests)
+        return self.newest[at - 1] if at else -1
 
 
 def record(tag: str, number: int, size: int) -> bytes:

@@ -16,7 +16,7 @@ _HOLE = 4096
 class Replay:
     """Turns cuts, in order, into images in `directory`.
 
-    One image goes along with the flushes; each state is a copy of what it occupies (by reference, where the filesystem
+    One image goes along with what is kept; each state is a copy of what it occupies (by reference, where the filesystem
     can), with what survives on top. So neither the image's size nor the log's decides how much memory or time is taken.
     """
 
@@ -24,7 +24,7 @@ class Replay:
         self._log = log
         self._entries = entries
         self._directory = directory
-        self._durable = directory / "flushed"
+        self._durable = directory / "kept"
         self._applied = 0
         copy_without_zeroes(base, self._durable)
         self._descriptor = os.open(self._durable, os.O_RDWR)
@@ -35,11 +35,11 @@ class Replay:
         self._durable.unlink(missing_ok=True)
 
     def state(self, cut: Cut, name: str = "state") -> Path:
-        """The image of a cut, which must not be before the last one's. The caller removes it."""
-        for position in range(self._applied, cut.flushed):
+        """The image of a cut, which must keep no less than the last one. The caller removes it."""
+        for position in range(self._applied, cut.kept):
             entry = self._entries[position]
             self._write(self._descriptor, entry, 0, entry.length)
-        self._applied = max(self._applied, cut.flushed)
+        self._applied = max(self._applied, cut.kept)
         target = self._directory / name
         target.unlink(missing_ok=True)
         sparse.copy(self._durable, target)

@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-# Arguments: the database, the tag, how many rows. Each statement is a transaction of its own.
+# Arguments: the database, the tag, how many rows. Each statement is a transaction of its own; after each its number is
+# printed, and the next waits for a byte.
 _WRITER = """
-import sqlite3, sys
+import os, sqlite3, sys
 path, tag, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 database = sqlite3.connect(path, isolation_level=None)
 database.execute("pragma journal_mode=wal")
@@ -18,8 +19,8 @@ database.execute("pragma synchronous=full")
 database.execute("create table if not exists records (number integer primary key, content text)")
 for number in range(count):
     database.execute("insert into records values (?, ?)", (number, f"{tag}{number:08};"))
-print(count, flush=True)
-import os
+    print(number, flush=True)
+    os.read(0, 1)
 os._exit(0)  # nothing is tidied up: closing the last connection would
 """
 

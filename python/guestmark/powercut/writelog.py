@@ -1,8 +1,10 @@
-"""Logs of writes as QEMU's `blklogwrites` and Linux's `dm-log-writes` make them.
+"""Logs of writes as guestmark's agent, QEMU's `blklogwrites` and Linux's `dm-log-writes` make them.
 
 The format is that of the kernel's Documentation/admin-guide/device-mapper/log-writes.rst: a superblock, then entries of
 one sector each, the data of a write behind its entry. The superblock says how many there are only from time to time, so
-that the entries themselves are believed: the first that is empty is the end.
+that the entries themselves are believed: the first that is empty is the end. Where others have the length of data, the
+agent has of a flush how many entries it covers, plus one (none that were written while it went on), and of a mark its
+number.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ class Entry:
     length: int
     flags: Flag
     at: int = 0
+    covers: int | None = None  # of a flush: how many entries; None: all before it
+    mark: int | None = None  # the number of a mark
 
     @property
     def flushes(self) -> bool:
@@ -101,11 +105,13 @@ class WriteLog:
         entries = []
         at = sector
         while at + sector <= size:
-            first, count, flags, _ = _ENTRY.unpack_from(self._map, at)
+            first, count, flags, more = _ENTRY.unpack_from(self._map, at)
             if not (first or count or flags):
                 break
             at += sector
-            entry = Entry(first * sector, count * sector, Flag(flags), at)
+            covers = more - 1 if more and not count and flags & Flag.FLUSH else None
+            mark = more if flags & Flag.MARK else None
+            entry = Entry(first * sector, count * sector, Flag(flags), at, covers, mark)
             if entry.writes:
                 at += entry.length
                 if at > size:  # whoever wrote it was killed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,8 +62,13 @@ class Rows:
                 self._server = None
                 server.kill()
 
-    def commit(self, tag: str, count: int, *, unsafe: bool = False) -> None:
-        """Commits so many rows, each when the last is acknowledged; `unsafe`: no commit waits for a flush."""
+    def stop(self) -> None:
+        """Shuts the server down cleanly: all that it was given is in its files then."""
+        assert self._server is not None
+        self._server.stop()
+
+    def commit(self, tag: str, count: int, mark: Callable[[int], None], *, unsafe: bool = False) -> None:
+        """Commits so many rows, marking each that is acknowledged; `unsafe`: no commit waits for a flush."""
         server = self._server
         assert server is not None
         if unsafe:
@@ -72,6 +77,7 @@ class Rows:
         for number in range(count):
             content = records.record(tag, number, self._method.size).decode()
             server.execute(f"insert into {self._table} values ({first + number}, '{content}')")
+            mark(number + 1)
 
     def read(self, agent: Agent, directory: Path, names: Sequence[str]) -> Recovered:
         """See `recovery.Reader`: the server recovers its data, and tells the rows that it has then."""

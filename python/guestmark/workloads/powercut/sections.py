@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from guestmark.core.findings import Proof, Proven
+from guestmark.core.findings import Again, Proof, Proven
 from guestmark.ledger.model import StoredRun
 from guestmark.page.names import row_names
 from guestmark.page.nodes import Node, Note
@@ -35,7 +35,7 @@ def table(headings: Sequence[str], found: Sequence[tuple[RowName, Proven]]) -> T
             name,
             (
                 words(str(proven.word)),
-                figure(f"{proven.losing} of {proven.states}"),
+                figure(f"{proven.losing:,} of {proven.states:,}"),
                 figure(str(proven.repaired)),
                 words(caught(proven)),
             ),
@@ -67,16 +67,28 @@ def caught(found: Proven) -> str:
 
 
 def sentence(found: Proven) -> str:
-    """The result in one line."""
-    counts = f"{found.states} crash states, {found.acknowledged} acknowledged records"
+    """The result in one line, or a few sentences."""
+    counts = (
+        f"{found.states:,} crash states ({found.coverage})"
+        if found.coverage
+        else f"{found.states} crash states"
+    )
     checked = f"; controls: {controls(found)}" if found.controls else ""
+    name = found.kept.rpartition("/")[2]
+    kept = f"; guestmark powercut replay {name} looks into it" if name else ""
     if found.losing:
-        kept = (
-            f"; guestmark powercut replay {found.kept.rpartition('/')[2]} looks into it" if found.kept else ""
-        )
         return (
-            f"{found.word}: {found.first_loss}; {found.losing} of {found.states} crash states lose some of "
-            f"{found.acknowledged} acknowledged records; {found.why}{checked}{kept}"
+            f"{found.word}: {found.first_loss}; {found.losing:,} of {counts} lose some of {found.acknowledged} "
+            f"acknowledged records; {found.why}{_again(found.again)}{checked}{kept}"
         )
     repairs = f", {found.repaired} need repairs ({found.first_repair})" if found.repaired else ", 0 repairs"
-    return f"{found.word}: {counts}, 0 lost{repairs}; {found.why}{checked}"
+    acknowledged = f"{found.acknowledged} acknowledged records, 0 lost"
+    return f"{found.word}: {counts}, {acknowledged}{repairs}; {found.why}{checked}{kept}"
+
+
+def _again(again: Again | None) -> str:
+    if again is None:
+        return ""
+    if not again.states:
+        return f"; a second log: {again.why}"
+    return f"; a second log: {again.word}, {again.losing:,} of {again.states:,} states ({again.why})"

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import signal
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.results import CallError
-from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
-from guestmark.core.findings import TARGET, Findings, Mount, Proof
+from guestmark.core.errors import (
+    AgentError,
+    GuestmarkError,
+    MachineError,
+    PlatformUnusableError,
+    WorkloadError,
+)
+from guestmark.core.findings import TARGET, Again, Durability, Findings, Mount, Proof, Proven
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.disks import logged
 from guestmark.powercut import proof, recovery, sqlite, writelog
 from guestmark.powercut.records import Method
 from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.drive import Bus
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.powercut import metrics
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
 
 _DEEPEST = 2  # layers
 _FULL_BYTES = 1 << 20
+_STAT_FLUSHES = 15  # the field of a disk's statistics
 _BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
 
 
@@ -44,7 +54,8 @@ class PowercutWorkload:
         self._params = cell.workload.params
         self._method = Method(self._params["method"])
         self._limit_s = plan.policy.trial_limit_s
-        self._stack = contextlib.ExitStack()
+        self._seed = plan.policy.seed or 0
+        self._platform: Platform | None = None
         self._cell = cell
         account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
         self._rows = Rows(self._method, account) if self._method.served else None
@@ -74,6 +85,12 @@ class PowercutWorkload:
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
         """The platform's machine; for a database server with a data directory on its disk."""
+        self._platform = platform
+        with self._started(platform) as machine:
+            yield machine
+
+    @contextlib.contextmanager
+    def _started(self, platform: Platform) -> Iterator[Machine]:
         cell = self._cell
         if self._rows is not None:
             tree = str(self._rows.prepared().tree)
@@ -84,30 +101,43 @@ class PowercutWorkload:
 
     def prepare(self, machine: Machine) -> None:
         """Mounts the disk."""
-        self._disk = next(disk for disk in machine.disks if disk.spec.role is Role.TARGET)
-        self.facts.add(self._disk.facts, TARGET)
-        self._disk.mount(machine.agent)
-        self._stack.callback(self._unmount, machine.agent)
+        self._mount(machine)
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Writes, cuts the power, judges."""
+        """Writes, cuts the power, judges; what loses something, once more on another machine."""
+        found = self._proven(machine)
+        if found.word is Durability.LOST:
+            found.again = self._again()
+            if found.again.word != found.word:
+                found.word = Durability.UNKNOWN
+                found.why = f"one log loses records, another does not confirm it; {found.why}"
+        self.facts.add(Proof(proven=found))
+        return metrics.measured(found)
+
+    def _proven(self, machine: Machine) -> Proven:
+        """Writes, cuts the power, judges; the disk is unmounted then."""
         disk = self._disk
         assert disk is not None
         assert disk.image.logged is not None
-        before = _counted(machine)
+        log = disk.image.logged.log
+        before = _counts(machine, disk)
         begin = time.monotonic()
-        with contextlib.ExitStack() as serving:
-            if self._rows is not None:
-                on_host = self._cell.platform.is_this_host
-                serving.enter_context(self._rows.serving(machine.agent, disk.directory, on_host=on_host))
+        controlled: proof.Part | None
+        if self._rows is not None:
+            on_host = self._cell.platform.is_this_host
+            with self._rows.serving(machine.agent, disk.directory, on_host=on_host):
+                part = self._write(machine.agent, disk, proof.PROOF)
+                written, after = time.monotonic(), _counts(machine, disk)
+                controlled = self._write(machine.agent, disk, proof.CONTROL)
+                self._rows.stop()
+            self._unmount(machine.agent)
+            settled = writelog.count(log)
+        else:
             part = self._write(machine.agent, disk, proof.PROOF)
-            written = time.monotonic()
-            after = _counted(machine)
-            counted = None if before is None or after is None else after - before
-            if self._rows is not None:
-                controlled: proof.Part | None = self._write(machine.agent, disk, proof.CONTROL)
-            else:
-                controlled = self._without_barriers(machine.agent, disk)
+            written, after = time.monotonic(), _counts(machine, disk)
+            self._unmount(machine.agent)
+            settled = writelog.count(log)
+            controlled = self._without_barriers(machine.agent, disk)
         found = proof.prove(
             proof.Request(
                 files=disk.image.logged,
@@ -116,46 +146,89 @@ class PowercutWorkload:
                 location=disk.spec.location,
                 method=self._method,
                 states=int(self._params["states"]),
-                written=part,
+                seed=self._seed,
+                written=replace(part, settled=settled),
                 control=controlled,
                 reader=self._rows,
                 unsafe=self._rows.unsafe if self._rows else "barrier=0",
-                counted=counted,
+                counts=after.since(before),
             )
         )
         found.run_s = written - begin
-        self.facts.add(Proof(proven=found))
-        return metrics.measured(found)
+        return found
+
+    def _again(self) -> Again:
+        """What a log of another machine shows: a loss may be a fault of one recording."""
+        assert self._platform is not None
+        self._seed += 1
+        try:
+            with self._started(self._platform) as machine:
+                self._mount(machine)
+                try:
+                    found = self._proven(machine)
+                finally:
+                    self._unmount(machine.agent)
+        except GuestmarkError as error:
+            return Again(word=Durability.UNKNOWN, states=0, losing=0, why=f"it was not made: {error.message}")
+        return Again(
+            word=found.word, states=found.states, losing=found.losing, why=found.first_loss or found.why,
+            kept=found.kept,
+        )  # fmt: skip
 
     def cleanup(self, machine: Machine) -> None:
         """Unmounts the disk."""
-        self._stack.close()
+        self._unmount(machine.agent)
+
+    def _mount(self, machine: Machine) -> None:
+        self._disk = next(disk for disk in machine.disks if disk.spec.role is Role.TARGET)
+        self.facts.add(self._disk.facts, TARGET)
+        self._disk.mount(machine.agent)
 
     def _write(self, agent: Agent, disk: AttachedDisk, tag: proof.Tag) -> proof.Part:
-        assert disk.image.logged is not None
-        log = disk.image.logged.log
-        start = writelog.count(log)
-        method, count = self._method, int(self._params["records"])
-        if self._rows is not None:
-            self._rows.commit(tag.text, count, unsafe=tag is proof.CONTROL)
-            return proof.Part(tag, count, start, writelog.count(log))
-        path = f"{disk.directory}/{tag.file}"
+        """Writes the records; each that is acknowledged is marked in the log, and the next one waits for that."""
+        files = disk.image.logged
+        assert files is not None
+        start = writelog.count(files.log)
+        count = int(self._params["records"])
+        with logged.marking(files) as mark:
+            mark(0)
+            if self._rows is not None:
+                self._rows.commit(tag.text, count, mark, unsafe=tag is proof.CONTROL)
+            else:
+                self._written(agent, disk, tag, count, mark)
+        end = writelog.count(files.log)
+        return proof.Part(tag, count, start, end, end)
+
+    def _written(
+        self, agent: Agent, disk: AttachedDisk, tag: proof.Tag, count: int, mark: Callable[[int], None]
+    ) -> None:
+        method, path = self._method, f"{disk.directory}/{tag.file}"
         argv = [
             PROGRAM, "records", "--method", method, "--tag", tag.text, "--first", "0", "--count", str(count),
-            "--size", str(method.size), path,
+            "--size", str(method.size), "--each", path,
         ]  # fmt: skip
         if method is Method.SQLITE:
             argv = sqlite.command(path, tag.text, count)
+        program = agent.background(argv, stdin=True)
+        deadline = time.monotonic() + self._limit_s
+        heard = 0
         try:
-            done = agent.exec(argv, timeout_s=self._limit_s)
+            while program.wait(deadline - time.monotonic(), functools.partial(_says_more, heard)):
+                if not program.running:
+                    break
+                heard += 1
+                mark(heard)
+                program.feed(b"\n")
         except CallError:
             raise
         except AgentError as error:  # what hangs in a flush cannot be killed, and the agent waits for its end
             raise self._not_written(disk, error.message, late=True) from error
-        if not done.ok:
-            said = done.stderr.decode(errors="replace").strip()
-            raise self._not_written(disk, said or f"status {done.status}", late=done.timed_out)
-        return proof.Part(tag, count, start, writelog.count(log))
+        if program.ended is None:
+            program.signal(signal.SIGKILL)
+            raise self._not_written(disk, "", late=True)
+        if program.ended.status != 0 or heard != count:
+            said = program.text().strip().splitlines()
+            raise self._not_written(disk, said[-1] if said else f"status {program.ended.status}", late=False)
 
     def _not_written(self, disk: AttachedDisk, said: str, *, late: bool) -> WorkloadError:
         """Why the records were not written; nothing hangs in the disk any more after it."""
@@ -180,7 +253,6 @@ class PowercutWorkload:
         """Once more on a disk that is mounted without barriers; None where the filesystem cannot be."""
         if disk.spec.filesystem not in _BARRIERS or disk.spec.mount_options:
             return None
-        self._unmount(agent)
         self._disk = replace(disk, spec=disk.spec.with_levels(mount="barrier=0"), facts=Mount())
         try:
             self._disk.mount(agent)
@@ -188,7 +260,9 @@ class PowercutWorkload:
             self._disk = None
             self.warnings.append(f"without barriers it cannot be mounted: {error.message}")
             return None
-        return self._write(agent, self._disk, proof.CONTROL)
+        part = self._write(agent, self._disk, proof.CONTROL)
+        self._unmount(agent)
+        return part
 
     def _unmount(self, agent: Agent) -> None:
         if self._disk is not None:
@@ -205,9 +279,36 @@ def _no_log(target: DiskSpec) -> str:
     return ""
 
 
-def _counted(machine: Machine) -> int | None:
-    """Flushes by the hypervisor's own account; None where it has none."""
-    if machine.query is None:
-        return None
-    stats = [entry for entry in machine.query("query-blockstats") if entry.get("device") == str(Role.TARGET)]
-    return sum(int(entry["stats"]["flush_operations"]) for entry in stats) if stats else None
+def _says_more(lines: int, said: bytes) -> bool:
+    return said.count(b"\n") > lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Flushes:
+    """Of one disk so far; None where they are not counted."""
+
+    guest: int | None
+    hypervisor: int | None
+
+    def since(self, before: _Flushes) -> proof.Counts:
+        return proof.Counts(_less(self.guest, before.guest), _less(self.hypervisor, before.hypervisor))
+
+
+def _less(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None else now - before
+
+
+def _counts(machine: Machine, disk: AttachedDisk) -> _Flushes:
+    """By the guest's kernel (Documentation/block/stat.rst) and by the hypervisor's own account."""
+    guest = None
+    with contextlib.suppress(AgentError):
+        name = disk.device.rpartition("/")[2]
+        words = machine.agent.read_file(f"/sys/class/block/{name}/stat").split()
+        guest = int(words[_STAT_FLUSHES]) if len(words) > _STAT_FLUSHES else None
+    hypervisor = None
+    if machine.query is not None and disk.spec.bus is not Bus.VHOST_USER:
+        stats = [
+            entry for entry in machine.query("query-blockstats") if entry.get("device") == str(Role.TARGET)
+        ]
+        hypervisor = sum(int(entry["stats"]["flush_operations"]) for entry in stats) if stats else None
+    return _Flushes(guest, hypervisor)

@@ -1,0 +1,273 @@
+//! As much of the kernel's FUSE protocol as one file needs, whose mount point is a file itself (`linux/fuse.h`).
+
+use std::fs::Metadata;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+
+use crate::sys;
+
+pub const FORGET: u32 = 2;
+pub const GETATTR: u32 = 3;
+pub const SETATTR: u32 = 4;
+pub const OPEN: u32 = 14;
+pub const READ: u32 = 15;
+pub const WRITE: u32 = 16;
+pub const STATFS: u32 = 17;
+pub const RELEASE: u32 = 18;
+pub const FSYNC: u32 = 20;
+pub const FLUSH: u32 = 25;
+pub const INIT: u32 = 26;
+pub const INTERRUPT: u32 = 36;
+pub const DESTROY: u32 = 38;
+pub const IOCTL: u32 = 39;
+pub const BATCH_FORGET: u32 = 42;
+pub const FALLOCATE: u32 = 43;
+pub const LSEEK: u32 = 46;
+
+pub const FATTR_MODE: u32 = 1;
+pub const FATTR_UID: u32 = 1 << 1;
+pub const FATTR_GID: u32 = 1 << 2;
+pub const FATTR_SIZE: u32 = 1 << 3;
+
+const MAJOR: u32 = 7;
+const MINOR: u32 = 31;
+const ASYNC_READ: u32 = 1;
+const BIG_WRITES: u32 = 1 << 5;
+const ASYNC_DIO: u32 = 1 << 15;
+const MAX_PAGES: u32 = 1 << 22;
+const HEADER: usize = 40;
+const PAGE: usize = 4096;
+const BLOCK: u32 = 4096;
+const REGULAR: u32 = 0o100_000;
+
+/// A request, and what follows its header.
+pub struct Request<'a> {
+    pub operation: u32,
+    pub unique: u64,
+    pub body: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
+        Some(Self {
+            operation: word(bytes, 4)?,
+            unique: long(bytes, 8)?,
+            body: bytes.get(HEADER..)?,
+        })
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn words(values: &[u32]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_ne_bytes())
+        .collect()
+}
+
+fn longs(values: &[u64]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_ne_bytes())
+        .collect()
+}
+
+/// `fuse_setattr_in`, as far as it matters here.
+pub struct Attributes {
+    pub valid: u32,
+    pub size: u64,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Attributes {
+    pub fn read(body: &[u8]) -> Option<Self> {
+        Some(Self {
+            valid: word(body, 0)?,
+            size: long(body, 16)?,
+            mode: word(body, 68)?,
+            uid: word(body, 76)?,
+            gid: word(body, 80)?,
+        })
+    }
+}
+
+/// `fuse_init_out`: no cache of writes, large ones.
+pub fn init(body: &[u8], max_write: usize) -> Option<Vec<u8>> {
+    let offered = word(body, 12)?;
+    let mut answer = words(&[
+        MAJOR,
+        MINOR,
+        0,
+        offered & (ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES),
+    ]);
+    answer.extend_from_slice(&0_u32.to_ne_bytes()); // max_background, congestion_threshold: the kernel's
+    answer.extend(words(&[max_write as u32, 1]));
+    answer.extend_from_slice(&((max_write / PAGE) as u16).to_ne_bytes());
+    answer.resize(64, 0);
+    Some(answer)
+}
+
+/// `fuse_attr_out`, not to be cached: what is known of the size changes by writes.
+pub fn attributes(status: &Metadata, mode: u32, owner: (u32, u32)) -> Vec<u8> {
+    let mut answer = longs(&[0, 0]);
+    answer.extend(longs(&[
+        1,
+        status.len(),
+        status.blocks(),
+        status.atime() as u64,
+        status.mtime() as u64,
+        status.ctime() as u64,
+    ]));
+    answer.extend(words(&[
+        0,
+        0,
+        0,
+        REGULAR | mode,
+        1,
+        owner.0,
+        owner.1,
+        0,
+        BLOCK,
+        0,
+    ]));
+    answer
+}
+
+/// Offset, size and the flags with which the file was opened, of `fuse_read_in`.
+pub fn read_at(body: &[u8]) -> Option<(u64, usize, u32)> {
+    Some((long(body, 8)?, word(body, 16)? as usize, word(body, 32)?))
+}
+
+/// Offset and data of `fuse_write_in`.
+pub fn write_at(body: &[u8]) -> Option<(u64, &[u8])> {
+    let size = word(body, 16)? as usize;
+    Some((long(body, 8)?, body.get(40..40 + size)?))
+}
+
+/// Offset, length and mode of `fuse_fallocate_in`.
+pub fn range(body: &[u8]) -> Option<(u64, u64, u32)> {
+    Some((long(body, 8)?, long(body, 16)?, word(body, 24)?))
+}
+
+/// Offset and whence of `fuse_lseek_in`.
+pub fn seek(body: &[u8]) -> Option<(u64, i32)> {
+    Some((long(body, 8)?, word(body, 16)? as i32))
+}
+
+/// The number of a mark, of `fuse_ioctl_in`: `_IOW('g', 1, u64)`.
+pub fn mark(body: &[u8]) -> Option<u64> {
+    const MARK: u32 = 1 << 30 | 8 << 16 | (b'g' as u32) << 8 | 1;
+    (word(body, 12)? == MARK).then(|| long(body, 32))?
+}
+
+/// `fuse_statfs_out`.
+pub fn statfs(found: &rustix::fs::StatFs) -> Vec<u8> {
+    let mut answer = longs(&[found.f_blocks, found.f_bfree, found.f_bavail, 1, 0]);
+    answer.extend(words(&[found.f_bsize as u32, 255, found.f_bsize as u32, 0]));
+    answer.resize(80, 0);
+    answer
+}
+
+pub fn reply(device: &OwnedFd, unique: u64, error: i32, data: &[u8]) -> io::Result<()> {
+    let mut answer = words(&[(16 + data.len()) as u32, error as u32]);
+    answer.extend_from_slice(&unique.to_ne_bytes());
+    answer.extend_from_slice(data);
+    sys::write(device.as_raw_fd(), &answer).map(|_| ())
+}
+
+/// Mounts at a file; by `fusermount3` where this user may not.
+pub fn mount(at: &Path, max_read: usize) -> io::Result<OwnedFd> {
+    let device = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")?;
+    // SAFETY: they have no preconditions.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let options = format!(
+        "fd={},rootmode={REGULAR:o},user_id={user},group_id={group},default_permissions,allow_other,max_read={max_read}",
+        device.as_raw_fd()
+    );
+    let target = sys::cstring(at.as_os_str().as_bytes())?;
+    let data = sys::cstring(options.as_bytes())?;
+    // SAFETY: all pointers are to strings that end in zero and live until the call returns.
+    let mounted = sys::check(unsafe {
+        libc::mount(
+            c"guestmark".as_ptr(),
+            target.as_ptr(),
+            c"fuse".as_ptr(),
+            libc::MS_NOSUID | libc::MS_NODEV,
+            data.as_ptr().cast(),
+        )
+    });
+    match mounted {
+        Ok(_) => Ok(device.into()),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            let common = format!("default_permissions,fsname=guestmark,max_read={max_read}");
+            by_helper(at, &format!("{common},allow_other")).or_else(|_| by_helper(at, &common))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// `fusermount3` mounts, and sends the descriptor over a socket.
+fn by_helper(at: &Path, options: &str) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let inherited = sys::duplicate(theirs.as_raw_fd())?;
+    rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty())?;
+    let done = Command::new("fusermount3")
+        .args(["-o", options, "--"])
+        .arg(at)
+        .env("_FUSE_COMMFD", inherited.as_raw_fd().to_string())
+        .output()
+        .map_err(|error| io::Error::new(error.kind(), format!("fusermount3: {error}")))?;
+    if !done.status.success() {
+        return Err(io::Error::other(
+            String::from_utf8_lossy(&done.stderr).trim().to_owned(),
+        ));
+    }
+    receive(&ours)
+}
+
+/// The descriptor that comes with one byte.
+fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0_u8];
+    let mut part = libc::iovec {
+        iov_base: byte.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
+    let mut control = [0_u64; 8];
+    // SAFETY: a header is valid when all zero, and all its pointers outlive the call. The control message is looked at
+    // within the bounds that the kernel has set, and its descriptor is nobody else's.
+    unsafe {
+        let mut header = std::mem::zeroed::<libc::msghdr>();
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control) as _;
+        if libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let message = libc::CMSG_FIRSTHDR(&raw const header);
+        if message.is_null() || (*message).cmsg_type != libc::SCM_RIGHTS {
+            return Err(io::Error::other("fusermount3 sent no descriptor"));
+        }
+        let fd = libc::CMSG_DATA(message)
+            .cast::<libc::c_int>()
+            .read_unaligned();
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}

@@ -1,0 +1,95 @@
+//! A log of writes as Linux's `dm-log-writes` has it (Documentation/admin-guide/device-mapper/log-writes.rst).
+//!
+//! The length of data, which is nothing otherwise, says of a flush how many entries it covers, plus one (those behind were
+//! written while it went on), and of a mark its number.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// The unit of offsets and lengths, bytes.
+pub const SECTOR: usize = 512;
+const MAGIC: u64 = 0x006a_7366_7773_6872;
+const FLUSH: u64 = 1;
+const DISCARD: u64 = 4;
+const MARK: u64 = 8;
+
+pub struct Log {
+    file: File,
+    end: u64,
+    entries: u64,
+}
+
+impl Log {
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)?;
+        let log = Self {
+            file,
+            end: SECTOR as u64,
+            entries: 0,
+        };
+        log.superblock()?;
+        Ok(log)
+    }
+
+    /// How many there are.
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.append(offset, data.len() as u64, 0, data.len() as u64, data)
+    }
+
+    pub fn discard(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        self.append(offset, length, DISCARD, 0, &[])
+    }
+
+    /// A flush that is complete and covers the first `covers` entries.
+    pub fn flush(&mut self, covers: u64) -> io::Result<()> {
+        self.append(0, 0, FLUSH, covers + 1, &[])?;
+        self.superblock()
+    }
+
+    pub fn mark(&mut self, number: u64) -> io::Result<()> {
+        self.append(0, 0, MARK, number, &[])
+    }
+
+    fn append(
+        &mut self,
+        offset: u64,
+        length: u64,
+        flags: u64,
+        more: u64,
+        data: &[u8],
+    ) -> io::Result<()> {
+        let sector = SECTOR as u64;
+        let mut entry = [offset / sector, length / sector, flags, more]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect::<Vec<u8>>();
+        entry.resize(SECTOR, 0);
+        entry.extend_from_slice(data);
+        self.file.write_all_at(&entry, self.end)?;
+        self.end += entry.len() as u64;
+        self.entries += 1;
+        Ok(())
+    }
+
+    fn superblock(&self) -> io::Result<()> {
+        let mut block = [MAGIC, 1, self.entries, SECTOR as u64]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect::<Vec<u8>>();
+        block.resize(SECTOR, 0);
+        self.file.write_all_at(&block, 0)
+    }
+}
