@@ -23,6 +23,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 
 # Tests measure many things at once. Those of exclusive use have a lock of their own.
 os.environ["GUESTMARK_LOCK"] = "none"
+os.environ["GUESTMARK_PAGER"] = ""  # on a terminal of a test nobody presses a key
 
 # The files that take longest, and then the folders: what starts last should be over soon. By the durations that ./test
 # prints; a file that is missing here is only started later.

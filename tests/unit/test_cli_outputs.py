@@ -54,7 +54,7 @@ def test_a_page_is_written(ledger: str, tmp_path: Path) -> None:
 
 
 def test_the_environment_is_a_line_unless_it_is_asked_for(ledger: str) -> None:
-    brief, full = show(ledger).stdout, show(ledger, "--environment").stdout
+    brief, full = show(ledger, "--details").stdout, show(ledger, "--details", "--environment").stdout
     assert "Measured on Core 5, 2 processors, kernel 6.1.0" in brief
     assert "tcg command" not in brief
     assert "tcg command" in full

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterable
 from typing import IO, Any, NoReturn
 
@@ -11,6 +16,9 @@ from rich.text import Text
 
 from guestmark.cli.faults import PipeClosed
 from guestmark.page.text import inert
+
+_PAGER = "less"
+_NOT_RUN = {126, 127}
 
 
 class Console(RichConsole):
@@ -34,6 +42,29 @@ class Console(RichConsole):
     def on_broken_pipe(self) -> NoReturn:
         """Raises `PipeClosed`."""
         raise PipeClosed
+
+
+def paged(text: str, console: Console) -> None:
+    """Writes what is ready for the console; through a pager where that is a terminal on which it has no room.
+
+    `GUESTMARK_PAGER` and `PAGER` name the pager, `less` else; an empty name means none.
+    """
+    pager = os.environ.get("GUESTMARK_PAGER", os.environ.get("PAGER", _PAGER))
+    if (
+        pager.strip()
+        and console.is_terminal
+        and console.file is sys.stdout
+        and text.count("\n") >= console.height
+    ):
+        command = shlex.split(pager)
+        # As git: less ends by itself where all has room, and colours are shown.
+        environment = {**os.environ, "LESS": os.environ.get("LESS", "FRX")}
+        with contextlib.suppress(OSError):
+            done = subprocess.run(command, input=text, text=True, env=environment, check=False)
+            if done.returncode not in _NOT_RUN:
+                return
+    console.file.write(text)
+    console.file.flush()
 
 
 def shown(text: str, style: str = "") -> Text:

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import ExitStatus, UsageError
+from guestmark.core.home import LATEST
 from guestmark.core.units import counted
 from guestmark.page.say import erase, redraw, say
 from guestmark.page.text import escaped_in_json
@@ -235,7 +236,7 @@ def names(ledger: Ledger) -> list[str]:
 
 def _named(ledger: Ledger, wanted: str) -> str:
     known = names(ledger)
-    if wanted == "last" and known:
+    if wanted == LATEST and known:
         return known[-1]
     found = [name for name in known if name == wanted] or [name for name in known if wanted in name]
     if len(found) != 1:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options
+from guestmark.core.home import LATEST
 
 
 def command(
@@ -17,7 +18,7 @@ def command(
             help="A run's id, its beginning or end, or `last`.",
             autocompletion=options.complete_run,
         ),
-    ] = "last",
+    ] = LATEST,
     *,
     fail_if: options.FailIf = None,
     junit: options.Junit = None,

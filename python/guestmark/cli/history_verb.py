@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options
+from guestmark.core.home import LATEST
 
 
 def command(
@@ -17,7 +18,7 @@ def command(
             help="The run whose cells are followed: an id, its beginning or end, a name, or `last`.",
             autocompletion=options.complete_run,
         ),
-    ] = "last",
+    ] = LATEST,
     *,
     cell: Annotated[str | None, typer.Option("--cell", metavar="CELL", help="Only this cell.")] = None,
     by: Annotated[

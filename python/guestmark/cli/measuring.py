@@ -38,6 +38,7 @@ class Measuring:
     fail_if: options.FailIf = None
     junit: options.Junit = None
     prove: options.Prove = False
+    details: options.Details = False
     wait: options.Wait = True
     json: options.Json = None
     csv: options.Csv = None
@@ -80,6 +81,7 @@ class Measuring:
             junit=self.junit,
             said=remarking.remarks(self.name, self.note, self.label, self.tag),
             prove=self.prove,
+            details=self.details,
             wait=self.wait,
         )
 

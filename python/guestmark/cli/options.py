@@ -11,6 +11,7 @@ import typer
 
 from guestmark.core import units
 from guestmark.core.errors import UsageError
+from guestmark.core.home import LATEST
 from guestmark.plan.matrix import Null
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def complete_from_ledger(
 
     try:
         with ledger_to_read(ctx.params.get("ledger")) as ledger:
-            return [] if ledger is None else [("last", newest), *find(ledger)]
+            return [] if ledger is None else [(LATEST, newest), *find(ledger)]
     except GuestmarkError:
         return []
 
@@ -314,6 +315,13 @@ Only = Annotated[
     typer.Option(
         metavar="EXPR",
         help="Only these cells, e.g. 'platform=tcg and filesystem=ext2,ext4', or a cell's id.",
+    ),
+]
+Details = Annotated[
+    bool,
+    typer.Option(
+        "--details",
+        help="Show everything: other metrics, totals, slow and first runs, the control, placement, history.",
     ),
 ]
 Published = Annotated[

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.core.errors import UsageError
+from guestmark.core.home import LATEST
 
 if TYPE_CHECKING:
     from guestmark.ledger.remarks import Remarks
 
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}", re.ASCII)
-_RESERVED = frozenset({"last"})
+_RESERVED = frozenset({LATEST})
 
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="What to call the run; it can be given as RUN.")

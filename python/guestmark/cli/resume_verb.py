@@ -23,6 +23,7 @@ def command(
         ),
     ] = None,
     published: options.Published = False,
+    details: options.Details = False,
     keep: options.Keep = False,
     wait: options.Wait = True,
     junit: options.Junit = None,
@@ -50,6 +51,6 @@ def command(
     )
     outputs = session.Outputs(
         json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, published=published, keep=keep, junit=junit,
-        wait=wait,
+        wait=wait, details=details,
     )  # fmt: skip
     raise typer.Exit(session.resume(run, ledger, outputs, further))

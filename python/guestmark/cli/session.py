@@ -38,7 +38,7 @@ class Outputs:
     prove: bool = False  # what a power cut would leave of the run's disks
     keep: bool = False  # disk images of trials that fail or are interrupted
     environment: bool = False  # what it was measured on
-    details: bool = False  # how the runs of each cell differ, whether or not that says more than the headline
+    details: bool = False  # the whole report instead of the answer
     said: Remarks | None = None  # a name, notes, labels and tags of the run
     gates: tuple[str, ...] = ()  # limits that a run must keep, as typed
     junit: str | None = None  # where to write what became of them
@@ -160,32 +160,40 @@ def _finish(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
     return int(judged) if usable else gates.failed(status)
 
 
-def show(stored: StoredRun, outputs: Outputs, analysis: Analysis) -> None:
-    """Prints the report and writes the requested documents."""
-    from guestmark.report.render.terminal import print_page, print_report
+def show(stored: StoredRun, outputs: Outputs, analysis: Analysis, *, latest: bool = True) -> None:
+    """Prints the answer, or with `details` the report, and writes the requested documents.
 
+    `latest`: the run is the newest of its ledger, which `guestmark show` shows without its name.
+    """
     page = None if outputs.page is None else outputs.page(stored)
     first = () if page is None else page.sections
     for name, path in outputs.files():
         from guestmark.report import export_format, formats
 
         write(formats.render(stored, export_format.Format(name), analysis, first=first), path)
-    if not outputs.stdout_taken:
-        from guestmark.cli.console import Console
+    if outputs.stdout_taken:
+        return
+    from guestmark.cli.console import Console, paged
+    from guestmark.report.render import terminal
 
-        console = Console()
-        with writing_to_stdout():
-            if page is not None:
-                print_page(page, console)
-                return
-            print_report(
+    console = Console()
+    if page is None:
+        if outputs.details or outputs.environment or outputs.published:
+            from guestmark.report.sections import page as report
+
+            page = report(
                 stored,
-                console,
-                analysis=analysis,
+                analysis,
                 published=outputs.published,
                 environment=outputs.environment,
                 details=outputs.details,
             )
+        else:
+            from guestmark.report.answer import answer
+
+            page = answer(stored, analysis, width=console.width, latest=latest)
+    with writing_to_stdout():
+        paged(terminal.drawn(page, console), console)
 
 
 @contextmanager

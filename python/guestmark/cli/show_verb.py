@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
+from guestmark.core.home import LATEST
 from guestmark.page.say import tell
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: options.Run,
+    run: options.Run = LATEST,
     *,
     console_of: Annotated[
         str | None,
@@ -28,10 +29,7 @@ def command(
         bool,
         typer.Option("--environment", help="Show all that is known of the host and the guests, too."),
     ] = False,
-    details: Annotated[
-        bool,
-        typer.Option("--details", help="Show total, slow runs and first run of every cell, too."),
-    ] = False,
+    details: options.Details = False,
     published: options.Published = False,
     baseline: options.Baseline = None,
     json: options.Json = None,
@@ -71,7 +69,7 @@ def command(
         return
     if published:
         options.check_published(stored.plan)
-    show(stored, outputs, analysis)
+    show(stored, outputs, analysis, latest=run == LATEST)
 
 
 def _console(stored: StoredRun, wanted: str) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+LATEST = "last"  # what commands call the newest run of a ledger
+
 
 def home() -> Path:
     """`$HOME` if it is a path, else what the system's list of users says, else `/`; it need not exist."""

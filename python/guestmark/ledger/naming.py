@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from guestmark.core.errors import LedgerError
+from guestmark.core.home import LATEST
 from guestmark.ledger import remarks, schema
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def resolve(connection: Connection, wanted: str, where: str, *, removed: bool = 
     gone = remarks.removed(connection)
     everything = [str(run_id) for run_id in connection.execute(statement).scalars()]
     ids = [run_id for run_id in everything if (run_id in gone) == removed]
-    if wanted == "last" and ids:
+    if wanted == LATEST and ids:
         return ids[-1]
     said = remarks.of_runs(connection)
     found = _meant(wanted, ids, said)

@@ -76,19 +76,24 @@ def print_report(
 
 
 def print_page(page: Page, console: Console | None = None) -> None:
-    """Prints it, without colour when the console is not a terminal.
+    """Prints it, without colour when the console is not a terminal."""
+    out = console or Console(highlight=False)
+    out.file.write(drawn(page, out))
+    out.file.flush()
+
+
+def drawn(page: Page, console: Console) -> str:
+    """What to write to the console's file.
 
     Terminals that do not speak UTF-8 get ASCII for the signs they lack, never an error.
     """
-    out = console or Console(highlight=False)
-    with out.capture() as capture:
-        out.print(draw(page.sections, out.width), highlight=False)
+    with console.capture() as capture:
+        console.print(draw(page.sections, console.width), highlight=False)
     text = capture.get()
-    if not out.encoding.lower().startswith("utf"):
+    if not console.encoding.lower().startswith("utf"):
         text = text.translate(_ASCII)
     # Other signs than those may be missing in the terminal's encoding.
-    out.file.write(text.encode(out.encoding, "replace").decode(out.encoding))
-    out.file.flush()
+    return text.encode(console.encoding, "replace").decode(console.encoding)
 
 
 def live(analysis: Analysis, width: int) -> RenderableType:

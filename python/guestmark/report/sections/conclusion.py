@@ -1,6 +1,6 @@
 """The closing sentences of a report: what can be concluded, and what cannot."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from guestmark.core.model import Metric
 from guestmark.page import figures
@@ -73,16 +73,21 @@ def _sentences(workload: WorkloadResult) -> list[Node]:
     same = [pair for pair in compared if pair[1].verdict is Verdict.NO_DIFFERENCE]
     if same:
         nodes.append(_equal(workload.baseline, same))
-    undecided: dict[str, list[str]] = {}
+    nodes += undecided(compared)
+    nodes += [node for node, _ in slow_runs(workload, workload.baseline)]
+    return nodes
+
+
+def undecided(compared: Iterable[tuple[CellResult, Comparison]]) -> list[Note]:
+    """A line for each reason why cells could not be told from the baseline."""
+    cells: dict[str, list[str]] = {}
     for result, comparison in compared:
         if comparison.verdict is Verdict.INCONCLUSIVE:
-            undecided.setdefault(comparison.reason, []).append(result.cell.id)
-    nodes += [
-        Note(spans(Span("Inconclusive: ", Tone.UNCLEAR), f"{', '.join(cells)} – {reason}"), NoteKind.WARNING)
-        for reason, cells in undecided.items()
+            cells.setdefault(comparison.reason, []).append(result.cell.id)
+    return [
+        Note(spans(Span("Inconclusive: ", Tone.UNCLEAR), f"{', '.join(ids)} – {reason}"), NoteKind.WARNING)
+        for reason, ids in cells.items()
     ]
-    nodes += _slow_runs(workload, workload.baseline)
-    return nodes
 
 
 def _equal(baseline: CellResult, same: Sequence[tuple[CellResult, Comparison]]) -> Paragraph:
@@ -98,8 +103,8 @@ def _equal(baseline: CellResult, same: Sequence[tuple[CellResult, Comparison]]) 
     )
 
 
-def _slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[Node]:
-    """Where runs took much longer than is typical of their cell, as often as on the baseline or not.
+def slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[tuple[Node, Verdict]]:
+    """Where runs took much longer than is typical of their cell, and whether that is more often than on the baseline.
 
     One sentence for the cells that had as many and of which the same is said.
     """
@@ -110,12 +115,13 @@ def _slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[Node]:
         if slow is not None and (slow.cell.slow or slow.baseline.slow):
             counts = _slow_in(slow.baseline, baseline.cell.id), _slow_in(slow.cell, "{}")
             alike.setdefault((*counts, slow.verdict), []).append(result.cell.id)
-    nodes: list[Node] = []
+    nodes: list[tuple[Node, Verdict]] = []
     for (of_baseline, counted, verdict), cells in alike.items():
         everywhere = len(cells) == len(others) > _NAMED
         where = f"each of the {len(cells)} others" if everywhere else ", ".join(cells)
         said = _MORE_OR_FEWER[verdict]
-        nodes.append(Paragraph(line(f"Slow runs: {of_baseline}; {counted.format(where)}: {said}")))
+        text = f"Slow runs: {of_baseline}; {counted.format(where)}: {said}"
+        nodes.append((Paragraph(line(text)), verdict))
     return nodes
 
 

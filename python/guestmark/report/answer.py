@@ -1,0 +1,235 @@
+"""What stands on the screen first: a row for each cell, what limits it, and where the rest is. About ten lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from guestmark.core.model import CellStatus, Metric, RunState, Trial
+from guestmark.core.units import counted, format_duration
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.names import row_names
+from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Part, Section
+from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
+from guestmark.page.text import Inline, Span, Tone, inert, line, spans
+from guestmark.report.sections import answers, gates, page, troubles, tuning, validity
+from guestmark.report.sections.by_workload import compared, of_kind
+from guestmark.report.sections.conclusion import slow_runs, undecided
+from guestmark.report.sections.durability import durability, of_disk
+from guestmark.report.sections.results import ESTIMATE
+from guestmark.report.sections.verdicts import TONES
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.compare import Comparison, Estimand, Verdict, label
+
+_WIDE, _WIDEST = 100, 120  # columns from which there is room for the range, and for processor times
+_PROCESSOR = ("user_s", "system_s")
+_REMARKS = 3  # lines of trouble and of slow runs; the rest is in the details
+
+
+def answer(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> Page:
+    """The answer for a screen of `width` columns; `latest`: the run is the newest of its ledger.
+
+    What a race of configurations found, and workloads that are not compared, are shown whole.
+    """
+    if tuning.nodes(analysis, run):
+        return page(run, analysis, published=False, environment=False, details=False)
+    sections = []
+    if said := answers.nodes(analysis):
+        sections.append(Section(Part.CONCLUSION, run.plan.title or run.plan.name, tuple(said)))
+    for workload in analysis.workloads:
+        sections.append(_workload(workload, run, width))
+    kept = gates.nodes(gates.judged(analysis), analysis, run)
+    closing = [*kept, *_limit(analysis, run, width), *_closing(analysis, run, latest=latest)]
+    sections.append(Section(Part.FOOTER, "About this run", tuple(closing), titled=False))
+    return Page(run.plan.title or run.plan.name, run.id, tuple(sections))
+
+
+def _workload(workload: WorkloadResult, run: StoredRun, width: int) -> Section:
+    wrong = troubles.lines(workload)[:_REMARKS]
+    if not compared(workload) or not workload.metrics:
+        return Section(Part.WORKLOAD, workload.title, (*of_kind(workload, run), *wrong))
+    said: list[Node] = []
+    metric = workload.metrics[0].name
+    if workload.baseline is not None:
+        said += undecided(
+            (each, each.comparison[metric]) for each in workload.shown if metric in each.comparison
+        )
+        said += [node for node, verdict in slow_runs(workload, workload.baseline) if verdict in _CLAIMS]
+    said += _totals(workload)
+    return Section(Part.WORKLOAD, workload.title, (_table(workload, width), *said[:_REMARKS], *wrong))
+
+
+_CLAIMS = {Verdict.FASTER, Verdict.SLOWER}
+
+
+def _table(workload: WorkloadResult, width: int) -> Table:
+    metric = workload.metrics[0]
+    shown = [result for result in workload.shown if result.cell.null_of is None]
+    shown = [result for result in shown if result.status is not CellStatus.UNUSABLE]
+    alone = len(shown) == 1
+    summaries = [result.summary.get(metric.name) for result in shown]
+    unit = figures.table_unit(metric.unit, [summary.mean for summary in summaries if summary])
+    largest = max((summary.mean for summary in summaries if summary), default=0.0)
+    times = [each for name in _PROCESSOR for each in workload.metrics if each.name == name]
+    headings, names = row_names(workload, shown)
+    columns = [Column(figures.heading(metric, unit), ESTIMATE)]
+    cells = [[_estimate(result, metric, unit)] for result in shown]
+    if alone or width >= _WIDE:
+        columns.append(Column("lowest … highest", (Align.POINT, Align.LEFT, Align.POINT)))
+        _append(cells, [_range(result, metric, unit) for result in shown])
+    if alone or width >= _WIDEST:
+        own = figures.fitting_unit("s", [_mean(result, each) for each in times for result in shown])
+        for each in times:
+            columns.append(Column(figures.heading(each, own), (Align.POINT,)))
+            _append(cells, [_typical(result, each, own) for result in shown])
+    if not alone:
+        columns.append(Column("", (Align.POINT, Align.LEFT)))
+        _append(cells, [_verdict(result, metric) for result in shown])
+    if any(durability(result) for result in shown):
+        columns.append(Column("durability"))
+        _append(cells, [words(durability(result)) for result in shown])
+    if any(of_disk(result) for result in shown):
+        columns.append(Column("its disk"))
+        _append(cells, [words(of_disk(result)) for result in shown])
+    if not alone:
+        columns.append(Column("", bar=True))
+        _append(
+            cells, [Cell(bar=_mean(result, metric) / largest if largest > 0 else None) for result in shown]
+        )
+    rows = [
+        Row(
+            name,
+            tuple(of_row),
+            strong=result.cell.baseline and not alone,
+            soft=metric.name not in result.summary,
+        )
+        for result, name, of_row in zip(shown, names, cells, strict=True)
+    ]
+    caption = f"{figures.heading(metric, unit)} of {workload.title}, with ratios to the baseline"
+    return Table(caption, headings, tuple(columns), tuple(rows))
+
+
+def _append(cells: list[list[Cell]], column: Sequence[Cell]) -> None:
+    for row, cell in zip(cells, column, strict=True):
+        row.append(cell)
+
+
+def _mean(result: CellResult, metric: Metric) -> float:
+    summary = result.summary.get(metric.name)
+    return summary.mean if summary else 0.0
+
+
+def _estimate(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+    summary = result.summary.get(metric.name)
+    if summary is None:
+        return words(result.status.value, Tone.ERROR)
+    mean, half = figures.estimate(summary.mean, summary.ci, unit)
+    return figure(mean, "±", half) if half else figure(mean)
+
+
+def _typical(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+    summary = result.summary.get(metric.name)
+    return figure(figures.estimate(summary.mean, summary.ci, unit)[0]) if summary else Cell()
+
+
+def _range(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+    values = [value for trial in result.trials for value in _values(trial, metric)]
+    summary = result.summary.get(metric.name)
+    if not values or summary is None:
+        return Cell()
+    half = None if summary.ci is None else (summary.ci[1] - summary.ci[0]) / 2 / unit.size
+    places = figures.decimals(half, summary.mean / unit.size)
+    return figure(
+        figures.number(min(values) / unit.size, places), "…", figures.number(max(values) / unit.size, places)
+    )
+
+
+def _values(trial: Trial, metric: Metric) -> Sequence[float]:
+    """All iterations, or the one value where a trial has no more."""
+    for measurement in trial.measurements:
+        if measurement.metric.name == metric.name:
+            return measurement.iterations or (measurement.value,)
+    return ()
+
+
+def _verdict(result: CellResult, metric: Metric) -> Cell:
+    """`3.43 times slower [3.34, 3.64]`: always the way round that gives a figure above 1."""
+    comparison = result.comparison.get(metric.name)
+    if result.cell.baseline:
+        return words("baseline")
+    if comparison is None or comparison.ratio is None:
+        return Cell()
+    tone = TONES[comparison.verdict]
+    if comparison.verdict not in _CLAIMS:
+        said = f"{label(comparison.verdict, metric)}{_interval(comparison.ratio, comparison.ci)}"
+        return words(said, tone)
+    return Cell(tuple(_times(comparison, metric)), words=True)
+
+
+def _times(comparison: Comparison, metric: Metric) -> Inline:
+    ratio, ci = comparison.ratio or 1.0, comparison.ci
+    if ratio < 1:
+        ratio, ci = 1 / ratio, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
+    shown = figures.number(ratio, figures.ratio_decimals(ratio, ci))
+    said = f"{shown} times {label(comparison.verdict, metric)}"
+    return (Span(said, TONES[comparison.verdict]), Span(_interval(ratio, ci).strip()))
+
+
+def _interval(ratio: float, ci: tuple[float, float] | None) -> str:
+    _, bracket, inside = figures.ratio(ratio, ci).partition("[")
+    return f" [{inside}" if bracket else ""
+
+
+def _totals(workload: WorkloadResult) -> list[Node]:
+    """Totals and first runs whose answer is another one than the typical run's."""
+    metric = workload.metrics[0]
+    nodes: list[Node] = []
+    for result in workload.shown:
+        if result.answers is None:
+            continue
+        differing = {Estimand.TOTAL: result.answers.total, Estimand.FIRST: result.answers.first}
+        for estimand, comparison in differing.items():
+            apart = estimand in result.answers.apart
+            if apart and comparison is not None and comparison.verdict in _CLAIMS:
+                said = spans(
+                    f"{estimand.value.capitalize()} of {result.cell.id}: ",
+                    *_spaced(_times(comparison, metric)),
+                )
+                nodes.append(Note(said, NoteKind.WARNING))
+    return nodes
+
+
+def _spaced(text: Inline) -> list[Span]:
+    first, *others = text
+    return [first, *(Span(f" {span.text}", span.tone) for span in others if span.text)]
+
+
+def _limit(analysis: Analysis, run: StoredRun, width: int) -> list[Node]:
+    """The one thing that limits the figures most, cut to a line; how many more there are."""
+    found = [note for note in validity.lines(analysis, whole=False) if note.kind is not NoteKind.SMALL]
+    if not found:
+        return []
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    label_span, *rest = found[0].text
+    said = inert("".join(span.text for span in rest))
+    room = width - len(label_span.text) - len(more)
+    if len(said) > room:
+        said = f"{said[: room - 1].rsplit(' ', 1)[0]} …"
+    return [Note(spans(label_span, f"{said}{more}"), found[0].kind)]
+
+
+def _closing(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
+    """How much was measured, in how long, and how to see more or go on."""
+    trials = [trial for result in analysis.cells for trial in result.trials]
+    if not any(result.summary for result in analysis.cells):
+        return [Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR)]
+    made = counted(analysis.blocks, "block")
+    if analysis.failed:
+        made += f", {analysis.failed} of {counted(analysis.trials, 'trial')} failed"
+    spent = format_duration(sum(trial.duration_s for trial in trials))
+    shown = "guestmark show --details" if latest else f"guestmark show {run.id} --details"
+    going_on = run.state not in {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
+    nodes: list[Node] = [Note(line(f"{made}, {spent}; more: {shown}"))]
+    if going_on:
+        nodes.append(Command("Continue", f"guestmark resume {run.id}"))
+    return nodes

@@ -1,0 +1,96 @@
+"""What stands on the screen first: short, with the figures of the whole report, and never wider than the screen."""
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from guestmark.ledger.model import StoredRun
+from guestmark.report.answer import answer
+from guestmark.report.render.terminal import print_page
+from guestmark.report.sections import page
+from guestmark.stats.analysis import analyse
+from tests.framework.command_line import CommandLine
+from tests.framework.run_kinds import RUNS
+
+ONE_TABLE = [name for name in RUNS if name not in {"disks", "nothing"}]
+FIGURES = re.compile(r"\d+(?:\.\d+)? ± \d+(?:\.\d+)?|\[[^\]]+\]")
+
+
+def printed(run: StoredRun, width: int, *, whole: bool = False) -> str:
+    analysis = analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    made = page(run, analysis) if whole else answer(run, analysis, width=width, latest=True)
+    out = io.StringIO()
+    print_page(made, Console(file=out, width=width))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", ONE_TABLE)
+def test_a_command_is_answered_in_about_ten_lines(name: str) -> None:
+    run = RUNS[name]()
+    rows = len([cell for cell in run.plan.cells if cell.null_of is None])
+    lines = printed(run, 80).splitlines()
+    assert len(lines) <= rows + 10
+    if not run.unusable and len(run.plan.cells) <= 3:
+        assert len(lines) <= 10
+    assert all(cell_len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+@pytest.mark.parametrize("width", [60, 80, 110, 140])
+def test_the_figures_are_those_of_the_report(name: str, width: int) -> None:
+    run = RUNS[name]()
+    whole = re.sub(r"\s+", " ", printed(run, 400, whole=True))
+    for figure in FIGURES.findall(re.sub(r" +", " ", printed(run, width))):
+        if figure.startswith("[") and figure not in whole:  # turned round, so that the ratio is above 1
+            low, high = (float(end.strip("<>")) for end in figure.strip("[]").split(", "))
+            ends = re.findall(r"\[<?([\d.]+), >?([\d.]+)\]", whole)
+            assert any(
+                abs(1 / low / float(b) - 1) < 0.01 and abs(1 / high / float(a) - 1) < 0.01 for a, b in ends
+            )
+        else:
+            assert figure in whole
+
+
+def test_what_is_unclear_says_why() -> None:
+    said = printed(RUNS["few"](), 80)
+    assert "Inconclusive: " in said
+    assert "Continue: guestmark resume" in said
+    assert "Severe: " in printed(RUNS["refused"](), 80)
+
+
+def test_the_verdict_stays_on_the_screen(tmp_path: Path) -> None:
+    """On a terminal of 80 columns and 24 lines, with the prompt below it."""
+    line = CommandLine(tmp_path)
+    done = line("exec", "--quiet", "--blocks", "6", "--", "true", "---", "sleep", "0.02")
+    assert done.status == 0, done.stderr
+    shown = done.stdout.splitlines()
+    assert len(shown) <= 10
+    assert any(re.search("times slower|inconclusive", text) for text in shown)
+    assert shown[-1].endswith("guestmark show --details")
+    assert len(line("show", "--details").stdout.splitlines()) > 20
+
+
+def test_a_long_report_goes_through_a_pager(tmp_path: Path) -> None:
+    """Only on a terminal; `script` gives one."""
+    line = CommandLine(tmp_path)
+    assert line("exec", "--quiet", "--blocks", "3", "--", "true").status == 0
+    command = f"stty rows 12 cols 80; {sys.executable} -m guestmark show --details"
+    environment = {**line.environment, "GUESTMARK_PAGER": "sed s/^/paged:/", "TERM": "xterm"}
+    done = subprocess.run(
+        ["script", "-qec", command, "/dev/null"], env=environment, capture_output=True, text=True, timeout=60,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.startswith("paged:")
+    short = command.replace("rows 12", "rows 200")
+    again = subprocess.run(
+        ["script", "-qec", short, "/dev/null"], env=environment, capture_output=True, text=True, timeout=60,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert "paged:" not in again.stdout
