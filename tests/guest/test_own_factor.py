@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from guestmark.core.factor import Machine, one_of
 from guestmark.setting.base import Check, DiskSetting, Drive, option
+from guestmark.setting.machine import MachineSetting
 
 
 def _seen(level: int, drive: Drive) -> Iterator[Check]:
@@ -23,6 +24,10 @@ def _seen(level: int, drive: Drive) -> Iterator[Check]:
 TRANSFER = DiskSetting(
     "transfer", "bytes that the disk says it likes to move at once", one_of("32768", "65536"),
     read=int, machines=Machine.QEMU, device=option("opt_io_size"), attest=_seen,
+)
+CALLED = MachineSetting(
+    "called", "a name for the guest", str.strip, read=str, machines=Machine.QEMU,
+    qemu=lambda name, _architecture: ("-name", name), kernel=lambda name: (f"called={{name}}",),
 )
 """
 START = """
@@ -35,13 +40,15 @@ from guestmark.plan.matrix import expand
 from guestmark.core.model import WorkloadSpec
 from tests.framework.guests import start_cell
 
-levels = {"transfer": ("32768", "65536"), "size": ("16M",), "filesystem": ("ext4",)}
+levels = {"transfer": ("32768", "65536"), "size": ("16M",), "filesystem": ("ext4",), "called": ("me",)}
 cells = expand(WorkloadSpec("test"), (PlatformSpec.read("tcg"),), levels).cells
 print([cell.id for cell in cells if not cell.null_of])
 print("kinds of disks:", len({proofs.kind_of(cell) for cell in cells if not cell.null_of}))
 with start_cell(cells[1]) as machine:
     given = [word for word in machine.command_line if "opt_io_size" in word]
     print(machine.agent.read_file("/sys/block/vda/queue/optimal_io_size").decode().strip(), len(given))
+    booted = machine.agent.read_file("/proc/cmdline").decode()
+    print("-name me" in " ".join(machine.command_line), "called=me" in booted)
     try:
         machine.attest()
         print("attested")
@@ -68,8 +75,10 @@ def test_a_factor_of_another_distribution_reaches_a_guest(error: int, said: str,
         check=False,
     )
     assert done.stdout.splitlines() == [
-        "['tcg transfer=32768 size=16M filesystem=ext4', 'tcg transfer=65536 size=16M filesystem=ext4']",
+        "['tcg transfer=32768 size=16M filesystem=ext4 called=me', "
+        "'tcg transfer=65536 size=16M filesystem=ext4 called=me']",
         "kinds of disks: 2",
         "65536 1",
+        "True True",
         said,
     ], done.stderr

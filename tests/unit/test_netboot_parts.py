@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import UsageError
+from guestmark.setting.network import NICS
 from guestmark.workloads.netboot import bootlog, dhcp, rom, scripts, serve
 from guestmark.workloads.netboot.content import make_content
-from guestmark.workloads.netboot.nics import NICS
 from tests.framework.known import known
 
 LEASE = dhcp.Lease("10.0.6.1", "10.0.6.2", 24, "http://10.0.6.1:80/boot.ipxe")

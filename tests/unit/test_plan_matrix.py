@@ -40,7 +40,7 @@ def test_factors_of_outer_guests_are_for_nested_platforms() -> None:
     with pytest.raises(UsageError, match="factor outer_cpu cannot be set on tcg") as caught:
         ids("tcg", [r"outer_cpu=max\,svm=off"])
     assert "nested platforms" in caught.value.hint
-    with pytest.raises(UsageError, match="neither block nor trial"):
+    with pytest.raises(UsageError, match="is not one of block, trial"):
         factors.parse_settings(["outer=run"])
 
 

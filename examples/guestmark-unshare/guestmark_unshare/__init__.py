@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from guestmark.core.platform_kind import PlatformKind, Program
-from guestmark.platforms.factors import PLACEMENT
+from guestmark.setting.machine import PLACEMENT
 
 
 def _usable(_levels: Mapping[str, str]) -> int:

@@ -46,7 +46,7 @@ def where(factor: Factor) -> str:
     kinds = [kind for kind in registry.platform_kinds().values() if kind.supported]
     if takers := sorted(kind.name for kind in kinds if kind.takes(factor.name)):
         return ", ".join(takers)
-    if any(factor in kind.outer_factors for kind in kinds):
+    if any(factor in kind.accepted_inside for kind in kinds):
         return "nested platforms such as tcg/kvm"
     users = sorted(kind.name for kind in registry.workload_kinds().values() if factor in kind.factors)
     return f"the workload{'s' if len(users) > 1 else ''} {', '.join(users)}"

@@ -67,7 +67,8 @@ class PlatformKind:
     boots_firmware: bool = False  # whether it has firmware, and network cards that boot
     machine: Machine = Machine.NONE  # what runs its machines: factors that name it are theirs
     factors: tuple[Factor, ...] = ()  # others that its machines accept
-    outer_factors: tuple[Factor, ...] = ()  # those that guests inside it accept in addition
+    outer: Machine = Machine.NONE  # what it is around other guests: factors that name it are theirs too
+    outer_factors: tuple[Factor, ...] = ()  # others that guests inside it accept
     disk: Mapping[str, str] = field(
         default_factory=dict
     )  # levels of disk factors that every disk of its machines has
@@ -99,6 +100,11 @@ class PlatformKind:
     def accepted(self) -> tuple[Factor, ...]:
         """All factors that its machines accept."""
         return (*self.factors, *settings_of(self.machine))
+
+    @property
+    def accepted_inside(self) -> tuple[Factor, ...]:
+        """All factors that guests inside it accept in addition to their own."""
+        return (*self.outer_factors, *settings_of(self.outer))
 
     def takes(self, factor: str) -> bool:
         """Whether its machines accept the factor of this name."""
@@ -144,6 +150,6 @@ def platform_forms() -> tuple[str, ...]:
 def of_machines(factor: str) -> bool:
     """Whether machines of some kind, or the guest around one, can be given the factor of this name."""
     return any(
-        kind.takes(factor) or any(known.name == factor for known in kind.outer_factors)
+        kind.takes(factor) or any(known.name == factor for known in kind.accepted_inside)
         for kind in platform_kinds().values()
     )

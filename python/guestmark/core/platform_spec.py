@@ -123,7 +123,7 @@ class PlatformSpec:
         if self.inner.described.takes(factor):
             return True
         outers = [layer.described for layer in self.layers[:-1]]
-        return any(known.name == factor for outer in outers for known in outer.outer_factors)
+        return any(known.name == factor for outer in outers for known in outer.accepted_inside)
 
     def processors(self, levels: Mapping[str, str]) -> int:
         """How many processors its machines have at these levels of their factors."""

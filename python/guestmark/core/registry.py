@@ -29,7 +29,7 @@ def factors() -> Mapping[str, Factor]:
     """All factors by name: those of platforms, then those of workloads."""
     found: list[Factor] = []
     for platform in platform_kinds().values():
-        found += [*platform.accepted, *platform.outer_factors]
+        found += [*platform.accepted, *platform.accepted_inside]
     for workload in workload_kinds().values():
         found += workload.factors
     return by_name(found, "factor")

@@ -26,8 +26,8 @@ from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.variables import restored
 from guestmark.platforms.base import Caller
-from guestmark.platforms.factors import PROGRAM
 from guestmark.platforms.probe import FILES
+from guestmark.setting.machine import KERNEL, PROGRAM
 from guestmark.stats.conditions.surroundings import changes
 from guestmark.workloads.common.program import sha256_here
 
@@ -199,7 +199,7 @@ def _digest(path: str) -> str:
 
 def _kernel(side: _Side) -> str:
     release = side.used["kernel"]
-    given = side.cell.factors.get("kernel") or (
+    given = KERNEL.of(side.cell.factors) or (
         shutil.which("linux.uml") if side.cell.platform.inner.kind == "uml" else None
     )
     if given is not None:
@@ -216,7 +216,7 @@ def _kernel(side: _Side) -> str:
 
 def _qemu(side: _Side) -> str:
     wanted = side.used["qemu"]
-    given = side.cell.factors.get("qemu") or shutil.which(_QEMU)
+    given = PROGRAM.of(side.cell.factors) or shutil.which(_QEMU)
     if given is not None and _version(given).startswith(wanted):
         return given
     if package := _DEBIAN.search(wanted):

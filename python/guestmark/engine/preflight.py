@@ -10,7 +10,7 @@ from guestmark.appliance.bzimage import NotABzImageError, release_of
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut, Plan, runnable
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.units import format_size, parse_size
+from guestmark.core.units import format_size
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import located
 from guestmark.engine.foreign_cells import misplaced_cells, unmade_parts
@@ -19,6 +19,7 @@ from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import Given, Startable, given
+from guestmark.setting.machine import KERNEL, MEMORY
 from guestmark.stats.conditions.storage import CHOSEN_FOR_USER
 from guestmark.workloads import base as workloads
 
@@ -101,7 +102,7 @@ def check_kernels(cells: Iterable[Cell]) -> None:
     """Raises `UsageError` for a file that was given as kernel and is none."""
     for cell in cells:
         # What another machine or processor starts is not ours to read.
-        path = cell.factors.get("kernel") if cell.platform.shares_root else None
+        path = KERNEL.of(cell.factors) if cell.platform.shares_root else None
         if not path:
             continue
         try:
@@ -123,13 +124,13 @@ def larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     total = host_memory()
     found = []
     for cell in cells:
-        memory = cell.factors.get("memory")
+        memory = MEMORY.of(cell.factors)
         here = cell.platform.is_guest and not cell.platform.nested and not cell.platform.is_elsewhere
         if memory is None or not here or cell.null_of is not None:
             continue
-        if parse_size(memory) + HYPERVISOR_BYTES > total:
+        if memory + HYPERVISOR_BYTES > total:
             reason = (
-                f"it needs {memory} of memory and {format_size(HYPERVISOR_BYTES)} for its hypervisor, "
+                f"it needs {format_size(memory)} of memory and {format_size(HYPERVISOR_BYTES)} for its hypervisor, "
                 f"this host has {total / 2**30:.1f}G in all"
             )
             found.append(LeftOut(str(cell.platform), reason, "give it less: --set memory=512M", cell=cell.id))

@@ -1,15 +1,13 @@
 """What every guest is asked and held against: what the cell asked for. Nothing falls back silently."""
 
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 
 from guestmark.core.machine_facts import Disk, Inside
 from guestmark.platforms.attest_disks import attest_disks
 from guestmark.platforms.guest import Guest, mismatch
-
-# Of the memory asked for, what a kernel may keep for itself (its image, page structures, reserved ranges).
-_MEMORY_KEPT = 0.15
-_MEMORY_KEPT_BYTES = 128 << 20
+from guestmark.setting.base import Check
 
 
 def disks(guest: Guest) -> dict[str, Disk] | None:
@@ -64,12 +62,7 @@ def same(what: str, asked: object, found: object, guest: Guest) -> None:
         raise mismatch(what, asked, found, guest)
 
 
-def check_memory(asked: int, vmm: int, inside: int, guest: Guest) -> None:
-    """Holds bytes that were asked for against the hypervisor's and the guest's own. Raises `AttestationError`."""
-    if vmm != asked:
-        raise mismatch("the memory (hypervisor)", asked, vmm, guest)
-    kept = max(_MEMORY_KEPT * asked, _MEMORY_KEPT_BYTES)
-    if not asked - kept <= inside <= asked * 1.01:
-        raise mismatch(
-            "the memory (guest)", f"{asked} bytes less what the kernel keeps", f"{inside} bytes", guest
-        )
+def hold(checks: Iterable[Check], guest: Guest) -> None:
+    """Raises `AttestationError` for the first comparison that fails."""
+    for check in checks:
+        same(check.what, check.asked, check.found, guest)

@@ -15,6 +15,7 @@ from guestmark.setting.base import comma, options
 from guestmark.setting.disk import DiskSpec, disks_of
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem, security_model_of
+from guestmark.setting.machine import MACHINE
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -30,7 +31,7 @@ def qemu_modules(cell: Cell) -> tuple[tuple[str, ...], tuple[str, ...]]:
     specs = disks_of(cell)
     required = [module for spec in specs for module in spec.bus.modules]
     if any(spec.bus is Bus.IDE for spec in specs):
-        required.insert(0, "ata_piix" if cell.factors.get("machine", "q35").startswith("pc") else "ahci")
+        required.insert(0, "ata_piix" if (MACHINE.of(cell.factors) or "").startswith("pc") else "ahci")
     optional = [module for spec in specs for module in spec.filesystem.modules]
     return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(optional))
 

@@ -82,7 +82,7 @@ def given(spec: PlatformSpec) -> tuple[str, ...]:
     them, which are tried as usual.
     """
     outer = spec.outer.described
-    fresh = tuple(factor.name for factor in outer.outer_factors) if outer.remote else ()
+    fresh = tuple(factor.name for factor in outer.accepted_inside) if outer.remote else ()
     return fresh if spec.nested else (*FILES, *fresh)
 
 

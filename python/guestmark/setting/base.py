@@ -20,12 +20,17 @@ class Setting(Factor, Generic[L]):
     """A factor whose levels have a type: `read` makes one from its canonical text."""
 
     read: Callable[[str], L]
+    default: str = ""  # the level where nobody says; empty: whoever starts the machine decides
     keeps: bool = True  # whether it may decide what a power cut leaves of a disk
 
     def of(self, levels: Mapping[str, str]) -> L | None:
         """The level among a cell's factors; None where it is not given."""
         text = levels.get(self.name)
         return None if text is None else self.read(text)
+
+    def among(self, levels: Mapping[str, str]) -> L:
+        """The level among a machine's, which has one where the factor has no default."""
+        return self.read(levels[self.name] if not self.default else levels.get(self.name, self.default))
 
 
 class On(Flag):
@@ -116,7 +121,6 @@ class DiskSetting(Setting[L]):
     Those that make options return them as QEMU and its tools write them, `cache=none` for instance.
     """
 
-    default: str = ""  # empty: what QEMU does when it is told nothing
     on: On = On.HYPERVISOR
     drive: Options[L] = _nothing  # of QEMU's `-drive`
     device: Options[L] = _nothing  # of QEMU's `-device`

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from guestmark.core import registry
 from guestmark.core.platform_spec import HOST
-from guestmark.platforms.factors import PLACEMENT
+from guestmark.setting.machine import PLACEMENT
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 
 from guestmark.core.platform_kind import PlatformKind
-from guestmark.platforms import factors
 from guestmark.setting.location import LOCATION
+from guestmark.setting.machine import PLACEMENT
 
 
 def usable(_levels: Mapping[str, str]) -> int:
@@ -19,7 +19,7 @@ PLATFORMS = (
         "this machine itself",
         "guestmark.platforms.host.platform:HostPlatform",
         guest=False,
-        factors=(LOCATION, factors.PLACEMENT),
+        factors=(LOCATION, PLACEMENT),
         processors=usable,
         start_limit_s=10.0,
     ),

@@ -17,20 +17,19 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine, OuterMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
-from guestmark.core.units import format_size, parse_size
+from guestmark.core.units import format_size
 from guestmark.disks.image import Image, images
-from guestmark.platforms.factors import PLACEMENT
 from guestmark.platforms.nested.images import images_bytes
 from guestmark.platforms.nested.place import PORTS, OuterPlace
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.platform import DEFAULTS, Extras, QemuPlatform
 from guestmark.setting.disk import disks_of
+from guestmark.setting.machine import CPU, KERNEL, MEMORY, OUTER, OUTER_CPU, OUTER_SMP, PLACEMENT, SMP, Outer
 
 if TYPE_CHECKING:
     from guestmark.platforms.guest import Guest
 
 HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
-PER_BLOCK, PER_TRIAL = "block", "trial"  # levels of the factor `outer`
 _NEEDS = 640 << 20  # for an outer kernel, the inner hypervisor itself and the files it reads
 _ROUND = 64 << 20
 
@@ -41,7 +40,7 @@ class OuterSpec:
 
     layer: Layer
     cpu: str
-    smp: str
+    smp: int
     kernel: str
     memory: int
     ports: int
@@ -54,9 +53,9 @@ class OuterSpec:
         outer = layers[0]
         return cls(
             outer,
-            cell.factors.get("outer_cpu", ACCELERATORS[outer.kind].outer_cpu),
-            cell.factors.get("outer_smp", cell.factors.get("smp", DEFAULTS["smp"])),
-            cell.factors.get("kernel", "") if layers[-1].kind in ACCELERATORS else "",
+            OUTER_CPU.of(cell.factors) or ACCELERATORS[outer.kind].outer_cpu,
+            OUTER_SMP.of(cell.factors) or _processors(cell),
+            KERNEL.of(cell.factors) or "" if layers[-1].kind in ACCELERATORS else "",
             outer_memory(cell),
             len(layers) - 1,
             cell.factors.get(PLACEMENT.name, ""),
@@ -65,22 +64,26 @@ class OuterSpec:
     @property
     def key(self) -> tuple[str, ...]:
         """Cells with the same key can share an outer guest."""
-        return (str(self.layer), self.cpu, self.smp, self.kernel, self.placement)
+        return (str(self.layer), self.cpu, str(self.smp), self.kernel, self.placement)
 
     def cell(self) -> Cell:
         """As a cell of its own, to be started."""
-        factors = {"memory": format_size(self.memory), "cpu": self.cpu, "smp": self.smp}
+        factors = {MEMORY.name: format_size(self.memory), CPU.name: self.cpu, SMP.name: str(self.smp)}
         if self.kernel:
-            factors["kernel"] = self.kernel
+            factors[KERNEL.name] = self.kernel
         if self.placement:
             factors[PLACEMENT.name] = self.placement
         return Cell("outer", WorkloadSpec("outer"), PlatformSpec((self.layer,)), factors)
 
 
+def _processors(cell: Cell) -> int:
+    return SMP.among({**DEFAULTS, **cell.factors})
+
+
 def outer_memory(cell: Cell, layer: int = 0) -> int:
     """Bytes of memory of the outer guest number `layer` (0: the outermost) of a cell: what is inside, and its own."""
     outers = len(cell.platform.layers) - 1 - layer
-    inner = parse_size(cell.factors.get("memory", DEFAULTS["memory"]))
+    inner = MEMORY.among({**DEFAULTS, **cell.factors})
     needed = inner + images_bytes(cell) + outers * _NEEDS
     return -(-needed // _ROUND) * _ROUND
 
@@ -95,7 +98,7 @@ def shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
     for cell in cells:
         needed = outer_memory(cell)
         if needed > available:
-            inner = cell.factors.get("memory", DEFAULTS["memory"])
+            inner = ({**DEFAULTS, **cell.factors})[MEMORY.name]
             images = images_bytes(cell)
             layers = len(cell.platform.layers) - 1
             parts = f"{inner} for the inner guest, " + (
@@ -177,7 +180,7 @@ class Outers:
             with contextlib.ExitStack() as stack:
                 logged = [disk for disk in disks_of(cell) if disk.logged]
                 made = stack.enter_context(images(logged))
-                yield _start(spec, stack, deadline, PER_TRIAL, made)
+                yield _start(spec, stack, deadline, Outer.TRIAL, made)
             return
         held = self._well(spec) or self._start_shared(spec, deadline)
         try:
@@ -209,7 +212,7 @@ class Outers:
             spec.placement,
         )  # fmt: skip
         with contextlib.ExitStack() as stack:
-            held = _start(large, stack, deadline, PER_BLOCK)
+            held = _start(large, stack, deadline, Outer.BLOCK)
             held.stack = stack.pop_all()
         self._held[spec.key] = held
         return held
@@ -225,7 +228,7 @@ OUTERS = Outers()
 def _shares(cell: Cell) -> bool:
     if any(disk.logged for disk in disks_of(cell)):
         return False  # its image is a disk of the outer guest, which is thus only for it
-    return cell.platform.nested and cell.factors.get("outer", PER_BLOCK) == PER_BLOCK
+    return cell.platform.nested and OUTER.of(cell.factors) is not Outer.TRIAL
 
 
 def _start(
@@ -291,9 +294,9 @@ def lodge(
         for word in ("-chardev", line.chardev(name), "-device", f"virtserialport,chardev={name},name={name}")
     ]
     factors = {
-        "memory": format_size(outer_memory(cell, layer)),
-        "cpu": ACCELERATORS[mine.kind].outer_cpu,
-        "smp": cell.factors.get("smp", DEFAULTS["smp"]),
+        MEMORY.name: format_size(outer_memory(cell, layer)),
+        CPU.name: ACCELERATORS[mine.kind].outer_cpu,
+        SMP.name: str(_processors(cell)),
     }
     guest = stack.enter_context(
         QemuPlatform(mine).start(

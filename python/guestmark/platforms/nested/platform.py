@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, cast
 
 from guestmark.agent.clocks import Ping
 from guestmark.agent.results import CallError
+from guestmark.core.discovery import settings_of
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
+from guestmark.core.factor import Machine
 from guestmark.core.machine_facts import NestedMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.factors import OUTER_GUEST, PLACEMENT
 from guestmark.platforms.guest import DYING_S, Guest, GuestPlatform
 from guestmark.platforms.nested.images import check as check_images
 from guestmark.platforms.nested.outer import OUTERS, Held, lodge, shortage
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import KVM
 from guestmark.platforms.within import GuestWithin
+from guestmark.setting.machine import MEMORY, PLACEMENT
 
 if TYPE_CHECKING:
     from guestmark.foreign.progress import Progress
@@ -99,14 +101,14 @@ class NestedPlatform:
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         """Boots all layers and attests them; what fails is the reason. Takes longer than a probe of one layer may."""
-        cell = Cell("probe", WorkloadSpec("probe"), self._spec, {"memory": _PROBE_MEMORY, **factors})
+        cell = Cell("probe", WorkloadSpec("probe"), self._spec, {MEMORY.name: _PROBE_MEMORY, **factors})
         return probe_by_start(self, deadline_s or READY_DEADLINE_S, cell)
 
     def _start_inner(
         self, cell: Cell, place: Place, deadline: float
     ) -> contextlib.AbstractContextManager[Guest]:
         left_s = max(1.0, deadline - time.monotonic())
-        outside = {factor.name for factor in (*OUTER_GUEST, PLACEMENT)}
+        outside = {factor.name for factor in (*settings_of(Machine.OUTER), PLACEMENT)}
         factors = {name: level for name, level in cell.factors.items() if name not in outside}
         return self._inner.start(replace(cell, factors=factors), left_s, place=place)
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from guestmark.core.architectures import host_architecture
 from guestmark.core.factor import Machine
 from guestmark.core.platform_kind import PlatformKind, Program
-from guestmark.platforms import factors
 from guestmark.platforms.qemu.accelerators import KVM, TCG, Accelerator
 from guestmark.setting.filesystem import Filesystem
+from guestmark.setting.machine import SMP
 
 DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")
 _PROGRAMS = (
@@ -18,7 +18,7 @@ _PROGRAMS = (
 
 
 def _processors(levels: Mapping[str, str]) -> int:
-    return int(levels.get(factors.SMP.name, "1"))
+    return SMP.of(levels) or 1
 
 
 def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
@@ -32,15 +32,7 @@ def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
         boots_firmware=True,
         shares=(Filesystem.VIRTIOFS, Filesystem.NINE_P),
         machine=Machine.QEMU,
-        factors=(
-            *factors.EVERY_GUEST,
-            factors.SMP,
-            factors.CPU,
-            factors.MACHINE,
-            factors.QEMU_ARGS,
-            *factors.OF_QEMU,
-        ),
-        outer_factors=factors.OUTER_GUEST,
+        outer=Machine.OUTER,
         processors=_processors,
         programs=_PROGRAMS,
         counter=accelerator.counter,

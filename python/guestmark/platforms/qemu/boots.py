@@ -16,6 +16,7 @@ from guestmark.core.workload_kind import packages_of
 from guestmark.foreign import kernels, parts
 from guestmark.foreign.roots import Root
 from guestmark.platforms.qemu import virtiofs
+from guestmark.setting.machine import KERNEL, MODULES, ROOTFS
 
 NINE_P, VIRTIOFS = "9p", "virtiofs"
 _HOST_ROOT = Path("/")
@@ -39,16 +40,16 @@ class Boot:
 
 def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], notify: Notify) -> Boot:
     """What the cell's guest boots; what is not there is fetched or made. Raises `GuestmarkError`."""
-    wanted = factors.get("kernel", "")
+    wanted = KERNEL.of(factors) or ""
     if architecture.is_host:
         kernel = _with_modules(find_kernel(wanted, notify, rank), factors)
         share = _share_of(kernel)
-        if "rootfs" in factors and share != NINE_P:
+        if ROOTFS.of(factors) and share != NINE_P:
             raise PlatformUnusableError(
                 f"the kernel {kernel.release} has no 9p, so another root than the host's cannot be shared with it",
                 hint="give another kernel with --set kernel=FILE",
             )
-        return Boot(agent_binary(), kernel, share, Path(factors.get("rootfs", _HOST_ROOT)))
+        return Boot(agent_binary(), kernel, share, Path(ROOTFS.of(factors) or _HOST_ROOT))
     made = parts.get(architecture, packages_of(cell))
     kernel = _with_modules(kernels.given(architecture, wanted) if wanted else made.kernel, factors)
     if made.root is None:
@@ -59,11 +60,12 @@ def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], 
             f"the kernel {kernel.release} has no 9p, so a root of {architecture.name} cannot be shared with it",
             hint="give another kernel with --set kernel=FILE",
         )
-    return Boot(made.agent, kernel, share, Path(factors.get("rootfs", made.root.path)), made.root)
+    return Boot(made.agent, kernel, share, Path(ROOTFS.of(factors) or made.root.path), made.root)
 
 
 def _with_modules(kernel: Kernel, factors: Mapping[str, str]) -> Kernel:
-    return replace(kernel, modules=Path(factors["modules"])) if "modules" in factors else kernel
+    given = MODULES.of(factors)
+    return kernel if given is None else replace(kernel, modules=Path(given))
 
 
 def rank(kernel: Kernel) -> int | None:

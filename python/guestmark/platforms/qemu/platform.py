@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import mmap
-import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,8 +37,9 @@ from guestmark.platforms.qmp import Monitor
 from guestmark.platforms.virtio import VirtioBus
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem, cache_of
+from guestmark.setting.machine import CPU, MACHINE, MEMORY, PROGRAM, QEMU_ARGS, SMP, kernel_words, levels_of
 
-DEFAULTS = {"memory": "1G", "smp": "1"}  # of the host's own architecture
+DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}  # of the host's own architecture
 _SHARE_TAG = "guestmark-root"
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
@@ -88,8 +88,8 @@ class QemuPlatform:
         factors = {**self._defaults(), **cell.factors}
         self._check(factors)
         boot = boot_of(self.architecture, cell, factors, self._notify)
-        program = factors.get("qemu", self.architecture.emulator.name)
-        virtio = VirtioBus.of(self.architecture, factors["machine"])
+        program = PROGRAM.of(factors) or self.architecture.emulator.name
+        virtio = VirtioBus.of(self.architecture, MACHINE.among(factors))
         initramfs = build_initramfs(
             boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell)
         )
@@ -105,13 +105,13 @@ class QemuPlatform:
                 *_base(self.architecture, self.accelerator, factors, program),
                 *(sandbox(program) if place is HERE else ()),
                 *_console(watch, self.architecture),
-                *(vhost_user.shared_memory(factors["memory"]) if _is_shared(boot, made) else ()),
+                *(vhost_user.shared_memory(factors[MEMORY.name]) if _is_shared(boot, made) else ()),
                 *(_root(stack, process, virtio, boot) if boot.share else ()),
                 *_shares(stack, process, virtio, made),
                 *_channel(line, virtio, max(_PORTS, extras.ports)),
                 *_monitor(monitor_line),
-                *drives.qemu_arguments(made, factors["machine"], virtio),
-                *shlex.split(factors.get("qemu_args", "")),
+                *drives.qemu_arguments(made, MACHINE.among(factors), virtio),
+                *(QEMU_ARGS.of(factors) or ()),
                 *extras.arguments,
                 *_kernel(place, boot.kernel, initramfs, self._kernel_args(place, boot.share, factors, watch)),
             ]  # fmt: skip
@@ -140,12 +140,17 @@ class QemuPlatform:
 
     def _defaults(self) -> dict[str, str]:
         row = self.architecture
-        return {**DEFAULTS, "memory": row.memory, "machine": row.machine, "cpu": self.accelerator.cpu(row)}
+        return {
+            **DEFAULTS,
+            MEMORY.name: row.memory,
+            MACHINE.name: row.machine,
+            CPU.name: self.accelerator.cpu(row),
+        }
 
     def _check(self, factors: Mapping[str, str]) -> None:
-        if int(factors["smp"]) > 1 and not self.architecture.several_processors:
+        if SMP.among(factors) > 1 and not self.architecture.several_processors:
             raise PlatformUnusableError(
-                f"a machine of {self.architecture.name} has one processor, and smp={factors['smp']} was asked for",
+                f"a machine of {self.architecture.name} has one processor, and smp={SMP.among(factors)} was asked for",
                 hint="give it one: --set smp=1",
             )
 
@@ -193,7 +198,7 @@ class QemuPlatform:
                 *([f"guestmark.rootopts={options}"] if options else []),
                 *self._told_clock(place),
                 *([] if row.is_host else [f"guestmark.realtime={time.time():.0f}"]),
-                factors.get("kernel_args", ""),
+                *kernel_words(factors),
             ]
         ).strip()
 
@@ -249,13 +254,11 @@ def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> Modul
 def _base(
     architecture: Architecture, accelerator: Accelerator, factors: Mapping[str, str], program: str
 ) -> list[str]:
-    cpu = _enforced(factors["cpu"]) if architecture.checks_cpu else factors["cpu"]
-    threads = ",thread=multi" if accelerator.emulates and int(factors["smp"]) > 1 else ""
+    threads = ",thread=multi" if accelerator.emulates and SMP.among(factors) > 1 else ""
+    given = [word for factor, level in levels_of(factors) for word in factor.qemu(level, architecture)]
     return [
         program, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-        "-machine", factors["machine"], "-accel", accelerator.name + threads, "-cpu", cpu,
-        "-smp", factors["smp"], "-m", factors["memory"],
-        *(["-bios", factors["bios"]] if "bios" in factors else []),
+        "-accel", accelerator.name + threads, *given,
     ]  # fmt: skip
 
 
@@ -277,11 +280,6 @@ def _console(watch: Watch | None, architecture: Architecture) -> list[str]:
         "-chardev", f"stdio,id=console,signal=off{shared}", *architecture.console_device,
         *(watch.qemu_arguments(architecture) if watch else []),
     ]  # fmt: skip
-
-
-def _enforced(cpu: str) -> str:
-    """QEMU only warns about features it cannot provide; this makes it refuse unless told otherwise."""
-    return cpu if "enforce" in cpu else f"{cpu},enforce=on"
 
 
 def _root(stack: contextlib.ExitStack, process: Process, virtio: VirtioBus, boot: Boot) -> list[str]:

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from guestmark.agent.results import CallError, CommandError
+from guestmark.core.discovery import settings_of
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, UsageError
+from guestmark.core.factor import Machine
 from guestmark.core.machine_facts import RemoteGuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Caller, Unusable, Usable
-from guestmark.platforms.factors import OUTER_GUEST, PLACEMENT
 from guestmark.platforms.nested.outer import lodge
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.ssh.place import RemotePlace
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
 from guestmark.platforms.within import GuestWithin
+from guestmark.setting.machine import MEMORY, PLACEMENT
 
 if TYPE_CHECKING:
     from guestmark.core.platform_spec import PlatformSpec
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 _READY_S = 300.0
 _UML = ("linux.uml", "user-mode-linux")
 _PROBE_MEMORY = "256M"
-_NOT_THE_GUEST = {factor.name for factor in (*OUTER_GUEST, PLACEMENT)}
+_NOT_THE_GUEST = {factor.name for factor in (*settings_of(Machine.OUTER), PLACEMENT)}
 
 
 class RemoteGuestPlatform:
@@ -79,7 +81,7 @@ class RemoteGuestPlatform:
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         """Boots a guest there and attests it; what fails is the reason."""
-        cell = Cell("probe", WorkloadSpec("probe"), self._spec, {"memory": _PROBE_MEMORY, **factors})
+        cell = Cell("probe", WorkloadSpec("probe"), self._spec, {MEMORY.name: _PROBE_MEMORY, **factors})
         return probe_by_start(self, deadline_s or _READY_S, cell)
 
     def _check_program(self, remote: Remote) -> None:

@@ -2,7 +2,6 @@
 
 from guestmark.core.factor import Machine
 from guestmark.core.platform_kind import PlatformKind, Program
-from guestmark.platforms import factors
 from guestmark.setting.drive import AIO, BUS, CACHE, UML_DISK, Aio, Bus, CacheMode
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import FORMAT, Format
@@ -13,7 +12,6 @@ PLATFORMS = (
         "User-Mode Linux, a kernel as a process",
         "guestmark.platforms.uml.platform:UmlPlatform",
         machine=Machine.UML,
-        factors=(*factors.EVERY_GUEST,),
         # Its kernel opens raw images itself, through the page cache; over vhost-user the storage daemon does likewise.
         disk={
             FORMAT.name: Format.RAW,

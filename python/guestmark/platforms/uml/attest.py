@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from guestmark.core.machine_facts import GuestMachine
-from guestmark.core.units import parse_size
-from guestmark.platforms.attest import check_kernel, check_memory, disks, inside_of, same
+from guestmark.platforms.attest import check_kernel, disks, hold, inside_of, same
 from guestmark.platforms.guest import Guest, mismatch
+from guestmark.setting.machine import Started, checks
 
 
 def attest_uml(guest: Guest, factors: Mapping[str, str], kernel: str) -> GuestMachine:
@@ -15,6 +15,5 @@ def attest_uml(guest: Guest, factors: Mapping[str, str], kernel: str) -> GuestMa
         raise mismatch("the processor model", "UML", inside.cpu or inside.kernel, guest)
     same("the number of processors", 1, inside.processors, guest)
     check_kernel(kernel, inside, guest)
-    asked = parse_size(factors["memory"])
-    check_memory(asked, asked, inside.memory_bytes, guest)
+    hold(checks(factors, Started(inside)), guest)
     return GuestMachine(asked=dict(factors), guest=inside, disks=disks(guest))

@@ -26,9 +26,10 @@ from guestmark.platforms.uml.attest import attest_uml
 from guestmark.platforms.uml.refusals import explained
 from guestmark.setting.disk import disks_of
 from guestmark.setting.filesystem import Filesystem
+from guestmark.setting.machine import KERNEL, MEMORY, kernel_words, levels_of
 
 UML = "linux.uml"
-DEFAULTS = {"memory": "1G"}
+DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G"}
 LAYER = Layer("uml")
 _MODULE_TREES = Path("/usr/lib/uml/modules")
 # Two thirds of UML's start are spent on trying out ways to compute parity, which only RAID 5 and 6 need.
@@ -48,7 +49,7 @@ class UmlPlatform:
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
         factors = {**DEFAULTS, **cell.factors}
-        program = factors.get("kernel") or UML
+        program = KERNEL.of(factors) or UML
         release = release_of(Path(shutil.which(program) or program))
         initramfs = build_initramfs(agent_binary(), _modules_of(program, release), drives.uml_modules(cell))
         watch = Watch.of(cell)
@@ -100,20 +101,22 @@ def command_line(
     """
     return [
         program,
-        f"mem={factors['memory']}",
+        *(word for factor, level in levels_of(factors) for word in factor.uml(level)),
         f"initrd={initramfs}",
         f"umid={scratch.name}", f"uml_dir={scratch}",
         "con=null", "con0=null,fd:1", f"ssl0={serial}", "ssl=null",
         "panic=-1",
         "guestmark.channel=/dev/ttyS0", "guestmark.root=hostfs:/",
-        *factors.get("kernel_args", "").split(),
+        *kernel_words(factors),
     ]  # fmt: skip
 
 
 def _without_parity_trials(cell: Cell) -> list[str]:
     """Kernel arguments that shorten the start; none where btrfs may want parity, or the cell says what to leave out."""
-    said = cell.factors.get("kernel_args", "")
-    if "initcall_blacklist=" in said or any(disk.filesystem is Filesystem.BTRFS for disk in disks_of(cell)):
+    said = kernel_words(cell.factors)
+    if any(word.startswith("initcall_blacklist=") for word in said) or any(
+        disk.filesystem is Filesystem.BTRFS for disk in disks_of(cell)
+    ):
         return []
     return [_PARITY_TRIALS]
 

@@ -1,8 +1,8 @@
 """Programs of another architecture on this host's own kernel: qemu-user emulates the program and nothing else."""
 
 from guestmark.core.platform_kind import PlatformKind
-from guestmark.platforms import factors
 from guestmark.platforms.host import usable
+from guestmark.setting.machine import PLACEMENT
 
 PLATFORMS = (
     PlatformKind(
@@ -13,7 +13,7 @@ PLATFORMS = (
         takes_arch=True,
         needs_arch=True,
         only_programs=True,
-        factors=(factors.PLACEMENT,),
+        factors=(PLACEMENT,),
         processors=usable,
         start_limit_s=10.0,
     ),

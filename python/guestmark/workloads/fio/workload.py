@@ -13,6 +13,7 @@ from guestmark.core.findings import TARGET, Findings
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.factors import THREADS
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
@@ -48,7 +49,7 @@ class FioWorkload:
         self.warnings: list[str] = []
         self._job: str = params["job"]
         path = plan.context.get("env", {}).get("PATH") or os.defpath
-        threads = cell.factors.get("threads", "1")
+        threads = str(THREADS.of(cell.factors) or 1)
         self._env = {"PATH": path, "LC_ALL": "C", THREADS_VARIABLE: threads, **params["values"]}
         self._cwd = "/"
         self._limit_s = plan.policy.trial_limit_s

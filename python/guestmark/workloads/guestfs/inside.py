@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.platform_spec import HOST
-from guestmark.platforms.factors import PLACEMENT
 from guestmark.platforms.host.platform import HostPlatform
 from guestmark.platforms.nested.platform import READY_DEADLINE_S, NestedPlatform
 from guestmark.platforms.qemu.accelerators import KVM, TCG
+from guestmark.setting.machine import PLACEMENT
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
 

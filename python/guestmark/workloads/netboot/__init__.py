@@ -2,13 +2,16 @@
 
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
-from guestmark.workloads.netboot import factors, metrics
+from guestmark.setting.network import FACTORS
+from guestmark.workloads.netboot import metrics
 
 _MACHINE = frozenset({"memory", "smp", "cpu", "machine", "placement"})
 
 
 def _takes(factor: str, platform: PlatformSpec) -> bool:
-    return factor in _MACHINE or (factor in factors.NAMES and platform.inner.described.boots_firmware)
+    return factor in _MACHINE or (
+        any(factor == own.name for own in FACTORS) and platform.inner.described.boots_firmware
+    )
 
 
 WORKLOADS = (
@@ -19,7 +22,7 @@ WORKLOADS = (
         run="guestmark.workloads.netboot.workload:NetbootWorkload",
         metrics=metrics.of,
         label=lambda params: f"{params['files']} × {params['size']} by iPXE",
-        factors=factors.FACTORS,
+        factors=FACTORS,
         sections=(
             "guestmark.workloads.netboot.phases:sections",
             "guestmark.workloads.netboot.shares:sections",

@@ -18,6 +18,7 @@ from guestmark.core.model import Cell, Measurement
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size
 from guestmark.platforms.nested.platform import NestedPlatform
+from guestmark.setting.machine import MEMORY, SMP
 from guestmark.workloads.netboot import metrics
 from guestmark.workloads.netboot.facts import InnerBoot
 
@@ -72,7 +73,7 @@ def outer_guest(platform: Platform, cell: Cell, memory: int, moved: int) -> Iter
     if not isinstance(platform, NestedPlatform):
         raise UsageError(f"{cell.platform} is not a nested platform", hint="use e.g. tcg/kvm")
     room = -(-int(memory + _CAPTURES * moved) // (64 << 20)) * (64 << 20)
-    sized = replace(cell, factors={"memory": format_size(room), "smp": cell.factors.get("smp", "1")})
+    sized = replace(cell, factors={MEMORY.name: format_size(room), SMP.name: str(SMP.of(cell.factors) or 1)})
     with platform.outer(sized, _READY_S) as guest:
         yield guest
 

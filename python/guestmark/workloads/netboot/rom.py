@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from guestmark.core.errors import UsageError
-from guestmark.workloads.netboot.factors import DISTRIBUTION
-from guestmark.workloads.netboot.nics import Nic
+from guestmark.setting.network import DISTRIBUTION, Nic
 
 _DIRECTORIES = ("/usr/lib/ipxe/qemu", "/usr/share/ipxe/qemu", "/usr/share/qemu", "/usr/share/qemu-kvm")
 _KERNELS = ("/usr/lib/ipxe/ipxe.lkrn", "/boot/ipxe.lkrn", "/usr/share/ipxe/ipxe.lkrn")

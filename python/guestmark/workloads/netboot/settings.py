@@ -9,13 +9,26 @@ from pathlib import Path
 from guestmark.core.architectures import X86_64
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
-from guestmark.core.units import format_size, parse_duration, parse_size
+from guestmark.core.units import format_size
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
+from guestmark.setting.machine import CPU, MACHINE, MEMORY, SMP
+from guestmark.setting.network import (
+    CONSOLE,
+    FIRMWARE,
+    IP,
+    NETWORK,
+    NIC,
+    PROTOCOL,
+    ROM,
+    SERVER_DELAY,
+    Firmware,
+    Network,
+    Nic,
+    Protocol,
+)
 from guestmark.workloads.netboot import rom
 from guestmark.workloads.netboot.content import Serving
-from guestmark.workloads.netboot.factors import DISTRIBUTION
 from guestmark.workloads.netboot.nested import inner_of
-from guestmark.workloads.netboot.nics import NICS, Nic
 
 _MIB = 1 << 20
 _OWN_MEMORY = 192 * _MIB  # for firmware and iPXE, in addition to the file that is fetched
@@ -61,40 +74,40 @@ class Settings:
                 hint="use --on tcg, kvm or tcg/kvm",
             )
         factors = cell.factors
-        nic = NICS[factors.get("nic", "virtio-net")]
-        firmware = factors.get("firmware", "bios")
-        network = factors.get("network", "user")
+        nic = NIC.among(factors)
+        firmware = FIRMWARE.among(factors)
+        network = NETWORK.among(factors)
         if cell.platform.nested and cell.workload.params.get("kernel"):
             raise UsageError(
                 "a boot inside an outer guest ends with its files",
                 hint="leave out params.kernel, or use --on tcg or kvm",
             )
-        ip, serving = factors.get("ip", "4"), _serving(cell)
-        if ip == "6" and network != "user":
+        ip, serving = IP.among(factors), _serving(cell)
+        if ip == "6" and network is not Network.USER:
             raise UsageError("only QEMU's own network has an IPv6 side", hint="take network=user with ip=6")
-        boots = rom.find(factors.get("rom", DISTRIBUTION), nic, as_kernel=network == "passt")
+        boots = rom.find(ROM.among(factors), nic, as_kernel=network is Network.PASST)
         boots.check(nic, firmware)
         needed = file_size + _OWN_MEMORY
-        memory = parse_size(factors["memory"]) if "memory" in factors else -(-needed // _STEP) * _STEP
+        memory = MEMORY.of(factors) or -(-needed // _STEP) * _STEP
         if memory < needed:
             raise UsageError(
-                f"memory={factors['memory']} cannot hold a file of {format_size(file_size)}, firmware and iPXE",
+                f"memory={format_size(memory)} cannot hold a file of {format_size(file_size)}, firmware and iPXE",
                 hint=f"give at least {format_size(-(-needed // _MIB) * _MIB)}, or use --scale",
             )
         return cls(
             accelerator=accelerator,
-            machine=factors.get("machine", "pc"),
-            cpu=factors.get("cpu", ACCELERATORS[accelerator].firmware_cpu),
-            smp=int(factors.get("smp", "1")),
+            machine=MACHINE.of(factors) or "pc",
+            cpu=CPU.of(factors) or ACCELERATORS[accelerator].firmware_cpu,
+            smp=SMP.of(factors) or 1,
             memory=memory,
             nic=nic,
             rom=boots,
             firmware=firmware,
-            console=factors.get("console", "vga"),
+            console=CONSOLE.among(factors),
             network=network,
             ip=ip,
             serving=serving,
-            ovmf=None if firmware == "bios" else _find_ovmf(),
+            ovmf=None if firmware is Firmware.BIOS else _find_ovmf(),
         )
 
     @property
@@ -148,14 +161,14 @@ class Settings:
 
 
 def _serving(cell: Cell) -> Serving:
-    protocol = cell.factors.get("protocol", "http")
+    protocol = PROTOCOL.among(cell.factors)
     certificate = str(cell.workload.params.get("certificate", ""))
-    if protocol == "https" and not certificate:
+    if protocol is Protocol.HTTPS and not certificate:
         raise UsageError(
             "protocol=https needs a certificate that the ROM was built to trust",
             hint="give params.certificate, a PEM file with the key, and a ROM of your own: rom=FILE",
         )
-    return Serving(protocol, parse_duration(cell.factors.get("server_delay", "0ms")), certificate)
+    return Serving(protocol, SERVER_DELAY.among(cell.factors), certificate)
 
 
 def _find_ovmf() -> tuple[str, str]:

@@ -14,7 +14,7 @@ from guestmark.disks.location import in_memory
 from guestmark.disks.preflight import free_bytes
 from guestmark.setting.disk import DiskSpec, disks_of
 from guestmark.setting.filesystem import Filesystem
-from guestmark.workloads.common.factors import crowded
+from guestmark.workloads.common.factors import THREADS, crowded
 from guestmark.workloads.oltp.databases.base import Account, Database, sysbench
 from guestmark.workloads.oltp.databases.kinds import KINDS
 
@@ -93,5 +93,5 @@ def _may_enter(folder: Path, account: Account) -> bool:
 
 
 def _threads(cell: Cell) -> str:
-    said = crowded(cell, int(cell.factors.get("threads", cell.workload.params["threads"])))
+    said = crowded(cell, THREADS.of(cell.factors) or int(cell.workload.params["threads"]))
     return f"{cell.id}: {said}" if said else ""

@@ -17,7 +17,9 @@ from guestmark.core.errors import AgentError, MachineError, PlatformUnusableErro
 from guestmark.core.findings import TARGET, Findings
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.setting.filesystem import FILESYSTEM
 from guestmark.workloads.common.durability import Below, Changes
+from guestmark.workloads.common.factors import THREADS
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
 from guestmark.workloads.oltp import checks as oltp_checks
@@ -52,7 +54,7 @@ class OltpWorkload:
         self.warnings: list[str] = []
         self._cell = cell
         self._params = cell.workload.params
-        self._threads = int(cell.factors.get("threads", self._params["threads"]))
+        self._threads = THREADS.of(cell.factors) or int(self._params["threads"])
         self._limit_s = plan.policy.trial_limit_s
         self._on_host = cell.platform.is_this_host
         self._account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
@@ -77,7 +79,7 @@ class OltpWorkload:
             KINDS[cell.workload.params["server"]]()
         except PlatformUnusableError as error:
             return f"{error.message} ({error.hint})"
-        filesystem = cell.factors.get("filesystem", "")
+        filesystem = FILESYSTEM.of(cell.factors) or ""
         if filesystem in _OF_ITS_SERVER and os.geteuid() == 0:
             return (
                 f"new files over {filesystem} belong to root, as whom the hypervisor runs, and database servers run as "

@@ -12,6 +12,7 @@ from guestmark.disks.preflight import free_bytes
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
+from guestmark.setting.machine import MEMORY
 from guestmark.workloads.common.factors import crowded
 
 _DEFAULT_MEMORY = "1G"  # of QEMU's and UML's guests
@@ -76,7 +77,7 @@ def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
 
 def _memory_of(cell: Cell) -> int:
     if cell.platform.is_guest:
-        return parse_size(cell.factors.get("memory", _DEFAULT_MEMORY))
+        return MEMORY.of(cell.factors) or parse_size(_DEFAULT_MEMORY)
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024

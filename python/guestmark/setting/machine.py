@@ -1,0 +1,354 @@
+"""What a guest is: its memory, processors, kernel, firmware and hypervisor, and where on the host it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from guestmark.core import placement
+from guestmark.core.architectures import Architecture
+from guestmark.core.discovery import settings
+from guestmark.core.factor import Labelled, Machine, one_of
+from guestmark.core.machine_facts import Inside, Vmm
+from guestmark.core.units import format_size, parse_size
+from guestmark.foreign import images, qemus
+from guestmark.setting.base import Check, Setting
+
+_QEMU = "qemu-system-x86_64"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what can be a label
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
+# Of the memory asked for, what a kernel may keep for itself (its image, page structures, reserved ranges).
+_MEMORY_KEPT = 0.15
+_MEMORY_KEPT_BYTES = 128 << 20
+L = TypeVar("L")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A started guest as an attestation sees it."""
+
+    inside: Inside
+    vmm: Vmm | None = None  # what the hypervisor says, where there is one to ask
+    program: str = ""  # the file that runs as its hypervisor, where that can be seen
+
+
+def _nothing(_level: Any) -> Sequence[str]:
+    return ()
+
+
+def _unseen(_level: Any, _guest: Started) -> Iterable[Check]:
+    return ()
+
+
+def _no_qemu(_level: Any, _architecture: Architecture) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSetting(Setting[L]):
+    """A factor of guests. Its functions are given a level and need not be there; they return whole arguments."""
+
+    qemu: Callable[[L, Architecture], Sequence[str]] = _no_qemu
+    uml: Callable[[L], Sequence[str]] = _nothing
+    kernel: Callable[[L], Sequence[str]] = _nothing  # of the guest's kernel
+    attest: Callable[[L, Started], Iterable[Check]] = _unseen
+
+
+def levels_of(levels: Mapping[str, str]) -> Iterator[tuple[MachineSetting[Any], Any]]:
+    """The factors of guests that have one of these levels, each with it."""
+    for factor in settings():
+        if isinstance(factor, MachineSetting) and factor.name in levels:
+            yield factor, factor.among(levels)
+
+
+def kernel_words(levels: Mapping[str, str]) -> list[str]:
+    """What a guest's kernel is given besides what guestmark gives it."""
+    return [word for factor, level in levels_of(levels) for word in factor.kernel(level)]
+
+
+def checks(levels: Mapping[str, str], guest: Started) -> Iterator[Check]:
+    """Everything that can be compared of a started guest."""
+    for factor, level in levels_of(levels):
+        yield from factor.attest(level, guest)
+
+
+def _memory(text: str) -> str:
+    size = parse_size(text)
+    if size < 32 * 1024**2:
+        raise ValueError(f"{text!r} is too little memory to boot Linux (at least 32M)")
+    if size % 1024**2:
+        raise ValueError(f"{text!r} is not a whole number of MiB")
+    return format_size(size)
+
+
+def _count(text: str) -> str:
+    """A number of processors."""
+    if not re.fullmatch(r"\s*[0-9]{1,4}\s*", text, re.ASCII) or int(text) < 1:
+        raise ValueError(f"{text!r} is not a number of processors")
+    return str(int(text))
+
+
+def _word(text: str) -> str:
+    """A name that QEMU may know."""
+    if not _WORD.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} cannot be a name in QEMU")
+    return text.strip()
+
+
+def _kernel(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the kernel's path is empty")
+    path = os.path.abspath(os.path.expanduser(text))
+    if not os.path.isfile(path):
+        raise ValueError(f"there is no kernel at {path!r}")
+    return path
+
+
+def _kernel_args(text: str) -> str:
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ValueError(f"{text!r} contains control characters")
+    return " ".join(text.split())
+
+
+def _qemu_args(text: str) -> str:
+    try:
+        words = shlex.split(_kernel_args(text))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    if not words or not words[0].startswith("-"):
+        raise ValueError(f"{text!r} does not begin with an option of QEMU, such as -device")
+    return shlex.join(words)
+
+
+def _program(text: str) -> str:
+    """QEMU itself, a directory that holds it (a build, an installation, an unpacked package), or where it is from."""
+    if qemus.is_elsewhere(text.strip()):
+        return qemus.found(text.strip())
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    tried = [path, *(os.path.join(path, folder, _QEMU) for folder in ("", "bin", "usr/bin", "build"))]
+    found = next((file for file in tried if os.path.isfile(file)), None)
+    if not text.strip() or found is None:
+        raise ValueError(f"there is no {_QEMU} at {path!r}")
+    if not os.access(found, os.X_OK):
+        raise ValueError(f"{found!r} cannot be executed")
+    return found
+
+
+def _file(text: str) -> str:
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip() or not os.path.isfile(path):
+        raise ValueError(f"there is no file at {path!r}")
+    return path
+
+
+def _modules(text: str) -> str:
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip() or not os.path.isdir(os.path.join(path, "kernel")):
+        raise ValueError(f"{path!r} is no directory of a kernel's modules: it has no kernel")
+    return path
+
+
+def _rootfs(text: str) -> str:
+    """A directory, or what an image holds; that is called by the image's name."""
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip():
+        raise ValueError("the path of the root filesystem is empty")
+    name = ""
+    if os.path.isfile(path) or text.strip().startswith(images.IMAGE):
+        name = os.path.basename(text.strip().removeprefix(images.IMAGE))
+        path = str(images.root(text.strip()))
+    elif not os.path.isdir(path):
+        raise ValueError(f"there is no directory and no image {path!r}")
+    if not all(os.path.isdir(os.path.join(path, folder)) for folder in ("etc", "usr")):
+        raise ValueError(f"{path!r} is no root filesystem: it has no etc or no usr")
+    return Labelled(name, path) if _NAME.fullmatch(name) else path
+
+
+def _memory_seen(asked: int, guest: Started) -> Iterator[Check]:
+    if guest.vmm is not None:
+        yield Check("the memory (hypervisor)", asked, guest.vmm.memory_bytes)
+    kept = max(_MEMORY_KEPT * asked, _MEMORY_KEPT_BYTES)
+    inside = guest.inside.memory_bytes
+    if not asked - kept <= inside <= asked * 1.01:
+        yield Check("the memory (guest)", f"{asked} bytes less what the kernel keeps", f"{inside} bytes")
+
+
+MEMORY = MachineSetting(
+    "memory",
+    "the guest's memory, e.g. 512M or 2GiB",
+    _memory,
+    ("256M", "512M", "1G", "2G"),
+    read=parse_size,
+    machines=Machine.GUEST,
+    qemu=lambda size, _architecture: ("-m", format_size(size)),
+    uml=lambda size: (f"mem={format_size(size)}",),
+    attest=_memory_seen,
+)
+
+
+def _processors_seen(asked: int, guest: Started) -> Iterator[Check]:
+    if guest.vmm is not None:
+        yield Check("the number of processors (hypervisor)", asked, guest.vmm.processors)
+    yield Check("the number of processors (guest)", asked, guest.inside.processors)
+
+
+SMP = MachineSetting(
+    "smp",
+    "the guest's number of processors",
+    _count,
+    ("1", "2", "4"),
+    read=int,
+    machines=Machine.QEMU,
+    qemu=lambda number, _architecture: ("-smp", str(number)),
+    attest=_processors_seen,
+)
+
+
+def _cpu(model: str, architecture: Architecture) -> Sequence[str]:
+    """QEMU only warns about features it cannot provide; this makes it refuse unless told otherwise."""
+    enforced = architecture.checks_cpu and "enforce" not in model
+    return ("-cpu", f"{model},enforce=on" if enforced else model)
+
+
+def _cpu_seen(model: str, guest: Started) -> Iterator[Check]:
+    if guest.vmm is not None:
+        yield Check("the processor model", model.partition(",")[0], guest.vmm.cpu)
+
+
+CPU = MachineSetting(
+    "cpu",
+    "QEMU's processor model, e.g. max or host,-vmx; a feature QEMU cannot give is an error unless ,enforce=off",
+    _word,
+    ("host", "max", "qemu64", "kvm64"),
+    read=str,
+    machines=Machine.QEMU,
+    qemu=_cpu,
+    attest=_cpu_seen,
+)
+MACHINE = MachineSetting(
+    "machine",
+    "QEMU's machine type",
+    _word,
+    ("pc", "q35", "microvm"),
+    read=str,
+    machines=Machine.QEMU,
+    qemu=lambda kind, _architecture: ("-machine", kind),
+)
+KERNEL = MachineSetting(
+    "kernel",
+    "path of the guest's kernel; with a label: old:/boot/vmlinuz-6.1",
+    _kernel,
+    path=True,
+    read=str,
+    machines=Machine.GUEST,
+)
+
+
+def _runs(program: str, guest: Started) -> Iterator[Check]:
+    """A script's own business is what it starts."""
+    if guest.program:
+        with open(program, "rb") as file:
+            if file.read(4) == b"\x7fELF":
+                yield Check("QEMU", os.path.realpath(program), guest.program)
+
+
+PROGRAM = MachineSetting(
+    "qemu",
+    f"the {_QEMU} to use: the program, a directory such as a build or an unpacked package, apt:VERSION of the package "
+    "sources, or image:NAME of a container image, also image:ARCHIVE.tar",
+    _program,
+    path=True,
+    read=str,
+    machines=Machine.QEMU,
+    attest=_runs,
+)
+FIRMWARE = MachineSetting(
+    "bios",
+    "path of the firmware that QEMU starts",
+    _file,
+    path=True,
+    read=str,
+    machines=Machine.QEMU,
+    qemu=lambda path, _architecture: ("-bios", path),
+)
+MODULES = MachineSetting(
+    "modules",
+    "the directory of the modules that belong to the guest's kernel, such as /lib/modules/VERSION",
+    _modules,
+    path=True,
+    read=str,
+    machines=Machine.QEMU,
+)
+ROOTFS = MachineSetting(
+    "rootfs",
+    "what guests have as their root filesystem instead of the host's: a directory; a tar archive, a container image, a "
+    "squashfs or an ext4 image, unpacked into the cache; or image:NAME of an image that podman or docker has",
+    _rootfs,
+    path=True,
+    read=str,
+    machines=Machine.QEMU,
+)
+KERNEL_ARGS = MachineSetting(
+    "kernel_args",
+    r"extra arguments for the guest's kernel, e.g. mitigations=off (write a comma inside as \,)",
+    _kernel_args,
+    ("mitigations=off",),
+    read=str.split,
+    machines=Machine.GUEST,
+    kernel=tuple,
+)
+QEMU_ARGS = MachineSetting(
+    "qemu_args",
+    r"anything else for QEMU's command line, recorded as given; what it does is not attested (write a comma as \,)",
+    _qemu_args,
+    (r"-device virtio-rng-pci",),
+    read=shlex.split,
+    machines=Machine.QEMU,
+)
+PLACEMENT = Setting(
+    placement.NAME,
+    "where on the host it runs: pinned (virtual processors, the emulator's other threads and guestmark itself apart as "
+    r"far as there are processors), free (wherever the host's scheduler likes), or a list: cpus=2-3, cpus=1\,3",
+    placement.level,
+    (placement.PINNED, placement.FREE, "cpus=0"),
+    read=str,
+    machines=Machine.GUEST,
+)
+
+
+class Outer(StrEnum):
+    """How often the guest around a nested one is started."""
+
+    BLOCK = "block"
+    TRIAL = "trial"
+
+
+OUTER = Setting(
+    "outer",
+    "how often the outer guest of a nested platform is started: for each block or for each trial",
+    one_of(*Outer),
+    tuple(Outer),
+    read=Outer,
+    machines=Machine.OUTER,
+)
+OUTER_CPU = Setting(
+    "outer_cpu",
+    "the outer guest's processor model, e.g. max,svm=on; kvm inside it needs nested virtualization",
+    _word,
+    (r"max\,svm=on",),
+    read=str,
+    machines=Machine.OUTER,
+)
+OUTER_SMP = Setting(
+    "outer_smp",
+    "the outer guest's number of processors",
+    _count,
+    ("1", "2"),
+    read=int,
+    machines=Machine.OUTER,
+)

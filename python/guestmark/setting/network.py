@@ -1,0 +1,173 @@
+"""What a machine that boots from the network has: its card and ROM, firmware, console, network and server."""
+
+import os
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from guestmark.core.factor import one_of
+from guestmark.core.units import parse_duration
+from guestmark.setting.base import Setting
+
+DISTRIBUTION = "distribution"
+_LONGEST_DELAY_S = 10
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
+
+
+def _rom(text: str) -> str:
+    if _NAME.fullmatch(text.strip()):
+        return text.strip()  # the distribution's, or a build in the directory of builds
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip() or not os.path.isfile(path):
+        raise ValueError(f"there is no ROM at {text!r}")
+    return path
+
+
+def _delay(text: str) -> str:
+    seconds = parse_duration(text)
+    if not 0 <= seconds <= _LONGEST_DELAY_S:
+        raise ValueError(f"{text!r} is not between 0ms and {_LONGEST_DELAY_S}s")
+    return f"{seconds * 1e3:g}ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """One level of the factor `nic`.
+
+    `rom` is the file (without `.rom`) that QEMU loads by itself: `efi-` is for BIOS and UEFI, `pxe-` for BIOS alone.
+    """
+
+    name: str
+    device: str  # QEMU's
+    vendor: int
+    product: int
+    rom: str
+
+
+NICS = {
+    nic.name: nic
+    for nic in (
+        Nic("virtio-net", "virtio-net-pci", 0x1AF4, 0x1000, "efi-virtio"),
+        Nic("e1000", "e1000", 0x8086, 0x100E, "efi-e1000"),
+        Nic("e1000e", "e1000e", 0x8086, 0x10D3, "efi-e1000e"),
+        Nic("rtl8139", "rtl8139", 0x10EC, 0x8139, "efi-rtl8139"),
+        Nic("pcnet", "pcnet", 0x1022, 0x2000, "efi-pcnet"),
+        Nic("ne2k_pci", "ne2k_pci", 0x10EC, 0x8029, "efi-ne2k_pci"),
+        Nic("vmxnet3", "vmxnet3", 0x15AD, 0x07B0, "efi-vmxnet3"),
+        Nic("eepro100", "i82559er", 0x8086, 0x1209, "pxe-eepro100"),
+    )
+}
+
+
+_ALIASES = {
+    "virtio": "virtio-net",
+    "virtio-net-pci": "virtio-net",
+    "ne2k": "ne2k_pci",
+    "pcnet32": "pcnet",
+    "i82559er": "eepro100",
+}
+NIC = Setting(
+    "nic",
+    "the network card that boots, e.g. virtio-net or e1000",
+    one_of(*NICS, aliases=_ALIASES),
+    tuple(NICS),
+    read=NICS.__getitem__,
+    default="virtio-net",
+)
+
+
+class Firmware(StrEnum):
+    """Which firmware boots the card."""
+
+    BIOS = "bios"
+    UEFI = "uefi"
+
+
+FIRMWARE = Setting(
+    "firmware",
+    "bios (SeaBIOS) or uefi (OVMF), for network boots; a file of firmware is bios=PATH",
+    one_of(*Firmware, aliases={"efi": "uefi", "ovmf": "uefi", "seabios": "bios"}),
+    tuple(Firmware),
+    read=Firmware,
+    default=Firmware.BIOS,
+)
+
+
+class Console(StrEnum):
+    """Where firmware and iPXE print."""
+
+    VGA = "vga"
+    SERIAL = "serial"
+    NONE = "none"
+
+
+CONSOLE = Setting(
+    "console",
+    "where firmware and iPXE print: vga, serial or none",
+    one_of(*Console, aliases={"off": "none"}),
+    tuple(Console),
+    read=Console,
+    default=Console.VGA,
+)
+ROM = Setting(
+    "rom",
+    "the card's boot ROM: distribution, the path of a build of your own (.rom, or .lkrn for BIOS), or its name in "
+    "$GUESTMARK_ROMS",
+    _rom,
+    (DISTRIBUTION,),
+    read=str,
+    default=DISTRIBUTION,
+)
+
+
+class Network(StrEnum):
+    """What the card is connected to."""
+
+    USER = "user"
+    TAP = "tap"
+    PASST = "passt"
+
+
+NETWORK = Setting(
+    "network",
+    "user (QEMU's own), tap (in a private network namespace) or passt",
+    one_of(*Network),
+    tuple(Network),
+    read=Network,
+    default=Network.USER,
+)
+
+
+class Protocol(StrEnum):
+    """How files are fetched."""
+
+    HTTP = "http"
+    HTTPS = "https"
+    TFTP = "tftp"
+
+
+PROTOCOL = Setting(
+    "protocol",
+    "how files are fetched: http, https (with params.certificate, by a ROM that knows it) or tftp",
+    one_of(*Protocol),
+    tuple(Protocol),
+    read=Protocol,
+    default=Protocol.HTTP,
+)
+IP = Setting(
+    "ip",
+    "the version of the Internet Protocol that files are fetched over: 4 or 6",
+    one_of("4", "6"),
+    ("4", "6"),
+    read=str,
+    default="4",
+)
+SERVER_DELAY = Setting(
+    "server_delay",
+    "what the server waits before each file, or before each block over TFTP: a difference of known size",
+    _delay,
+    ("0ms",),
+    read=parse_duration,
+    default="0ms",
+)
+FACTORS = (NIC, FIRMWARE, CONSOLE, ROM, NETWORK, PROTOCOL, IP, SERVER_DELAY)
