@@ -157,11 +157,15 @@ SCENARIOS = (
     Scenario("missing blocks", _normal(0.02), missing=0.05),
     Scenario("10 % failures", _normal(0.02), missing=0.1),
     Scenario("carry-over", _normal(0.02), carry=0.05),
+    Scenario("1 % noise", _normal(0.007), within=0.007),
+    Scenario("x2 in 10 % of all iterations", _normal(0.02), every=_sometimes(2, 0.1)),
 )
 # The laws differ in their tails alone: the typical run is the same, the total and the slow runs are not.
 TAILS = (
     Scenario("one-sided spikes", _quiet, own=_own_spikes),
     Scenario("x2 in 10 % of iterations", _normal(0.02), tail=_sometimes(2, 0.1)),
+    Scenario("x2 in 5 % of iterations", _normal(0.02), tail=_sometimes(2, 0.05)),
+    Scenario("x5 in 1 % of iterations", _normal(0.02), tail=_sometimes(5, 0.01)),
     Scenario("x2 in 5 % of trials", _normal(0.02), own=_sometimes(2, 0.05)),
     Scenario("x5 in 2 % of trials", _normal(0.02), own=_sometimes(5, 0.02)),
 )

@@ -27,7 +27,7 @@ from guestmark.stats import (
     reduce_iterations,
     summarise,
 )
-from guestmark.stats.compare import stretched
+from guestmark.stats.compare import widened
 from tests.framework.known import known
 
 

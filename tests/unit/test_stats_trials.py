@@ -30,7 +30,7 @@ from guestmark.stats.tails import (
     slow_counts,
 )
 from guestmark.stats.total import (
-    blocks_for_equal_totals,
+    runs_for_equal_totals,
     ratio_interval,
     total_equivalence_p,
     total_p,
@@ -307,8 +307,8 @@ def test_what_could_not_be_seen_shrinks_with_the_trials() -> None:
     assert unseen_share(0) == 1
     assert with_unseen((0.9, 1.1), 10, 2.0) == pytest.approx((0.9 / 1.2589, 1.1 * 1.2589), rel=1e-4)
     assert with_unseen((0.9, 1.1), 10)[1] == pytest.approx(1.1 * (1 + 4 * 0.2589), rel=1e-4)
-    assert blocks_for_equal_totals(0.03) == 398
-    assert blocks_for_equal_totals(0.03, 2.0) == 99
+    assert runs_for_equal_totals(0.03) == 398
+    assert runs_for_equal_totals(0.03, 2.0) == 99
     with pytest.raises(ValueError, match="share"):
         trials_to_see(0)
 

@@ -103,7 +103,6 @@ def _rows(workload: WorkloadResult, analysis: Analysis, run: StoredRun, host: st
             or comparison.ci[0] <= 0
             or comparison.n < MIN_BLOCKS
             or result.cell.id in refused
-            or metric in workload.downgraded
             or base is None
             or metric not in base.summary
             or (copied is not None and disturbed)

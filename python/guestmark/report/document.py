@@ -63,10 +63,11 @@ def result_document(
         "noise_floor": [
             {"workload": workload.title, "floor": dict(workload.noise_floors)} for workload in found.workloads
         ],
-        "downgraded": [
-            {"workload": workload.title, "metrics": list(workload.downgraded)}
+        "downgraded": [],  # versions before 0.3 took verdicts back where they now widen intervals
+        "widened": [
+            {"workload": workload.title, "metrics": list(workload.widened)}
             for workload in found.workloads
-            if workload.downgraded
+            if workload.widened
         ],
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),

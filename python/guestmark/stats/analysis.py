@@ -15,22 +15,26 @@ from guestmark.core.model import Cell, CellStatus, LeftOut, Metric, Plan, Trial,
 from guestmark.stats import estimands
 from guestmark.stats.between_runs import NO_HISTORY, History
 from guestmark.stats.compare import (
+    WIDENED,
     Comparison,
     Table,
+    between_runs,
     compare_table,
     compare_tables,
     downgraded,
     noise_floor,
     null_differs,
-    stretched,
+    waits,
+    widened,
 )
 from guestmark.stats.conditions import Whole, of_run
 from guestmark.stats.disturbed import disturbed_blocks
-from guestmark.stats.examined import examined
+from guestmark.stats.examined import carry_over, examined
+from guestmark.stats.family import judged
 from guestmark.stats.noise import Null
 from guestmark.stats.summary import Summary, summarise
 from guestmark.stats.trials import Answers, allowing_for, withheld
-from guestmark.stats.validity import Finding, severe_by_cell
+from guestmark.stats.validity import Carried, Finding, free_of, severe_by_cell
 
 Array = NDArray[np.float64]
 
@@ -72,10 +76,24 @@ class WorkloadResult:
     metrics: tuple[Metric, ...]  # in table order, the primary one first; only those that were measured
     cells: tuple[CellResult, ...]
     noise_floors: Mapping[str, float]  # by metric name, |ratio - 1|; absent when unknown
-    downgraded: tuple[str, ...]  # metrics whose verdicts were withdrawn because a null cell differs
+    widened: tuple[str, ...]  # metrics whose intervals are wider because a null cell differs
     findings: tuple[
         Finding, ...
     ] = ()  # what limits what these cells mean; a severe one takes their verdicts back
+    biases: Mapping[str, float] = field(
+        default_factory=dict
+    )  # by metric, what equal cells may differ by, as a log
+    carried: Mapping[str, Carried] = field(default_factory=dict, compare=False, repr=False)  # by metric
+
+    def spread(self, cell_id: str, metric: Metric) -> float:
+        """The half-width of the 95 % interval, of the log ratio, of what is independent of the scatter of blocks."""
+        carried = self.carried.get(metric.name)
+        error = 0.0 if carried is None else carried.error.get(cell_id, 0.0)
+        return math.hypot(self.biases.get(metric.name, 0.0), error)
+
+    def reach(self, cell_id: str, metric: Metric) -> float:
+        """The log by which what others did on the host may be the reason of a ratio."""
+        return sum(finding.widens.get(cell_id, 0.0) for finding in self.findings) if waits(metric) else 0.0
 
     @property
     def title(self) -> str:
@@ -194,59 +212,40 @@ def _workload(
     measured = _measured(plan, (trial for cell in cells for trial in by_cell[cell.id]))
     metrics = [metric for metric in measured if wanted is None or metric.name in wanted] or measured[:1]
     row = {block: position for position, block in enumerate(blocks)}
-    summaries: dict[str, dict[str, Summary]] = {cell.id: {} for cell in cells}
-    comparisons: dict[str, dict[str, Comparison]] = {cell.id: {} for cell in cells}
-    floors: dict[str, float] = {}
-    taken_back: dict[str, str] = {}
-    tables: dict[str, Table | None] = {}
-    earlier: Mapping[str, Sequence[Null]] = {}  # of the primary metric alone
-    for metric in metrics:
-        values = {cell.id: _values(metric.name, by_cell[cell.id], row) for cell in cells}
-        for name, array in values.items():
-            summary = summarise(array)
-            if summary.n:
-                summaries[name][metric.name] = summary
-        nulls = [cell for cell in cells if cell.null_of in values]
-        pairs = [(values[cell.id], values[cell.null_of]) for cell in nulls if cell.null_of is not None]
-        if metric == measured[0]:
-            earlier = {metric.name: history.nulls_for(cells, summaries, metric)}
-        known = earlier.get(metric.name, ())
-        floor = noise_floor(pairs, len(blocks), known)
-        if floor is not None:
-            floors[metric.name] = floor
-        tables[metric.name] = _table(metric, plan, cells, values, null_pairs=pairs, earlier=known)
-        suspicious = False
-        for cell in nulls:
-            if cell.null_of is None or not summaries[cell.id].get(metric.name):
-                continue
-            pair = {cell.null_of: values[cell.null_of], cell.id: values[cell.id]}
-            null = compare_table(pair, cell.null_of, better=metric.better, margin=plan.policy.margin)[cell.id]
-            comparisons[cell.id][metric.name] = estimands.of_equals(null)
-            suspicious |= null_differs(null)
-        if suspicious:
-            taken_back[metric.name] = "a null comparison differs"
-    doubts = _doubts(plan, cells, by_cell, row, measured, of_the_run)
-    asked = (
-        estimands.answers(plan, cells, by_cell, row, measured[0], history=earlier.get(measured[0].name, ()))
-        if measured
-        else {}
+    known = _known(plan, cells, by_cell, row, measured, of_the_run)
+    each = {
+        metric.name: _of_metric(
+            plan, cells, by_cell, row, metric, history, known if metric == measured[0] else None
+        )
+        for metric in metrics
+    }
+    carried = {name: one.carried for name, one in each.items() if one.carried is not None}
+    whole = WorkloadResult(
+        cells[0].workload,
+        tuple(metrics),
+        (),
+        {name: one.floor for name, one in each.items() if one.floor is not None},
+        tuple(name for name, one in each.items() if one.differs),
+        known.findings,
+        {name: one.bias for name, one in each.items()},
+        carried,
     )
-    answers: dict[str, Answers] = {}
-    for name, answer in asked.items():
-        allowed = allowing_for(answer, doubts.shifts.get(name, 0.0), plan.policy.margin, "carry-over")
-        reason = taken_back.get(measured[0].name) or doubts.spoilt.get(name)
-        answers[name] = withheld(allowed, reason) if reason else allowed
-    for name, found in _compared(tables, measured[:1]).items():
-        is_primary = name == measured[0].name
-        for cell_id, alone in found.items():
-            shift = doubts.shifts.get(cell_id, 0.0) if is_primary else 0.0
-            comparison = stretched(alone, shift, plan.policy.margin, "carry-over")
-            reason = taken_back.get(name) or (doubts.spoilt if is_primary else doubts.wholly).get(cell_id)
-            comparisons[cell_id][name] = downgraded(comparison, reason) if reason else comparison
-    # The typical run is asked once: the headline also counts the first block's single iterations.
-    answers = {
-        name: replace(answer, typical=comparisons[name].get(measured[0].name, answer.typical))
-        for name, answer in answers.items()
+    answers = estimands.answers(plan, cells, by_cell, row, measured[0], carried=carried) if measured else {}
+    compared = _compared({name: one.table for name, one in each.items()}, measured[:1])
+    comparisons: dict[str, Mapping[str, Comparison]] = {}
+    for cell in cells:
+        if cell.null_of is not None:
+            comparisons[cell.id] = {
+                name: one.nulls[cell.id] for name, one in each.items() if cell.id in one.nulls
+            }
+            continue
+        found = {name: compared[name][cell.id] for name in each if cell.id in compared.get(name, ())}
+        comparisons[cell.id], answer = _judged(plan, cell, whole, known, found, answers.get(cell.id))
+        if answer is not None:
+            answers[cell.id] = answer
+    summaries = {
+        cell.id: {name: one.summaries[cell.id] for name, one in each.items() if cell.id in one.summaries}
+        for cell in cells
     }
     results = tuple(
         CellResult(
@@ -259,13 +258,89 @@ def _workload(
         )
         for cell in cells
     )
-    return WorkloadResult(
-        cells[0].workload, tuple(metrics), results, floors, tuple(taken_back), doubts.findings
-    )
+    return replace(whole, cells=results)
 
 
 @dataclass(frozen=True, slots=True)
-class _Doubts:
+class _OfMetric:
+    """What is known of one metric before anything is decided: by cell its summaries and null comparisons."""
+
+    summaries: Mapping[str, Summary]
+    nulls: Mapping[str, Comparison]
+    table: Table | None
+    floor: float | None
+    bias: float  # what equal cells may differ by, as a log
+    differs: bool  # a null cell from the one that it copies
+    carried: Carried | None
+
+
+def _of_metric(  # noqa: PLR0917 (as `estimands.answers`)
+    plan: Plan,
+    cells: Sequence[Cell],
+    by_cell: Mapping[str, Sequence[Trial]],
+    row: Mapping[int, int],
+    metric: Metric,
+    history: History,
+    primary: "_Known | None",
+) -> _OfMetric:
+    plain = {cell.id: _values(metric.name, by_cell[cell.id], row) for cell in cells}
+    summaries = {name: summary for name, array in plain.items() if (summary := summarise(array)).n}
+    carried = carry_over(plan, cells, by_cell, plain, row) if primary is None else primary.carried
+    values = {name: free_of(array, carried, name) for name, array in plain.items()}
+    copies = {cell.id: cell.null_of for cell in cells if cell.null_of in values and cell.null_of is not None}
+    pairs = [(values[copy], values[of]) for copy, of in copies.items()]
+    like = {name: {metric.name: summary} for name, summary in summaries.items()}
+    earlier = [] if primary is None else history.nulls_for(cells, like, metric)
+    nulls = {
+        copy: compare_table(
+            {of: values[of], copy: values[copy]}, of, better=metric.better, margin=plan.policy.margin
+        )[copy]
+        for copy, of in copies.items()
+        if copy in summaries
+    }
+    apart = [abs(math.log(null.ratio)) for null in nulls.values() if null_differs(null) and null.ratio]
+    return _OfMetric(
+        summaries,
+        {copy: estimands.of_equals(null) for copy, null in nulls.items()},
+        _table(metric, plan, cells, values, null_pairs=pairs, earlier=earlier),
+        noise_floor(pairs, len(row), earlier),
+        max([between_runs(pairs, earlier), *apart]),
+        bool(apart),
+        carried,
+    )
+
+
+def _judged(  # noqa: PLR0917 (all of it is what one cell is judged by)
+    plan: Plan,
+    cell: Cell,
+    whole: WorkloadResult,
+    known: "_Known",
+    found: Mapping[str, Comparison],
+    answer: Answers | None,
+) -> tuple[dict[str, Comparison], Answers | None]:
+    """A cell's comparisons by metric and its answers, with what may add to them and what takes them back."""
+    if not found:
+        return {}, answer
+    margin, first = plan.policy.margin, whole.metrics[0]
+    comparisons = {}
+    for metric in whole.metrics:
+        if metric.name in found:
+            spread, reach = whole.spread(cell.id, metric), whole.reach(cell.id, metric)
+            comparison = widened(found[metric.name], margin, WIDENED, spread=spread, reach=reach)
+            reason = (known.spoilt if metric == first else known.wholly).get(cell.id)
+            comparisons[metric.name] = downgraded(comparison, reason) if reason else comparison
+    if answer is not None:
+        spread, reach = whole.spread(cell.id, first), whole.reach(cell.id, first)
+        answer = allowing_for(answer, margin, WIDENED, spread=spread, reach=reach)
+        if reason := known.spoilt.get(cell.id):
+            answer = withheld(answer, reason)
+    # The typical run is asked once: the headline also counts the first block's single iterations.
+    headline, answer, others = judged(comparisons.pop(first.name, None), answer, comparisons, margin)
+    return others if headline is None else {first.name: headline, **others}, answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
     """The findings about cells that are compared, and by cell what follows from them."""
 
     findings: tuple[Finding, ...] = ()
@@ -273,30 +348,30 @@ class _Doubts:
         default_factory=dict
     )  # why the primary metric's verdicts are taken back
     wholly: Mapping[str, str] = field(default_factory=dict)  # why all metrics' are
-    shifts: Mapping[str, float] = field(default_factory=dict)  # of the log ratio, by what ran before a trial
+    carried: Carried | None = None  # what trials of the primary metric owe to those before them
 
 
-def _doubts(  # noqa: PLR0917 (as `estimands.answers`)
+def _known(  # noqa: PLR0917 (as `estimands.answers`)
     plan: Plan,
     cells: Sequence[Cell],
     by_cell: Mapping[str, Sequence[Trial]],
     row: Mapping[int, int],
     measured: Sequence[Metric],
     of_the_run: Sequence[Finding],
-) -> _Doubts:
+) -> _Known:
     if not measured:
-        return _Doubts()
+        return _Known()
     primary = measured[0]
     values = {
         cell.id: _values(primary.name, by_cell[cell.id] if cell in cells else (), row) for cell in plan.cells
     }
     findings = examined(plan, cells, by_cell, values, row, primary)
     every = (*findings, *of_the_run)
-    return _Doubts(
+    return _Known(
         findings,
         _spoilt(every),
         _spoilt(finding for finding in every if not finding.primary_only),
-        {cell_id: shift for finding in findings for cell_id, shift in finding.shifts.items()},
+        next((finding.carried for finding in findings if finding.carried is not None), None),
     )
 
 

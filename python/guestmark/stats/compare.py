@@ -9,15 +9,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Better, Metric
 from guestmark.stats import signed_rank, total
 from guestmark.stats.multiple import adjust, blocks_to_claim
-from guestmark.stats.noise import Null, floor_from
+from guestmark.stats.noise import Null, bias_from, floor_from
 from guestmark.stats.paired import log_ratios, median_interval, t_interval
 
 Array = NDArray[np.float64]
 
 MIN_BLOCKS = signed_rank.MIN_BLOCKS  # below, no test here can reach .05
+WIDENED = "the interval allows for what equal cells, other programs or the order may add"
+MANY_QUESTIONS = "may be chance, as many questions are asked"
 UNLIKE = 1.5  # times the spread of a null copy, from which a cell scatters on its own account
 
 
@@ -48,10 +51,11 @@ class Comparison:
     interval for the total. `median_ratio` is exp(median d) with `median_ci` (None below six). `p` is of the exact test
     of no difference, `equivalence_p` of that for equivalence, `q` and `equivalence_q` the same adjusted over the
     family. `noise_floor` is |ratio - 1| that null comparisons reach (None: unknown). `unseen_ci` is the total's
-    interval with what so few machines cannot have shown, see `total.with_unseen`. `stretch` is the log by which `ci` is
-    longer than chance alone makes it, see `stretched`. Without a ratio (see `log_ratios`)
-    everything but `n`, `noise_floor`, `verdict` and `reason` is None. `reason` says in a few words why the verdict is
-    what it is; empty when nothing need be said.
+    interval with what so few machines cannot have shown, see `total.with_unseen`. `stretch` is the log by which each
+    end of `ci` lies further out than chance alone puts it, see `widened`; `correction` the log that was added for what
+    ran before. `alike` is True where the typical run lies within the margin and rarer slow runs are not excluded: that
+    is less than no difference. Without a ratio (see `log_ratios`) everything but `n`, `noise_floor`, `verdict` and
+    `reason` is None. `reason` says in a few words why the verdict is what it is; empty when nothing need be said.
     """
 
     n: int
@@ -69,6 +73,8 @@ class Comparison:
     estimand: Estimand = Estimand.TYPICAL
     unseen_ci: tuple[float, float] | None = None
     stretch: float = 0.0
+    correction: float = 0.0
+    alike: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,8 @@ class Table:
     """The cells of one metric and their baseline; `values` maps cell ids to shape (K,), NaN for missing trials.
 
     `null_pairs` are the values of cells that are copies of each other, `history` null comparisons of earlier runs;
-    both make the noise floor. Null cells are left out of `values`: they are known not to differ.
+    both make the noise floor. Null cells are left out of `values`: they are known not to differ. A block holds `runs`
+    independent runs of a cell: its iterations where nothing boots, else 1.
     """
 
     values: Mapping[str, Array]
@@ -85,6 +92,7 @@ class Table:
     margin: float
     null_pairs: Sequence[tuple[Array, Array]] = ()
     history: Sequence[Null] = ()
+    runs: int = 1
 
 
 class _Evidence(NamedTuple):
@@ -111,9 +119,10 @@ def compare_table(
     history: Sequence[Null] = (),
     alpha: float = 0.05,
     estimand: Estimand = Estimand.TYPICAL,
+    runs: int = 1,
 ) -> dict[str, Comparison]:
     """Compare every cell of one metric's table with `baseline`, as `compare_tables` does for several."""
-    table = Table(values, baseline, better, margin, null_pairs, history)
+    table = Table(values, baseline, better, margin, null_pairs, history, runs)
     return compare_tables({"": table}, alpha=alpha, estimand=estimand)[""]
 
 
@@ -128,10 +137,10 @@ def compare_tables(
     1/1.03 to 1.03 are equivalent). Where higher is better totals are compared as times per unit, which is what a batch
     costs.
 
-    Faster or slower is said when q is below `alpha`, the interval excludes 1 and |log ratio| is above the noise floor;
-    no difference when equivalence is shown, the noise floor is within the margin and, for the total, there are enough
-    blocks to have seen rare events; inconclusive otherwise. Raises ValueError for an unknown baseline or arrays that
-    do not pair.
+    Faster or slower is said when q is below `alpha` and the interval excludes 1; no difference when equivalence is
+    shown and, for the total, there are enough runs to have seen rare events; inconclusive otherwise. What a whole
+    report may claim is decided over all its questions together, see `family`. Raises ValueError for an unknown
+    baseline or arrays that do not pair.
     """
     evidence_of = _total if estimand is Estimand.TOTAL else _typical
     found: dict[tuple[str, str], _Evidence] = {}
@@ -256,14 +265,14 @@ def _total(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
         return (1 / ends[1], 1 / ends[0]) if ends[0] > 0 else None
 
     ratio, ends = total.ratio_of_means(x, y), total.ratio_interval(x, y)
-    needed = total.blocks_for_equal_totals(table.margin)
+    needed = math.ceil(total.runs_for_equal_totals(table.margin) / table.runs)
     return _Evidence(
         ratio=1 / ratio if rate else ratio,
         ci=shown(ends),
         p=total.total_p(x, y),
         equivalence_p=total.total_equivalence_p(x, y, table.margin),
-        unseen_ci=shown(total.with_unseen(ends, x.size)) if ends else None,
-        refused=f"rare slow runs need {needed} blocks to be excluded" if x.size < needed else "",
+        unseen_ci=shown(total.with_unseen(ends, x.size * table.runs)) if ends else None,
+        refused=f"it takes {needed} blocks to exclude rare slow runs" if x.size < needed else "",
     )
 
 
@@ -301,6 +310,14 @@ def noise_floor(
     return floor_from(null_pairs, n_blocks, history, interval=interval)
 
 
+def between_runs(null_pairs: Sequence[tuple[Array, Array]], history: Sequence[Null]) -> float:
+    """Return the half-width of the 95 % interval of what equal cells of one run differ by, as a log, from earlier runs.
+
+    See `noise.bias_from`; 0 without history.
+    """
+    return bias_from(null_pairs, history, interval=_typical_floor)
+
+
 def _decide(
     c: Comparison, table: Table, alpha: float, *, cells: int, refused: str, same: float
 ) -> tuple[Verdict, str]:
@@ -313,24 +330,18 @@ def _decide(
     excludes_one = c.ci[0] > 1 or c.ci[1] < 1
     margin = table.margin
     equivalent = c.equivalence_q < same
-    blocked = ""
     if c.q < alpha and excludes_one:
-        if c.noise_floor is not None and abs(math.log(c.ratio)) <= math.log1p(c.noise_floor):
-            blocked = "inside the noise floor"
-        else:
-            faster = higher == (table.better is Better.HIGHER)
-            return (
-                Verdict.FASTER if faster else Verdict.SLOWER,
-                f"by less than the margin of {margin:.3g}" if equivalent else "",
-            )
+        faster = higher == (table.better is Better.HIGHER)
+        return (
+            Verdict.FASTER if faster else Verdict.SLOWER,
+            f"by less than the margin of {margin:.3g}" if equivalent else "",
+        )
     if equivalent:
-        if c.noise_floor is not None and c.noise_floor > margin:
-            refused = "noise floor above the margin"
         equal = Verdict.NO_DIFFERENCE, f"within the margin of {margin:.3g}"
         return (Verdict.INCONCLUSIVE, refused) if refused else equal
-    if not blocked and excludes_one and c.n < blocks_to_claim(cells, alpha):
-        blocked = f"{cells} cells need {blocks_to_claim(cells, alpha)} blocks"
-    return Verdict.INCONCLUSIVE, blocked or "interval too wide"
+    if excludes_one and c.n < blocks_to_claim(cells, alpha):
+        return Verdict.INCONCLUSIVE, f"{cells} cells need {blocks_to_claim(cells, alpha)} blocks"
+    return Verdict.INCONCLUSIVE, MANY_QUESTIONS if excludes_one else "interval too wide"
 
 
 def _exponentiated(interval: tuple[float, float] | None) -> tuple[float, float] | None:
@@ -343,9 +354,9 @@ def _exponentiated(interval: tuple[float, float] | None) -> tuple[float, float] 
 
 
 def null_differs(null: Comparison, alpha: float = 0.01) -> bool:
-    """Return whether a null comparison (A against A) shows a difference, which downgrades the whole run.
+    """Return whether a null comparison (A against A) shows a difference, which widens the intervals of the run.
 
-    `alpha` is below that of verdicts because a sound run should not be downgraded one time in twenty.
+    `alpha` is below that of verdicts because a sound run should not be doubted one time in twenty.
     """
     return null.p is not None and null.ci is not None and null.p < alpha and not null.ci[0] <= 1 <= null.ci[1]
 
@@ -355,19 +366,34 @@ def downgraded(comparison: Comparison, reason: str = "a null comparison differs"
     return replace(comparison, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
-def stretched(comparison: Comparison, shift: float, margin: float, reason: str) -> Comparison:
-    """Return the comparison with its interval stretched by `shift`, the log of what its ratio may be off by.
+def widened(
+    comparison: Comparison, margin: float, reason: str, *, spread: float = 0.0, reach: float = 0.0
+) -> Comparison:
+    """Return the comparison with its interval widened by what may systematically add to the log of its ratio.
 
-    A verdict that the longer interval no longer bears out is taken back with `reason`.
+    `spread` is the half-width of a 95 % interval of something independent of the blocks (the bias of equal cells in
+    earlier runs, the error of a correction) and adds in quadrature; `reach` is a bound and adds at each end. A verdict
+    that the longer interval no longer bears out becomes inconclusive with `reason`.
     """
-    if comparison.ci is None or not shift:
+    if comparison.ci is None or comparison.ratio is None or not (spread or reach):
         return comparison
-    low, high = comparison.ci
-    low, high = low * math.exp(min(shift, 0.0)), high * math.exp(max(shift, 0.0))
+    middle = math.log(comparison.ratio)
+
+    def further(end: float) -> float:
+        if end <= 0:
+            return end
+        away = math.log(end) - middle
+        return math.exp(middle + math.copysign(math.hypot(away, spread) + reach, away or end - 1))
+
+    low, high = further(comparison.ci[0]), further(comparison.ci[1])
+    if comparison.ci[0] == comparison.ci[1]:
+        low, high = (math.exp(middle + sign * (spread + reach)) for sign in (-1, 1))
     unseen = comparison.unseen_ci
     if unseen is not None:
         unseen = (min(unseen[0], low), max(unseen[1], high))
-    longer = replace(comparison, ci=(low, high), unseen_ci=unseen, stretch=abs(shift))
+    before = math.log(comparison.ci[1] / comparison.ci[0]) if comparison.ci[0] > 0 else 0.0
+    stretch = (math.log(high / low) - before) / 2 if low > 0 else 0.0
+    longer = replace(comparison, ci=(low, high), unseen_ci=unseen, stretch=comparison.stretch + stretch)
     differs = low > 1 or high < 1
     equal = 1 / (1 + margin) < low and high < 1 + margin
     borne_out = {Verdict.FASTER: differs, Verdict.SLOWER: differs, Verdict.NO_DIFFERENCE: equal}
@@ -375,7 +401,19 @@ def stretched(comparison: Comparison, shift: float, margin: float, reason: str) 
 
 
 _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h"})
+_PROCESSOR_TIME = frozenset({USER.name, SYSTEM.name})
 _SIZE_UNITS = frozenset({"b", "byte", "bytes", "kb", "mb", "gb", "kib", "mib", "gib", "pages"})
+
+
+def waits(metric: Metric) -> bool:
+    """Return whether the metric gets worse while others have the processors: clock times and rates do.
+
+    Processor time, counts, sizes and figures without a unit of time do not wait.
+    """
+    if metric.name in _PROCESSOR_TIME:
+        return False
+    unit = metric.unit.lower()
+    return unit in _TIME_UNITS or unit.endswith(("/s", "ps"))
 
 
 def is_counted(metric: Metric) -> bool:

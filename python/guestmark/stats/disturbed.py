@@ -55,6 +55,17 @@ def stolen_share(noises: Iterable[Mapping[str, object]]) -> float | None:
     return sum(part for part, _ in stolen) / total if total > 0 else None
 
 
+def waiting_share(noises: Iterable[Mapping[str, object]]) -> float | None:
+    """Share of the time for which the machine's busiest threads waited for a processor; None where nobody looked."""
+    waited = elapsed = 0.0
+    for noise in noises:
+        part, whole = _number(noise, "run_queue_delay"), _number(noise, "elapsed_s")
+        if part is not None and whole is not None:
+            waited += part * whole
+            elapsed += whole
+    return min(waited / elapsed, 1.0) if elapsed > 0 else None
+
+
 def _share(noises: Iterable[Mapping[str, object]], name: str) -> float | None:
     taken = available = 0.0
     count = 0

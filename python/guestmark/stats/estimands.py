@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from guestmark.core.model import Cell, Metric, Plan, Trial, TrialStatus
 from guestmark.stats.compare import Comparison, Verdict, downgraded, null_differs
-from guestmark.stats.noise import Null
 from guestmark.stats.repetition import warmup_needed
 from guestmark.stats.tails import as_costs
 from guestmark.stats.trials import Answers, compare_trials
-from guestmark.stats.validity import Finding, Severity
+from guestmark.stats.validity import Carried, Finding, Severity, free_of
 
 Array = NDArray[np.float64]
 _DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
@@ -30,20 +29,22 @@ def answers(
     row: Mapping[int, int],
     metric: Metric,
     *,
-    history: Sequence[Null] = (),
+    carried: Mapping[str, Carried] | None = None,
 ) -> dict[str, Answers]:
     """Typical run, total, slow runs and first run of one metric, by cell; nothing where iterations are unequal.
 
-    `row` says which row of the arrays a block is, `history` has null comparisons of earlier runs.
+    `row` says which row of the arrays a block is, `carried` by metric what trials owe to those before them.
     Null copies that were asked for are compared with the cell they copy, and are never faster or slower.
     """
+    owed = (carried or {}).get(metric.name)
     matrices = {cell.id: iterations(metric.name, by_cell[cell.id], row) for cell in cells}
-    held = {name: matrix for name, matrix in matrices.items() if matrix is not None}
+    held = {name: free_of(matrix, owed, name) for name, matrix in matrices.items() if matrix is not None}
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
         return {}
     found = {cell.id: first_runs(metric.name, by_cell[cell.id], row) for cell in cells if cell.id in held}
-    first = {name: runs for name, runs in found.items() if runs is not None}
+    first = {name: free_of(runs, owed, name) for name, runs in found.items() if runs is not None}
+    boots = any(cell.platform.is_guest for cell in cells)
     pairs = [(cell.id, cell.null_of) for cell in cells if cell.null_of in held and cell.id in held]
     copies = [(copy, of) for copy, of in pairs if of is not None]
     margin = plan.policy.margin
@@ -54,14 +55,16 @@ def answers(
         margin=margin,
         null_pairs=copies,
         first=first,
-        history=history,
+        boots=boots,
     )
     added = {cell.id for cell in cells if cell.added}
     for copy, of in copies:
         if copy not in added:
             both = {of: held[of], copy: held[copy]}
             both_first = {name: first[name] for name in both if name in first}
-            alone = compare_trials(both, of, better=metric.better, margin=margin, first=both_first)
+            alone = compare_trials(
+                both, of, better=metric.better, margin=margin, first=both_first, boots=boots
+            )
             answered[copy] = _of_copy(alone[copy])
     return answered
 

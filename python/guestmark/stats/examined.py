@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.model import Cell, Metric, Plan, Trial
-from guestmark.stats.compare import is_counted
 from guestmark.stats.conditions import Compared, of_cells
 from guestmark.stats.estimands import cold_measured
-from guestmark.stats.validity import ALPHA, Finding, order_effects, trend
+from guestmark.stats.validity import ALPHA, Carried, Finding, order_effects, trend
 
 Array = NDArray[np.float64]
 
@@ -35,8 +34,40 @@ def examined(  # noqa: PLR0917 (as `estimands.answers`)
         return (*of_cells(Compared(plan, cells, trials)), *last)
     compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
     d = {name: _log_ratios(values[name], values[baseline]) for name in compared}
-    middle = {name: float(np.nanmedian(ratios)) for name, ratios in d.items() if not np.isnan(ratios).all()}
-    found = [*of_cells(Compared(plan, cells, trials, middle, counted=is_counted(primary)))]
+    found = [*of_cells(Compared(plan, cells, trials))]
+    found += _order(plan, cells, trials, values, row, baseline)
+    for name in compared:
+        finding = trend(d[name], plan.policy.margin, alpha=ALPHA / len(compared))
+        if finding is not None:
+            found.append(replace(finding, message=f"{name}: {finding.message}"))
+    return (*found, *last)
+
+
+def carry_over(
+    plan: Plan,
+    cells: Sequence[Cell],
+    trials: Mapping[str, Sequence[Trial]],
+    values: Mapping[str, Array],
+    row: Mapping[int, int],
+) -> Carried | None:
+    """What trials of a metric owe to the cell that ran before them; None where nothing shows that they do."""
+    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    if baseline is None:
+        return None
+    missing = np.full(len(row), np.nan)
+    every = {cell.id: values.get(cell.id, missing) for cell in plan.cells}
+    findings = _order(plan, cells, trials, every, row, baseline)
+    return next((finding.carried for finding in findings if finding.carried is not None), None)
+
+
+def _order(  # noqa: PLR0917 (as `estimands.answers`)
+    plan: Plan,
+    cells: Sequence[Cell],
+    trials: Mapping[str, Sequence[Trial]],
+    values: Mapping[str, Array],
+    row: Mapping[int, int],
+    baseline: str,
+) -> tuple[Finding, ...]:
     positions = {cell.id: np.full(len(row), np.nan) for cell in plan.cells}
     for cell in plan.cells:
         for trial in trials[cell.id]:
@@ -44,12 +75,7 @@ def examined(  # noqa: PLR0917 (as `estimands.answers`)
     kind = {cell.id: cell.null_of or cell.id for cell in plan.cells}
     if len(cells) < len(plan.cells):  # many cells: what a platform leaves behind, whatever ran on it
         kind = {cell.id: str(cell.platform) for cell in plan.cells}
-    found += order_effects(values, positions, baseline, kind=kind)
-    for name in compared:
-        finding = trend(d[name], plan.policy.margin, alpha=ALPHA / len(compared))
-        if finding is not None:
-            found.append(replace(finding, message=f"{name}: {finding.message}"))
-    return (*found, *last)
+    return order_effects(values, positions, baseline, kind=kind)
 
 
 def _log_ratios(values: Array, reference: Array) -> Array:

@@ -21,6 +21,7 @@ from guestmark.stats.multiple import holm
 from guestmark.stats.paired import log_ratios
 from guestmark.stats.pairwise import by_block, doubt
 from guestmark.stats.repetition import blocks_until_within
+from guestmark.stats.validity import free_of
 
 Array = NDArray[np.float64]
 
@@ -90,7 +91,6 @@ class _Evidence:
     p_broken: float
     p_kept: float
     refused: str
-    floor: float | None
     stretch: float
 
 
@@ -104,7 +104,7 @@ def _measured(
         failed = next((one for one in (result, base) if one is not None and one.reason), None)
         reason = f"{failed.cell.id}: {failed.reason}" if failed else f"{metric or 'nothing'} was not measured"
         return replace(nothing, reason=reason)
-    d = _paired(result, base, metric)
+    d = _paired(result, base, metric, workload, analysis)
     if d is None or not d.size:
         return replace(nothing, reason="no block has both, above zero")
     comparison = result.comparison.get(metric)
@@ -124,7 +124,6 @@ def _measured(
         beyond,
         within,
         doubt(result, workload, metric, analysis),
-        workload.noise_floors.get(metric),
         stretch,
     )
 
@@ -132,22 +131,15 @@ def _measured(
 def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> Judged:
     judged = replace(evidence.judged, p_broken=p_broken, p_kept=evidence.p_kept)
     outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
-    noise = math.log1p(evidence.floor or 0.0)
     if reason:
         pass  # the run itself is in doubt: more of the same would not help
     elif judged.n < signed_rank.MIN_BLOCKS:
         reason = f"fewer than {signed_rank.MIN_BLOCKS} blocks"
         more = signed_rank.MIN_BLOCKS - judged.n
     elif p_broken <= alpha:
-        if noise and abs(math.log(judged.ratio or 1.0)) <= noise:
-            reason = "inside the noise floor"
-        else:
-            outcome = Outcome.BROKEN
+        outcome = Outcome.BROKEN
     elif evidence.p_kept <= alpha:
-        if noise > abs(math.log(judged.gate.limit)):
-            reason = "noise floor above the limit"
-        else:
-            outcome = Outcome.KEPT
+        outcome = Outcome.KEPT
     else:
         more = _blocks(evidence, alpha / gates)
         near = f"the ratio is too near the limit for {_MOST_BLOCKS} blocks to tell"
@@ -167,7 +159,14 @@ def _blocks(evidence: _Evidence, alpha: float) -> int | None:
     return None if needed is None else max(needed, smallest, judged.n + 1) - judged.n
 
 
-def _paired(result: CellResult, base: CellResult, metric: str) -> Array | None:
-    cell, reference = by_block(result.trials, metric), by_block(base.trials, metric)
-    both = sorted(cell.keys() & reference.keys())
-    return log_ratios(np.array([cell[b] for b in both]), np.array([reference[b] for b in both]))
+def _paired(
+    result: CellResult, base: CellResult, metric: str, workload: WorkloadResult, analysis: Analysis
+) -> Array | None:
+    blocks = sorted({trial.block for other in analysis.cells for trial in other.trials})
+
+    def values(of: CellResult) -> Array:
+        found = by_block(of.trials, metric)
+        array = np.array([found.get(block, np.nan) for block in blocks])
+        return free_of(array, workload.carried.get(metric), of.cell.id)
+
+    return log_ratios(values(result), values(base))

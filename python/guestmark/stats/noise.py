@@ -63,19 +63,43 @@ def floor_from(
     if n_blocks < 1:
         return None
     own = [found for found in (interval(a, b) for a, b in null_pairs) if found is not None]
-    earlier = np.array([null.log_ratio for null in history])
     if not own:
-        return float(np.expm1(np.quantile(np.abs(earlier), 0.95))) if earlier.size >= MIN_HISTORY else None
-    per_block = float(np.mean([half**2 * blocks for _, half, blocks in own]))
-    square = per_block / n_blocks
-    if earlier.size:
-        from scipy.special import stdtrit
-
-        blocks = np.array([null.blocks for null in history])
-        between = max(0.0, float(np.mean(earlier**2 - per_block / _Z**2 / blocks)))
-        reach = float(stdtrit(earlier.size, 0.975))
-        square += reach**2 * between * earlier.size / (earlier.size + _PRIOR_RUNS)
+        earlier = np.abs([null.log_ratio for null in history])
+        return float(np.expm1(np.quantile(earlier, 0.95))) if earlier.size >= MIN_HISTORY else None
+    per_block = _per_block(own)
+    square = per_block / n_blocks + _reach(per_block, history) ** 2
     return math.expm1(max(math.sqrt(square), *(abs(shift) for shift, _, _ in own)))
+
+
+def bias_from(
+    null_pairs: Sequence[tuple[Array, Array]],
+    history: Sequence[Null],
+    *,
+    interval: Callable[[Array, Array], tuple[float, float, int] | None],
+) -> float:
+    """Return q·t·√(J/(J+2)) of `floor_from`: what equal cells differ by from run to run, beyond the scatter of blocks.
+
+    Without a null pair in this run all that earlier ones were off by counts; 0 without history.
+    """
+    own = [found for found in (interval(a, b) for a, b in null_pairs) if found is not None]
+    return _reach(_per_block(own) if own else 0.0, history)
+
+
+def _per_block(own: Sequence[tuple[float, float, int]]) -> float:
+    return float(np.mean([half**2 * blocks for _, half, blocks in own]))
+
+
+def _reach(per_block: float, history: Sequence[Null]) -> float:
+    if not history:
+        return 0.0
+    from scipy.special import stdtrit
+
+    earlier = np.array([null.log_ratio for null in history])
+    blocks = np.array([null.blocks for null in history])
+    between = max(0.0, float(np.mean(earlier**2 - per_block / _Z**2 / blocks)))
+    return float(stdtrit(earlier.size, 0.975)) * math.sqrt(
+        between * earlier.size / (earlier.size + _PRIOR_RUNS)
+    )
 
 
 def flag_blocks(

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from guestmark.core.model import Metric, Trial, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
-from guestmark.stats.compare import Comparison, Table, compare_tables, downgraded, stretched
+from guestmark.stats.compare import WIDENED, Comparison, Table, compare_tables, downgraded, widened
+from guestmark.stats.family import typical_only
 from guestmark.stats.noise import Null
-from guestmark.stats.validity import severe_by_cell
+from guestmark.stats.validity import free_of, severe_by_cell
 
 Array = NDArray[np.float64]
 Pair = tuple[str, str]  # ids of cells: the first over the second
@@ -29,8 +30,6 @@ def by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:
 
 def doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:
     """Why nothing is said of a cell in a metric, whatever the figures are; empty when nothing speaks against it."""
-    if metric in workload.downgraded:
-        return "a null comparison differs"
     primary = bool(workload.metrics) and metric == workload.metrics[0].name
     findings = [
         finding for finding in (*workload.findings, *analysis.findings) if primary or not finding.primary_only
@@ -47,7 +46,7 @@ def between(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> dict[P
     results = {result.cell.id: result for result in analysis.cells}
     blocks = sorted({trial.block for result in results.values() for trial in result.trials})
     arrays = {
-        name: _array(results[name], metric.name, blocks)
+        name: free_of(_array(results[name], metric.name, blocks), owner[name].carried.get(metric.name), name)
         for name in dict.fromkeys(cell_id for pair in pairs for cell_id in pair)
     }
     tables: dict[str, Table] = {}
@@ -101,17 +100,11 @@ def _allowed(  # noqa: PLR0917 (all of it is what one comparison is judged by)
 ) -> Comparison:
     """With what speaks against either cell, and with what ran before them."""
     margin = analysis.plan.policy.margin
-    shifts = [_shift(name, owner, metric) for name, owner in zip(pair, owners, strict=True)]
-    comparison = stretched(comparison, shifts[0] - shifts[1], margin, "carry-over")
+    both = list(zip(pair, owners, strict=True))
+    spread = math.hypot(*(owner.spread(name, metric) for name, owner in both))
+    reach = sum(owner.reach(name, metric) for name, owner in both)
+    comparison = typical_only(widened(comparison, margin, WIDENED, spread=spread, reach=reach), margin)
     reasons = [
-        reason
-        for name, owner in zip(pair, owners, strict=True)
-        if (reason := doubt(results[name], owner, metric.name, analysis))
+        reason for name, owner in both if (reason := doubt(results[name], owner, metric.name, analysis))
     ]
     return downgraded(comparison, ", ".join(dict.fromkeys(reasons))) if reasons else comparison
-
-
-def _shift(name: str, workload: WorkloadResult, metric: Metric) -> float:
-    if not workload.metrics or metric.name != workload.metrics[0].name:
-        return 0.0
-    return next((finding.shifts[name] for finding in workload.findings if name in finding.shifts), 0.0)

@@ -39,9 +39,7 @@ def precise_enough(comparison: Comparison, precision: float) -> bool:
     """
     if comparison.ci is None or comparison.ratio is None:
         return False
-    return half_width(comparison.ci) - comparison.stretch / 2 <= wanted_half_width(
-        comparison.ratio, precision
-    )
+    return half_width(comparison.ci) - comparison.stretch <= wanted_half_width(comparison.ratio, precision)
 
 
 def predicted_half_width(comparison: Comparison, more: int) -> float | None:
@@ -51,7 +49,7 @@ def predicted_half_width(comparison: Comparison, more: int) -> float | None:
     """
     if comparison.ci is None or comparison.n < 2:
         return None
-    n, stretch = comparison.n, comparison.stretch / 2
+    n, stretch = comparison.n, comparison.stretch
     return (half_width(comparison.ci) - stretch) * _width(n + more) / _width(n) + stretch
 
 
@@ -59,7 +57,7 @@ def blocks_needed(comparison: Comparison, precision: float) -> int | None:
     """Return the estimated number of blocks in all until `precise_enough`; None while it cannot be estimated."""
     if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
         return None
-    half = half_width(comparison.ci) - comparison.stretch / 2
+    half = half_width(comparison.ci) - comparison.stretch
     return blocks_until_within(half, comparison.n, wanted_half_width(comparison.ratio, precision))
 
 

@@ -164,7 +164,7 @@ def _lacking(workload: "WorkloadResult", precision: float) -> Iterator[tuple[str
     """The cells whose ratio more blocks could make better known, with their comparison in the primary metric."""
     from guestmark.stats import Severity, Verdict, precise_enough
 
-    if not workload.metrics or workload.metrics[0].name in workload.downgraded:
+    if not workload.metrics:
         return
     severe = [finding for finding in workload.findings if finding.severity is Severity.SEVERE]
     spoilt = {cell for finding in severe for cell in finding.cells}

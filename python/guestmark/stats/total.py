@@ -102,11 +102,11 @@ def trials_to_see(share: float, confidence: float = 0.95) -> int:
     return math.ceil(math.log1p(-confidence) / math.log1p(-share) - 1e-9)
 
 
-def blocks_for_equal_totals(margin: float, largest: float = LARGEST_EVENT) -> int:
-    """Return the blocks without which equal totals are not claimed.
+def runs_for_equal_totals(margin: float, largest: float = LARGEST_EVENT) -> int:
+    """Return the independent runs without which equal totals are not claimed.
 
     An event that makes a trial take `largest` times as long moves the mean by `margin` when it has the share margin /
-    (largest - 1): with fewer blocks it could well not have been seen. 398 for 3 % and ×5.
+    (largest - 1): with fewer runs it could well not have been seen. 398 for 3 % and ×5.
     """
     return trials_to_see(min(margin / (largest - 1), 0.5))
 

@@ -15,7 +15,7 @@ from guestmark.stats.compare import (
     Verdict,
     compare_table,
     downgraded,
-    stretched,
+    widened,
 )
 from guestmark.stats.multiple import adjust
 from guestmark.stats.noise import Null
@@ -113,19 +113,22 @@ def compare_trials(
     history: Sequence[Null] = (),
     first: Mapping[str, Array] | None = None,
     alpha: float = 0.05,
+    boots: bool = True,
 ) -> dict[str, Answers]:
     """Compare every cell but the null copies with `baseline`, from raw iterations.
 
     `iterations` maps cell ids to arrays of shape (K, m), the same for all cells: m iterations in each of K blocks, a
     row of NaN where the trial is missing or failed. `null_pairs` name a copy and the cell it copies; copies are not
-    compared here. `first` maps cell ids to each trial's first run on its fresh machine, shape (K,). Each answer is its
-    own family: the p values of its cells are adjusted together. Raises ValueError for unequal shapes: medians of seven
-    and single runs are not the same question, their comparison is off by 3 % for equal cells.
+    compared here. `first` maps cell ids to each trial's first run on its fresh machine, shape (K,). Without `boots` no
+    machine is started for a trial, so each iteration counts by itself when it comes to what may not have been seen.
+    Each answer is its own family: the p values of its cells are adjusted together. Raises ValueError for unequal
+    shapes: medians of seven and single runs are not the same question, their comparison is off by 3 % for equal cells.
     """
     shapes = {array.shape for array in iterations.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 2:
         raise ValueError(f"cells with unequal iterations do not compare: shapes {sorted(shapes)}")
     copies = {copy for copy, _ in null_pairs}
+    runs = 1 if boots else next(iter(shapes))[1]
 
     def table(values: Mapping[str, Array]) -> Table:
         return Table(
@@ -135,6 +138,7 @@ def compare_trials(
             margin=margin,
             null_pairs=[(values[a], values[b]) for a, b in null_pairs if a in values and b in values],
             history=history,
+            runs=runs,
         )
 
     typical = _compare(
@@ -231,13 +235,19 @@ def withheld(answers: Answers, reason: str) -> Answers:
     )
 
 
-def allowing_for(answers: Answers, shift: float, margin: float, reason: str) -> Answers:
-    """Return the answers with the intervals of their ratios stretched by `shift`, see `compare.stretched`."""
+def allowing_for(
+    answers: Answers, margin: float, reason: str, *, spread: float = 0.0, reach: float = 0.0
+) -> Answers:
+    """Return the answers with the intervals of their ratios widened, see `compare.widened`."""
+
+    def longer(comparison: Comparison) -> Comparison:
+        return widened(comparison, margin, reason, spread=spread, reach=reach)
+
     return replace(
         answers,
-        typical=stretched(answers.typical, shift, margin, reason),
-        total=stretched(answers.total, shift, margin, reason) if answers.total else None,
-        first=stretched(answers.first, shift, margin, reason) if answers.first else None,
+        typical=longer(answers.typical),
+        total=longer(answers.total) if answers.total else None,
+        first=longer(answers.first) if answers.first else None,
     )
 
 
@@ -251,6 +261,7 @@ def _compare(table: Table, estimand: Estimand, alpha: float) -> dict[str, Compar
         history=table.history,
         alpha=alpha,
         estimand=estimand,
+        runs=table.runs,
     )
 
 

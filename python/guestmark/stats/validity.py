@@ -17,8 +17,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 ALPHA = 0.01  # a sound run should not be warned of one time in twenty
-SEVERE_BIAS = 0.005  # what an order effect may do to the log of a ratio before it is refused: this much,
-SEVERE_SHARE = 0.05  # or this share of the log: what ran before does not make ×10 doubtful
+CORRECTED = 0.05  # a carry-over is corrected for from here on, and warned of from `ALPHA` on
 MIN_TRIALS_LEFT = 8  # degrees of freedom below which nothing is tested
 CLOCKS_APART = 0.01
 CLOCKS_FAR_APART = 0.05
@@ -43,8 +42,9 @@ class Finding:
 
     `effect` is its size (relative, 0.05: 5 %), `p` that of its absence (None: not a test). `corrected` holds, where the
     effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval, and
-    `shifts` by how much that moves the log ratio. `cells` are those whose verdicts a severe finding takes back: those
-    of all metrics, or when `primary_only` was tested, of that one.
+    `carried` what to subtract. `widens` has, by cell, the log by which the finding may be the reason of a ratio of
+    clock times: intervals are wider by that. `cells` are those whose verdicts a severe finding takes back: those of all
+    metrics, or when `primary_only` was tested, of that one.
     """
 
     name: str
@@ -54,9 +54,30 @@ class Finding:
     p: float | None = None
     corrected: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     cells: tuple[str, ...] = ()
-    shifts: Mapping[str, float] = field(default_factory=dict)
     advice: str = ""
     primary_only: bool = False
+    widens: Mapping[str, float] = field(default_factory=dict)
+    carried: "Carried | None" = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What trials owe to the cell that ran before them, as logs by cell.
+
+    `owed`, shape (K,), is what to subtract from each trial's log value; `error` the half-width of the 95 % interval of
+    what that does to the cell's log ratio to the baseline.
+    """
+
+    owed: Mapping[str, Array]
+    error: Mapping[str, float]
+
+
+def free_of(values: Array, carried: Carried | None, cell_id: str) -> Array:
+    """A cell's values, shape (K,) or (K, m), without what they owe to the cell that ran before."""
+    if carried is None or cell_id not in carried.owed:
+        return values
+    factor = np.exp(-carried.owed[cell_id])
+    return np.asarray(values * (factor if values.ndim == 1 else factor[:, None]), dtype=np.float64)
 
 
 def severe_by_cell(findings: Iterable[Finding]) -> dict[str, list[str]]:
@@ -90,10 +111,9 @@ def order_effects(
     from 0, at which it ran in its block (NaN: it did not run). `kind` maps cells to what they are: a null copy is the
     same kind as the cell it copies. Each effect is the F test of its columns in the linear model log value = block +
     cell + effect, on values drawn in to three spreads (median polish; Tukey 1977), their p values doubled as they are
-    two. A carry-over is severe for the cells whose log ratio to the baseline it changes by over .005 and over a
-    twentieth of it; `corrected` has the ratios that the model leaves (Jones and Kenward, "Design and Analysis of
-    Cross-Over Trials", 3rd ed., 5). A position that matters is a warning: order is random, so it costs precision and
-    no bias.
+    two. A carry-over is corrected for: `corrected` has the ratios that the model leaves (Jones and Kenward, "Design and
+    Analysis of Cross-Over Trials", 3rd ed., 5), `carried` what the comparisons subtract. A position that matters costs
+    precision and no bias, as order is random.
     """
     names = list(values)
     data = np.array([values[name] for name in names], dtype=np.float64).T
@@ -111,39 +131,52 @@ def order_effects(
         if fitted is None:
             continue
         p = min(1.0, 2 * fitted.p)
-        if p >= alpha:
+        if p >= (max(alpha, CORRECTED) if name == "carry-over" else alpha):
             continue
-        effect, corrected, bias = fitted.effect, {}, 0.0
-        shifts: dict[str, float] = {}
-        spoilt: list[str] = []
+        effect = float(np.expm1(fitted.effect))
+        what = "what ran before it" if name == "carry-over" else "its position in the block"
+        said = f"a trial depends on {what}, by {effect:.1%}"
         if name == "carry-over":
-            origin = names.index(baseline)
-            for i, other in enumerate(names):
-                if i != origin and {i, origin} <= set(fitted.cells):
-                    plain, allowed, half = fitted.difference(i, origin)
-                    bias = max(bias, abs(allowed - plain))
-                    if abs(allowed - plain) > max(SEVERE_BIAS, SEVERE_SHARE * abs(allowed)):
-                        spoilt.append(other)
-                    shifts[other] = allowed - plain
-                    low, high = allowed - half, allowed + half
-                    corrected[other] = (float(np.exp(allowed)), float(np.exp(low)), float(np.exp(high)))
-        what = "on what ran before it" if name == "carry-over" else "on its position in the block"
-        costs = f"; ratios are off by up to {bias:.1%}" if name == "carry-over" else ""
-        findings.append(
-            Finding(
-                name,
-                Severity.SEVERE if spoilt else Severity.WARNING,
-                f"a trial depends {what}, by {np.expm1(effect):.1%}{costs}",
-                float(np.expm1(effect)),
-                p,
-                corrected,
-                tuple(spoilt),
-                shifts,
-                _ADVICE[name],
-                primary_only=True,
+            corrected, carried, moved = _corrected(fitted, names, baseline, before)
+            findings.append(
+                Finding(
+                    name, Severity.WARNING if p < alpha else Severity.NOTE, f"{said}; ratios are corrected for it, by up to {moved:.1%}", effect, p,
+                    corrected, (), _ADVICE[name], primary_only=True, carried=carried,
+                )
+            )  # fmt: skip
+        else:
+            findings.append(
+                Finding(name, Severity.WARNING, said, effect, p, advice=_ADVICE[name], primary_only=True)
             )
-        )
     return tuple(findings)
+
+
+def _corrected(
+    fitted: "_Fit", names: Sequence[str], baseline: str, before: Array
+) -> tuple[dict[str, tuple[float, float, float]], Carried, float]:
+    """Ratios with the carry-over allowed for, what to subtract from each trial, and the largest change of a ratio."""
+    from scipy.special import stdtrit
+
+    owed = fitted.owed(before)
+    origin = names.index(baseline)
+    shares = fitted.shares(before)
+    quantile = float(stdtrit(fitted.left, 0.975))
+    corrected: dict[str, tuple[float, float, float]] = {}
+    errors: dict[str, float] = {}
+    moved = 0.0
+    for i, other in enumerate(names):
+        if i != origin and {i, origin} <= set(fitted.cells):
+            plain, allowed, half = fitted.difference(i, origin)
+            moved = max(moved, abs(allowed - plain))
+            low, high = allowed - half, allowed + half
+            corrected[other] = (float(np.exp(allowed)), float(np.exp(low)), float(np.exp(high)))
+            apart = shares[i] - shares[origin]
+            errors[other] = quantile * float(np.sqrt(max(apart @ fitted.shift_scatter @ apart, 0.0)))
+    return (
+        corrected,
+        Carried({name: owed[:, i] for i, name in enumerate(names)}, errors),
+        float(np.expm1(moved)),
+    )
 
 
 def _before(place: Array, kinds: Index) -> Array:
@@ -182,10 +215,16 @@ def _nanmedian(values: Array, axis: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The factor's p and range, and both models' effects of `cells`; `scatter` is the covariance of the second's."""
+    """The factor's p and range, and both models' effects of `cells`; `scatter` is the covariance of the second's.
+
+    `shifts` are the effects of the factor's `levels`, the first one's being 0, and `shift_scatter` their covariance.
+    """
 
     p: float
     effect: float
+    levels: Array
+    shifts: Array
+    shift_scatter: Array
     cells: list[int]
     plain: Array
     allowed: Array
@@ -200,6 +239,18 @@ class _Fit:
         variance = self.scatter[i, i] + self.scatter[j, j] - 2 * self.scatter[i, j]
         half = float(stdtrit(self.left, 0.975)) * float(np.sqrt(max(variance, 0.0)))
         return float(self.plain[i] - self.plain[j]), float(self.allowed[i] - self.allowed[j]), half
+
+    def owed(self, factor: Array) -> Array:
+        """The factor's effect at its levels, of the shape of `factor`; its mean where that is unknown."""
+        found = np.full(factor.shape, np.nan)
+        for level, shift in zip(self.levels, self.shifts, strict=True):
+            found[factor == level] = shift
+        return np.where(np.isnan(found), np.nanmean(found), found)
+
+    def shares(self, factor: Array) -> Array:
+        """How often each column of `factor`, shape (K, cells), has each level, shape (cells, levels)."""
+        counts = np.stack([(factor == level).sum(axis=0) for level in self.levels], axis=1)
+        return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), dtype=np.float64)
 
 
 def _f_test(y: Array, block: Index, cell: Index, factor: Index) -> _Fit | None:
@@ -216,15 +267,21 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index) -> _Fit | None:
     from scipy.special import fdtrc
 
     f = (reduced_rss - full_rss) / (full_rank - reduced_rank) / (full_rss / left)
-    shifts = np.append(full_fit[plain.shape[1] :], 0.0)
+    shifts = np.append(0.0, full_fit[plain.shape[1] :])
     mine = slice(plain.shape[1] - len(cells), plain.shape[1])
+    covariance = np.linalg.pinv(full.T @ full) * full_rss / left
+    shift_scatter = np.zeros((shifts.size, shifts.size))
+    shift_scatter[1:, 1:] = covariance[plain.shape[1] :, plain.shape[1] :]
     return _Fit(
         p=float(fdtrc(full_rank - reduced_rank, left, max(f, 0.0))),
         effect=float(np.ptp(shifts)),
+        levels=np.unique(factor).astype(np.float64),
+        shifts=shifts,
+        shift_scatter=shift_scatter,
         cells=cells,
         plain=reduced_fit[mine],
         allowed=full_fit[mine],
-        scatter=np.linalg.pinv(full.T @ full)[mine, mine] * full_rss / left,
+        scatter=covariance[mine, mine],
         left=left,
     )
 

@@ -1,7 +1,7 @@
 """What checks look at."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
@@ -14,17 +14,11 @@ _MANY = 3  # cells that can be named in a sentence
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Cells that are held against one baseline, with their trials by id.
-
-    `logs` are the log ratios of the primary metric to the baseline, of cells that have one. What is `counted` (bytes,
-    instructions) is the same however long it takes.
-    """
+    """Cells that are held against one baseline, with their trials by id."""
 
     plan: Plan
     cells: Sequence[Cell]
     trials: Mapping[str, Sequence[Trial]]
-    logs: Mapping[str, float] = field(default_factory=dict)
-    counted: bool = False
 
     @property
     def baseline(self) -> Cell | None:

@@ -1,20 +1,23 @@
 """Whether the machines had the processors they were given: others that ran there, and the host's own host.
 
-What takes a share s of the time makes a run up to 1/(1 - s) times as long, and need not do so to both sides alike: it
-meets long runs and spares short ones. So it is severe for ratios that are no larger than that, and ×10 stands where
-half of the processor's time was taken.
+Load costs width, not the answer. Cells of one platform suffer from it alike, whatever it does meanwhile: their order is
+random, and what it adds to the scatter is in the interval. Platforms that are unlike need not suffer alike. A share s
+of the time for which they waited makes a run up to 1/(1 - s) times as long, so ratios of clock times between them are
+known less well by that. Processor time, counts and printed figures do not wait.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from guestmark.stats.conditions.evidence import Compared, named
-from guestmark.stats.disturbed import foreign_share, stolen_share
+from guestmark.core.metric_spec import SYSTEM, USER, WALL
+from guestmark.core.model import Cell, Trial
+from guestmark.stats.conditions.evidence import Compared
+from guestmark.stats.disturbed import foreign_share, stolen_share, waiting_share
 from guestmark.stats.noise import THRESHOLDS
 from guestmark.stats.validity import Finding, Severity
 
-HEAVY_LOAD = 0.25
-HEAVY_STEAL = 0.10
+_ONE_THREAD = 1.02  # processor time of a run over its wall time, up to which only one thread ran
+_MOST = 0.9  # a larger share is no longer a time that a run waits for
 
 
 def foreign_load(compared: Compared) -> Iterator[Finding]:
@@ -25,7 +28,6 @@ def foreign_load(compared: Compared) -> Iterator[Finding]:
             compared,
             "foreign load",
             share,
-            HEAVY_LOAD,
             f"other programs had {100 * share:.0f} % of the processors that the machines ran on",
             "stop what else runs here, or keep it elsewhere: --set placement=cpus=LIST, taskset, a cpuset",
         )
@@ -39,7 +41,6 @@ def steal(compared: Compared) -> Iterator[Finding]:
             compared,
             "steal",
             share,
-            HEAVY_STEAL,
             f"the host's own host took {100 * share:.0f} % of the processors' time (steal)",
             "measure on a machine of your own, or on dedicated processors",
         )
@@ -52,19 +53,37 @@ def _noise_here(compared: Compared) -> Iterator[Mapping[str, object]]:
             yield from (trial.noise for trial in compared.good(cell))
 
 
-def _taken(  # noqa: PLR0917 (one finding, told in the order of its fields)
-    compared: Compared, name: str, share: float, heavy: float, said: str, advice: str
-) -> Finding:
-    reach = -math.log1p(-min(share, 0.99))
-    much = share > heavy and not compared.counted
-    doubtful = [name for name, log in compared.logs.items() if abs(log) <= reach] if much else []
-    costs = f", so that ratios up to ×{math.exp(reach):.2f} may be due to it" if much else ""
-    whose = f" ({named(doubtful)})" if doubtful else ""
-    return Finding(
-        name,
-        Severity.SEVERE if doubtful else Severity.WARNING,
-        f"{said}{costs}{whose}",
-        share,
-        cells=tuple(doubtful),
-        advice=advice,
+def _taken(compared: Compared, name: str, share: float, said: str, advice: str) -> Finding:
+    base = compared.baseline
+    unlike = [cell for cell in compared.cells if base is not None and cell.platform != base.platform]
+    widens = {cell.id: -math.log1p(-_suffered(compared, cell, share)) for cell in unlike}
+    widest = max(widens.values(), default=0.0)
+    costs = (
+        f"; ratios between platforms may be off by up to {100 * math.expm1(widest):.0f} %"
+        if widest > 0.005
+        else ""
     )
+    return Finding(name, Severity.WARNING, f"{said}{costs}", share, advice=advice, widens=widens)
+
+
+def _suffered(compared: Compared, cell: Cell, share: float) -> float:
+    """For which share of its time the cell, or its baseline, may have waited for a processor; at most `share`."""
+    both = [one for one in (cell, compared.baseline) if one is not None]
+    waited = [_waited(compared.good(one)) for one in both]
+    return min(share, max(share if found is None else found for found in waited), _MOST)
+
+
+def _waited(trials: Sequence[Trial]) -> float | None:
+    """As its hypervisor's threads did; on the host the part of the time that one thread did not run. None: unknown."""
+    threads = waiting_share(trial.noise for trial in trials)
+    if threads is not None:
+        return threads
+    spent = [
+        sum(each.value for each in trial.measurements if each.metric in {USER, SYSTEM}) / wall.value
+        for trial in trials
+        for wall in trial.measurements
+        if wall.metric == WALL and wall.value > 0
+    ]
+    if not spent or max(spent) > _ONE_THREAD:
+        return None
+    return max(0.0, 1 - sum(spent) / len(spent))

@@ -1,0 +1,247 @@
+"""Simulated runs through what a run goes through: pilot, iterations chosen, `analyse`, `stopping.decide`, all answers.
+
+Each run has a baseline, the null copy that guestmark adds, a cell, a warm-up before every trial's iterations, and
+secondary metrics (processor time that follows wall time, system time, memory). Claims of every kind are counted, also
+together: at least one false claim in a report is what a reader meets.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from scenarios import BY_NAME, OWN, Scenario
+
+from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
+from guestmark.core.model import Cell, Measurement, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.platform_spec import parse_platform
+from guestmark.engine import iterations
+from guestmark.stats import stopping
+from guestmark.stats.analysis import Analysis, CellResult, analyse
+from guestmark.stats.compare import Comparison, Verdict
+from guestmark.stats.tails import slow_counts
+
+Array = np.ndarray
+DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
+NAMES = ("baseline", "copy", "cell")
+FIRST_RUN = 1.2  # how much longer the first run on a fresh machine takes
+METRICS = (WALL, USER, SYSTEM, MAX_RSS)
+_MOST = 200  # blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    typical: float  # pseudo-median of the block log ratio
+    total: float  # log ratio of means
+    slow: float  # difference of the shares of slow iterations
+
+
+def truth_of(scenario: Scenario, effect: float) -> Truth:
+    """The true values by a large simulation; known exactly where the cells' laws differ by the effect alone."""
+    if scenario.own is None and scenario.tail is None:
+        return Truth(effect, effect, 0.0)
+    if scenario.name in {"unequal variance", "unequal durations"}:
+        spread = 0.03 if scenario.own is not None else 0.0
+        return Truth(effect, effect + spread**2 / 2, 0.0)
+    typical, total, slow = _truth_without_effect(scenario.name)  # an effect is a factor on every value
+    return Truth(effect + typical, effect + total, slow)
+
+
+@functools.cache
+def _truth_without_effect(name: str) -> tuple[float, float, float]:
+    values, _ = BY_NAME[name].run(np.random.default_rng(0), 20, 20_000, (0.0, 0.0, 0.0))
+    medians = np.log(np.median(values, axis=3))
+    d = (medians[:, :, OWN] - medians[:, :, 0]).ravel()
+    partner = np.random.default_rng(1).permutation(d)
+    # Iterations of the quiet law, so a share of slow ones is that of the events that are given.
+    slow = [float(slow_counts(values[:, :, c].reshape(-1, values.shape[3])).mean()) for c in (OWN, 0)]
+    means = values.mean(axis=3).reshape(-1, values.shape[2]).mean(axis=0)
+    return (
+        float(np.median((d + partner) / 2)),
+        float(np.log(means[OWN] / means[0])),
+        (slow[0] - slow[1]) / values.shape[3],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One simulated experiment. Without `iterations` the program chooses them from the costs, in seconds."""
+
+    name: str
+    scenario: Scenario
+    effect: float = 0.0  # of the cell, log
+    start_s: float = 2.0
+    iteration_s: float = 0.1
+    platform: str = "tcg"
+    iterations: int | None = None
+    policy: Policy = field(default_factory=Policy)
+    scatter_s: float = 0.1  # of system time, log
+    same_rest: bool = False  # whether the effect is of wall time alone
+
+    @property
+    def truth(self) -> Truth:
+        return truth_of(self.scenario, self.effect)
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many of `runs` simulated runs had what, and sums of what is averaged."""
+
+    runs: int = 0
+    found: Counter[str] = field(default_factory=Counter)
+
+    def share(self, name: str) -> float:
+        return self.found[name] / self.runs if self.runs else float("nan")
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.runs + other.runs, self.found + other.found)
+
+
+def simulate(case: Case, runs: int, seed: int) -> Counts:
+    """Run after run, each with a seed of its own."""
+    counts = Counts()
+    for number in range(runs):
+        analysis, seconds = one_run(case, np.random.default_rng((seed, number)))
+        _count(counts, case, analysis, seconds)
+    return counts
+
+
+def plan_of(case: Case, seed: int = 0) -> Plan:
+    work = WorkloadSpec("exec", {"command": ["true"]}, "true")
+    platform = parse_platform(case.platform)
+    cells = (
+        Cell("baseline", work, platform, baseline=True),
+        Cell("copy", work, platform, null_of="baseline", added=True),
+        Cell("cell", work, platform, {"memory": "1G"}),
+    )
+    return Plan("simulated", cells, case.policy, METRICS)
+
+
+def one_run(case: Case, generator: np.random.Generator) -> tuple[Analysis, float]:
+    """One run to its end: its last analysis, and how many seconds it would have taken."""
+    plan = plan_of(case)
+    trials: list[Trial] = []
+    source: Iterator[Mapping[str, tuple[Array, int]]] | None = None
+    seconds, block, analysis = 0.0, 0, None
+    while True:
+        wanted = case.iterations or iterations.wanted(plan, plan.cells[0], block, trials)
+        if block == 0:
+            pilot = next(_blocks(case, generator, wanted, 1))
+            rows = pilot
+        else:
+            if source is None:
+                source = _blocks(case, generator, wanted, _MOST)
+            rows = next(source)
+        for cell in plan.cells:
+            values, order = rows[cell.id]
+            trial = _trial(case, generator, cell, block, order, values)
+            seconds += trial.duration_s
+            trials.append(trial)
+        block += 1
+        if plan.policy.blocks is None and block < plan.policy.min_blocks:
+            continue
+        if plan.policy.blocks is not None and block < plan.policy.blocks:
+            continue
+        analysis = analyse(plan, trials, metrics={WALL.name})
+        decision = stopping.decide(plan, trials, block, analysis)
+        if decision.state is not None:
+            assert decision.state in {RunState.COMPLETE, RunState.STOPPED}
+            return analyse(plan, trials), seconds
+
+
+def _blocks(
+    case: Case, generator: np.random.Generator, wanted: int, blocks: int
+) -> Iterator[Mapping[str, tuple[Array, int]]]:
+    """Block by block each cell's runs, warm-ups first, and its position."""
+    warmup = case.policy.warmup
+    values, position = case.scenario.run(generator, 1, blocks, (0.0, 0.0, case.effect), wanted + warmup)
+    if warmup:
+        values[..., 0] *= FIRST_RUN
+    for block in range(blocks):
+        yield {
+            name: (values[0, block, i] * case.iteration_s, int(position[0, block, i]))
+            for i, name in enumerate(NAMES)
+        }
+
+
+def _trial(
+    case: Case, generator: np.random.Generator, cell: Cell, block: int, order: int, values: Array
+) -> Trial:
+    warmup = case.policy.warmup
+    if np.isnan(values).any():
+        return Trial(cell.id, block, order, TrialStatus.FAILED, "lost", duration_s=case.start_s)
+    back = np.exp(-case.effect) if case.same_rest and cell.id == "cell" else 1.0
+    rest = np.exp(-case.effect) if cell.id == "cell" else 1.0
+    series = {
+        WALL: values,
+        USER: 0.8 * back * values * np.exp(generator.normal(0, 0.005, values.shape)),
+        SYSTEM: 0.1 * rest * values * np.exp(generator.normal(0, case.scatter_s, values.shape)),
+        MAX_RSS: 1e6 * np.exp(generator.normal(0, 0.003) + np.zeros(values.shape)),
+    }
+    return Trial(
+        cell.id,
+        block,
+        order,
+        TrialStatus.OK,
+        measurements=tuple(
+            Measurement(metric, float(np.median(each[warmup:])), tuple(each[warmup:].tolist()))
+            for metric, each in series.items()
+        ),
+        warmups=tuple(
+            Measurement(metric, float(np.median(each[:warmup])), tuple(each[:warmup].tolist()))
+            for metric, each in series.items()
+            if warmup
+        ),
+        run_s=tuple(values.tolist()),
+        duration_s=case.start_s + float(values.sum()),
+    )
+
+
+def _count(counts: Counts, case: Case, analysis: Analysis, seconds: float) -> None:
+    result = next(result for result in analysis.cells if result.cell.id == "cell")
+    headline = result.comparison.get(WALL.name)
+    if headline is None:
+        return
+    counts.runs += 1
+    truth = case.truth
+    claims = _claims(result)
+    for name, verdict in claims.items():
+        counts.found[f"{name} {verdict.value}"] += 1
+        counts.found[name] += verdict in DIFFERENT
+    primary = [verdict in DIFFERENT for name, verdict in claims.items() if name not in _SECONDARY]
+    secondary = [verdict in DIFFERENT for name, verdict in claims.items() if name in _SECONDARY]
+    counts.found["any"] += any(primary)
+    counts.found["with secondary"] += any(primary) or any(secondary)
+    counts.found["secondary"] += any(secondary)
+    counts.found["covered"] += _covers(headline, truth.typical)
+    counts.found["total covered"] += result.answers is None or _covers(result.answers.total, truth.total)
+    counts.found["blocks"] += headline.n
+    counts.found["seconds"] += round(seconds)
+    counts.found["iterations"] += max(
+        len(each.iterations) for trial in result.trials for each in trial.measurements[:1]
+    )
+    counts.found["alike"] += headline.alike
+    counts.found["downgraded"] += bool(analysis.workloads[0].widened)
+
+
+_SECONDARY = {metric.name for metric in METRICS[1:]}
+
+
+def _claims(result: CellResult) -> dict[str, Verdict]:
+    found = {"typical": result.comparison[WALL.name].verdict}
+    if (answers := result.answers) is not None:
+        for name, answer in (("total", answers.total), ("slow", answers.slow), ("first", answers.first)):
+            if answer is not None:
+                found[name] = answer.verdict
+    return found | {
+        name: comparison.verdict for name, comparison in result.comparison.items() if name in _SECONDARY
+    }
+
+
+def _covers(comparison: Comparison | None, log_ratio: float) -> bool:
+    if comparison is None or comparison.ci is None:
+        return True
+    return comparison.ci[0] <= np.exp(log_ratio) <= comparison.ci[1]

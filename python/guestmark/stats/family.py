@@ -1,0 +1,124 @@
+"""What a report may claim of a cell: one error rate over all the questions that it answers.
+
+Typical run, total, slow runs, first run and the secondary metrics of one cell are tested on the same blocks, so each
+claim by itself at 5 % would make reports of equal cells wrong in one of ten. They share one rate instead: each question
+starts with its weight, and the weight of one that is claimed passes to those that are left (Holm's step-down method
+with weights; Benjamini and Hochberg 1997). That holds whatever depends on what. p values are adjusted over the cells of
+a table before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from guestmark.stats import signed_rank
+from guestmark.stats.compare import MANY_QUESTIONS, Comparison, Verdict, downgraded
+from guestmark.stats.trials import Answers
+
+Question = TypeVar("Question")
+
+LEVEL = 1 - signed_rank.NOMINAL  # what is left of .05 for runs that are looked at after every block
+TYPICAL, TOTAL, SLOW, FIRST, SECONDARY = (
+    0.45,
+    0.15,
+    0.2,
+    0.05,
+    0.15,
+)  # weights; the third reaches 2^-7 of 8 blocks
+_DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
+
+
+def claimed(p: Mapping[Question, tuple[float, float]], level: float = LEVEL) -> dict[Question, float]:
+    """Return the questions that are claimed, each with the level that it was held to.
+
+    `p` has the p value and the weight of each; weights add up to at most 1, and those of questions that are not among
+    them stay reserved. The chance that any claim is false is at most `level`.
+    """
+    left = dict(p)
+    found: dict[Question, float] = {}
+    whole = 1.0
+    while left:
+        levels = {question: level * weight / whole for question, (_, weight) in left.items()}
+        passed = [question for question, (value, _) in left.items() if value <= levels[question]]
+        if not passed:
+            break
+        for question in passed:
+            found[question] = levels[question]
+            whole -= left.pop(question)[1]
+    return found
+
+
+def judged(
+    headline: Comparison | None, answers: Answers | None, secondary: Mapping[str, Comparison], margin: float
+) -> tuple[Comparison | None, Answers | None, dict[str, Comparison]]:
+    """Return a cell's comparisons with the verdicts that hold for all of them together.
+
+    `headline` is of the primary metric's typical run, `secondary` of other metrics by name. Differences that are within
+    chance among so many questions become inconclusive. No difference is claimed of the primary metric where typical run
+    and total are equal, and no other answer differs; where only the typical run is, the comparison is `alike`.
+    """
+    asked: dict[str, tuple[float, float]] = {}
+    for name, answer, weight in (
+        ("typical", headline, TYPICAL),
+        ("total", answers.total if answers else None, TOTAL),
+        ("slow", answers.slow if answers else None, SLOW),
+        ("first", answers.first if answers else None, FIRST),
+    ):
+        if answer is not None and answer.q is not None:
+            asked[name] = (answer.q if answer.verdict in _DIFFERENT else 1.0, weight)
+    least = [other.q for other in secondary.values() if other.verdict in _DIFFERENT and other.q is not None]
+    if secondary:
+        asked["secondary"] = (min(least, default=1.0), SECONDARY)
+    held = claimed(asked)
+    level = held.get("secondary", 0.0)
+    others = {
+        name: typical_only(_within(other, other.q is not None and other.q <= level), margin)
+        for name, other in secondary.items()
+    }
+    if headline is not None:
+        headline = _within(headline, "typical" in held)
+    if answers is None:
+        return (None if headline is None else typical_only(headline, margin)), None, others
+    slow = answers.slow
+    if slow is not None and slow.verdict in _DIFFERENT and "slow" not in held:
+        slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason=MANY_QUESTIONS)
+    found = replace(
+        answers,
+        typical=headline or answers.typical,
+        total=_within(answers.total, "total" in held) if answers.total else None,
+        slow=slow,
+        first=_within(answers.first, "first" in held) if answers.first else None,
+    )
+    typical = found.typical
+    if typical.verdict is Verdict.NO_DIFFERENCE and not _equal_in_all(found):
+        typical = typical_only(typical, margin, _unlike(found))
+    found = replace(found, typical=typical)
+    return (None if headline is None else typical), found, others
+
+
+def _within(comparison: Comparison, held: bool) -> Comparison:
+    if held or comparison.verdict not in _DIFFERENT:
+        return comparison
+    return downgraded(comparison, MANY_QUESTIONS)
+
+
+def typical_only(
+    comparison: Comparison, margin: float, why: str = "rarer slow runs are not excluded"
+) -> Comparison:
+    """Return a comparison of typical runs alone: where they do not differ it is `alike`, which is less."""
+    if comparison.verdict is not Verdict.NO_DIFFERENCE:
+        return comparison
+    return replace(downgraded(comparison, f"typical runs within {margin:.3g}; {why}"), alike=True)
+
+
+def _equal_in_all(answers: Answers) -> bool:
+    apart = [answer for answer in (answers.slow, answers.first) if answer and answer.verdict in _DIFFERENT]
+    return not apart and answers.total is not None and answers.total.verdict is Verdict.NO_DIFFERENCE
+
+
+def _unlike(answers: Answers) -> str:
+    if answers.slow is not None and answers.slow.verdict in _DIFFERENT:
+        return f"{'more' if answers.slow.difference > 0 else 'fewer'} slow runs"
+    if answers.total is not None and answers.total.verdict in _DIFFERENT:
+        return "another total"
+    return "rarer slow runs are not excluded"
