@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from scenarios import BY_NAME, OWN, Scenario
+from scenarios import BY_NAME, OWN, SCENARIOS, Scenario
 
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Measurement, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.engine import iterations
+from guestmark.engine.trial import Slot
 from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis, CellResult, analyse
 from guestmark.stats.compare import Comparison, Verdict
@@ -30,6 +31,7 @@ NAMES = ("baseline", "copy", "cell")
 FIRST_RUN = 1.2  # how much longer the first run on a fresh machine takes
 METRICS = (WALL, USER, SYSTEM, MAX_RSS)
 _MOST = 200  # blocks
+_UNLIKE_STARTS = {"one-sided spikes", "x2 in 5 % of trials", "x5 in 2 % of trials"}  # their tails differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,44 @@ class Case:
     def truth(self) -> Truth:
         return truth_of(self.scenario, self.effect)
 
+    @property
+    def equal(self) -> bool:
+        """Whether every claim of a difference is false."""
+        return not self.effect and self.scenario.tail is None and self.scenario.name not in _UNLIKE_STARTS
+
+
+def _guest(name: str, scenario: str, effect: float = 0.0) -> Case:
+    """A command of 0.1 s in guests that take 2 s to start."""
+    return Case(f"guest: {name}", BY_NAME[scenario], effect)
+
+
+def _host(seconds: float, name: str, scenario: str, effect: float = 0.0) -> Case:
+    """A command on the host, where a trial costs 15 ms beside it."""
+    said = f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.0f} s"
+    return Case(f"host, {said}: {name}", BY_NAME[scenario], effect, 0.015, seconds, "host")
+
+
+_TAILS = ("x2 in 10 % of iterations", "x2 in 5 % of iterations", "x5 in 1 % of iterations")
+CASES = {
+    case.name: case
+    for case in (
+        *(_guest(scenario.name, scenario.name) for scenario in SCENARIOS),
+        *(_host(seconds, "iid", "iid") for seconds in (0.02, 0.1, 1.0)),
+        _host(0.1, "unequal variance", "unequal variance"),
+        _host(0.1, "spikes", "spikes"),
+        _host(0.02, "quantised clock", "quantised clock"),
+        _host(0.1, "drift", "drift"),
+        _guest("+2 %, 1 % noise", "1 % noise", float(np.log(1.02))),
+        _host(0.1, "+2 %, 1 % noise", "1 % noise", float(np.log(1.02))),
+        _guest("+5 %", "iid", float(np.log(1.05))),
+        _guest("+5 %, spikes", "spikes", float(np.log(1.05))),
+        _guest("+5 %, carry-over", "carry-over", float(np.log(1.05))),
+        *(_guest(name, name) for name in _TAILS),
+        *(_host(seconds, name, name) for name in _TAILS for seconds in (0.02, 0.1)),
+        *(_guest(name, name) for name in sorted(_UNLIKE_STARTS)),
+    )
+}
+
 
 @dataclass(slots=True)
 class Counts:
@@ -101,7 +141,7 @@ class Counts:
 
 
 def simulate(case: Case, runs: int, seed: int) -> Counts:
-    """Run after run, each with a seed of its own."""
+    """Run after run, each with a seed of its own; the same for the same arguments."""
     counts = Counts()
     for number in range(runs):
         analysis, seconds = one_run(case, np.random.default_rng((seed, number)))
@@ -137,7 +177,8 @@ def one_run(case: Case, generator: np.random.Generator) -> tuple[Analysis, float
             rows = next(source)
         for cell in plan.cells:
             values, order = rows[cell.id]
-            trial = _trial(case, generator, cell, block, order, values)
+            warmup = iterations.warmups(plan, cell, trials)
+            trial = _trial(case, generator, Slot(cell, block, order, wanted, warmup), values)
             seconds += trial.duration_s
             trials.append(trial)
         block += 1
@@ -158,8 +199,6 @@ def _blocks(
     """Block by block each cell's runs, warm-ups first, and its position."""
     warmup = case.policy.warmup
     values, position = case.scenario.run(generator, 1, blocks, (0.0, 0.0, case.effect), wanted + warmup)
-    if warmup:
-        values[..., 0] *= FIRST_RUN
     for block in range(blocks):
         yield {
             name: (values[0, block, i] * case.iteration_s, int(position[0, block, i]))
@@ -167,10 +206,11 @@ def _blocks(
         }
 
 
-def _trial(
-    case: Case, generator: np.random.Generator, cell: Cell, block: int, order: int, values: Array
-) -> Trial:
-    warmup = case.policy.warmup
+def _trial(case: Case, generator: np.random.Generator, slot: Slot, values: Array) -> Trial:
+    cell, block, order, warmup = slot.cell, slot.block, slot.order, slot.warmups or 0
+    values = values[case.policy.warmup - warmup :].copy()
+    if warmup:
+        values[0] *= FIRST_RUN
     if np.isnan(values).any():
         return Trial(cell.id, block, order, TrialStatus.FAILED, "lost", duration_s=case.start_s)
     back = np.exp(-case.effect) if case.same_rest and cell.id == "cell" else 1.0
@@ -244,4 +284,4 @@ def _claims(result: CellResult) -> dict[str, Verdict]:
 def _covers(comparison: Comparison | None, log_ratio: float) -> bool:
     if comparison is None or comparison.ci is None:
         return True
-    return comparison.ci[0] <= np.exp(log_ratio) <= comparison.ci[1]
+    return comparison.ci[0] <= float(np.exp(log_ratio)) <= comparison.ci[1]

@@ -6,28 +6,25 @@ simulated runs scatter; `python bench/statistics` prints the figures in full.
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "statistics"))
 
-from acceptance import (
-    MARGIN,
-    Outcome,
-    Rule,
-    candidates,
-    false_positives_at_first_p,
-    inside_the_floor,
-    many_cells,
-    whole_rule,
-)
+from acceptance import candidates, false_positives_at_first_p, inside_the_floor, many_cells
 from scenarios import BY_NAME, SCENARIOS, TAILS
+from shipped import CASES, Case, Counts, simulate
 
-FEW, MANY = 200, 2_000
-TAIL_NAMES = [scenario.name for scenario in TAILS]
-# One of each kind of trouble; the others, and ten times the runs, are for `./test --long`.
-REPRESENTATIVE = ["iid", "AR .8", "heavy tails", "10 % failures", "carry-over", *TAIL_NAMES]
+from guestmark.core.model import Policy
+
+FEW, MANY = 120, 1_000
+SOME = 60  # of whole runs, which take longer
+EQUAL = [name for name, case in CASES.items() if case.equal]
+UNLIKE = [name for name, case in CASES.items() if not case.equal]
+# One of each kind of trouble; the others, and many times the runs, are for `./test --long`.
+REPRESENTATIVE = ["host, 100 ms: iid", "guest: unequal variance", "guest: carry-over"]
 
 
 def scatter(sims: int, rate: float) -> float:
@@ -35,105 +32,67 @@ def scatter(sims: int, rate: float) -> float:
     return 3 * math.sqrt(rate * (1 - rate) / sims)
 
 
-def check_equal_cells(outcome: Outcome, name: str, sims: int) -> None:
-    assert outcome.typical.claims <= 0.05 + scatter(sims, 0.05)
-    assert outcome.typical.share("covered") >= 0.93 - scatter(sims, 0.07)
-    if name != "x2 in 10 % of iterations":  # there they are right
-        assert outcome.slow.claims <= 0.05
-    assert outcome.total.share("equal") == 0  # rare events cannot be excluded with so few blocks
-    assert outcome.total.share("covered_with_unseen") >= 0.93
-    if name not in TAIL_NAMES:
-        assert outcome.total.claims <= 0.05 + scatter(sims, 0.05)
-        assert outcome.total.share("covered") >= 0.93 - scatter(sims, 0.07)
+def check_equal_cells(found: Counts) -> None:
+    assert found.share("with secondary") <= 0.05 + scatter(found.runs, 0.05)
+    assert found.share("covered") >= 0.93 - scatter(found.runs, 0.07)
+    assert found.share("total covered") >= 0.93 - scatter(found.runs, 0.07)
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_equal_cells_are_seldom_called_different(name: str) -> None:
-    check_equal_cells(whole_rule(BY_NAME[name], 0.0, FEW, 1), name, FEW)
+def test_a_report_of_equal_cells_seldom_claims_anything(name: str) -> None:
+    check_equal_cells(simulate(CASES[name], SOME, 1))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", BY_NAME)
-def test_equal_cells_are_seldom_called_different_anywhere(name: str) -> None:
-    check_equal_cells(whole_rule(BY_NAME[name], 0.0, MANY, 2), name, MANY)
+@pytest.mark.parametrize("name", EQUAL)
+def test_a_report_of_equal_cells_seldom_claims_anything_anywhere(name: str) -> None:
+    check_equal_cells(simulate(CASES[name], MANY, 2))
 
 
-@pytest.mark.parametrize("name", ["iid", "x2 in 5 % of trials"])
-def test_cells_at_the_margin_are_seldom_called_equal(name: str) -> None:
-    outcome = whole_rule(BY_NAME[name], math.log1p(MARGIN), FEW, 3)
-    assert outcome.typical.share("equal") <= 0.05 + scatter(FEW, 0.05)
-    assert outcome.typical.share("covered") >= 0.93 - scatter(FEW, 0.07)
+@pytest.mark.parametrize("name", ["guest: +5 %, carry-over", "guest: +5 %"])
+def test_five_percent_are_found_also_where_what_ran_before_matters(name: str) -> None:
+    found = simulate(CASES[name], SOME, 3)
+    assert found.share("typical slower") >= 0.95 - scatter(found.runs, 0.05)
+    assert found.share("covered") >= 0.93 - scatter(found.runs, 0.07)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", BY_NAME)
-def test_cells_at_the_margin_are_seldom_called_equal_anywhere(name: str) -> None:
-    outcome = whole_rule(BY_NAME[name], math.log1p(MARGIN), MANY, 4)
-    assert outcome.typical.share("equal") <= 0.05 + scatter(MANY, 0.05)
+def test_five_percent_are_seen_through_spikes_in_one_trial_of_ten() -> None:
+    case = replace(CASES["guest: +5 %, spikes"], policy=Policy(blocks=20))
+    assert simulate(case, SOME, 6).share("typical slower") >= 0.85 - scatter(SOME, 0.15)
 
 
-@pytest.mark.parametrize(
-    "name", ["iid", "10 % failures", pytest.param("unequal durations", marks=pytest.mark.long)]
-)
-def test_a_large_ratio_is_known_after_eight_blocks_or_a_few_more(name: str) -> None:
-    outcome = whole_rule(BY_NAME[name], math.log(5), FEW, 5)
-    assert outcome.blocks < 9
-    assert outcome.typical.share("slower") >= 0.97
-    assert outcome.typical.share("covered") >= 0.93 - scatter(FEW, 0.07)
-    assert outcome.total.share("covered") >= 0.93 - scatter(FEW, 0.07)
+@pytest.mark.parametrize("name", UNLIKE)
+def test_cells_that_differ_somewhere_are_seldom_called_equal(name: str) -> None:
+    sims = SOME // 2
+    assert simulate(CASES[name], sims, 4).share("typical no difference") <= 0.05 + scatter(sims, 0.05)
 
 
-@pytest.mark.long
-def test_a_large_ratio_is_covered_where_what_ran_before_matters() -> None:
-    outcome = whole_rule(BY_NAME["carry-over"], math.log(5), MANY, 15)
-    assert outcome.typical.share("covered") >= 0.93
-    assert outcome.total.share("covered") >= 0.93
-    assert outcome.typical.share("slower") >= 0.97
+def test_cells_at_the_margin_are_seldom_called_alike() -> None:
+    case = Case("at the margin", BY_NAME["iid"], math.log1p(0.03), iterations=5)
+    assert simulate(case, SOME, 5).share("alike") <= 0.05 + scatter(SOME, 0.05)
 
 
-@pytest.mark.long
-def test_a_cell_that_scatters_more_than_the_baseline_is_seldom_called_equal_at_the_margin() -> None:
-    assert (
-        whole_rule(BY_NAME["unequal variance"], math.log1p(MARGIN), MANY, 16).typical.share("equal") <= 0.05
-    )
-
-
-@pytest.mark.parametrize("sims", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
-def test_five_percent_are_seen_through_spikes_in_one_trial_of_ten(sims: int) -> None:
-    outcome = whole_rule(BY_NAME["spikes"], math.log(1.05), sims, 6, Rule(blocks=20))
-    assert outcome.typical.share("slower") >= 0.85 - scatter(sims, 0.15)
+def test_a_large_ratio_is_known_after_eight_blocks_or_a_few_more() -> None:
+    found = simulate(Case("x5", BY_NAME["iid"], math.log(5), iterations=5), SOME, 7)
+    assert found.share("blocks") < 9
+    assert found.share("typical slower") >= 0.97
+    assert found.share("covered") >= 0.93 - scatter(SOME, 0.07)
 
 
 def test_a_guest_that_is_twice_as_slow_in_one_iteration_of_ten() -> None:
-    outcome = whole_rule(BY_NAME["x2 in 10 % of iterations"], 0.0, FEW, 7)
-    assert outcome.typical.share("equal") >= 0.85
-    assert outcome.slow.share("slower") >= 0.9
-    assert outcome.total.share("slower") >= 0.9
-    assert outcome.slow.share("equal") == 0
-
-
-@pytest.mark.parametrize("name", ["x2 in 5 % of trials", "x5 in 2 % of trials"])
-@pytest.mark.parametrize("sims", [FEW // 2, pytest.param(MANY, marks=pytest.mark.long)])
-def test_rare_slow_machines_are_never_called_equal_in_total(name: str, sims: int) -> None:
-    outcome = whole_rule(BY_NAME[name], 0.0, sims, 8, Rule(blocks=40))
-    assert outcome.total.share("equal") == 0
-    assert outcome.total.share("covered_with_unseen") >= 0.93
-
-
-def test_a_carry_over_takes_verdicts_back() -> None:
-    outcome = whole_rule(BY_NAME["carry-over"], 0.0, FEW, 9, Rule(blocks=20))
-    assert outcome.refused >= 0.9
-    assert outcome.any_claim <= 0.05
+    found = simulate(CASES["guest: x2 in 10 % of iterations"], SOME, 8)
+    assert found.share("slow slower") >= 0.9 - scatter(SOME, 0.1)
+    assert found.share("any") >= 0.9 - scatter(SOME, 0.1)
 
 
 def test_the_signed_rank_test_was_chosen_for_what_spikes_do_to_means() -> None:
-    found = candidates(BY_NAME["spikes"], 20, MANY, 10)
+    found = candidates(BY_NAME["spikes"], 20, 2_000, 10)
     assert found["signed rank"].power > 0.85 > found["mean of logs, t"].power + 0.1
     assert found["signed rank"].false <= 0.06
-    tail = candidates(BY_NAME["x2 in 5 % of trials"], 10, MANY, 11)
+    tail = candidates(BY_NAME["x2 in 5 % of trials"], 10, 2_000, 11)
     assert tail["signed rank"].coverage >= 0.93
     assert tail["mean of logs, t"].coverage < 0.6
-    quiet = candidates(BY_NAME["iid"], 10, MANY, 12)
+    quiet = candidates(BY_NAME["iid"], 10, 2_000, 12)
     assert quiet["signed rank"].width < 1.15 * quiet["mean of logs, t"].width
     assert quiet["sign test"].width > 1.3 * quiet["signed rank"].width
 

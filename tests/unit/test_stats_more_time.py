@@ -109,13 +109,6 @@ def test_many_cells_are_told_by_the_least_known() -> None:
     assert f"(the least known of {len(found.cells)})" in text
 
 
-def test_verdicts_that_were_taken_back_are_not_mended_by_time() -> None:
-    from tests.unit.test_report_analysis import run_of_iterations
-
-    run = run_of_iterations(carry=0.1)
-    assert told(run) is None
-
-
 def test_a_run_that_goes_on_gets_time_for_what_is_still_to_come() -> None:
     run = host_uml_tcg(blocks=4)
     used = sum(trial.duration_s for trial in run.trials)

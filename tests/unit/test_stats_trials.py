@@ -30,8 +30,8 @@ from guestmark.stats.tails import (
     slow_counts,
 )
 from guestmark.stats.total import (
-    runs_for_equal_totals,
     ratio_interval,
+    runs_for_equal_totals,
     total_equivalence_p,
     total_p,
     trials_to_see,
@@ -91,10 +91,18 @@ def test_equal_cells_are_equal_in_the_typical_run_alone() -> None:
     found = answers(trials(1), trials(2))
     assert found.typical.verdict is Verdict.NO_DIFFERENCE
     assert (found.total.verdict, found.slow.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
-    assert found.total.reason == "rare slow runs need 398 blocks to be excluded"
+    assert found.total.reason == "it takes 398 blocks to exclude rare slow runs"
     assert found.slow.reason == "none seen; 59 blocks could say so"
     (low, high), (inner_low, inner_high) = known(found.total.unseen_ci), known(found.total.ci)
     assert low < inner_low < inner_high < high
+    by_run = compare_trials(
+        {"cell": trials(1, 80, 5), "base": trials(2, 80, 5)},
+        "base",
+        better=Better.LOWER,
+        margin=0.03,
+        boots=False,
+    )["cell"]
+    assert known(by_run.total).verdict is Verdict.NO_DIFFERENCE  # each of 400 runs counts where nothing boots
     many = answers(trials(1, 400, 1), trials(2, 400, 1))
     assert many.total.verdict is Verdict.NO_DIFFERENCE
     assert many.slow.verdict is Verdict.NO_DIFFERENCE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     """Runs a new plan to its end, shows and writes what came of it, and returns the exit status."""
     from guestmark.core.gate import with_gates
     from guestmark.engine import preflight
+    from guestmark.engine.clock import of_process
     from guestmark.engine.run import exclusively, prepare
     from guestmark.ledger import open_ledger
     from guestmark.ledger.remarks import NOTHING
@@ -93,8 +95,12 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     audience = audience_of(outputs)
     with open_ledger(ledger_path) as ledger:
+        asked = time.monotonic()
         with exclusively(plan, audience.tell, wait=outputs.wait):
-            run = prepare(plan, ledger, audience, said=outputs.said or NOTHING, prove=outputs.prove)
+            clock = of_process().without(time.monotonic() - asked)
+            run = prepare(
+                plan, ledger, audience, said=outputs.said or NOTHING, prove=outputs.prove, clock=clock
+            )
             with _keeping(outputs):
                 state = run.measure()
         return _finish(run.judge(), state, outputs)
@@ -103,6 +109,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
 def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Further) -> int:
     """Continues a stored run, also beyond what it was made for, and returns the exit status."""
     from guestmark.engine import run
+    from guestmark.engine.clock import of_process
     from guestmark.ledger import open_ledger
 
     outputs.check()
@@ -114,10 +121,13 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
         if state in {RunState.COMPLETE, RunState.STOPPED} and not further.asked:
             say(f"run {stored.id} is already {state.value}; nothing is left to do")
             say("resume --blocks or --precision takes it further", prefix="  ")
-        else:
-            with _keeping(outputs):
-                state = run.resume(stored, ledger, audience_of(outputs), further, wait=outputs.wait)
-        return _finish(run.judge(ledger, stored.id), state, outputs)
+            return _finish(run.judge(ledger, stored.id), state, outputs)
+        audience = audience_of(outputs)
+        with _keeping(outputs):
+            taken_on, state = run.resume(
+                stored, ledger, audience, further, wait=outputs.wait, clock=of_process()
+            )
+        return _finish(taken_on.judge(), state, outputs)
 
 
 def audience_of(outputs: Outputs) -> Audience:

@@ -14,6 +14,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.question import Question
 
 AROUND = "around"  # in a plan's context: commands on this host around its run and its trials
+ELAPSED = "elapsed_s"  # in a run's context: the wall time that its commands took, from their first to their last moment
 PROVE = "prove"  # in a plan's context: whether power cuts are to prove what its disks keep
 
 
@@ -147,6 +148,11 @@ def runnable(cells: Iterable[Cell], left_out: Sequence[LeftOut]) -> tuple[Cell, 
     return tuple(cell for cell in cells if not any(entry.covers(cell) for entry in left_out))
 
 
+def boots(cells: Iterable[Cell]) -> bool:
+    """Whether a machine is booted for each trial of any of the cells."""
+    return any(cell.platform.is_guest for cell in cells)
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
     """One figure of a publication: the cells it is about, by workload key, platform and factor levels."""
@@ -176,13 +182,15 @@ class Policy:
 
     With `blocks` set exactly that many blocks run. Otherwise at least `min_blocks`, then until every comparison's 95 %
     interval of the primary metric has a half-width (of the ratio, relative) of at most `precision`, or until
-    `time_limit_s` is used up. `margin` is the equivalence margin for "no difference" (relative, e.g. 0.03).
+    `time_limit_s` is used up. A run that has not taken `fine_s` yet goes on to half of that width. `margin` is the
+    equivalence margin for "no difference" (relative, e.g. 0.03).
     """
 
     blocks: int | None = None
     min_blocks: int = 8
     max_blocks: int = 200
     precision: float = 0.02
+    fine_s: float = 10.0
     margin: float = 0.03
     time_limit_s: float = 600.0
     warmup: int = 1

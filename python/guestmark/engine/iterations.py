@@ -7,7 +7,7 @@ it showed decides for all blocks after it. Everything follows from stored trials
 
 from collections.abc import Sequence
 
-from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots
 
 PILOT = 1  # iterations of a trial from which the number is chosen
 
@@ -27,17 +27,31 @@ def wanted(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]) -> int:
     if any(not trial.run_s for trial in earlier):
         return _as_before(cell, earlier)
     first = min(trial.block for trial in earlier)
-    return _chosen([trial for trial in earlier if trial.block == first], plan.policy.warmup)
+    pilots = [trial for trial in earlier if trial.block == first]
+    return _chosen(
+        pilots, plan.policy.warmup, boot=boots(other for other in plan.cells if other.id in others)
+    )
 
 
-def _chosen(pilots: Sequence[Trial], warmup: int) -> int:
-    from guestmark.stats.repetition import Pilot, choose_iterations
+def warmups(plan: Plan, cell: Cell, trials: Sequence[Trial]) -> int:
+    """How many unmeasured runs the next trial of `cell` begins with, given the trials so far.
+
+    A fresh machine is cold each time. Where nothing boots a cell is warmed up once, before its first measured run.
+    """
+    if boots(other for other in plan.cells if other.compares_with(cell)):
+        return plan.policy.warmup
+    warm = any(trial.cell_id == cell.id and trial.status is TrialStatus.OK for trial in trials)
+    return 0 if warm else plan.policy.warmup
+
+
+def _chosen(pilots: Sequence[Trial], warmup: int, *, boot: bool) -> int:
+    from guestmark.stats.repetition import Pilot, choose_iterations, iterations_without_boot
 
     found = {
         trial.cell_id: Pilot(max(trial.duration_s - sum(trial.run_s), 0.0), trial.run_s[-1])
         for trial in pilots
     }
-    return choose_iterations(found, warmup)
+    return choose_iterations(found, warmup) if boot else iterations_without_boot(found.values())
 
 
 def _as_before(cell: Cell, earlier: Sequence[Trial]) -> int:

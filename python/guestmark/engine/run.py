@@ -11,6 +11,7 @@ The command line, the library, campaigns, bisections and the workers of a fleet 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,8 +19,9 @@ from threading import Timer
 from typing import TYPE_CHECKING, cast
 
 from guestmark.core.errors import LedgerError, UsageError
-from guestmark.core.model import PROVE, LeftOut, Plan, RunState
+from guestmark.core.model import ELAPSED, PROVE, LeftOut, Plan, RunState
 from guestmark.engine import preflight
+from guestmark.engine.clock import Clock, started
 from guestmark.engine.environment import record_for
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer, Silent
@@ -70,12 +72,19 @@ def exclusively(
 
 
 def prepare(
-    plan: Plan, ledger: Ledger, audience: Audience, *, said: Remarks = NOTHING, prove: bool = False
+    plan: Plan,
+    ledger: Ledger,
+    audience: Audience,
+    *,
+    said: Remarks = NOTHING,
+    prove: bool = False,
+    clock: Clock | None = None,
 ) -> Run:
-    """Stores a new run of as much of the plan as can be measured here.
+    """Stores a new run of as much of the plan as can be measured here. Its time counts from now on, or by `clock`.
 
     With `prove` power cuts will show what its disks keep. Raises what `preflight.examine` raises.
     """
+    clock = clock or started()
     ledger.check_name(said.name)
     ledger.patience.notice = audience.tell
     ready = preflight.examine(plan, _prober(audience), audience.progress)
@@ -87,7 +96,7 @@ def prepare(
     if audience.remarks:
         for note in notes:
             audience.tell(note)
-    return Run(run_id, plan, ledger, audience)
+    return Run(run_id, plan, ledger, audience, clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +135,34 @@ def extended(stored: StoredRun, further: Further) -> Plan:
         blocks=further.blocks,
         precision=further.precision,
         time_limit_s=further.time_limit_s,
+        used_s=spent_s(stored),
     )
     before = stored.plan.context.get("extended", ())
     context = {**stored.plan.context, "extended": [*before, {"after_blocks": done, **further.asked}]}
     return replace(stored.plan, policy=policy, context=context)
 
 
+def spent_s(stored: StoredRun) -> float:
+    """Seconds of wall time that the run has taken; of runs of version 0.2, what its trials took."""
+    return float(stored.plan.context.get(ELAPSED) or sum(trial.duration_s for trial in stored.trials))
+
+
 def resume(
-    stored: StoredRun, ledger: Ledger, audience: Audience, further: Further, *, wait: bool = True
-) -> RunState:
-    """Takes a stored run on from where it stopped, or further than it was made for; how it ended.
+    stored: StoredRun,
+    ledger: Ledger,
+    audience: Audience,
+    further: Further,
+    *,
+    wait: bool = True,
+    clock: Clock | None = None,
+) -> tuple[Run, RunState]:
+    """Takes a stored run on from where it stopped, or further than it was made for; the run, and how it ended.
 
     Raises `LedgerError` when another process executes it, and what `preflight.examine_again` raises.
     """
     ledger.patience.notice = audience.tell
+    clock = (clock or started()).after(spent_s(stored))
+    asked = time.monotonic()
     plan = extended(stored, further)
     if ledger.is_claimed(stored.id):
         with ledger.claim(stored.id):  # raises, naming the owner
@@ -148,6 +171,7 @@ def resume(
     if gone:
         audience.tell(f"not set as they were when the run began: {', '.join(gone)}")
     with exclusively(plan, audience.tell, wait=wait):
+        clock = clock.without(time.monotonic() - asked)
         ready = preflight.examine_again(plan, stored.unusable, _prober(audience))
         if further.asked:
             with ledger.claim(stored.id):
@@ -156,7 +180,8 @@ def resume(
         for entry in ready.left_out:
             ledger.record_left_out(stored.id, entry)
         _tell_left_out(ready.left_out, audience)
-        return Run(stored.id, plan, ledger, audience).measure()
+        run = Run(stored.id, plan, ledger, audience, clock)
+        return run, run.measure()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +192,7 @@ class Run:
     plan: Plan
     ledger: Ledger
     audience: Audience = Audience()
+    clock: Clock | None = None
 
     def measure(
         self,
@@ -194,6 +220,7 @@ class Run:
                         interruption=interruption or mine,
                         attempts=attempts,
                         most_blocks=most_blocks,
+                        clock=self.clock,
                     )
             except LedgerError:
                 self.audience.tell(f"what has been measured so far is in run {self.id}")
@@ -206,8 +233,15 @@ class Run:
         return replace(self, plan=plan)
 
     def judge(self) -> Judgement:
-        """What its trials show, beside what the ledger knows of earlier runs."""
-        return judge(self.ledger, self.id)
+        """What its trials show, beside what the ledger knows of earlier runs; keeps how long all of it took."""
+        found = judge(self.ledger, self.id)
+        if self.clock is None:
+            return found
+        plan = found.stored.plan
+        plan = replace(plan, context={**plan.context, ELAPSED: self.clock.elapsed_s})
+        with self.ledger.claim(self.id):
+            self.ledger.set_plan(self.id, plan)
+        return replace(found, stored=replace(found.stored, plan=plan))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from guestmark.core.units import counted
 from guestmark.engine import iterations
 from guestmark.engine.around import RUN, SECONDS, HostCommands
 from guestmark.engine.blocks import missing_trials
+from guestmark.engine.clock import Clock
 from guestmark.engine.interrupt import Interrupted, Interruption
 from guestmark.engine.progress import Estimate, Observer
 from guestmark.engine.trial import Slot, run_trial
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from guestmark.ledger.attempts import Attempts
     from guestmark.ledger.store import Ledger
 
-_ESTIMATE_SHARE = 10.0  # an estimate for the display alone waits this many times what the last one took
+_ESTIMATE_SHARE = 50.0  # a look at the results waits this many times what the last one took
+_CLOSING_S = 0.5  # of wall time that a report takes after the last trial
 
 
 def run(
@@ -40,12 +42,13 @@ def run(
     interruption: Interruption,
     attempts: "Attempts | None" = None,
     most_blocks: int | None = None,
+    clock: Clock | None = None,
 ) -> RunState:
     """Executes the run from where its stored trials end, in the order its seed gives, and returns how it ended.
 
-    With `attempts` each trial is begun there. After `most_blocks` blocks the run is interrupted. Platforms and cells
-    that the ledger has as unusable for this run are left out. Raises `LedgerError` when another process executes
-    the run or a trial cannot be stored.
+    Its time limit is for the time of `clock`, without one for that of its trials. With `attempts` each trial is begun
+    there. After `most_blocks` blocks the run is interrupted. Platforms and cells that the ledger has as unusable for
+    this run are left out. Raises `LedgerError` when another process executes the run or a trial cannot be stored.
     """
     with ledger.claim(run_id):
         stored = ledger.load_run(run_id)
@@ -61,6 +64,7 @@ def run(
             interruption=interruption,
             attempts=attempts,
             most_blocks=most_blocks,
+            clock=clock,
         )
         file = Path(ledger.where) if ledger.is_file else None
         try:
@@ -108,7 +112,9 @@ class _Loop:
         interruption: Interruption,
         attempts: "Attempts | None" = None,
         most_blocks: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock
         self._attempts = attempts
         self._most_blocks = most_blocks
         self._plan = plan
@@ -177,6 +183,8 @@ class _Loop:
                     self._plan.policy.seed, block, self._plan.cells, self._done
                 ):
                     if cell in self._cells and not self._given_up(cell):
+                        if self._time_is_up():
+                            return self._final(RunState.STOPPED)
                         self._trial(cell, block, order)
             block += 1
 
@@ -206,7 +214,7 @@ class _Loop:
             told = len(race.dropped)
             if not race.due:
                 return self._final(RunState.COMPLETE)
-            over = sum(trial.duration_s for trial in self._trials) > limit_s
+            over = self._used_s() > limit_s
             if over and race.stage is not Stage.CONFIRMING:
                 return self._final(RunState.STOPPED)
             due = [cell for cell in self._cells if cell.id in race.due]
@@ -231,27 +239,45 @@ class _Loop:
         if self._plan.policy.blocks is not None and not self._estimate_due():
             goal = self._plan.policy.blocks + stopping.blocks_with_losses(self._trials)
             return stopping.Decision(RunState.COMPLETE if blocks >= goal else None, goal, None)
+        policy = self._plan.policy
+        used_s = self._used_s()
+        if policy.blocks is None and not self._estimate_due(blocks):
+            over = blocks >= policy.max_blocks or stopping.out_of_time(policy, self._trials, used_s)
+            return stopping.Decision(RunState.STOPPED if over else None, None, None)
+        from scipy import special  # noqa: F401  (what the analysis would load, so that it is not taken for its cost)
+
         from guestmark.stats.analysis import analyse
 
         begin = time.monotonic()
         stored = [trial for trial in self._trials if trial.block < blocks]
         analysis = analyse(self._plan, stored, metrics={self._plan.metrics[0].name})
-        decision = stopping.decide(self._plan, self._trials, blocks, analysis)
+        decision = stopping.decide(self._plan, self._trials, blocks, analysis, used_s)
         self._observer.block_ended(Estimate(blocks, decision.goal, decision.left_s, analysis))
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)
         return decision
 
-    def _estimate_due(self) -> bool:
-        """Whether to compute estimates for display only: not if they would take a notable share of the run's time."""
-        return self._observer.wants_estimates and time.monotonic() >= self._next_estimate
+    def _estimate_due(self, blocks: int = 0) -> bool:
+        """Whether to look at what there is: for the display or from the first look on, if it takes no notable time."""
+        wanted = self._observer.wants_estimates or blocks >= self._plan.policy.min_blocks
+        return wanted and time.monotonic() >= self._next_estimate
+
+    def _used_s(self) -> float:
+        if self._clock is None:
+            return sum(trial.duration_s for trial in self._trials)
+        return self._clock.elapsed_s + _CLOSING_S
+
+    def _time_is_up(self) -> bool:
+        """Whether no further trial is begun: the limit is over in the middle of a block."""
+        return self._plan.policy.blocks is None and self._used_s() > self._plan.policy.time_limit_s
 
     def _trial(self, cell: Cell, block: int, order: int) -> None:
         with self._interruption.armed():
             pass  # a signal that came between two trials ends the run here
         self._observer.trial_started(cell, block)
         token = None if self._attempts is None else self._attempts.begin(cell.id, block, order)
-        slot = Slot(cell, block, order, iterations.wanted(self._plan, cell, block, self._trials))
+        wanted = iterations.wanted(self._plan, cell, block, self._trials)
+        slot = Slot(cell, block, order, wanted, iterations.warmups(self._plan, cell, self._trials))
         platform = registry.get(workloads.started_for(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         if proof := self._proofs.get(cell.id):

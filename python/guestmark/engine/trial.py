@@ -38,12 +38,16 @@ _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Which trial it is: cell, block and position inside the block, and how many iterations it holds."""
+    """Which trial it is: cell, block and position inside the block, and how many iterations it holds after a warm-up.
+
+    Without `warmups` there are as many as the plan says.
+    """
 
     cell: Cell
     block: int
     order: int
     iterations: int = 1
+    warmups: int | None = None
 
 
 @dataclass(slots=True)
@@ -188,7 +192,8 @@ def _iterate(
     counting: Counting,
 ) -> None:
     once = workloads.measures_once(workload)
-    warmups, wanted = (0, 1) if once else (plan.policy.warmup, slot.iterations)
+    before_each = plan.policy.warmup if slot.warmups is None else slot.warmups
+    warmups, wanted = (0, 1) if once else (before_each, slot.iterations)
     derived = derived_of(plan.context)
 
     def run() -> list[Measurement]:

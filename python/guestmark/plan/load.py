@@ -334,6 +334,8 @@ class _Reader:
                 values[f"{name}_s"] = None if text is None else _positive(text)
         if given.blocks is not None and given.precision is not None:
             self._problems.add(("repetition", "blocks"), "blocks and precision cannot be combined")
+        if given.precision is not None:
+            values["fine_s"] = 0.0  # just that, then
         return Policy(**{name: value for name, value in values.items() if value is not None})
 
     def _cost(self) -> dict[str, float]:

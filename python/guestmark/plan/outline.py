@@ -114,6 +114,8 @@ def _policy(policy: Policy, given: Overrides) -> Policy:
     }
     if given.precision is not None or given.time_limit_s is not None:
         policy = replace(policy, blocks=None)  # overrides the plan's number of blocks
+    if given.precision is not None:
+        policy = replace(policy, fine_s=0.0)  # just that, then
     return replace(policy, **{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
 
 

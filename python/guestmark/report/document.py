@@ -165,6 +165,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "median_ci": _interval(comparison.median_ci),
         "p": comparison.p,
         "verdict": comparison.verdict.value,
+        "alike": comparison.alike,  # the typical run is as on the baseline; rarer slow runs are not excluded
         "reason": comparison.reason,
         "n": comparison.n,
         "q": comparison.q,

@@ -66,6 +66,32 @@ def change(before: Past, after: Past, earlier: Sequence[Past], confidence: float
     return Change(math.exp(d), within, (low, high), math.expm1(math.sqrt(between)), len(earlier), verdict)
 
 
+def since(now: Past, earlier: Sequence[Past], confidence: float = CONFIDENCE) -> Change | None:
+    """Compare a cell's ratio in a run with that of all earlier ones; None below `FEWEST_RUNS` of them.
+
+    The mean of J earlier log ratios has the variance (t² + v)/J, with t² as in `change`; this run's differs from it by
+    its own variance and t² besides. Student's t with J - 1 degrees of freedom: more history makes the test stronger.
+    """
+    if len(earlier) < FEWEST_RUNS:
+        return None
+    from scipy.special import stdtrit
+
+    logs = np.array([math.log(run.ratio) for run in earlier])
+    inside = np.array([_variance(run) for run in earlier])
+    between = max(float(logs.var(ddof=1)) - float(inside.mean()), 0.0)
+    d = math.log(now.ratio) - float(logs.mean())
+    own = _variance(now) + float(inside.mean()) / len(earlier)
+    half = 1.96 * math.sqrt(own)
+    reach = float(stdtrit(len(earlier) - 1, (1 + confidence) / 2)) * math.sqrt(
+        own + between * (1 + 1 / len(earlier))
+    )
+    low, high = math.exp(d - reach), math.exp(d + reach)
+    verdict = Across.HIGHER if low > 1 else Across.LOWER if high < 1 else Across.ALIKE
+    spread = math.expm1(math.sqrt(between))
+    within = (math.exp(d - half), math.exp(d + half))
+    return Change(math.exp(d), within, (low, high), spread, len(earlier), verdict)
+
+
 def _variance(run: Past) -> float:
     """Of a log ratio, from its interval."""
     from scipy.special import stdtrit

@@ -73,10 +73,3 @@ class History:
 
 
 NO_HISTORY = History()
-
-
-def lies_outside(interval: tuple[float, float], past: Sequence[Past]) -> bool:
-    """Whether the interval ends before all those of earlier runs begin, or begins after all have ended."""
-    if not past:
-        return False
-    return interval[1] < min(run.low for run in past) or interval[0] > max(run.high for run in past)

@@ -14,12 +14,15 @@ from guestmark.core.model import Better, Metric
 from guestmark.stats import signed_rank, total
 from guestmark.stats.multiple import adjust, blocks_to_claim
 from guestmark.stats.noise import Null, bias_from, floor_from
-from guestmark.stats.paired import log_ratios, median_interval, t_interval
+from guestmark.stats.paired import log_ratios, median_interval, t_interval, t_p
 
 Array = NDArray[np.float64]
 
 MIN_BLOCKS = signed_rank.MIN_BLOCKS  # below, no test here can reach .05
 WIDENED = "the interval allows for what equal cells, other programs or the order may add"
+_ENOUGH_RANKS = (
+    8  # blocks from which on the signed-rank test reaches what one of several questions is held to
+)
 MANY_QUESTIONS = "may be chance, as many questions are asked"
 UNLIKE = 1.5  # times the spread of a null copy, from which a cell scatters on its own account
 
@@ -52,10 +55,10 @@ class Comparison:
     of no difference, `equivalence_p` of that for equivalence, `q` and `equivalence_q` the same adjusted over the
     family. `noise_floor` is |ratio - 1| that null comparisons reach (None: unknown). `unseen_ci` is the total's
     interval with what so few machines cannot have shown, see `total.with_unseen`. `stretch` is the log by which each
-    end of `ci` lies further out than chance alone puts it, see `widened`; `correction` the log that was added for what
-    ran before. `alike` is True where the typical run lies within the margin and rarer slow runs are not excluded: that
-    is less than no difference. Without a ratio (see `log_ratios`) everything but `n`, `noise_floor`, `verdict` and
-    `reason` is None. `reason` says in a few words why the verdict is what it is; empty when nothing need be said.
+    end of `ci` lies further out than chance alone puts it, see `widened`. `alike` is True where the typical run lies
+    within the margin and rarer slow runs are not excluded: that is less than no difference. Without a ratio (see
+    `log_ratios`) everything but `n`, `noise_floor`, `verdict` and `reason` is None. `reason` says in a few words why
+    the verdict is what it is; empty when nothing need be said.
     """
 
     n: int
@@ -73,8 +76,17 @@ class Comparison:
     estimand: Estimand = Estimand.TYPICAL
     unseen_ci: tuple[float, float] | None = None
     stretch: float = 0.0
-    correction: float = 0.0
     alike: bool = False
+
+    @property
+    def same(self) -> bool:
+        """Whether at least the typical run is shown to be as on the baseline."""
+        return self.alike or self.verdict is Verdict.NO_DIFFERENCE
+
+    @property
+    def undecided(self) -> bool:
+        """Whether nothing is shown, not even that the typical run is alike."""
+        return self.verdict is Verdict.INCONCLUSIVE and not self.alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +242,19 @@ def _typical(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
     return _Evidence(
         ratio=float(np.exp(signed_rank.hodges_lehmann(walsh))),
         ci=_exponentiated(ends),
-        p=signed_rank.signed_rank_p(walsh),
+        p=_typical_p(d, walsh),
         equivalence_p=signed_rank.equivalence_p(walsh, table.margin),
         median_ratio=float(np.exp(np.median(d))),
         median_ci=_exponentiated(median_interval(d)),
         unlike=_unlike(cell, baseline, table),
     )
+
+
+def _typical_p(d: Array, walsh: Array) -> float:
+    """The signed-rank p. Few blocks cannot make that small enough: where all of them agree, Student's t decides."""
+    p = signed_rank.signed_rank_p(walsh)
+    agree = bool((d > 0).all() or (d < 0).all())
+    return min(p, t_p(d)) if agree and MIN_BLOCKS <= d.size < _ENOUGH_RANKS else p
 
 
 def _unlike(cell: Array, baseline: Array, table: Table) -> bool:
@@ -414,11 +433,6 @@ def waits(metric: Metric) -> bool:
         return False
     unit = metric.unit.lower()
     return unit in _TIME_UNITS or unit.endswith(("/s", "ps"))
-
-
-def is_counted(metric: Metric) -> bool:
-    """Return whether the metric counts what happens, so that waiting for a processor does not change it."""
-    return metric.unit.lower() in {*_SIZE_UNITS, "instructions"}
 
 
 def label(verdict: Verdict, metric: Metric) -> str:

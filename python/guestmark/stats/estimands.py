@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Cell, Metric, Plan, Trial, TrialStatus
+from guestmark.core.model import Cell, Metric, Plan, Trial, TrialStatus, boots
 from guestmark.stats.compare import Comparison, Verdict, downgraded, null_differs
 from guestmark.stats.repetition import warmup_needed
 from guestmark.stats.tails import as_costs
@@ -43,8 +43,10 @@ def answers(
     if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
         return {}
     found = {cell.id: first_runs(metric.name, by_cell[cell.id], row) for cell in cells if cell.id in held}
-    first = {name: free_of(runs, owed, name) for name, runs in found.items() if runs is not None}
-    boots = any(cell.platform.is_guest for cell in cells)
+    started = boots(cells)
+    first = {
+        name: free_of(runs, owed, name) for name, runs in found.items() if runs is not None and started
+    }  # nothing is fresh where nothing boots
     pairs = [(cell.id, cell.null_of) for cell in cells if cell.null_of in held and cell.id in held]
     copies = [(copy, of) for copy, of in pairs if of is not None]
     margin = plan.policy.margin
@@ -55,7 +57,7 @@ def answers(
         margin=margin,
         null_pairs=copies,
         first=first,
-        boots=boots,
+        boots=started,
     )
     added = {cell.id for cell in cells if cell.added}
     for copy, of in copies:
@@ -63,7 +65,7 @@ def answers(
             both = {of: held[of], copy: held[copy]}
             both_first = {name: first[name] for name in both if name in first}
             alone = compare_trials(
-                both, of, better=metric.better, margin=margin, first=both_first, boots=boots
+                both, of, better=metric.better, margin=margin, first=both_first, boots=started
             )
             answered[copy] = _of_copy(alone[copy])
     return answered
@@ -146,6 +148,8 @@ def cold_measured(
     """
     cold: dict[str, int] = {}
     longer = 0.0
+    if not boots(cells):
+        return None
     for cell in cells:
         if cell.null_of is not None:
             continue

@@ -7,6 +7,7 @@ with weights; Benjamini and Hochberg 1997). That holds whatever depends on what.
 a table before.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -17,14 +18,9 @@ from guestmark.stats.trials import Answers
 
 Question = TypeVar("Question")
 
-LEVEL = 1 - signed_rank.NOMINAL  # what is left of .05 for runs that are looked at after every block
-TYPICAL, TOTAL, SLOW, FIRST, SECONDARY = (
-    0.45,
-    0.15,
-    0.2,
-    0.05,
-    0.15,
-)  # weights; the third reaches 2^-7 of 8 blocks
+LEVEL = 0.05  # of everything that a report claims of a cell
+# Weights: with them the typical run reaches 6/2^8 of 8 blocks, and slow runs 2/2^8.
+TYPICAL, TOTAL, SLOW, FIRST, SECONDARY = 0.47, 0.13, 0.2, 0.05, 0.15
 _DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 
 
@@ -96,6 +92,22 @@ def judged(
     return (None if headline is None else typical), found, others
 
 
+def detectable(comparison: Comparison, power: float = 0.9) -> float | None:
+    """Return the relative difference of typical runs that such a run would claim with this probability.
+
+    From the interval's width by Student's t, at the level of the typical run; None without an interval of six blocks.
+    """
+    from scipy.special import stdtrit
+
+    if comparison.ci is None or comparison.n < signed_rank.MIN_BLOCKS or comparison.ci[0] <= 0:
+        return None
+    free = comparison.n - 1
+    half = math.log(comparison.ci[1] / comparison.ci[0]) / 2
+    error = (half - comparison.stretch) / float(stdtrit(free, (1 + signed_rank.NOMINAL) / 2))
+    quantiles = float(stdtrit(free, 1 - LEVEL * TYPICAL / 2)) + float(stdtrit(free, power))
+    return math.expm1(quantiles * error + comparison.stretch)
+
+
 def _within(comparison: Comparison, held: bool) -> Comparison:
     if held or comparison.verdict not in _DIFFERENT:
         return comparison
@@ -106,7 +118,10 @@ def typical_only(
     comparison: Comparison, margin: float, why: str = "rarer slow runs are not excluded"
 ) -> Comparison:
     """Return a comparison of typical runs alone: where they do not differ it is `alike`, which is less."""
-    if comparison.verdict is not Verdict.NO_DIFFERENCE:
+    constant = (
+        comparison.ci is not None and comparison.ci[0] == comparison.ci[1]
+    )  # the same in every run of both
+    if comparison.verdict is not Verdict.NO_DIFFERENCE or constant:
         return comparison
     return replace(downgraded(comparison, f"typical runs within {margin:.3g}; {why}"), alike=True)
 

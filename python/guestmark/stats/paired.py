@@ -53,6 +53,21 @@ def t_interval(d: Array, confidence: float = 0.95) -> tuple[float, float]:
     return mean - half, mean + half
 
 
+def t_p(d: Array) -> float:
+    """Return the two-sided p of Student's test of mean d = 0, as `scipy.stats.ttest_1samp`; never below 2^-2n.
+
+    Differences without any spread are as sure as n of them can make it. Raises ValueError below two values.
+    """
+    if d.size < 2:
+        raise ValueError("a test needs two values")
+    from scipy.special import stdtr
+
+    error, least = _standard_error(d), 2.0 ** (-2 * d.size)
+    if error <= _ROUNDING:
+        return least if abs(float(d.mean())) > _ROUNDING else 1.0
+    return max(2 * float(stdtr(d.size - 1, -abs(float(d.mean())) / error)), least)
+
+
 def median_interval(d: Array, confidence: float = 0.95) -> tuple[float, float] | None:
     """Return the distribution-free interval of the median, as `scipy.stats.quantile_test(d, p=.5)`; None
     below 6.

@@ -1,7 +1,7 @@
 """How often: blocks until it is known well enough, one number of iterations for every cell, and enough warm-up."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ Array = NDArray[np.float64]
 RELATIVE_PRECISION = 0.05  # of the effect itself: ×7.6 ± 10 % is known well enough, ×1.02 ± 10 % is not
 MAX_ITERATIONS = 20
 MAX_WARMUP = 3
+MEASURING = 0.95  # share of a trial's time, where nothing boots
 _MAX_BLOCKS = 100_000
 _STEADY = 0.05  # an iteration within 5 % of the later ones is warm
 _MIN_COST_S = 1e-6
@@ -112,6 +113,21 @@ def choose_iterations(
     starts = sum(max(pilot.start_s, 0.0) for pilot in pilots.values()) + warmup * iterations
     affordable = math.floor((block_limit_s - starts) / iterations)
     return max(round(min(math.sqrt(starts / iterations), affordable, most)), 1)
+
+
+def iterations_without_boot(pilots: Iterable[Pilot], most: int = MAX_ITERATIONS) -> int:
+    """Return how many iterations every trial holds where no machine is started for it.
+
+    Such trials scatter as iterations do, so more blocks are worth as much as more iterations, and pair better: as few
+    as leave `MEASURING` of the time to measuring. Raises ValueError without a pilot.
+    """
+    found = list(pilots)
+    if not found:
+        raise ValueError("no pilot")
+    # The first trial of a process also loads what all of them need.
+    start = min(pilot.start_s for pilot in found)
+    shortest = min(max(pilot.iteration_s, _MIN_COST_S) for pilot in found)
+    return max(1, min(math.ceil(MEASURING / (1 - MEASURING) * start / shortest), most))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """When a run is done: on precision or at its limits, never on significance."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 
 
+_SETTLED = 0.7  # of `Policy.fine_s`: in less, under 80 % of the time could be measuring
 GIVE_UP_AFTER = 3  # failures of a cell that never succeeded
 
 
@@ -25,17 +27,30 @@ class Decision:
 
 def block_cost(trials: Iterable[Trial]) -> float:
     """Seconds of one block: the sum over the cells of their trials' mean duration."""
+    return sum(_lengths(trials).values())
+
+
+def _lengths(trials: Iterable[Trial]) -> dict[str, float]:
+    """Mean seconds of a trial, by cell."""
     durations: dict[str, list[float]] = {}
     for trial in trials:
         durations.setdefault(trial.cell_id, []).append(trial.duration_s)
-    return sum(sum(series) / len(series) for series in durations.values())
+    return {cell: sum(series) / len(series) for cell, series in durations.items()}
 
 
-def decide(plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis") -> Decision:
+def out_of_time(policy: Policy, trials: Sequence[Trial], used_s: float) -> bool:
+    """Whether the next block would end past the time limit by more than one of its trials; the first one never."""
+    lengths = _lengths(trials).values()
+    return bool(lengths) and used_s + sum(lengths) - max(lengths) > policy.time_limit_s
+
+
+def decide(
+    plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis", used_s: float | None = None
+) -> Decision:
     """The decision after `blocks` complete blocks.
 
-    Time used up is that of all stored trials, so a resumed run does not get more of it. A block that would end past
-    the limit by more than half its length is not begun; blocks are never cut short.
+    No run whose length is not fixed ends in much less than `fine_s`: most of that would be preparation. `used_s` is
+    the wall time that the run has taken, in all its sessions; without it the time of all stored trials.
     """
     policy = plan.policy
     cost = block_cost(trials)
@@ -43,14 +58,18 @@ def decide(plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis
         wanted = policy.blocks + blocks_with_losses(trials)
         left = wanted - blocks
         return Decision(RunState.COMPLETE if left <= 0 else None, wanted, max(left, 0) * cost)
-    used = sum(trial.duration_s for trial in trials)
-    precise, goal = _precision(plan, analysis, blocks)
-    if blocks >= policy.min_blocks and precise:
+    used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
+    precision = policy.precision / 2 if used < policy.fine_s else policy.precision
+    precise, goal = _precision(analysis, precision)
+    if blocks >= policy.min_blocks and precise and used >= _SETTLED * policy.fine_s:
         return Decision(RunState.COMPLETE, blocks, 0.0)
-    if blocks >= policy.max_blocks or (blocks > 0 and used + cost / 2 > policy.time_limit_s):
+    if blocks >= policy.max_blocks or out_of_time(policy, trials, used):
         return Decision(RunState.STOPPED, blocks, 0.0)
     if goal is None:
         return Decision(None, None, max(policy.time_limit_s - used, 0.0))
+    if used < policy.fine_s and cost > 0:  # by then half of the precision is enough
+        _, coarse = _precision(analysis, policy.precision)
+        goal = min(goal, max(coarse or goal, blocks + math.ceil((policy.fine_s - used) / cost)))
     goal = min(max(goal, policy.min_blocks), policy.max_blocks)
     return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used), 0.0))
 
@@ -60,25 +79,25 @@ def blocks_with_losses(trials: Iterable[Trial]) -> int:
     return len({trial.block for trial in trials if trial.status is TrialStatus.LOST})
 
 
-def _precision(plan: Plan, analysis: "Analysis", blocks: int) -> tuple[bool, int | None]:
+def _precision(analysis: "Analysis", precision: float) -> tuple[bool, int | None]:
     """Whether everything that is compared is precise enough, and how many blocks that is expected to take."""
     from guestmark.stats import blocks_needed, precise_enough
-    from guestmark.stats.tails import TAIL_BLOCKS
 
-    precision = plan.policy.precision
     comparisons = _comparisons(analysis)
     if comparisons:
         needed = [blocks_needed(comparison, precision) for comparison in comparisons]
         known = [number for number in needed if number is not None]
         goal = max(known) if len(known) == len(needed) else None
         precise = all(precise_enough(comparison, precision) for comparison in comparisons)
-        if _slow_runs_unsettled(analysis):  # worth a few more blocks
-            return False, None if goal is None else max(goal, TAIL_BLOCKS)
+        if worth := _slow_runs_unsettled(analysis):  # a few more blocks
+            return False, None if goal is None else max(goal, worth)
         return precise, goal
     # Nothing to compare: the means themselves have to be precise.
     cells = [result for result in analysis.cells if result.status is not CellStatus.UNUSABLE]
     alive = [result for result in cells if not given_up(result.trials)]
-    return all(_summary_precise(result, precision) for result in alive), blocks if not alive else None
+    return all(
+        _summary_precise(result, precision) for result in alive
+    ), analysis.blocks if not alive else None
 
 
 def _comparisons(analysis: "Analysis") -> list["Comparison"]:
@@ -88,10 +107,11 @@ def _comparisons(analysis: "Analysis") -> list["Comparison"]:
     return [comparison for result in chosen for comparison in result.comparison.values()]
 
 
-def _slow_runs_unsettled(analysis: "Analysis") -> bool:
-    """Whether slow runs were seen that so few blocks could not call."""
+def _slow_runs_unsettled(analysis: "Analysis") -> int:
+    """Blocks in all that are worth it, as slow runs were seen that so few could not call; 0 where there are none."""
     answers = [result.answers for result in analysis.cells if not given_up(result.trials)]
-    return any(answer.slow.unsettled for answer in answers if answer is not None and answer.slow is not None)
+    slow = [answer.slow for answer in answers if answer is not None and answer.slow is not None]
+    return max((one.worth for one in slow if one.unsettled), default=0)
 
 
 def _summary_precise(result: "CellResult", precision: float) -> bool:
@@ -162,7 +182,7 @@ def more_time(plan: Plan, analysis: "Analysis") -> MoreTime | None:
 
 def _lacking(workload: "WorkloadResult", precision: float) -> Iterator[tuple[str, "Comparison"]]:
     """The cells whose ratio more blocks could make better known, with their comparison in the primary metric."""
-    from guestmark.stats import Severity, Verdict, precise_enough
+    from guestmark.stats import Severity, precise_enough
 
     if not workload.metrics:
         return
@@ -172,7 +192,7 @@ def _lacking(workload: "WorkloadResult", precision: float) -> Iterator[tuple[str
         comparison = result.comparison.get(workload.metrics[0].name)
         if comparison is None or comparison.n < 2 or comparison.ci is None or result.cell.id in spoilt:
             continue
-        undecided = comparison.verdict is Verdict.INCONCLUSIVE
+        undecided = comparison.undecided
         if undecided or not precise_enough(comparison, precision):
             yield result.cell.id, comparison
 
@@ -184,18 +204,20 @@ def extended(
     blocks: int | None = None,
     precision: float | None = None,
     time_limit_s: float | None = None,
+    used_s: float | None = None,
 ) -> Policy:
-    """The policy of a run that goes on although it had stopped.
+    """The policy of a run that goes on although it had stopped, after `used_s` of wall time.
 
     Until it has `blocks` blocks in all; otherwise until `precision` (None: as before) is reached. The time limit, None
     for that of the policy, is for what is still to come.
     """
-    used = sum(trial.duration_s for trial in trials)
+    used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
     done = len({trial.block for trial in trials})
     return replace(
         policy,
         blocks=blocks,
         precision=policy.precision if precision is None else precision,
+        fine_s=policy.fine_s if precision is None else 0.0,
         time_limit_s=used + (policy.time_limit_s if time_limit_s is None else time_limit_s),
         max_blocks=done + policy.max_blocks,
     )

@@ -19,6 +19,9 @@ Array = NDArray[np.float64]
 SLOW = 1.5  # times the typical: half of the doublings would be missed at 2, where noise decides
 SHARE_MARGIN = 0.05  # shares of slow runs that differ by less are no difference
 TAIL_BLOCKS = 20  # a run in which slow runs were seen goes on up to here until it can call them
+TAIL_RUNS = (
+    140  # the same where nothing boots, so that each run counts by itself: as many as 20 blocks of seven
+)
 QUANTILE = 0.95
 
 

@@ -1,5 +1,6 @@
 """Four answers about a cell from the raw iterations of its trials: typical run, total, slow runs, first run."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from guestmark.stats.noise import Null
 from guestmark.stats.tails import (
     SHARE_MARGIN,
     TAIL_BLOCKS,
+    TAIL_RUNS,
     CellRuns,
     Unseen,
     as_costs,
@@ -59,12 +61,13 @@ class SlowComparison:
     verdict: Verdict  # slower: more slow runs; faster: fewer
     reason: str
     unseen: Unseen
+    worth: int = TAIL_BLOCKS  # blocks in all up to which it is worth going on to call them
 
     @property
     def unsettled(self) -> bool:
-        """Whether slow runs were seen that so few blocks could not call: worth going on up to `TAIL_BLOCKS`."""
+        """Whether slow runs were seen that so few blocks could not call, and more are worth it."""
         seen = max(self.cell.slow_trials, self.baseline.slow_trials)
-        return self.verdict is Verdict.INCONCLUSIVE and seen >= 2 and self.n < TAIL_BLOCKS
+        return self.verdict is Verdict.INCONCLUSIVE and seen >= 2 and self.n < self.worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ class Answers:
             found.append(Estimand.TOTAL)
         if self.slow and self.slow.verdict in (Verdict.FASTER, Verdict.SLOWER):
             found.append(Estimand.SLOW)
-        if self.first and self.first.verdict not in (typical, undecided):
+        both_same = self.first is not None and self.first.same and self.typical.same
+        if self.first and self.first.verdict not in (typical, undecided) and not both_same:
             found.append(Estimand.FIRST)
         return tuple(found)
 
@@ -153,6 +157,7 @@ def compare_trials(
         baseline,
         better=better,
         alpha=alpha,
+        boots=boots,
     )
     return {
         name: Answers(comparison, total[name], slow.get(name), firsts.get(name))
@@ -161,7 +166,7 @@ def compare_trials(
 
 
 def compare_slow(
-    iterations: Mapping[str, Array], baseline: str, *, better: Better, alpha: float = 0.05
+    iterations: Mapping[str, Array], baseline: str, *, better: Better, alpha: float = 0.05, boots: bool = True
 ) -> dict[str, SlowComparison]:
     """Compare the slow runs of every cell with those of `baseline`; cells without a complete block are left out.
 
@@ -201,6 +206,7 @@ def compare_slow(
             verdict=Verdict.INCONCLUSIVE,
             reason="",
             unseen=unseen(x.shape[0], x.shape[1], runs.correlation or 0.0),
+            worth=TAIL_BLOCKS if boots else max(TAIL_BLOCKS, math.ceil(TAIL_RUNS / x.shape[1])),
         )
         found[name] = (slow, narrow)
     adjusted = adjust(np.array([slow.p for slow, _ in found.values()]))

@@ -138,10 +138,11 @@ def order_effects(
         said = f"a trial depends on {what}, by {effect:.1%}"
         if name == "carry-over":
             corrected, carried, moved = _corrected(fitted, names, baseline, before)
+            message = f"{said}; ratios are corrected for it, by up to {moved:.1%}"
+            severity = Severity.WARNING if p < alpha else Severity.NOTE
             findings.append(
                 Finding(
-                    name, Severity.WARNING if p < alpha else Severity.NOTE, f"{said}; ratios are corrected for it, by up to {moved:.1%}", effect, p,
-                    corrected, (), _ADVICE[name], primary_only=True, carried=carried,
+                    name, severity, message, effect, p, corrected, (), _ADVICE[name], primary_only=True, carried=carried
                 )
             )  # fmt: skip
         else:

@@ -42,7 +42,7 @@ class Ranked:
     def equal(self) -> bool:
         """Whether each that is not worse than the best does not differ from it."""
         return all(
-            self.against_best[result.cell.id].verdict is Verdict.NO_DIFFERENCE
+            self.against_best[result.cell.id].same
             for result in self.open
             if result.cell.id in self.against_best
         )
@@ -66,7 +66,7 @@ class Against:
     @property
     def answered(self) -> bool:
         """Whether there is a verdict."""
-        return self.found is not None and self.found.verdict is not Verdict.INCONCLUSIVE
+        return self.found is not None and not self.found.undecided
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,13 @@ from guestmark.report.sections.cell_names import Names, names_of
 from guestmark.report.sections.concluded import holds
 from guestmark.report.sections.durability import durability, of_row
 from guestmark.report.sections.nested import mean_of
-from guestmark.report.sections.verdicts import MARKS, TONES
+from guestmark.report.sections.verdicts import MARKS, tone, word
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import Comparison, Verdict, label
 
 _NAMED = 6  # cells in one sentence
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
-_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   = no difference from it   ? not told apart"
+_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run as its   ? not told apart"
 _MEANINGS = {
     Durability.REACHED: "this host's kernel was asked to flush; --prove cuts the power",
     Durability.CLAIMED: "by the hypervisor's own count; --prove cuts the power",
@@ -108,7 +108,7 @@ def _best(ranked: Ranked) -> Inline:
     if best is None:
         return line(f"{where}not answered. {_lacking(ranked)}")
     names = names_of([*ranked.cells, *ranked.barred, *ranked.missing])
-    word = _SUPERLATIVES[label(Verdict.FASTER, ranked.metric)]
+    superlative = _SUPERLATIVES[label(Verdict.FASTER, ranked.metric)]
     shown = f"{names[best.cell.id]} ({' '.join(mean_of(best, ranked.metric))})"
     if len(ranked.cells) == 1:
         return line(
@@ -116,12 +116,12 @@ def _best(ranked: Ranked) -> Inline:
         )
     behind = [result for result in ranked.cells if result is not best and result not in ranked.open]
     said: list[str] = []
-    same = [result for result in ranked.open if _verdict(ranked, result) is Verdict.NO_DIFFERENCE]
+    same = [result for result in ranked.open if _same(ranked, result)]
     unclear = [result for result in ranked.open if result not in same]
-    for title, some in (("no difference from", same), ("not told apart from", unclear), ("behind", behind)):
+    for title, some in (("typical run as", same), ("not told apart from", unclear), ("behind", behind)):
         if some:
             said.append(f"{title} it: {_listed(some, names, ranked)}")
-    verb = "leads" if unclear else f"is {word}"
+    verb = "leads" if unclear else f"is {superlative}"
     return spans(
         where,
         Span(shown, Tone.FASTER if ranked.answered else Tone.UNCLEAR),
@@ -138,6 +138,11 @@ def _about(ranked: Ranked) -> str:
         f" ({last})" if last in NESTED_WORDS.values() else f" on {last}" if len(names) == 1 else f", {last}"
     )
     return f"{', '.join(names)}{where}"
+
+
+def _same(ranked: Ranked, result: CellResult) -> bool:
+    comparison = ranked.against_best.get(result.cell.id)
+    return comparison is not None and comparison.same
 
 
 def _verdict(ranked: Ranked, result: CellResult) -> Verdict | None:
@@ -238,7 +243,8 @@ def _column(ranking: Ranked, names: dict[str, str], unit: figures.Unit) -> dict[
         summary = result.summary[ranking.metric.name]
         shown, _ = figures.estimate(summary.mean, summary.ci, unit)
         verdict = _verdict(ranking, result)
-        mark = "best" if result is ranking.best else MARKS[verdict] if verdict else ""
+        sign = "≈" if _same(ranking, result) else MARKS[verdict] if verdict else ""
+        mark = "best" if result is ranking.best else sign
         found[names[result.cell.id]] = figure(shown, mark)
     return found
 
@@ -257,15 +263,14 @@ def _compared(against: Against, names: Names) -> Inline:
             f"{where}{mine} against {theirs} is not answered: {lacking.cell.id} was not measured{why}."
         )
     comparison = against.found
-    word = label(comparison.verdict, against.metric)
     missing = ""
-    if comparison.verdict is Verdict.INCONCLUSIVE:
+    if comparison.undecided:
         blocks = more_blocks(comparison)
         missing = f" ({comparison.reason}{_would_tell(blocks) if blocks else ''})"
     return spans(
         f"{where}{mine} is {figures.ratio(comparison.ratio or 1.0, comparison.ci)} of {theirs} "
         f"in {against.metric.name}: ",
-        Span(word, TONES[comparison.verdict]),
+        Span(word(comparison, against.metric), tone(comparison)),
         f"{missing}{_then(against, comparison)}.",
     )
 
@@ -395,6 +400,7 @@ def _plain_comparison(comparison: Comparison) -> dict[str, Any]:
         "n": comparison.n,
         "q": comparison.q,
         "verdict": comparison.verdict.value,
+        "alike": comparison.alike,
         "reason": comparison.reason,
-        "more_blocks": more_blocks(comparison) if comparison.verdict is Verdict.INCONCLUSIVE else None,
+        "more_blocks": more_blocks(comparison) if comparison.undecided else None,
     }

@@ -6,7 +6,6 @@ from enum import StrEnum
 from guestmark.page.text import Inline, Span, Tone, spans
 from guestmark.report.sections.answering import Against, Answer
 from guestmark.report.sections.cell_names import Names
-from guestmark.stats.compare import Verdict
 
 
 class Held(StrEnum):
@@ -41,9 +40,9 @@ def holds(answer: Answer, names: Names) -> Iterator[Inline]:
 def held(against: Against) -> Held:
     """Whether the measured difference has the direction of the published one."""
     found, then = against.found, against.published
-    if found is None or found.ratio is None or then is None or found.verdict is Verdict.INCONCLUSIVE:
+    if found is None or found.ratio is None or then is None or found.undecided:
         return Held.OPEN
-    if found.verdict is Verdict.NO_DIFFERENCE:
+    if found.same:
         return Held.NO
     return Held.YES if (found.ratio > 1) == (then > 1) else Held.NO
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from guestmark.core.model import Metric
+from guestmark.core.model import Metric, boots
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.report.claims import Claim
 from guestmark.report.sections import history, nested
 from guestmark.report.sections.backends import backends
 from guestmark.report.sections.filesystems import filesystems
@@ -50,14 +51,14 @@ def by_workload(analysis: Analysis) -> list[Node]:
     """For each workload, how the baseline did against every cell in its primary metric."""
     nodes: list[Node] = []
     for workload in analysis.workloads:
-        said = _sentences(workload)
+        said = _sentences(workload, analysis.plan.policy.margin)
         if said and len(analysis.workloads) > 1:
             nodes.append(Paragraph(line(workload.title, Tone.STRONG)))
         nodes += said
     return nodes
 
 
-def _sentences(workload: WorkloadResult) -> list[Node]:
+def _sentences(workload: WorkloadResult, margin: float) -> list[Node]:
     if not workload.metrics or workload.baseline is None:
         return []
     metric = workload.metrics[0]
@@ -70,9 +71,16 @@ def _sentences(workload: WorkloadResult) -> list[Node]:
     differing = [pair for pair in compared if pair[1].verdict in {Verdict.FASTER, Verdict.SLOWER}]
     if differing:
         nodes.append(_factors(workload.baseline, differing, metric))
-    same = [pair for pair in compared if pair[1].verdict is Verdict.NO_DIFFERENCE]
+    same = [result for result, comparison in compared if comparison.verdict is Verdict.NO_DIFFERENCE]
     if same:
-        nodes.append(_equal(workload.baseline, same))
+        names = ", ".join(result.cell.id for result in same)
+        shown = Claim.EQUAL.format(
+            baseline=workload.baseline.cell.id, margin=figures.percent(margin), cells=names
+        )
+        nodes.append(Paragraph(line(shown)))
+    alike = [(result, comparison) for result, comparison in compared if comparison.alike]
+    if alike:
+        nodes.append(_alike(workload, workload.baseline, alike, margin))
     nodes += undecided(compared)
     nodes += [node for node, _ in slow_runs(workload, workload.baseline)]
     return nodes
@@ -82,7 +90,7 @@ def undecided(compared: Iterable[tuple[CellResult, Comparison]]) -> list[Note]:
     """A line for each reason why cells could not be told from the baseline."""
     cells: dict[str, list[str]] = {}
     for result, comparison in compared:
-        if comparison.verdict is Verdict.INCONCLUSIVE:
+        if comparison.undecided:
             cells.setdefault(comparison.reason, []).append(result.cell.id)
     return [
         Note(spans(Span("Inconclusive: ", Tone.UNCLEAR), f"{', '.join(ids)} – {reason}"), NoteKind.WARNING)
@@ -90,16 +98,31 @@ def undecided(compared: Iterable[tuple[CellResult, Comparison]]) -> list[Note]:
     ]
 
 
-def _equal(baseline: CellResult, same: Sequence[tuple[CellResult, Comparison]]) -> Paragraph:
-    """Cells that do not differ, and what so few starts cannot have shown."""
-    starts = min(comparison.n for _, comparison in same)
-    rare = figures.percent(unseen_share(starts))
-    names = ", ".join(result.cell.id for result, _ in same)
+def _alike(
+    workload: WorkloadResult,
+    baseline: CellResult,
+    alike: Sequence[tuple[CellResult, Comparison]],
+    margin: float,
+) -> Paragraph:
+    """Cells whose typical run does not differ, and what so few starts (or runs, where nothing boots) cannot show."""
+    booted = boots(result.cell for result in workload.cells)
+    seen = min(comparison.n * (1 if booted else _runs(result)) for result, comparison in alike)
     return Paragraph(
         line(
-            f"No difference from {baseline.cell.id} in the typical run: {names}. "
-            f"What happens in fewer than {rare} of starts may not have been seen."
+            Claim.ALIKE.format(
+                baseline=baseline.cell.id,
+                margin=figures.percent(margin),
+                cells=", ".join(result.cell.id for result, _ in alike),
+                rare=figures.percent(unseen_share(seen)),
+                units="starts" if booted else "runs",
+            )
         )
+    )
+
+
+def _runs(result: CellResult) -> int:
+    return min(
+        (len(trial.measurements[0].iterations) for trial in result.trials if trial.measurements), default=1
     )
 
 
@@ -120,7 +143,7 @@ def slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[tuple[Node
         everywhere = len(cells) == len(others) > _NAMED
         where = f"each of the {len(cells)} others" if everywhere else ", ".join(cells)
         said = _MORE_OR_FEWER[verdict]
-        text = f"Slow runs: {of_baseline}; {counted.format(where)}: {said}"
+        text = Claim.SLOW_RUNS.format(baseline=of_baseline, cells=counted.format(where), word=said)
         nodes.append((Paragraph(line(text)), verdict))
     return nodes
 
@@ -139,19 +162,19 @@ def _factors(
     for result, factor, word in sorted(facts, key=lambda fact: _size(fact[0], metric)):
         tone = Tone.FASTER if word in {"faster", "less", "better"} else Tone.SLOWER
         padded = f"{factor:>{room}}"  # stands under the others where every sign is as wide
-        items.append(spans(Span(padded, tone), f" times {word} than ", Span(result.cell.id, Tone.NAME)))
+        items.append(
+            spans(Span(padded, tone), Claim.DIFFERS.format(word=word), Span(result.cell.id, Tone.NAME))
+        )
     verb = " ran" if label(Verdict.FASTER, metric) == "faster" else f" ({metric.name}) was"
     return Bullets(spans(Span(baseline.cell.id, Tone.NAME), verb), tuple(items))
 
 
 def _factor(comparison: Comparison, metric: Metric) -> tuple[str, str]:
-    """How many times the baseline is … than the cell, as `1.05 ± 0.01`, and the word for it."""
+    """How many times the baseline is … than the cell, as `1.05 [1.04, 1.06]`, and the word for it."""
     ratio, ci = comparison.ratio or 1.0, comparison.ci
     if ratio < 1:  # say it the way round that gives a number above 1
         ratio, ci = 1 / ratio, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
-    places = figures.ratio_decimals(ratio, ci)
-    half = "" if ci is None else f" ± {figures.number((ci[1] - ci[0]) / 2, places)}"
-    return f"{figures.number(ratio, places)}{half}", _OPPOSITE[label(comparison.verdict, metric)]
+    return figures.ratio(ratio, ci).removeprefix("×"), _OPPOSITE[label(comparison.verdict, metric)]
 
 
 def _size(result: CellResult, metric: Metric) -> float:

@@ -8,7 +8,7 @@ from guestmark.page import figures
 from guestmark.page.names import row_names
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line
-from guestmark.report.sections.verdicts import LEGEND, MARKS, TONES
+from guestmark.report.sections.verdicts import LEGEND, mark, tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
 from guestmark.stats.estimands import all_runs
@@ -73,8 +73,7 @@ def _difference(slow: SlowComparison | None) -> Cell:
 
 
 def _called(value: str, interval: str, comparison: Comparison | SlowComparison) -> Cell:
-    tone = TONES[comparison.verdict]
-    return figure(*(piece for piece in (value, interval) if piece), MARKS[comparison.verdict], last=tone)
+    return figure(*(piece for piece in (value, interval) if piece), mark(comparison), last=tone(comparison))
 
 
 # --- the figures behind them ------------------------------------------------------------------------------------------

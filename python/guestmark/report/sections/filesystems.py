@@ -104,7 +104,7 @@ def _said(found: Comparison) -> str:
 def _blamed(apart: Comparison) -> str:
     if apart.verdict is Verdict.FASTER:
         return "All else is equal, virtio too: the filesystem makes that difference."
-    if apart.verdict is Verdict.NO_DIFFERENCE:
+    if apart.same:
         return "The filesystem makes no difference."
     return "Whether the filesystem makes a difference this run cannot tell."
 
@@ -114,7 +114,7 @@ def _holds(found: Comparison, then: float) -> str:
         low, high = found.ci or (0.0, 0.0)
         more = "" if low <= then <= high else ", though by another factor"
         return f"the published conclusion holds{more}."
-    if found.verdict is not Verdict.INCONCLUSIVE:
+    if not found.undecided:
         return "it does not hold here."
     if found.ci is not None and found.ci[1] < then:
         return "so large a difference is excluded here, and this run cannot tell whether there is one."

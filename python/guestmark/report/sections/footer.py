@@ -3,21 +3,23 @@
 from collections import Counter
 
 from guestmark.core.findings import Build
-from guestmark.core.model import RunState, Trial
+from guestmark.core.model import ELAPSED, RunState, Trial
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.text import Span, Tone, line, spans
+from guestmark.report.claims import Claim
 from guestmark.report.sections import elsewhere, places
 from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
+from guestmark.stats.family import detectable
 from guestmark.workloads.boot.metrics import TOTAL
 
 WALL = "wall_s"
 _MEASURED = {WALL, TOTAL.name}  # what iterations took; of starts, the whole life of a machine
-_COVERED = "95 % intervals: over fresh machines in this run on this host, not over other days or hosts"
+_COVERED = "95 % intervals, for this host today"
 _CAUSES = {  # by name in `stats.THRESHOLDS`
     "psi_cpu_some": "processors overcommitted",
     "psi_io_full": "waiting for disks",
@@ -45,7 +47,8 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
         made += f" ({analysis.failed} failed)"
     nodes.append(_small(f"{made}, seed {policy.seed}"))
     nodes.append(_small(_COVERED))
-    spent = time_spent(tuple(trial for result in analysis.cells for trial in result.trials))
+    elapsed = run.plan.context.get(ELAPSED)
+    spent = time_spent(tuple(trial for result in analysis.cells for trial in result.trials), elapsed)
     if spent:
         nodes.append(_small(spent))
     if where := places.placement(run.trials):
@@ -61,9 +64,13 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
     return nodes
 
 
-def time_spent(trials: tuple[Trial, ...]) -> str:
-    """Where the time of the trials went: starting machines, measured iterations, and everything else."""
-    total = sum(trial.duration_s for trial in trials)
+def time_spent(trials: tuple[Trial, ...], elapsed_s: float | None = None) -> str:
+    """Where the wall time of a run's commands went: starting machines, measured iterations, and everything else.
+
+    Of runs of version 0.2 only the time of their trials is known.
+    """
+    within = sum(trial.duration_s for trial in trials)
+    total = within if elapsed_s is None else max(elapsed_s, within)
     if total <= 0:
         return ""
     starting = sum(_start_s(trial) for trial in trials)
@@ -99,26 +106,28 @@ def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
         comparison = result.comparison.get(primary)
         if comparison is None or comparison.ratio is None:
             continue
+        names = {"copy": result.cell.id, "cell": result.cell.null_of}
         ratio = figures.ratio(comparison.ratio, comparison.ci)
-        shown = f"{result.cell.id} to {result.cell.null_of}: {ratio}"
         if primary in result.null_differs:
-            said = spans(
-                Span("Null comparison differs: ", Tone.ERROR),
-                f"{shown}. Equal cells look different on this host: no verdict is given.",
-            )
-            nodes.append(Note(said, NoteKind.ERROR))
-        elif comparison.n < MIN_BLOCKS:
-            nodes.append(_small(f"Null comparison {shown}, too few blocks to tell"))
+            said = Claim.COPIES_DIFFER.format(**names, ratio=ratio, metric=primary)
+            nodes.append(Note(line(said), NoteKind.WARNING))
         elif comparison.verdict is Verdict.NO_DIFFERENCE:
-            nodes.append(_small(f"Null comparison {shown}, no difference, as it should be"))
+            nodes.append(_small(Claim.COPIES_ALIKE.format(**names, ratio=ratio)))
         else:
-            nodes.append(_small(f"Null comparison {shown}, too wide to show that equal cells are equal"))
-    floor = workload.noise_floors.get(primary)
-    if floor is not None:
+            few = f", {counted(comparison.n, 'block')}" if comparison.n < MIN_BLOCKS else ""
+            nodes.append(
+                _small(f"Copies of one cell, {result.cell.id} to {result.cell.null_of}: {ratio}{few}")
+            )
+    least = [
+        size
+        for result in workload.shown
+        if (comparison := result.comparison.get(primary)) is not None
+        and comparison.verdict not in {Verdict.FASTER, Verdict.SLOWER}
+        and (size := detectable(comparison)) is not None
+    ]
+    if least:
         where = f" ({workload.title})" if many else ""
-        nodes.append(
-            _small(f"Noise floor {figures.percent(floor)}{where}: smaller differences are not claimed")
-        )
+        nodes.append(_small(Claim.DETECTABLE.format(size=figures.percent(max(least))) + where))
     return nodes
 
 
@@ -139,12 +148,12 @@ def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
     nodes: list[Node] = [_warning(text) for text in said]
     if len(counts) > 5:
         nodes.append(_small(f"… and {len(counts) - 5} other warnings; guestmark export has them all"))
-    if analysis.flagged_blocks:
-        count = len(analysis.flagged_blocks)
-        of_all = counted(analysis.blocks, "block")
-        where = f"all {of_all}" if count == analysis.blocks and count > 1 else f"{count} of {of_all}"
-        causes = ", ".join(_CAUSES.get(name, name) for name in analysis.disturbances)
-        nodes.append(_warning(f"the host was disturbed in {where} ({causes}); all are kept"))
+    # What others took of the processors has a finding of its own, in the words of the whole run.
+    told = {"foreign_cpu", "steal", "psi_cpu_some", "run_queue_delay"}
+    others = {name: count for name, count in analysis.disturbances.items() if name not in told}
+    if others:
+        causes = ", ".join(f"{_CAUSES.get(name, name)} in {count}" for name, count in others.items())
+        nodes.append(_warning(f"of {counted(analysis.blocks, 'block')}: {causes}; all are kept"))
     return nodes
 
 

@@ -2,11 +2,15 @@
 
 from typing import Any
 
+from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind
 from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.report.claims import Claim
+from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, since
 from guestmark.stats.analysis import Analysis, CellResult
-from guestmark.stats.between_runs import lies_outside
+from guestmark.stats.between_runs import Past
+from guestmark.stats.compare import Comparison
 from guestmark.stats.conditions.surroundings import said
 
 _MOST = 6  # cells that are listed when all of them are as before
@@ -20,10 +24,10 @@ def lines(analysis: Analysis) -> list[Node]:
     if not seen:
         return []
     listed = [entry for entry in seen if entry[1] or len(seen) <= _MOST]
-    items: list[Inline] = [_line(result, analysis, outside=outside) for result, outside in listed]
+    items: list[Inline] = [_line(result, analysis) for result, _ in listed]
     if rest := len(seen) - len(listed):
         others = "the others" if listed else "all cells"
-        items.append(line(f"{others} ({rest}) agree with earlier runs"))
+        items.append(line(f"{others} ({rest}): no change shown since earlier runs, or too few of them"))
     nodes: list[Node] = [Bullets(line("Measured here before:"), tuple(items))]
     changed, between = analysis.history.changed, analysis.history.between
     if changed:
@@ -53,15 +57,29 @@ def document(result: CellResult, analysis: Analysis) -> dict[str, Any] | None:
 
 
 def _outside(result: CellResult, analysis: Analysis) -> bool | None:
-    """Whether the cell's ratio lies outside of what earlier runs found; None when there is nothing to hold together."""
-    past = analysis.history.ratios.get(result.cell.id)
-    comparison = result.comparison.get(analysis.plan.metrics[0].name) if analysis.plan.metrics else None
-    if not past or comparison is None or comparison.ci is None:
+    """Whether a change of the cell's ratio since earlier runs is shown; None when there is nothing to compare."""
+    if not analysis.history.ratios.get(result.cell.id) or _interval(result, analysis) is None:
         return None
-    return lies_outside(comparison.ci, past)
+    changed = _changed(result, analysis)
+    return changed is not None and changed.verdict is not Across.ALIKE
 
 
-def _line(result: CellResult, analysis: Analysis, *, outside: bool) -> Inline:
+def _interval(result: CellResult, analysis: Analysis) -> Comparison | None:
+    comparison = result.comparison.get(analysis.plan.metrics[0].name) if analysis.plan.metrics else None
+    if comparison is None or comparison.ratio is None or comparison.ci is None or comparison.ci[0] <= 0:
+        return None
+    return comparison
+
+
+def _changed(result: CellResult, analysis: Analysis) -> Change | None:
+    comparison = _interval(result, analysis)
+    if comparison is None or comparison.ratio is None or comparison.ci is None:
+        return None
+    now = Past("", 0.0, comparison.ratio, *comparison.ci, comparison.n)
+    return since(now, analysis.history.ratios[result.cell.id])
+
+
+def _line(result: CellResult, analysis: Analysis) -> Inline:
     past = analysis.history.ratios[result.cell.id]
     low, high = min(past, key=lambda run: run.ratio), max(past, key=lambda run: run.ratio)
     ends = [
@@ -69,6 +87,12 @@ def _line(result: CellResult, analysis: Analysis, *, outside: bool) -> Inline:
         for run in (low, high)
     ]
     found = ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
-    told = "1 earlier run" if len(past) == 1 else f"{len(past)} earlier runs"
-    verdict = Span("this one lies outside", Tone.WARNING) if outside else Span("this one agrees")
-    return spans(Span(result.cell.id, Tone.NAME), f": {told} here, {found}; ", verdict)
+    told = f": {counted(len(past), 'earlier run')} here, {found}"
+    changed = _changed(result, analysis)
+    if changed is None:
+        return spans(Span(result.cell.id, Tone.NAME), f"{told}; {FEWEST_RUNS} would show whether it changed")
+    claim = Claim.NOT_CHANGED if changed.verdict is Across.ALIKE else Claim.CHANGED
+    shown = claim.format(earlier=told, ratio=figures.ratio(changed.ratio, changed.ci))
+    return spans(
+        Span(result.cell.id, Tone.NAME), Span(shown, Tone.WARNING if claim is Claim.CHANGED else Tone.PLAIN)
+    )

@@ -9,7 +9,7 @@ from guestmark.page.names import row_names
 from guestmark.page.nodes import Node
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure
 from guestmark.page.text import line
-from guestmark.report.sections.verdicts import LEGEND, MARKS, TONES
+from guestmark.report.sections.verdicts import LEGEND, mark, tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.summary import Summary
 
@@ -53,8 +53,8 @@ def _cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     places = figures.ratio_decimals(comparison.ratio, comparison.ci)
     if comparison.ratio >= 0.095:
         places = min(places, 2)
-    against = f"×{figures.number(comparison.ratio, places)}{MARKS[comparison.verdict]}"
-    return figure(mean, against, last=TONES[comparison.verdict])
+    against = f"×{figures.number(comparison.ratio, places)}{mark(comparison)}"
+    return figure(mean, against, last=tone(comparison))
 
 
 def short_mean(summary: Summary, unit: figures.Unit) -> str:

@@ -12,9 +12,9 @@ from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import line
 from guestmark.report.sections import places
 from guestmark.report.sections.durability import DISK_MEANING, MEANING, durability, of_disk
-from guestmark.report.sections.verdicts import TONES
+from guestmark.report.sections.verdicts import tone, word
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.compare import Comparison, label
+from guestmark.stats.compare import Comparison
 from guestmark.stats.pairwise import by_block
 
 ESTIMATE = (Align.POINT, Align.LEFT, Align.POINT)  # 1.24 ± 0.04
@@ -85,7 +85,8 @@ def _estimate(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     if summary is None:
         return words(result.status.value)
     mean, half = figures.estimate(summary.mean, summary.ci, unit)
-    return figure(mean, "±", half) if half else figure(mean)
+    wide = summary.ci is not None and summary.ci[0] <= 0 < summary.mean  # of what cannot be below nothing
+    return figure(mean, "±", half) if half and not wide else figure(mean)
 
 
 def _ratio(result: CellResult, comparison: Comparison | None) -> Cell:
@@ -100,7 +101,7 @@ def _ratio(result: CellResult, comparison: Comparison | None) -> Cell:
 def _verdict(comparison: Comparison | None, metric: Metric) -> Cell:
     if comparison is None:
         return Cell()
-    return words(label(comparison.verdict, metric), TONES[comparison.verdict], comparison.reason)
+    return words(word(comparison, metric), tone(comparison), comparison.reason)
 
 
 def units(workload: WorkloadResult) -> list[Note]:
@@ -135,7 +136,7 @@ def _chart(workload: WorkloadResult) -> list[Chart]:
         drawn.append(
             RatioRow(
                 brief(result, workload),
-                TONES[comparison.verdict],
+                tone(comparison),
                 tuple((block + 1, value) for block, value in ratios.items()),
                 ratio,
                 figures.ratio(ratio, comparison.ci),
@@ -146,7 +147,7 @@ def _chart(workload: WorkloadResult) -> list[Chart]:
     floor = workload.noise_floors.get(metric.name)
     name = figures.heading(metric, figures.Unit(1.0, ""))
     nulls = " Null cells stand against the cells they copy." if workload.null_cells else ""
-    band = " The band is the noise floor." if floor is not None else ""
+    band = " The band is how far copies of one cell differed, or may have." if floor is not None else ""
     caption = f"A dot for each block, a bar for the 95 % interval of the ratio.{band}{nulls}"
     return [
         Chart(

@@ -13,7 +13,7 @@ from guestmark.page.names import brief, label, platform, row_names, varying
 from guestmark.page.nodes import Chart, Matrix, MatrixCell, Node
 from guestmark.page.tables import Align, Column, Row, Table, figure
 from guestmark.page.text import Tone, line
-from guestmark.report.sections.verdicts import MARKS, TONES
+from guestmark.report.sections.verdicts import mark, tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.disturbed import disturbed_blocks
 from guestmark.stats.pairwise import by_block
@@ -199,7 +199,7 @@ def _matrix_cell(result: CellResult, metric: Metric, heat: float | None, most: f
         return MatrixCell("–")
     shown = figures.ratio(comparison.ratio, comparison.ci).partition(" ")[0]
     return MatrixCell(
-        f"{shown}{MARKS[comparison.verdict]}",
-        TONES[comparison.verdict],
+        f"{shown}{mark(comparison)}",
+        tone(comparison),
         None if heat is None else heat / most,
     )

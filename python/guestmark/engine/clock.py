@@ -1,0 +1,45 @@
+"""How long a command has taken: wall time, from its first moment on, not only what its trials took."""
+
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A run's elapsed time: since `began`, on this process's monotonic clock, and `earlier_s` of sessions before."""
+
+    began: float
+    earlier_s: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of wall time that the run has taken by now."""
+        return self.earlier_s + time.monotonic() - self.began
+
+    def without(self, waited_s: float) -> "Clock":
+        """The same clock, had it stood still for so long: while another run had the machine."""
+        return replace(self, began=self.began + waited_s)
+
+    def after(self, earlier_s: float) -> "Clock":
+        """The same clock, of a run that had taken so long before."""
+        return replace(self, earlier_s=self.earlier_s + earlier_s)
+
+
+def started() -> Clock:
+    """A clock that starts now."""
+    return Clock(time.monotonic())
+
+
+def of_process() -> Clock:
+    """A clock that started with this process: imports and the reading of a command line count, too."""
+    try:
+        after_name = (
+            Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        )
+        since_boot = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
+    except (OSError, ValueError, IndexError):
+        return started()
+    return started().without(-max(age_s, 0.0))

@@ -1,0 +1,26 @@
+"""The sentences of a report that claim something, each once.
+
+How often each is false, and how often it is found where it is true, is in `bench/statistics/SENTENCES.md`; a test holds
+the two lists together, so a sentence without figures does not exist.
+"""
+
+from enum import StrEnum
+
+
+class Claim(StrEnum):
+    """A sentence with places for what it is about. The name of its row is that of the member."""
+
+    DIFFERS = " times {word} than "
+    EQUAL = "No difference from {baseline}, within {margin}: {cells}."
+    ALIKE = (
+        "Typical run as on {baseline}, within {margin}: {cells}. What is slow in fewer than {rare} of {units} may have "
+        "been missed."
+    )
+    SLOW_RUNS = "Slow runs: {baseline}; {cells}: {word}"
+    DETECTABLE = "A difference of {size} in the typical run would be found by 9 in 10 such runs"
+    COPIES_DIFFER = (
+        "Equal cells differ: {copy} to {cell}: {ratio}. All intervals of {metric} are wider by that much."
+    )
+    COPIES_ALIKE = "Copies of one cell, {copy} to {cell}: {ratio}, alike as they should be"
+    CHANGED = "{earlier}; this one is {ratio} of them: changed"
+    NOT_CHANGED = "{earlier}; this one is {ratio} of them: no change shown"
