@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from guestmark.core.model import CellStatus, Metric, RunState, Trial
+from guestmark.core.model import ELAPSED, CellStatus, Metric, RunState, Trial
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -17,7 +17,7 @@ from guestmark.report.sections.by_workload import compared, of_kind
 from guestmark.report.sections.conclusion import slow_runs, undecided
 from guestmark.report.sections.durability import durability, of_disk
 from guestmark.report.sections.results import ESTIMATE
-from guestmark.report.sections.verdicts import TONES
+from guestmark.report.sections.verdicts import tone, word
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Estimand, Verdict, label
 
@@ -124,7 +124,8 @@ def _estimate(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     if summary is None:
         return words(result.status.value, Tone.ERROR)
     mean, half = figures.estimate(summary.mean, summary.ci, unit)
-    return figure(mean, "±", half) if half else figure(mean)
+    wide = summary.ci is not None and summary.ci[0] <= 0 < summary.mean  # of what cannot be below nothing
+    return figure(mean, "±", half) if half and not wide else figure(mean)
 
 
 def _typical(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
@@ -159,10 +160,9 @@ def _verdict(result: CellResult, metric: Metric) -> Cell:
         return words("baseline")
     if comparison is None or comparison.ratio is None:
         return Cell()
-    tone = TONES[comparison.verdict]
     if comparison.verdict not in _CLAIMS:
-        said = f"{label(comparison.verdict, metric)}{_interval(comparison.ratio, comparison.ci)}"
-        return words(said, tone)
+        said = f"{word(comparison, metric)}{_interval(comparison.ratio, comparison.ci)}"
+        return words(said, tone(comparison))
     return Cell(tuple(_times(comparison, metric)), words=True)
 
 
@@ -172,7 +172,7 @@ def _times(comparison: Comparison, metric: Metric) -> Inline:
         ratio, ci = 1 / ratio, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
     shown = figures.number(ratio, figures.ratio_decimals(ratio, ci))
     said = f"{shown} times {label(comparison.verdict, metric)}"
-    return (Span(said, TONES[comparison.verdict]), Span(_interval(ratio, ci).strip()))
+    return (Span(said, tone(comparison)), Span(_interval(ratio, ci).strip()))
 
 
 def _interval(ratio: float, ci: tuple[float, float] | None) -> str:
@@ -226,7 +226,7 @@ def _closing(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
     made = counted(analysis.blocks, "block")
     if analysis.failed:
         made += f", {analysis.failed} of {counted(analysis.trials, 'trial')} failed"
-    spent = format_duration(sum(trial.duration_s for trial in trials))
+    spent = format_duration(run.plan.context.get(ELAPSED) or sum(trial.duration_s for trial in trials))
     shown = "guestmark show --details" if latest else f"guestmark show {run.id} --details"
     going_on = run.state not in {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
     nodes: list[Node] = [Note(line(f"{made}, {spent}; more: {shown}"))]
