@@ -17,7 +17,7 @@ from guestmark.disks import preflight
 from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.image import Image
 from guestmark.disks.options import compare
-from guestmark.platforms.host.platform import Host
+from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.workloads.common.flushes import judge, of_qemu
 from guestmark.workloads.fio.workload import flushes

@@ -19,13 +19,17 @@ WORKLOADS = (
         factors=(SPEED,),
     ),
 )
-PLATFORMS = (PlatformKind("moon", "another celestial body", "elsewhere:Moon", guest=False),)
+PLATFORMS = (
+    PlatformKind("moon", "another celestial body", "elsewhere:Moon", guest=False),
+    PlatformKind("comet", "one that sorts before the host", "elsewhere:Comet", guest=False),
+)
 """
 ASK = """
 from guestmark.core import factors, registry
 from guestmark.core.platform_spec import parse_platform
 print(registry.workload_kind("nap").help, "|", factors.where(registry.factors()["speed"]), "|",
-      parse_platform("moon").inner.described.help, "|", "moon" in registry.platform_names())
+      parse_platform("moon").inner.described.help, "|", "moon" in registry.platform_names(),
+      registry.platform_names()[:2])
 """
 
 
@@ -38,6 +42,6 @@ def test_entry_points_bring_workloads_platforms_and_factors(tmp_path: Path) -> N
         timeout=60,
         check=False,
     )
-    assert done.stdout == ("does nothing for a while | the workload nap | another celestial body | True\n"), (
-        done.stderr
-    )
+    assert done.stdout == (
+        "does nothing for a while | the workload nap | another celestial body | True ('host', 'comet')\n"
+    ), done.stderr

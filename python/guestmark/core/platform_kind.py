@@ -79,6 +79,7 @@ class PlatformKind:
     counter: str = (
         ""  # of `platforms.counters`: what its hypervisor counts when a system call leaves the guest
     )
+    first: bool = False  # whether it is named before all others
     start_limit_s: float = 60.0  # a start that takes longer has failed
 
     @property
@@ -117,7 +118,9 @@ def platform_kinds() -> Mapping[str, PlatformKind]:
     kinds: list[PlatformKind] = [
         kind for module in described(_PACKAGE) for kind in getattr(module, "PLATFORMS", ())
     ]
-    return by_name(sorted(kinds, key=lambda kind: (kind.guest, kind.remote, kind.name)), "platform")
+    return by_name(
+        sorted(kinds, key=lambda kind: (not kind.first, kind.guest, kind.remote, kind.name)), "platform"
+    )
 
 
 def platform_names() -> tuple[str, ...]:

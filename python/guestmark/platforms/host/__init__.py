@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
+from guestmark.core.factor import Factor
 from guestmark.core.platform_kind import PlatformKind
 from guestmark.setting.location import LOCATION
 from guestmark.setting.machine import PLACEMENT
@@ -13,14 +15,22 @@ def usable(_levels: Mapping[str, str]) -> int:
     return len(os.sched_getaffinity(0))
 
 
-PLATFORMS = (
-    PlatformKind(
-        "host",
-        "this machine itself",
-        "guestmark.platforms.host.platform:HostPlatform",
+def host_like(name: str, text: str, load: str, *factors: Factor, **more: Any) -> PlatformKind:
+    """The description of a platform on this host's kernel (`platforms.host_like`), with `more` fields of its own."""
+    return PlatformKind(
+        name,
+        text,
+        load,
         guest=False,
-        factors=(LOCATION, PLACEMENT),
+        factors=(*factors, PLACEMENT),
         processors=usable,
         start_limit_s=10.0,
+        **more,
+    )
+
+
+PLATFORMS = (
+    host_like(
+        "host", "this machine itself", "guestmark.platforms.host.platform:HostPlatform", LOCATION, first=True
     ),
 )

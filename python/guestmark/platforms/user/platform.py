@@ -11,40 +11,38 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
+from guestmark.agent.frames import Transport
 from guestmark.agent.keeper import keeper
 from guestmark.agent.results import CommandError, ExecResult
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.architectures import Architecture
-from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
+from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import EmulatedPrograms
-from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.core.model import Cell
+from guestmark.core.platform_spec import Layer
 from guestmark.core.workload_kind import packages_of
 from guestmark.foreign import parts
 from guestmark.foreign.progress import Progress
-from guestmark.platforms.affinity import placed, starting
-from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.host.platform import READY_DEADLINE_S, Host, stop
+from guestmark.platforms.affinity import Seat
+from guestmark.platforms.host_like import Host, HostLike
 from guestmark.platforms.user import emulator
 from guestmark.platforms.user.emulator import INSIDE
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import DiskSpec
 
 _SETUP_S = 30.0
 _TRIED = "/bin/true"
 _BY_KERNEL, _BY_AGENT = "every program", "the first program"
 
 
-class UserPlatform:
+class UserPlatform(HostLike):
     """`user@arm64`: what emulating a program costs, without a machine around it."""
 
     def __init__(self, layer: Layer) -> None:
-        self.name = str(layer)
+        super().__init__(layer)
         self.architecture = layer.architecture
         if not layer.foreign:
             raise PlatformUnusableError(
@@ -57,63 +55,47 @@ class UserPlatform:
                 hint=f"its agent's own workloads run on tcg@{self.architecture.name}",
             )
 
-    @contextlib.contextmanager
-    def start(self, cell: Cell) -> Iterator[Host]:
-        """Starts an agent that sees the architecture's root; leaving the context ends it with all it runs.
-
-        Raises `PlatformUnusableError` for a cell with disks, `MachineError` when the namespaces cannot be had.
-        """
-        if disks_of(cell):
+    def check(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
+        """Raises `PlatformUnusableError` for a cell with disks."""
+        if disks:
             raise PlatformUnusableError(
                 f"{self.name} has no disks: its programs are emulated, and files are this host's kernel's",
                 hint="measure disks on host",
             )
+
+    @contextlib.contextmanager
+    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Sequence[str]]:
+        """The architecture's root as the agent's own, in namespaces where its programs are emulated."""
         program = self._emulator()
         root = parts.root(self.architecture, packages_of(cell))
-        begin = time.monotonic()
-        with contextlib.ExitStack() as stack:
-            seat = stack.enter_context(placed(cell, emulator=False))
-            scratch = keeper().directory("user", scratch_parent())
-            stack.callback(keeper().remove, scratch)
-            within = emulator.around(scratch, root.path, program)
-            try:
-                with starting():
-                    process, transport = start_host_agent(within, hold=(keeper().lifeline,))
-            except OSError as error:
-                raise MachineError(f"{within[0]} cannot be started: {error.strerror}") from error
-            stack.callback(stop, process)
-            agent = Translating(transport)
-            stack.callback(agent.close)
-            try:
-                agent.hello(timeout_s=READY_DEADLINE_S)
-            except MachineError as error:
-                raise MachineError(
-                    f"the root of {self.architecture.name} cannot be entered: {error.message}",
-                    hint="user namespaces have to be allowed: sysctl kernel.unprivileged_userns_clone=1",
-                ) from error
-            agent.translates = not _runs(agent)
-            covers = _BY_AGENT if agent.translates else _BY_KERNEL
-            ready = {"ready": time.monotonic() - begin}
-            command = (*within, str(agent_binary()), "serve")
-            yield Emulated(
-                agent, command, ready, seat=seat, pid=process.pid, row=self.architecture, covers=covers
-            )
+        scratch = keeper().directory("user", scratch_parent())
+        try:
+            yield emulator.around(scratch, root.path, program)
+        finally:
+            keeper().remove(scratch)
+
+    def agent(self, transport: Transport) -> Translating:
+        """One that has programs emulated."""
+        return Translating(transport)
+
+    def machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Emulated:
+        """Finds out whether the kernel or the agent starts the emulator."""
+        assert isinstance(agent, Translating)
+        agent.translates = not _runs(agent)
+        covers = _BY_AGENT if agent.translates else _BY_KERNEL
+        return Emulated(agent, command, seat=seat, pid=pid, row=self.architecture, covers=covers)
+
+    def refused(self, error: MachineError) -> MachineError:
+        """The namespaces cannot be had."""
+        return MachineError(
+            f"the root of {self.architecture.name} cannot be entered: {error.message}",
+            hint="user namespaces have to be allowed: sysctl kernel.unprivileged_userns_clone=1",
+        )
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
         """Makes the root, if that is not there yet. Raises `GuestmarkError`."""
         self._emulator()
         parts.root(self.architecture, packages, progress)
-
-    def probe(
-        self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
-    ) -> Usable | Unusable:
-        """Starts an agent in the root and runs a program there."""
-        try:
-            with self.start(Cell("probe", WorkloadSpec("probe"), PlatformSpec.read(self.name))) as machine:
-                machine.attest()
-                return Usable(machine.phases["ready"])
-        except GuestmarkError as error:
-            return Unusable(error.message, error.hint)
 
     def _emulator(self) -> str:
         name = self.architecture.user_emulator

@@ -1,0 +1,157 @@
+"""Platforms without a machine of their own: an agent as in guests, as a child of this process, in what is around it.
+
+So both are timed by the same code. `host` is one with nothing around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from guestmark.agent.binary import agent_binary, start_host_agent
+from guestmark.agent.client import Agent
+from guestmark.agent.frames import Transport
+from guestmark.agent.keeper import keeper
+from guestmark.core.errors import AttestationError, GuestmarkError, MachineError
+from guestmark.core.machine_facts import HostMachine
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.disks.attached import AttachedDisk, directories
+from guestmark.platforms.affinity import Seat, placed, starting
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.place import HERE, Place
+from guestmark.setting.disk import DiskSpec, disks_of
+
+_READY_DEADLINE_S = 10.0
+_STOP_DEADLINE_S = 2.0
+
+
+@dataclass(slots=True)
+class Host:
+    """The host as a machine; only the agent is started and stopped."""
+
+    agent: Agent
+    command_line: tuple[str, ...]
+    phases: dict[str, float] = field(default_factory=dict)
+    vmm_pid: int | None = None
+    disks: tuple[AttachedDisk, ...] = ()
+    query: None = None
+    place: Place = HERE
+    seat: Seat = field(default_factory=Seat)
+    pid: int | None = None  # of the agent
+
+    def attest(self) -> HostMachine:
+        """The host's kernel as the agent sees it. Raises `AttestationError` when it is not this process's own."""
+        hello = self.agent.hello()
+        here = os.uname()
+        if (hello.kernel, hello.arch) != (here.release, here.machine):
+            raise AttestationError(
+                f"the agent does not run on this host: asked {here.release} {here.machine}, "
+                f"found {hello.kernel} {hello.arch}"
+            )
+        return HostMachine(
+            kernel=hello.kernel,
+            arch=hello.arch,
+            boot_id=hello.boot_id,
+            processors=self.seat.placement.processors if self.seat.placement else os.cpu_count(),
+            placement=self.seat.attest(self.pid),
+        )
+
+    def console(self) -> str:
+        """Nothing: a host has no console."""
+        return ""
+
+    def vmm_stats(self) -> Mapping[str, float]:
+        """Nothing: there is no hypervisor."""
+        return {}
+
+    def counters(self) -> Mapping[str, float]:
+        """Nothing: there is no hypervisor."""
+        return {}
+
+
+class HostLike:
+    """A platform on this host's kernel: every trial gets an agent, and a process tree, of its own.
+
+    A subclass says what the agent is started inside of (`surroundings`), which machine that is (`machine`), and what it
+    cannot be given (`check`).
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        self.name = str(layer)
+
+    def check(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
+        """Raises `UsageError` or `PlatformUnusableError` for a cell that cannot be started."""
+
+    @contextlib.contextmanager
+    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Sequence[str]]:
+        """The command that becomes the agent, such as `unshare --mount`; what it needs is there inside the context."""
+        yield ()
+
+    def agent(self, transport: Transport) -> Agent:
+        """The client of the agent."""
+        return Agent(transport)
+
+    def machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Host:
+        """The machine, whose agent has answered."""
+        return Host(agent, command, seat=seat, pid=pid)
+
+    def refused(self, error: MachineError) -> MachineError:
+        """The error for an agent that did not answer."""
+        return error
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell) -> Iterator[Host]:
+        """Starts an agent for `cell`; leaving the context ends it with everything it runs.
+
+        Raises what `check` does, and `MachineError` when the agent does not answer in time.
+        """
+        disks = disks_of(cell)
+        self.check(cell, disks)
+        with contextlib.ExitStack() as stack:
+            within = stack.enter_context(self.surroundings(cell, disks))
+            begin = time.monotonic()
+            command = (*within, str(agent_binary()), "serve")
+            seat = stack.enter_context(placed(cell, emulator=False))
+            # What logs an image is mounted before the agent's namespace is made: it would not be seen there.
+            made = stack.enter_context(directories(disks)) if any(disk.logged for disk in disks) else None
+            try:
+                with starting():
+                    process, transport = start_host_agent(within, hold=(keeper().lifeline,))
+            except OSError as error:
+                raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
+            stack.callback(_stop, process)
+            agent = self.agent(transport)
+            stack.callback(agent.close)
+            try:
+                agent.hello(timeout_s=_READY_DEADLINE_S)
+            except MachineError as error:
+                raise self.refused(error) from error
+            host = self.machine(agent, command, seat, process.pid)
+            host.phases["ready"] = time.monotonic() - begin
+            host.disks = stack.enter_context(directories(disks)) if made is None else made
+            yield host
+
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
+    ) -> Usable | Unusable:
+        """Starts an agent and attests the machine; that takes no longer than `start`."""
+        try:
+            with self.start(Cell("probe", WorkloadSpec("probe"), PlatformSpec.read(self.name))) as machine:
+                machine.attest()
+                return Usable(machine.phases["ready"])
+        except GuestmarkError as error:
+            return Unusable(error.message, error.hint)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """The end of its channel ends the agent and what it runs; if not, a signal does."""
+    try:
+        process.wait(_STOP_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
