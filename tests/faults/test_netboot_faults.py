@@ -101,14 +101,14 @@ def test_a_build_that_is_not_there(run_plan: Callable[..., Result]) -> None:
 
 @pytest.mark.parametrize("platform", ["host", "uml", "tcg/uml", "tcg/tcg/kvm"])
 def test_platforms_where_no_firmware_boots(platform: str) -> None:
-    cell = replace(workload()._cell, platform=PlatformSpec.read(platform), factors={})
+    cell = replace(workload().cell, platform=PlatformSpec.read(platform), factors={})
     with pytest.raises(UsageError, match=f"cannot be measured on {platform}"):
         Settings.of(cell, 1 << 20)
 
 
 def test_memory_that_cannot_hold_the_file() -> None:
     with pytest.raises(UsageError, match="cannot hold a file"):
-        Settings.of(workload(size="100M", memory="128M")._cell, 100 << 20)
+        Settings.of(workload(size="100M", memory="128M").cell, 100 << 20)
 
 
 def test_the_port_is_in_use(run_plan: Callable[..., Result]) -> None:

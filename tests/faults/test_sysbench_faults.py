@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_files_that_do_not_fit_are_said_before_they_are_made() -> None:
 def test_a_job_file_that_fills_the_disk_is_the_reason(mode: str) -> None:
     cell = cell_of("uml", "fio", {"size": "32M"}, job=f"[a]\nrw={mode}\nsize=64M\n")
 
-    def prepared_and_run(machine: Machine, workload: Workload) -> None:
+    def prepared_and_run(machine: Machine, workload: Workload[Any]) -> None:
         workload.prepare(machine)
         workload.run(machine)
 

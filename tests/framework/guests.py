@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell
@@ -25,7 +26,7 @@ def start_cell(trial: Cell) -> AbstractContextManager[Machine]:
 
 
 @contextlib.contextmanager
-def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload]]:
+def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload[Any]]]:
     """The cell's machine, and its workload, which is not prepared yet and is cleaned up whatever happened."""
     caller = {"env": {"PATH": os.environ["PATH"]}, "cwd": "/"}
     workload = base.create(plan_of(trial, limit_s=limit_s, context=caller), trial)
@@ -39,7 +40,7 @@ def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Work
 
 
 @contextlib.contextmanager
-def prepared(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload]]:
+def prepared(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload[Any]]]:
     """The same with the workload ready on its machine; unlike there, a clean-up that fails fails the test."""
     workload = base.create(plan_of(trial, limit_s=limit_s), trial)
     platform = registry.get(base.started_for(trial).platform)

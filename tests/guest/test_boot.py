@@ -22,7 +22,7 @@ CALLER = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
 
 def trial(
     platform: str, kind: str = "boot", limit_s: float = 300.0, **params: Any
-) -> tuple[dict[str, float], Machine, Workload]:
+) -> tuple[dict[str, float], Machine, Workload[Any]]:
     """One trial as the experiment runs it: its measurements by name, its machine, its workload."""
     cell = cell_of(platform, kind, {"memory": "512M"}, **params)
     plan = plan_of(cell, limit_s=limit_s, context=CALLER)

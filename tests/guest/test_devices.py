@@ -189,4 +189,6 @@ def test_what_a_device_is_not_is_refused(device: str) -> None:
         with pytest.raises(UsageError, match="block device"):
             disks_of(cell_of("tcg", "filewrite", {**overwriting(device), **factors}, amount="4M"))
     assert "guests only" in impossible(cell_of("host", "filewrite", overwriting(device), amount="4M"))
-    assert "images only" in workloads.impossible(cell_of("tcg", "powercut", overwriting(device)))
+    assert "images only" in workloads.of("powercut").impossible(
+        cell_of("tcg", "powercut", overwriting(device))
+    )

@@ -238,7 +238,7 @@ def test_screen_text_and_picture() -> None:
 @pytest.mark.long
 def test_kvm_inside_tcg() -> None:
     booting = workload(size="1M")
-    cell = replace(booting._cell, platform=PlatformSpec.read("tcg/kvm"))
+    cell = replace(booting.cell, platform=PlatformSpec.read("tcg/kvm"))
     plan = Plan("test", (cell,), Policy(blocks=1, trial_limit_s=120.0), metrics.ALL)
     nested = workloads.NetbootWorkload(plan, cell)
     with nested.machine(registry.get("tcg/kvm")) as machine:

@@ -31,7 +31,7 @@ def cell_of(platform: str, kind: str, factors: Mapping[str, str] | None = None, 
 
 def measured(
     platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any
-) -> tuple[dict[str, float], Workload]:
+) -> tuple[dict[str, float], Workload[Any]]:
     """Value by metric of one iteration, and the workload."""
     cell = cell_of(platform, kind, factors, **params)
     with prepared(cell) as (machine, workload):
@@ -168,4 +168,4 @@ def test_guestfish_writes_qcow2_too() -> None:
 def test_guestfish_is_not_measured_where_it_cannot_run() -> None:
     cell = cell_of("uml", "guestfish")
     with pytest.raises(UsageError, match="tcg and kvm only"):
-        base.preflight("guestfish", Plan("test", (cell,), Policy(), ()), [cell])
+        base.of("guestfish").preflight(Plan("test", (cell,), Policy(), ()), [cell])

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,10 @@ from guestmark.engine.estimate import estimate
 from guestmark.ledger import open_ledger
 from guestmark.stats.analysis import analyse
 from guestmark.stats.stopping import decide
+from guestmark.workloads.base import Workload
 
 
-class Roomy:
+class Roomy(Workload[Any]):
     """A workload that needs room for all its cells."""
 
     seen: tuple[str, ...] = ()
@@ -47,7 +49,7 @@ class Tools(Roomy):
     """Another one."""
 
 
-class Exec:
+class Exec(Workload[Any]):
     """One that checks nothing."""
 
 

@@ -13,7 +13,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
-from guestmark.workloads.base import preflight
+from guestmark.workloads.base import of
 from guestmark.workloads.fio import output as fio_report
 from guestmark.workloads.sysbench.workload import options_of
 from tests.framework import GOLDEN
@@ -34,7 +34,7 @@ def cell(platform: str = "uml", factors: Mapping[str, str] | None = None, **give
 
 def remarks(*cells: Cell, path: str | None = None) -> Sequence[str]:
     context = {} if path is None else {"env": {"PATH": path}}
-    return preflight("sysbench", Plan("x", cells, Policy(), (), context), cells)
+    return of("sysbench").preflight(Plan("x", cells, Policy(), (), context), cells)
 
 
 def cells_of(text: str, scale: float = 1.0) -> tuple[Cell, ...]:
@@ -133,7 +133,7 @@ def test_a_missing_sysbench_names_its_package(tmp_path: Path) -> None:
         PlatformSpec.read("uml"),
     )
     with pytest.raises(PlatformUnusableError) as error:
-        preflight("fio", Plan("x", (fio,), Policy(), (), {"env": {"PATH": str(tmp_path)}}), (fio,))
+        of("fio").preflight(Plan("x", (fio,), Policy(), (), {"env": {"PATH": str(tmp_path)}}), (fio,))
     assert error.value.hint == "install the package fio"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
-from guestmark.core.findings import Findings
-from guestmark.core.model import Cell, Measurement, Plan
+from guestmark.core.model import Measurement
 from guestmark.plan.schema import Strict
+from guestmark.workloads.base import Workload
 from guestmark_walk import FILES, WALL
 
 if TYPE_CHECKING:
@@ -20,27 +20,18 @@ class WalkParams(Strict):
     directory: str = "/usr/share"
 
 
-class Walk:
+class Walk(Workload[WalkParams]):
     """Walks the tree once for each iteration."""
 
-    def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts = Findings()
-        self.warnings: list[str] = []
-        self._directory: str = cell.workload.params["directory"]
-        self._limit_s = plan.policy.trial_limit_s
-
-    def prepare(self, machine: Machine) -> None:
-        """Nothing."""
+    PARAMS = WalkParams
 
     def run(self, machine: Machine) -> list[Measurement]:
         """One walk."""
+        directory = self.params.directory
         result = machine.agent.exec(
-            ["find", self._directory, "-printf", "."], timeout_s=self._limit_s, output_limit=8 << 20
+            ["find", directory, "-printf", "."], timeout_s=self.limit_s, output_limit=8 << 20
         )
         if result.status != 0:
-            raise WorkloadError(f"find {self._directory} ended with status {result.status}")
+            raise WorkloadError(f"find {directory} ended with status {result.status}")
         values = ((WALL, result.wall_s), (FILES, float(len(result.stdout))))
         return [Measurement(metric, value, (value,)) for metric, value in values]
-
-    def cleanup(self, machine: Machine) -> None:
-        """Nothing."""

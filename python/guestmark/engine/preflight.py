@@ -92,7 +92,7 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
 def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
     """Lets every workload refuse what can never be measured as it was asked for. Raises `UsageError`."""
     for name in dict.fromkeys(cell.workload.name for cell in cells):
-        workloads.check_request(name, plan, [cell for cell in cells if cell.workload.name == name])
+        workloads.of(name).check_request(plan, [cell for cell in cells if cell.workload.name == name])
     disks.check_filesystems(cells)
     check_kernels(cells)
     affinity.check(cells)
@@ -208,7 +208,8 @@ def impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     return tuple(
         LeftOut(str(cell.platform), reason, cell=cell.id)
         for cell in cells
-        if cell.null_of is None and (reason := workloads.impossible(cell) or disks.impossible(cell))
+        if cell.null_of is None
+        and (reason := workloads.of(cell.workload.name).impossible(cell) or disks.impossible(cell))
     )
 
 
@@ -252,7 +253,9 @@ def remarks_on(plan: Plan, cells: Sequence[Cell]) -> list[str]:
         errors.append(error)
     for name in dict.fromkeys(cell.workload.name for cell in cells):
         try:
-            remarks += workloads.preflight(name, plan, [cell for cell in cells if cell.workload.name == name])
+            remarks += workloads.of(name).preflight(
+                plan, [cell for cell in cells if cell.workload.name == name]
+            )
         except GuestmarkError as error:
             errors.append(error)
     if len(errors) == 1:

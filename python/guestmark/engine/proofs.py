@@ -109,7 +109,7 @@ def _by_cell(wanted: Sequence[tuple[Cell, Kind]], proven: Mapping[Kind, Proof | 
 
 
 def _proof(plan: Plan, cell: Cell, observer: Observer, interruption: Interruption) -> Proof | None:
-    if why := workloads.impossible(cell):
+    if why := workloads.of(cell.workload.name).impossible(cell):
         observer.note(f"{cell.id}: {why}")
         return None
     observer.note(f"{cell.id}: cutting the power …")

@@ -184,14 +184,14 @@ def _processor_s(record: _Record) -> float:
 def _iterate(
     plan: Plan,
     slot: Slot,
-    workload: workloads.Workload,
+    workload: workloads.Workload[Any],
     machine: "Machine",
     *,
     record: _Record,
     observer: Observer,
     counting: Counting,
 ) -> None:
-    once = workloads.measures_once(workload)
+    once = workload.ONCE
     before_each = plan.policy.warmup if slot.warmups is None else slot.warmups
     warmups, wanted = (0, 1) if once else (before_each, slot.iterations)
     derived = derived_of(plan.context)
@@ -235,7 +235,7 @@ def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
     )
 
 
-def _clean_up(workload: workloads.Workload, machine: "Machine", record: _Record) -> None:
+def _clean_up(workload: workloads.Workload[Any], machine: "Machine", record: _Record) -> None:
     """Cleans up without hiding why the trial failed; a dead machine needs no clean-up."""
     try:
         workload.cleanup(machine)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
-from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Metric, Plan, WorkloadSpec
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import Machine
+from guestmark.workloads.base import Workload
 from guestmark.workloads.boot import initcalls, metrics
 from guestmark.workloads.boot.facts import Boot
 from guestmark.workloads.exec.workload import ExecWorkload
@@ -40,16 +40,13 @@ class _Ends(Machine, Protocol):
         """Orders it to switch off and waits for the end of its hypervisor. Raises `MachineError`."""
 
 
-class BootWorkload:
+class BootWorkload(Workload[Mapping[str, Any]]):
     """One start and one orderly shutdown; each needs a machine of its own."""
 
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts = Findings()
-        self.warnings: list[str] = []
-        self._plan = plan
-        self._cell = cell
+        super().__init__(plan, cell)
         self._watch = steps.Watch.of(cell) or steps.Watch()
         self._work: ExecWorkload | None = None
         if command := cell.workload.params.get("command"):
@@ -72,11 +69,11 @@ class BootWorkload:
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
         """The platform's guest, started within the trial's limit if that is short."""
-        limit_s = self._plan.policy.trial_limit_s
+        limit_s = self.plan.policy.trial_limit_s
         startable = cast("Startable", platform)
-        if not self._cell.platform.nested:
-            limit_s = min(limit_s, self._cell.platform.inner.described.start_limit_s)
-        with startable.start(self._cell, limit_s) as machine:
+        if not self.cell.platform.nested:
+            limit_s = min(limit_s, self.cell.platform.inner.described.start_limit_s)
+        with startable.start(self.cell, limit_s) as machine:
             yield machine
 
     def prepare(self, machine: Machine) -> None:
@@ -96,9 +93,6 @@ class BootWorkload:
         guest.switch_off(_END_S)
         return self._measured(guest.phases)
 
-    def cleanup(self, machine: Machine) -> None:
-        """Nothing is left to clean."""
-
     def _kernel_log(self, guest: _Ends) -> str:
         done = guest.agent.exec(["dmesg"], timeout_s=60.0, output_limit=_LOG_LIMIT)
         if not done.ok:
@@ -108,7 +102,7 @@ class BootWorkload:
         return done.stdout.decode(errors="replace")
 
     def _measured(self, phases: Mapping[str, float]) -> list[Measurement]:
-        ends = _ENDS if self._cell.platform.inner.described.boots_firmware else _WITHOUT_FIRMWARE
+        ends = _ENDS if self.cell.platform.inner.described.boots_firmware else _WITHOUT_FIRMWARE
         values, missing = durations(phases, ends)
         if missing:
             said = ", ".join(metric.name for metric in missing)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.results import CallError
 from guestmark.core.errors import WorkloadError
-from guestmark.core.findings import TARGET, Findings
+from guestmark.core.findings import TARGET
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks.image import Image, images
@@ -20,6 +20,7 @@ from guestmark.disks.packed import FILE
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.drive import BUS, UML_DISK, Bus
 from guestmark.setting.location import LOCATION, SHARED_MEMORY, directory_of
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.clocks import disagreement
 from guestmark.workloads.common.durability import Below
@@ -57,19 +58,16 @@ class Timed:
         )
 
 
-class MovingWorkload(ABC):
+class MovingWorkload(Workload[Mapping[str, Any]]):
     """Bytes are moved, then flushed in the guest and on the host; then what arrived is read a second time.
 
     A subclass says how bytes are moved (`move`) and what must have arrived (`expected`).
     """
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts = Findings()
+        super().__init__(plan, cell)
         self.moving = self.facts.add(Moving())
-        self.warnings: list[str] = []
-        self.params = cell.workload.params
         self.amount = parse_size(self.params["amount"])
-        self.limit_s = plan.policy.trial_limit_s
         self.block_size = BLOCK_SIZE.of(cell.factors)
         self.location = directory_of(LOCATION.of(cell.factors) or SHARED_MEMORY)
         self.over_vhost_user = Bus.VHOST_USER in (BUS.of(cell.factors), UML_DISK.of(cell.factors))
@@ -86,7 +84,7 @@ class MovingWorkload(ABC):
     def expected(self, machine: Machine) -> Checksum:
         """What reading `path` must give."""
 
-    def get_ready(self, machine: Machine) -> None:  # noqa: B027 - not every workload has more to do
+    def get_ready(self, machine: Machine) -> None:
         """More to do before the first measurement."""
 
     # --- the contract of a workload

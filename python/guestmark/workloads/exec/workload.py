@@ -11,11 +11,12 @@ from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec, regex
 from guestmark.core.errors import WorkloadError
 from guestmark.core.factors import VARIABLE, is_variable
-from guestmark.core.findings import TARGET, Around, Findings
+from guestmark.core.findings import TARGET, Around
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.performance_events import why_not
 from guestmark.disks.mounted import DISK, work_on
 from guestmark.platforms.base import LoggedIn
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common.lookup import check_command
 from guestmark.workloads.common.moving import target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, find_same, judge, quote
@@ -28,13 +29,12 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 
-class ExecWorkload:
+class ExecWorkload(Workload[Mapping[str, Any]]):
     """Runs one command; measures its time on both clocks, its processor time, its memory, and what it prints."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         params, context = cell.workload.params, plan.context
-        self.facts = Findings()
-        self.warnings: list[str] = []
+        super().__init__(plan, cell)
         self._argv: list[str] = filled(cell)
         self._hooks = {name: filled_in(text, cell) for name, text in params.get("hooks", {}).items()}
         specs = [metric_spec.MetricSpec.from_params(spec) for spec in params.get("metrics", ())]
@@ -46,7 +46,6 @@ class ExecWorkload:
         self._expected: str | None = params.get("expect")
         self._ignore_failure = bool(params.get("ignore_failure"))
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
-        self._limit_s = plan.policy.trial_limit_s
         self._caller: dict[str, Any] = {
             "env": {**context["env"], **_variables(cell)},
             "cwd": params.get("cwd", context["cwd"]),
@@ -55,7 +54,6 @@ class ExecWorkload:
             self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
         if cell.platform.foreign:  # the caller's directories are not there
             self._caller["cwd"] = "/"
-        self._cell = cell
         self._disk = ""  # the command's directory on its disk, or the device
 
     @classmethod
@@ -83,7 +81,7 @@ class ExecWorkload:
             self._argv, self._caller = pushed(machine, self._argv, self._push, self._caller["cwd"])
         path, cwd = self._caller["env"].get("PATH"), self._caller["cwd"]
         try:
-            found = find_same(machine.agent, self._argv[0], path=path, cwd=cwd, cell=self._cell, here=here)
+            found = find_same(machine.agent, self._argv[0], path=path, cwd=cwd, cell=self.cell, here=here)
         except CommandError as error:
             raise _cannot_run(self._argv, error, there=there) from error
         found.keep(self.facts)
@@ -99,14 +97,14 @@ class ExecWorkload:
             self.facts.add(disk.facts, TARGET)
             self.facts.add(found)
         self._disk = disk.device if found is None else found.path
-        if not names_disk(self._cell):
+        if not names_disk(self.cell):
             self._caller["cwd"] = self._disk
         self._argv = [self._placed(word) for word in self._argv]
         self._hooks = {name: self._placed(text) for name, text in self._hooks.items()}
 
     def _placed(self, text: str) -> str:
         """The text with the disk's path in it."""
-        return text.replace(DISK, self._disk) if self._disk and names_disk(self._cell) else text
+        return text.replace(DISK, self._disk) if self._disk and names_disk(self.cell) else text
 
     def _hook(self, name: str, machine: Machine) -> None:
         """Runs one of the user's commands around the measured one, in a shell. Raises `WorkloadError` when it fails."""
@@ -119,13 +117,13 @@ class ExecWorkload:
             uid=self._caller.get("uid"),
             gid=self._caller.get("gid"),
             groups=self._caller.get("groups"),
-            timeout_s=self._limit_s,
+            timeout_s=self.limit_s,
             output_limit=OUTPUT_LIMIT,
         )
         self._around.each.setdefault(name, []).append(result.wall_s)
         self.facts.add(self._around)
         try:
-            judge(result, self.warnings, self._limit_s, ignore_failure=False)
+            judge(result, self.warnings, self.limit_s, ignore_failure=False)
         except WorkloadError as error:
             raise WorkloadError(f"--{name}: {error.message}", hint=error.hint) from error
 
@@ -140,14 +138,14 @@ class ExecWorkload:
             gid=self._caller.get("gid"),
             groups=self._caller.get("groups"),
             stdin=self._stdin,
-            timeout_s=self._limit_s,
+            timeout_s=self.limit_s,
             output_limit=OUTPUT_LIMIT,
             counters=[spec.event for spec in self._counted if spec.event is not None],
         )
         judge(
             result,
             self.warnings,
-            self._limit_s,
+            self.limit_s,
             ignore_failure=self._ignore_failure,
             statuses=self._statuses,
         )
@@ -184,7 +182,7 @@ class ExecWorkload:
         if self._expected is None:
             return
         try:
-            found = regex.last_match(self._expected, texts, self._limit_s)
+            found = regex.last_match(self._expected, texts, self.limit_s)
         except regex.TooCostlyError as error:
             raise WorkloadError(f"to look for {self._expected!r} in this output takes {error}") from error
         if found is None:
@@ -197,18 +195,18 @@ class ExecWorkload:
         """The metric's value in what the command printed, or in the file it wrote."""
         if not spec.file:
             return self._extract(spec, stdout, stderr)
-        path = os.path.join(self._caller["cwd"], self._placed(filled_in(spec.file, self._cell)))
+        path = os.path.join(self._caller["cwd"], self._placed(filled_in(spec.file, self.cell)))
         try:
             text = machine.agent.read_file(path, limit=OUTPUT_LIMIT).decode(errors="replace")
         except CommandError as error:
             raise WorkloadError(
                 f"metric {spec.metric.name}: {path} cannot be read: {error.message}", hint=error.hint
             ) from error
-        return spec.extract(text, limit_s=self._limit_s)
+        return spec.extract(text, limit_s=self.limit_s)
 
     def _extract(self, spec: metric_spec.MetricSpec, stdout: str, stderr: str) -> float:
         try:
-            return spec.extract(stdout, stderr, limit_s=self._limit_s)
+            return spec.extract(stdout, stderr, limit_s=self.limit_s)
         except WorkloadError as error:
             raise WorkloadError(error.message + quote(stdout or stderr), hint=error.hint) from error
 

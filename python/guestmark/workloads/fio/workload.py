@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
-from guestmark.core.findings import TARGET, Findings
+from guestmark.core.findings import TARGET
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import THREADS
 from guestmark.workloads.common.metrics import THROUGHPUT
@@ -40,20 +41,17 @@ def flushes(job: str) -> bool:
     return bool(_FLUSHES.search(job))
 
 
-class FioWorkload:
+class FioWorkload(Workload[Mapping[str, Any]]):
     """`fio`: its working directory is the disk under test."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         params = cell.workload.params
-        self.facts = Findings()
-        self.warnings: list[str] = []
+        super().__init__(plan, cell)
         self._job: str = params["job"]
         path = plan.context.get("env", {}).get("PATH") or os.defpath
         threads = str(THREADS.of(cell.factors) or 1)
         self._env = {"PATH": path, "LC_ALL": "C", THREADS_VARIABLE: threads, **params["values"]}
         self._cwd = "/"
-        self._limit_s = plan.policy.trial_limit_s
-        self._cell = cell
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
@@ -66,7 +64,7 @@ class FioWorkload:
     def prepare(self, machine: Machine) -> None:
         """Mounts the disk, lays the job's files out and empties the machine's caches."""
         agent, disk = machine.agent, target_of(machine)
-        found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", cell=self._cell)
+        found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.keep(self.facts)
         self.warnings += [found.warning] if found.warning else []
         self._cwd = disk.mount(agent)
@@ -120,7 +118,7 @@ class FioWorkload:
             [FIO, "--output-format=json", *more, _JOB],
             env=self._env,
             cwd=self._cwd,
-            timeout_s=self._limit_s,
+            timeout_s=self.limit_s,
             output_limit=OUTPUT_LIMIT,
         )
         said = result.stderr.decode(errors="replace")
@@ -129,7 +127,7 @@ class FioWorkload:
                 f"the files of the fio job do not fit on the disk{quote(said)}",
                 hint="use a larger disk (--set size=8G), a smaller size in the job file, or --scale",
             )
-        judge(result, self.warnings, self._limit_s)
+        judge(result, self.warnings, self.limit_s)
         return result
 
     def _used(self, machine: Machine) -> int:

@@ -47,9 +47,9 @@ class GuestfsApiWorkload(OwnGuestWorkload):
     def _told(self, machine: Machine, script: Sequence[str | Mark]) -> tuple[float, Mapping[str, float], str]:
         """When guestfish was started, when it reached its marks, and what it printed."""
         if self._spec.nested:
-            inside = guestfs_inside.run(machine, self._accelerator, script, self._limit_s)
+            inside = guestfs_inside.run(machine, self._accelerator, script, self.limit_s)
             return inside.started_at, inside.marks, inside.printed
-        timeline = libguestfs.run(self._accelerator, script, self._limit_s)
+        timeline = libguestfs.run(self._accelerator, script, self.limit_s)
         self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
         return timeline.started_at, timeline.marks, timeline.console.text()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
+from guestmark.workloads.base import Workload
 from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.facts import Guestfs
@@ -24,17 +24,14 @@ _DEEPEST = 2
 _ANSWER_S = 30.0
 
 
-class OwnGuestWorkload:
+class OwnGuestWorkload(Workload[Mapping[str, Any]]):
     """libguestfs on the cell's accelerator, on this host or in one outer guest."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts = Findings()
-        self.warnings: list[str] = []
+        super().__init__(plan, cell)
         self._found = self.facts.add(Guestfs())
-        self._cell = cell
         self._spec = cell.platform
         self._accelerator = cell.platform.inner.kind
-        self._limit_s = plan.policy.trial_limit_s
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
@@ -50,7 +47,7 @@ class OwnGuestWorkload:
 
     def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
         """The host's agent, or of a nested platform the outer guest: libguestfs starts what is inside itself."""
-        return guestfs_inside.machine(platform, self._cell)
+        return guestfs_inside.machine(platform, self.cell)
 
     def prepare(self, machine: Machine) -> None:
         """Prepares the appliance, so that no launch has to build it."""

@@ -59,23 +59,20 @@ class GuestfsRunWorkload(OwnGuestWorkload):
                 self.warnings.append(f"libguestfs's messages do not show the end of {said}")
         return [Measurement(metric, value, (value,)) for metric, value in kept.items()]
 
-    def cleanup(self, machine: Machine) -> None:
-        """Nothing: libguestfs has cleaned up after itself."""
-
     def _script(self) -> list[str | Mark]:
-        sized = libguestfs.sized(self._cell.factors)
+        sized = libguestfs.sized(self.cell.factors)
         return [*sized, "add /dev/null", "run", Mark(_LAUNCHED), "shutdown", Mark(_CLOSED)]
 
     def _launch_inside(self, outer: Machine) -> dict[str, float]:
         """The phases there are of a launch in an outer guest, whose lines arrive here when they do."""
-        session = guestfs_inside.run(outer, self._accelerator, self._script(), self._limit_s)
+        session = guestfs_inside.run(outer, self._accelerator, self._script(), self.limit_s)
         ended_at = time.monotonic()
         launched, closed = (session.marks[name] for name in (_LAUNCHED, _CLOSED))
         times = {steps.READY: launched, steps.ORDERED: launched, steps.DOWN: closed, steps.GONE: ended_at}
         return {name: at - session.started_at for name, at in times.items()}
 
     def _launch(self, *, verbose: bool = False) -> Timeline:
-        timeline = libguestfs.run(self._accelerator, self._script(), self._limit_s, verbose=verbose)
+        timeline = libguestfs.run(self._accelerator, self._script(), self.limit_s, verbose=verbose)
         self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
         return timeline
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import UsageError
-from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks import programs
@@ -19,6 +18,7 @@ from guestmark.disks.reading import read_on_host
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.image import Format
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moving import measured
 from guestmark.workloads.common.verify import READABLE, compare
@@ -32,17 +32,13 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 
-class GuestfishWorkload:
+class GuestfishWorkload(Workload[Mapping[str, Any]]):
     """`guestfish`: upload, copy of a second disk, tgz-in or fill. Times hold the flush in its guest and on the host."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts = Findings()
-        self.warnings: list[str] = []
-        self._cell = cell
+        super().__init__(plan, cell)
         self._accelerator = accelerator_of(cell)
-        self._params = cell.workload.params
-        self._amount = parse_size(self._params["amount"])
-        self._limit_s = plan.policy.trial_limit_s
+        self._amount = parse_size(self.params["amount"])
         self._target = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
         self._stack = contextlib.ExitStack()
         self._source: Image | None = None
@@ -66,7 +62,7 @@ class GuestfishWorkload:
         """Makes the content to send; the image is made afresh for each iteration."""
         self._source = self._stack.enter_context(images([self._source_spec()]))[0]
         self._source.checksum()
-        method = self._params["method"]
+        method = self.params["method"]
         if method == "tgz-in":
             self._content = tar_gz(self._source, FILE)
         elif method != "fill":
@@ -78,7 +74,7 @@ class GuestfishWorkload:
         with images([self._target]) as (image,):
             os.sync()
             timeline = libguestfs.run(
-                self._accelerator, self._script(image), self._limit_s, writable=[image.path]
+                self._accelerator, self._script(image), self.limit_s, writable=[image.path]
             )
             host_flush_s = image.flush()
             self.facts.add(Guestfs(qemu=list(timeline.qemu), confined=timeline.confined))
@@ -104,14 +100,14 @@ class GuestfishWorkload:
         self._stack.close()
 
     def _source_spec(self) -> DiskSpec:
-        described = self._params["source"]
+        described = self.params["source"]
         return DiskSpec.of(
             Role.SOURCE, self._amount, content=described["content"], location=self._target.location
         )
 
     def _script(self, image: Image) -> list[str | Mark]:
-        factors, spec = self._cell.factors, image.spec
-        method = self._params["method"]
+        factors, spec = self.cell.factors, image.spec
+        method = self.params["method"]
         script: list[str | Mark] = [*libguestfs.sized(factors)]
         script.append(f"add-drive {image.path} format:{spec.format}")
         if method == "copy":
@@ -131,7 +127,7 @@ class GuestfishWorkload:
             case "tgz-in":
                 return f"tgz-in {self._content} /"
             case _:
-                value = {"zero": 0, "one": 1}[self._params["content"]]
+                value = {"zero": 0, "one": 1}[self.params["content"]]
                 return f"fill {value} {self._amount} /{FILE}"
 
     def _expected(self) -> Checksum:

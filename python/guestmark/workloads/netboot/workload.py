@@ -8,15 +8,15 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from guestmark.capture.excerpt import drawn
 from guestmark.core.errors import WorkloadError
-from guestmark.core.findings import Findings
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
+from guestmark.workloads.base import Workload
 from guestmark.workloads.netboot import figures, memory, metrics, nested, network, scripts, stages
 from guestmark.workloads.netboot.content import Content, make_content, measure_rate, server
 from guestmark.workloads.netboot.control import NOTHING, Request
@@ -42,20 +42,17 @@ _CLOSING_S = (
 _FAST_ENOUGH = 2.0  # times the measured throughput that the server must be able to give
 
 
-class NetbootWorkload:
+class NetbootWorkload(Workload[Mapping[str, Any]]):
     """One trial: a fresh machine of its own, then rounds of downloads."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         params = cell.workload.params
-        self.facts = Findings()
+        super().__init__(plan, cell)
         self.found = self.facts.add(Netboot())
-        self.warnings: list[str] = []
-        self._cell = cell
         self._nested = cell.platform.nested
         self._size = parse_size(params["size"])
         self._files = int(params["files"])
         self._port = int(params.get("port", 0))
-        self._limit_s = plan.policy.trial_limit_s
         self._capture_limit = int(self._size * self._files * _OVERHEAD) + _SLACK_BYTES
         self._kernel: BootedKernel | None = None
         self.ONCE = bool(params.get("kernel", False))  # a kernel that runs fetches no more files
@@ -77,9 +74,9 @@ class NetbootWorkload:
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[BareMachine]:
         """The machine that this workload brings in place of the platform's; see `BringsMachine`."""
-        settings = Settings.of(self._cell, self._size)
+        settings = Settings.of(self.cell, self._size)
         if self._nested:
-            with nested.outer_guest(platform, self._cell, settings.memory, self._size * self._files) as guest:
+            with nested.outer_guest(platform, self.cell, settings.memory, self._size * self._files) as guest:
                 yield guest
             return
         with contextlib.ExitStack() as stack:
@@ -96,7 +93,7 @@ class NetbootWorkload:
             )
             link.helpers[settings.serving.name] = self._server.pid
             yield stack.enter_context(
-                started(self._cell, settings, link, _BOOT_LIMIT_S[settings.firmware], self._kernel)
+                started(self.cell, settings, link, _BOOT_LIMIT_S[settings.firmware], self._kernel)
             )
 
     def prepare(self, machine: BareMachine) -> None:
@@ -117,7 +114,7 @@ class NetbootWorkload:
     def run(self, machine: BareMachine) -> list[Measurement]:
         """All files once, one after the other; nested, with a boot of their own."""
         if self._nested:
-            inside = nested.run_inside(cast("Guest", machine), self._cell, self._limit_s)
+            inside = nested.run_inside(cast("Guest", machine), self.cell, self.limit_s)
             self.warnings += inside.warnings
             self.found.inner = inside.boot
             return inside.measurements
@@ -139,7 +136,7 @@ class NetbootWorkload:
         kernel = self._kernel
         assert kernel is not None
         link, capture = machine.link, machine.scratch / "kernel.pcap"
-        ends = time.monotonic() + self._limit_s
+        ends = time.monotonic() + self.limit_s
         begin = time.monotonic()
         with machine.capture(capture):
             machine.waiting.answer(scripts.hand_over(link.control_url, link.data_url, kernel.arguments))
@@ -154,14 +151,11 @@ class NetbootWorkload:
             Measurement(metrics.HANDOVER, answered_s, (answered_s,)),
         ]
 
-    def cleanup(self, machine: BareMachine) -> None:
-        """Nothing: everything is removed with the machine."""
-
     def _download(self, machine: NetbootMachine, numbers: range, capture: Path) -> float:
         """Seconds from iPXE's going on to its next message, summed over the files."""
         assert self._content is not None
         link, wall_s = machine.link, 0.0
-        ends = time.monotonic() + self._limit_s
+        ends = time.monotonic() + self.limit_s
         script = scripts.fetch(link.control_url, link.data_url, numbers)
         begin = time.monotonic()
         machine.waiting.answer(script)
@@ -181,7 +175,7 @@ class NetbootWorkload:
     def _await(self, machine: NetbootMachine, kind: str, ends: float, capture: Path) -> Request:
         request = machine.control.next(lambda: self._check(machine, capture), lambda: ends - time.monotonic())
         if request is None:
-            raise NetbootError(f"the downloads took longer than {self._limit_s:.0f} s", machine)
+            raise NetbootError(f"the downloads took longer than {self.limit_s:.0f} s", machine)
         if request.kind == kind:
             return request
         self._check(machine, capture)
@@ -243,7 +237,7 @@ class NetbootWorkload:
 
     def _keep(self, capture: Path) -> None:
         if directory := os.environ.get(KEEP):
-            name = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self._cell.id)
+            name = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.cell.id)
             with contextlib.suppress(OSError):
                 shutil.copyfile(capture, Path(directory) / f"{name}-{capture.stem}-{time.time_ns()}.pcap")
 

@@ -11,13 +11,14 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
-from guestmark.core.findings import TARGET, Findings
+from guestmark.core.findings import TARGET
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.setting.filesystem import FILESYSTEM
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below, Changes
 from guestmark.workloads.common.factors import THREADS
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
@@ -44,22 +45,18 @@ _OF_ITS_SERVER = frozenset({"9p", "hostfs"})  # shares whose files are all made 
 _FULL_BYTES = 8 << 20  # servers extend their files by a few megabytes at a time
 
 
-class OltpWorkload:
+class OltpWorkload(Workload[Mapping[str, Any]]):
     """`oltp`: one server for all iterations of a trial; its clean shutdown is part of the trial."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts = Findings()
+        super().__init__(plan, cell)
         self._found = self.facts.add(Oltp())
         self._client = self.facts.add(Sysbench())
-        self.warnings: list[str] = []
-        self._cell = cell
-        self._params = cell.workload.params
-        self._threads = THREADS.of(cell.factors) or int(self._params["threads"])
-        self._limit_s = plan.policy.trial_limit_s
+        self._threads = THREADS.of(cell.factors) or int(self.params["threads"])
         self._on_host = cell.platform.is_this_host
         self._account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
-        self._kind: Database = KINDS[self._params["server"]]()
-        self._settings = self._kind.settings(self._params, self._threads)
+        self._kind: Database = KINDS[self.params["server"]]()
+        self._settings = self._kind.settings(self.params, self._threads)
         self._server: Server | None = None
         self._stack = contextlib.ExitStack()
         self._mounted = False
@@ -92,9 +89,9 @@ class OltpWorkload:
         """The platform's machine with the loaded tables on its disk; at its end, whether the server ended cleanly."""
         made = self._prepared()
         self._found.prepared_s, self._found.from_cache = made.seconds, made.was_there
-        disks = [{**disk, "tree": str(made.tree)} for disk in self._params["disks"]]
-        workload = replace(self._cell.workload, params={**self._params, "disks": disks})
-        with self._stack, platform.start(replace(self._cell, workload=workload)) as machine:
+        disks = [{**disk, "tree": str(made.tree)} for disk in self.params["disks"]]
+        workload = replace(self.cell.workload, params={**self.params, "disks": disks})
+        with self._stack, platform.start(replace(self.cell, workload=workload)) as machine:
             yield machine
             if self._unclean is not None:
                 raise self._unclean
@@ -103,7 +100,7 @@ class OltpWorkload:
         """Mounts the disk and starts the server. Raises `MachineError` with its log when it does not start."""
         agent, disk = machine.agent, target_of(machine)
         for name, program in ((SERVER, self._kind.server), ("", sysbench())):
-            found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self._cell)
+            found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self.cell)
             found.keep(self.facts, name)
             self.warnings += [found.warning] if found.warning else []
         directory = disk.mount(agent)
@@ -120,7 +117,7 @@ class OltpWorkload:
         self._found.server_command = " ".join(self._kind.command(self._server.data, self._settings))
         self._client.command = " ".join(self._argv(self._server))
         with self._told(machine):
-            self._found.server_start_s = self._server.start(self._limit_s)
+            self._found.server_start_s = self._server.start(self.limit_s)
         self._found.server = self._server.version
         self._found.confined_server = self._server.confined
         if self._on_host and not (self._server.confined and self._server.confined.protects_files):
@@ -163,8 +160,8 @@ class OltpWorkload:
         return prepared(
             self._kind,
             self._settings,
-            tables=self._params["tables"],
-            rows=self._params["rows"],
+            tables=self.params["tables"],
+            rows=self.params["rows"],
             account=self._account,
         )
 
@@ -173,7 +170,7 @@ class OltpWorkload:
         return self._stack.enter_context(launcher(data, self._settings, self._account, on_host=self._on_host))
 
     def _argv(self, server: Server) -> list[str]:
-        params = self._params
+        params = self.params
         return [
             sysbench(), f"oltp_{params['test']}", *self._kind.connection(server.data),
             f"--tables={params['tables']}", f"--table-size={params['rows']}", f"--threads={self._threads}",
@@ -181,10 +178,10 @@ class OltpWorkload:
         ]  # fmt: skip
 
     def _measure(self, server: Server) -> tuple[Report, ExecResult]:
-        result = server.client(self._argv(server), self._limit_s, OUTPUT_LIMIT)
+        result = server.client(self._argv(server), self.limit_s, OUTPUT_LIMIT)
         if result.status not in (0, None):
             sysbench_report.check_faults(result.stdout.decode(errors="replace"))
-        judge(result, self.warnings, self._limit_s)
+        judge(result, self.warnings, self.limit_s)
         report = sysbench_report.parse(result.stdout.decode(errors="replace"))
         self._client.version = report.version
         self.warnings += [f"sysbench: {text}" for text in report.warnings]

@@ -7,9 +7,9 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.results import CallError
@@ -20,13 +20,14 @@ from guestmark.core.errors import (
     PlatformUnusableError,
     WorkloadError,
 )
-from guestmark.core.findings import TARGET, Again, Durability, Findings, Mount, Proof, Proven
+from guestmark.core.findings import TARGET, Again, Durability, Mount, Proof, Proven
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.disks import logged
 from guestmark.powercut import proof, recovery, sqlite, writelog
 from guestmark.powercut.records import Method
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.drive import Bus
+from guestmark.workloads.base import Workload
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.powercut import metrics
@@ -43,20 +44,16 @@ _STAT_FLUSHES = 15  # the field of a disk's statistics
 _BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
 
 
-class PowercutWorkload:
+class PowercutWorkload(Workload[Mapping[str, Any]]):
     """Writes numbered records, then the same without barriers as a control, and judges both."""
 
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts = Findings()
-        self.warnings: list[str] = []
-        self._params = cell.workload.params
-        self._method = Method(self._params["method"])
-        self._limit_s = plan.policy.trial_limit_s
+        super().__init__(plan, cell)
+        self._method = Method(self.params["method"])
         self._seed = plan.policy.seed or 0
         self._platform: Platform | None = None
-        self._cell = cell
         account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
         self._rows = Rows(self._method, account) if self._method.served else None
         self._disk: AttachedDisk | None = None
@@ -91,11 +88,11 @@ class PowercutWorkload:
 
     @contextlib.contextmanager
     def _started(self, platform: Platform) -> Iterator[Machine]:
-        cell = self._cell
+        cell = self.cell
         if self._rows is not None:
             tree = str(self._rows.prepared().tree)
-            disks = [{**disk, "tree": tree} for disk in self._params["disks"]]
-            cell = replace(cell, workload=replace(cell.workload, params={**self._params, "disks": disks}))
+            disks = [{**disk, "tree": tree} for disk in self.params["disks"]]
+            cell = replace(cell, workload=replace(cell.workload, params={**self.params, "disks": disks}))
         with platform.start(cell) as machine:
             yield machine
 
@@ -124,7 +121,7 @@ class PowercutWorkload:
         begin = time.monotonic()
         controlled: proof.Part | None
         if self._rows is not None:
-            on_host = self._cell.platform.is_this_host
+            on_host = self.cell.platform.is_this_host
             with self._rows.serving(machine.agent, disk.directory, on_host=on_host):
                 part = self._write(machine.agent, disk, proof.PROOF)
                 written, after = time.monotonic(), _counts(machine, disk)
@@ -145,7 +142,7 @@ class PowercutWorkload:
                 form=disk.spec.format,
                 location=disk.spec.location,
                 method=self._method,
-                states=int(self._params["states"]),
+                states=int(self.params["states"]),
                 seed=self._seed,
                 written=replace(part, settled=settled),
                 control=controlled,
@@ -189,7 +186,7 @@ class PowercutWorkload:
         files = disk.image.logged
         assert files is not None
         start = writelog.count(files.log)
-        count = int(self._params["records"])
+        count = int(self.params["records"])
         with logged.marking(files) as mark:
             mark(0)
             if self._rows is not None:
@@ -210,7 +207,7 @@ class PowercutWorkload:
         if method is Method.SQLITE:
             argv = sqlite.command(path, tag.text, count)
         program = agent.background(argv, stdin=True)
-        deadline = time.monotonic() + self._limit_s
+        deadline = time.monotonic() + self.limit_s
         heard = 0
         try:
             while program.wait(deadline - time.monotonic(), functools.partial(_says_more, heard)):
@@ -241,7 +238,7 @@ class PowercutWorkload:
                 "choose another directory with --set location=DIRECTORY, or fewer --records",
             )
         elif late:
-            said, hint = f"not done within {self._limit_s:g} s: a flush hangs", "see the console"
+            said, hint = f"not done within {self.limit_s:g} s: a flush hangs", "see the console"
         else:
             hint = "see the console"
         if late and files.kill is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
-from guestmark.core.findings import TARGET, Findings
+from guestmark.core.findings import TARGET
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import format_size, parse_size
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
@@ -47,19 +48,16 @@ def options_of(cell: Cell) -> dict[str, str]:
     return given
 
 
-class SysbenchWorkload:
+class SysbenchWorkload(Workload[Mapping[str, Any]]):
     """`sysbench`: for fileio the files are made before and removed after the timing, on the disk under test."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.facts = Findings()
+        super().__init__(plan, cell)
         self._found = self.facts.add(Sysbench())
-        self.warnings: list[str] = []
         self._test: str = cell.workload.params["test"]
         self._options = options_of(cell)
-        self._limit_s = plan.policy.trial_limit_s
         self._env = {"PATH": plan.context.get("env", {}).get("PATH") or os.defpath, "LC_ALL": "C"}
         self._cwd = "/"
-        self._cell = cell
         self._on_host = cell.platform.is_this_host
         self._mounted = self._remounted = self._made = False
 
@@ -73,7 +71,7 @@ class SysbenchWorkload:
 
     def prepare(self, machine: Machine) -> None:
         """Finds sysbench; for fileio mounts the disk and makes the files, then empties the machine's caches."""
-        found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", cell=self._cell)
+        found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.keep(self.facts)
         self._found.command = " ".join(self._argv("run"))
         self.warnings += [found.warning] if found.warning else []
@@ -154,12 +152,12 @@ class SysbenchWorkload:
             self._argv(command),
             env=self._env,
             cwd=self._cwd,
-            timeout_s=self._limit_s,
+            timeout_s=self.limit_s,
             output_limit=OUTPUT_LIMIT,
         )
         if result.status not in (0, None):
             sysbench_report.check_faults(result.stdout.decode(errors="replace"))
-        judge(result, self.warnings, self._limit_s)
+        judge(result, self.warnings, self.limit_s)
         return result
 
     def _check_room(self, machine: Machine) -> None:

@@ -12,14 +12,16 @@ from guestmark.agent import syscalls
 from guestmark.agent.binary import NAME, PROGRAM, agent_binary
 from guestmark.agent.syscalls import Section
 from guestmark.core.errors import AttestationError
-from guestmark.core.findings import Build, Findings
+from guestmark.core.findings import Build
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_duration
 from guestmark.foreign import agents
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common.clocks import disagreement
 from guestmark.workloads.common.program import sha256_here
 from guestmark.workloads.syscalls import metrics
 from guestmark.workloads.syscalls.facts import Call, Syscalls
+from guestmark.workloads.syscalls.params import SyscallsParams
 
 if TYPE_CHECKING:
     from guestmark.agent.clocks import Ping
@@ -29,18 +31,14 @@ _HOST_CPU = "host_cpu_s"
 _LEAST = 0.01  # nanoseconds; times below the clock's resolution still need a logarithm
 
 
-class SyscallsWorkload:
+class SyscallsWorkload(Workload[SyscallsParams]):
     """`syscalls`: nanoseconds of each operation, their geometric mean, and exits, stops or flushes per operation."""
 
+    PARAMS = SyscallsParams
+
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        params = cell.workload.params
-        self.facts = Findings()
+        super().__init__(plan, cell)
         self._found = self.facts.add(Syscalls())
-        self.warnings: list[str] = []
-        self._operations = int(params["operations"])
-        self._time_s = parse_duration(params["time"])
-        self._names: Sequence[str] = params["calls"]
-        self._limit_s = plan.policy.trial_limit_s
         self._architecture = cell.platform.foreign
         self._counter = cell.platform.inner.described.counter
 
@@ -71,11 +69,11 @@ class SyscallsWorkload:
         before = machine.agent.ping()
         nothing, *sections = syscalls.measure(
             machine.agent,
-            operations=self._operations,
-            time_s=self._time_s,
-            names=self._names,
+            operations=self.params.operations,
+            time_s=parse_duration(self.params.time),
+            names=self.params.calls,
             counters=functools.partial(_counters, machine),
-            timeout_s=self._limit_s,
+            timeout_s=self.limit_s,
         )
         self._check_clocks(before, machine.agent.ping())
         self._found.calls = {section.measured.name: _described(section, nothing) for section in sections}
@@ -94,9 +92,6 @@ class SyscallsWorkload:
         values += _processor(sections)
         values.append((metrics.WALL, math.fsum(section.measured.elapsed_ns for section in sections) / 1e9))
         return [Measurement(metric, value, (value,)) for metric, value in values]
-
-    def cleanup(self, machine: Machine) -> None:
-        """Nothing: the program that measures has ended."""
 
     def _check_clocks(self, before: Ping, after: Ping) -> None:
         """All figures are the machine's clock's, so it must run as fast as the host's."""
