@@ -5,6 +5,7 @@ from pathlib import Path
 
 from guestmark.agent.confinement import HYPERVISOR
 from guestmark.core.machine_facts import Confined, MachineFacts
+from guestmark.disks.processes import program_of
 from guestmark.platforms import confinement
 from tests.framework.processes import wait_until
 
@@ -12,11 +13,14 @@ from tests.framework.processes import wait_until
 def found_of(command: list[str], writable: tuple[Path, ...]) -> Confined | None:
     """What is attested of a process that runs `command`, which ends with `sleep 60`."""
     with subprocess.Popen(command) as process:
-        name = Path(f"/proc/{process.pid}/comm")
-        assert wait_until(lambda: name.read_text() == "sleep\n", 10)
+        assert wait_until(lambda: called(program_of(process.pid)) == "sleep\n", 10)
         found = confinement.attested(process.pid, writable)
         process.kill()
     return found
+
+
+def called(pid: int | None) -> str:
+    return Path(f"/proc/{pid}/comm").read_text() if pid is not None else ""
 
 
 def test_it_is_measured(tmp_path: Path) -> None:

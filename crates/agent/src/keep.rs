@@ -10,10 +10,15 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use std::time::{Duration, Instant};
+
 use lexopt::Arg;
 use lexopt::ValueExt;
 
 use crate::sys;
+
+/// How long killed processes may take to leave their control group.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads records from the lifeline, `+PATH` and `-PATH`, each ending with a null byte; at its end removes what was
 /// named and not taken back.
@@ -100,6 +105,9 @@ pub fn removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
 
 /// Removes a file or a directory with all that is in it, mounts included; complains on standard error.
 pub fn remove(path: &Path) {
+    if path.join(MEMBERS).exists() {
+        return remove_group(path);
+    }
     unmount_below(path);
     let result = match std::fs::symlink_metadata(path) {
         // `remove_dir_all` does not follow symbolic links, not even ones put there meanwhile.
@@ -112,6 +120,33 @@ pub fn remove(path: &Path) {
             eprintln!("guestmark-agent: cannot remove {}: {error}", path.display());
         }
         _ => {}
+    }
+}
+
+/// The processes of a control group.
+const MEMBERS: &str = "cgroup.procs";
+
+/// Ends what is in a control group, and removes it.
+fn remove_group(path: &Path) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // Kernels before 5.14, and groups of the first version, have no such file.
+        if std::fs::write(path.join("cgroup.kill"), "1").is_err() {
+            let members = std::fs::read_to_string(path.join(MEMBERS)).unwrap_or_default();
+            for pid in members.lines().filter_map(|line| line.parse().ok()) {
+                let _ = sys::kill(pid, libc::SIGKILL);
+            }
+        }
+        match std::fs::remove_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                if Instant::now() > deadline {
+                    eprintln!("guestmark-agent: cannot remove {}: {error}", path.display());
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            _ => return,
+        }
     }
 }
 

@@ -8,14 +8,18 @@ from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
 
+PROCESSES = 4096  # that one machine has at most, threads and those of its helpers included
+
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
     """What is left to a process beside reading: its scratch directory, what it is given as writable, and this."""
 
-    network: bool = False  # TCP connections of its own
+    network: bool = False  # the host's networks, and sockets of the internet
+    sockets: bool = False  # sockets by path: it serves, or is served by, another program
+    rings: bool = False  # io_uring, whose operations no filter sees
     serves_files: bool = False  # virtiofsd does not start without root's ways of changing who it is
-    memory_file: bool = False  # User-Mode Linux: its memory is a file, and it needs no rings
+    memory_file: bool = False  # User-Mode Linux: its memory is a file, and it traces its guest's programs
     writes_tmp: bool = False  # to /tmp, whatever TMPDIR says
     own_memory: bool = False  # a /dev/shm of its own
     own_files: bool = False  # it sets modes of its files, and looks at nobody else's owners
@@ -28,11 +32,15 @@ class Confinement:
         writable: Iterable[Path],
         temporary: Path | None = None,
         over_temporary: Path | None = None,
+        *,
+        lifeline: int | None = None,
+        groups: Sequence[Path] = (),
     ) -> list[str]:
         """The command that becomes `command`, confined.
 
         `temporary` is its `TMPDIR`. What it writes to `/tmp` all the same is kept apart, and in memory, when it has an
-        empty directory `over_temporary` for that.
+        empty directory `over_temporary` for that. It ends with the other end of the pipe `lifeline`, and is in the
+        control groups `groups`.
         """
         return [
             str(agent_binary()), "confine",
@@ -41,11 +49,16 @@ class Confinement:
             *([f"--over-temporary={over_temporary}"] if over_temporary else []),
             *(["--network"] if self.network else []),
             *(["--serves-files"] if self.serves_files else []),
-            *(["--no-io-uring", "--traces"] if self.memory_file else []),
+            *(["--sockets"] if self.sockets else []),
+            *([] if self.rings else ["--no-io-uring"]),
+            *(["--traces"] if self.memory_file else []),
             *(["--own-memory"] if self.own_memory else []),
             *(["--own-files"] if self.own_files else []),
             *(["--metadata"] if self.metadata else []),
             *([f"--user={self.user[0]}:{self.user[1]}"] if self.user else []),
+            *([f"--lifeline={lifeline}"] if lifeline is not None else []),
+            *(f"--group={group}" for group in groups),
+            f"--processes={PROCESSES}",
             "--", *command,
         ]  # fmt: skip
 
@@ -54,5 +67,5 @@ HYPERVISOR = Confinement()
 FILE_SERVER = Confinement(serves_files=True)
 WITH_MEMORY_FILE = Confinement(memory_file=True)
 WITH_NETWORK = Confinement(network=True)
-TEMPORARY_FILES = Confinement(own_files=True, writes_tmp=True)
+TEMPORARY_FILES = Confinement(own_files=True, writes_tmp=True, sockets=True)
 BUILDER = Confinement(metadata=True)

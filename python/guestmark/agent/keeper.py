@@ -14,12 +14,15 @@ import secrets
 import shutil
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
 
 PREFIX = "guestmark-"
 _ATTEMPTS = 100
+_MEMBERS = "cgroup.procs"  # of a control group
+_EMPTY_S = 1.0
 
 
 class Keeper:
@@ -55,7 +58,10 @@ class Keeper:
 
     def remove(self, path: Path) -> None:
         """Removes what was made, with all that is in it. May be called twice."""
-        shutil.rmtree(path, ignore_errors=True)
+        if (path / _MEMBERS).exists():
+            _end_group(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
         if not path.exists():  # else the keeper tries once more
             self.forget(path)
 
@@ -111,6 +117,16 @@ class Keeper:
         self._lifeline = ours
         for path in self._kept:
             os.write(self._lifeline, b"+" + os.fsencode(path) + b"\0")
+
+
+def _end_group(path: Path) -> None:
+    """Removes a control group, whose processes have been ended: it stays while the kernel is not done with them."""
+    deadline = time.monotonic() + _EMPTY_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+            return
+        time.sleep(0.002)
 
 
 def is_in_use(path: Path) -> bool:

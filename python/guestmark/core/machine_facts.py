@@ -28,6 +28,13 @@ class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
     seccomp: bool = False  # some filter
     no_new_privileges: bool = False
     capabilities: int = 0  # how many it has
+    namespaces: list[str] | None = None  # that are not this host's: `pid`, `net`, `ipc`, `uts`, `mnt`, `user`
+    sockets: list[str] | None = (
+        None  # that it may make: `local` (by path), `network`; None: nothing keeps it from any
+    )
+    rings: bool | None = None  # whether it may use io_uring, whose operations no filter sees
+    memory_bytes: int | None = None  # that it has at most, with its helpers
+    processes: int | None = None
     shares: Confined | None = None  # of the daemon that serves the host's root, where there is one
     helpers: dict[str, Confined] | None = None  # of other programs that the guest talks to, by name
 

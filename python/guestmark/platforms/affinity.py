@@ -189,9 +189,11 @@ def check(cells: Iterable[Cell]) -> None:
         choose(_topology(usable()), level, 1)
 
 
-def virtual_processors(told: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-    """The threads of QEMU's virtual processors, from its answer to `query-cpus-fast`."""
-    return tuple(int(one["thread-id"]) for one in sorted(told, key=lambda processor: processor["cpu-index"]))
+def virtual_processors(told: Iterable[Mapping[str, Any]], pid: int | None) -> tuple[int, ...]:
+    """The threads of QEMU's virtual processors, from its answer to `query-cpus-fast`; its process here is `pid`."""
+    ours = processes.threads(pid) if pid is not None else {}
+    numbers = [int(one["thread-id"]) for one in sorted(told, key=lambda processor: processor["cpu-index"])]
+    return tuple(ours.get(number, number) for number in numbers)
 
 
 @functools.cache

@@ -11,12 +11,16 @@ from typing import Protocol
 
 from guestmark.core.machine_facts import Confined, MachineFacts
 from guestmark.disks.location import filesystem_of
+from guestmark.disks.processes import program_of
+from guestmark.platforms import groups
 
 _OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo spells white space and the backslash itself
 _SAID = "GUESTMARK_CONFINED="
 _MEMORY = "/dev/shm"  # where User-Mode Linux has its guest's memory
 _OF_ITS_OWN = {"temporary": "/tmp", "memory": _MEMORY}  # by the word that says so
 SERVES_ROOT = "virtiofsd"  # the helper that serves the host's root
+_FILTER, _NO_RINGS = "filter", "no-rings"  # words of it
+_NAMESPACES = ("pid", "net", "ipc", "uts", "mnt", "user")
 _FILTERED = "2"  # of `Seccomp:` in /proc/PID/status
 
 
@@ -36,6 +40,10 @@ class Running(Protocol):
         """The directories and files that it was given."""
 
     @property
+    def groups(self) -> tuple[Path, ...]:
+        """Its control groups."""
+
+    @property
     def helpers(self) -> Mapping[str, Running]:
         """What it ends with."""
 
@@ -48,6 +56,7 @@ def attested_with_helpers(process: Running) -> Confined | None:
     found = attested(process.pid(), process.writable)
     if found is None:
         return None
+    found.memory_bytes, found.processes = groups.limits(process.groups)
     for name, helper in process.helpers.items():
         holds = attested(helper.pid(), helper.writable) or Confined()
         if name == SERVES_ROOT:
@@ -62,6 +71,7 @@ def attested(pid: int | None, writable: Iterable[Path]) -> Confined | None:
 
     `writable` are the directories and files that it was given.
     """
+    pid = program_of(pid) if pid is not None else None
     if pid is None:
         return None
     folder = Path(f"/proc/{pid}")
@@ -80,7 +90,27 @@ def attested(pid: int | None, writable: Iterable[Path]) -> Confined | None:
         seccomp=status.get("Seccomp") == _FILTERED,
         no_new_privileges=status.get("NoNewPrivs") == "1",
         capabilities=int(status.get("CapEff", "0"), 16).bit_count(),
+        namespaces=_own_namespaces(folder),
+        sockets=_sockets(said),
+        rings=_NO_RINGS not in said,
     )
+
+
+def _own_namespaces(folder: Path) -> list[str]:
+    """Those of a process that are not this process's, as the kernel calls them."""
+    found = []
+    for name in _NAMESPACES:
+        with contextlib.suppress(OSError):
+            if (folder / "ns" / name).readlink() != Path("/proc/self/ns", name).readlink():
+                found.append(name)
+    return found
+
+
+def _sockets(said: list[str]) -> list[str] | None:
+    if _FILTER not in said:
+        return None
+    kinds = {"local": "no-sockets", "network": "no-network"}
+    return [kind for kind, word in kinds.items() if word not in said]
 
 
 def _read_only(mountinfo: str, writable: set[str]) -> bool:
@@ -95,7 +125,10 @@ def _read_only(mountinfo: str, writable: set[str]) -> bool:
 
 def said(confined: Confined) -> str:
     """In words: `read-only mounts, Landlock, seccomp`."""
+    own = confined.namespaces or ()
     parts = [
+        ("pid" in own and "net" in own, "a cage of its own"),
+        ("pid" in own and "net" not in own, "a cage with this host's networks"),
         (confined.mounts, "read-only mounts"),
         (confined.landlock, "Landlock"),
         (confined.seccomp, "seccomp"),

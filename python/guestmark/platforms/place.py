@@ -33,6 +33,7 @@ class Process(Protocol):
     command: tuple[str, ...]
     started_at: float
     writable: tuple[Path, ...]  # what it may change of the host
+    groups: tuple[Path, ...]  # control groups of this host that it is in
     helpers: dict[str, SupervisedProcess]  # without which it cannot live
 
     @property

@@ -3,7 +3,8 @@
 The agent's `supervise` mode is the parent of the hypervisor. It holds the read end of a pipe, the *lifeline*, whose
 write end only the controller has: when the controller ends, however it ends, the supervisor sees the end of file and
 kills the hypervisor with all its helper processes. The scratch directory is the keeper's (`agent.keeper`), who was
-there before it and removes it after that. The hypervisor itself is confined (`agent.confinement`).
+there before it and removes it after that. The hypervisor itself is confined (`agent.confinement`): where namespaces can
+be had, the kernel ends whatever it has started with it, and it ends with the supervisor, which may be killed too.
 """
 
 import bisect
@@ -22,6 +23,8 @@ from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import MachineError
+from guestmark.disks.processes import program_of
+from guestmark.platforms import groups
 from guestmark.platforms.affinity import starting
 from guestmark.platforms.confinement import memory_directory
 
@@ -107,6 +110,7 @@ class SupervisedProcess:
         self.writable: tuple[Path, ...] = (self.scratch,)
         self._confinement = confinement
         self._directories = [self.scratch]
+        self.groups: tuple[Path, ...] = ()  # control groups, which bound what it takes
         self.started_at = 0.0
         self._console: Console | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -130,8 +134,9 @@ class SupervisedProcess:
             else:
                 self._lifeline = ours
         output, output_write = os.pipe()
+        inner = os.dup(lifeline)  # that its cage watches, should the supervisor be stopped
         held = keeper().lifeline
-        wrapped = supervised(self._confined(command, writable), lifeline_fd=lifeline, hold=[held])
+        wrapped = supervised(self._confined(command, writable, inner), lifeline_fd=lifeline, hold=[held])
         # Before the process, so that an interruption finds it, and not where the machine belongs: its thread is ours.
         self._console = Console(output)
         self.started_at = time.monotonic()
@@ -142,7 +147,7 @@ class SupervisedProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=output_write,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(lifeline, held, *pass_fds),
+                    pass_fds=(lifeline, inner, held, *pass_fds),
                     cwd=self.scratch,
                     start_new_session=True,
                 )
@@ -150,9 +155,10 @@ class SupervisedProcess:
             raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
         finally:
             os.close(lifeline)
+            os.close(inner)
             os.close(output_write)
 
-    def _confined(self, command: Sequence[str], writable: Iterable[Path]) -> list[str]:
+    def _confined(self, command: Sequence[str], writable: Iterable[Path], lifeline: int) -> list[str]:
         if self._confinement is None:
             return list(command)
         temporary = over_temporary = None
@@ -163,7 +169,11 @@ class SupervisedProcess:
             temporary = keeper().directory("memory", parent)
             self._directories.append(temporary)
         self.writable = (self.scratch, *writable, *([temporary] if temporary else []))
-        return self._confinement.around(command, self.writable, temporary, over_temporary)
+        self.groups = groups.made("machine")
+        self._directories += self.groups
+        return self._confinement.around(
+            command, self.writable, temporary, over_temporary, lifeline=lifeline, groups=self.groups
+        )
 
     @property
     def console(self) -> Console:
@@ -186,7 +196,7 @@ class SupervisedProcess:
         return self._process is not None and self._process.poll() is None
 
     def pid(self) -> int | None:
-        """Process id of the hypervisor itself (the supervisor's first child)."""
+        """Process id of the hypervisor itself, in whose cage there may be another between it and the supervisor."""
         if self._process is None:
             return None
         try:
@@ -194,7 +204,7 @@ class SupervisedProcess:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         except OSError:
             return None
-        return int(children[0]) if children else None
+        return program_of(int(children[0])) if children else None
 
     def wait(self, timeout_s: float | None) -> int | None:
         """Exit status of the hypervisor (128 + signal), None when it is still running at the end of `timeout_s`."""

@@ -1,8 +1,89 @@
-//! A seccomp filter for what Landlock does not know: modes, owners, times and attributes of files stay as they are.
+//! A seccomp filter for what namespaces and Landlock leave: sockets, other processes' settings, more namespaces, and, where
+//! mounts are not read-only, modes, owners, times and attributes of files.
 
 use std::io;
 
 use crate::sys::check;
+
+/// Refused of everybody: files by handle, which pass by mounts; mounts, namespaces and the kernel's own settings; keys;
+/// descriptors and memory of other processes.
+const ALWAYS: &[libc::c_long] = &[
+    libc::SYS_open_by_handle_at,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_setns,
+    428, // open_tree
+    429, // move_mount
+    430, // fsopen
+    431, // fsconfig
+    432, // fsmount
+    433, // fspick
+    442, // mount_setattr
+    438, // pidfd_getfd
+    libc::SYS_kcmp,
+    libc::SYS_move_pages,
+    libc::SYS_migrate_pages,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_fanotify_init,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_syslog,
+    libc::SYS_vhangup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+];
+
+/// Message queues, semaphores and shared memory by number or name.
+const QUEUES: &[libc::c_long] = &[
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
+
+/// Whoever may make no sockets has no use for these.
+const OF_SOCKETS: &[libc::c_long] = &[libc::SYS_connect, libc::SYS_bind, libc::SYS_listen];
+
+/// System calls about a process, with the place of its number among the arguments: nobody's but one's own, which is 0.
+const OF_OTHERS: &[(libc::c_long, u32)] = &[
+    (libc::SYS_prlimit64, 0),
+    (libc::SYS_setpriority, 1),
+    (libc::SYS_setpriority, 0),
+    (libc::SYS_ioprio_set, 1),
+    (libc::SYS_sched_setaffinity, 0),
+    (libc::SYS_sched_setscheduler, 0),
+    (libc::SYS_sched_setparam, 0),
+    (libc::SYS_sched_setattr, 0),
+];
 
 /// Refused: whatever changes a file's metadata by its name, and by descriptor but for its mode.
 const REFUSED: &[libc::c_long] = &[
@@ -41,6 +122,9 @@ const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: Option<u32> = None;
 
+/// Of `clone` and `unshare`: namespaces of every kind but that of time, whose flag is among signals' numbers.
+const NAMESPACES: u32 = 0x7e02_0000;
+
 const SET_MODE_FILTER: libc::c_uint = 1;
 /// Before 5.16 a filter slows the processor down (speculative store bypass) unless it says that it need not.
 const SPEC_ALLOW: libc::c_uint = 4;
@@ -56,9 +140,21 @@ const ARGUMENTS: u32 = 16;
 /// System calls of the x32 kind, which are others of the same architecture.
 const X32: u32 = 0x4000_0000;
 
-/// What is refused beside changes of metadata.
+/// What is refused.
 #[derive(Clone, Copy)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one for each thing that can be refused"
+)]
 pub struct Refused {
+    /// Changes of files' metadata.
+    pub metadata: bool,
+    /// Sockets with names in the filesystem.
+    pub local_sockets: bool,
+    /// Sockets of networks.
+    pub network: bool,
+    /// Queues and memory that processes share by a number.
+    pub queues: bool,
     /// Cutting files off, which Landlock learned late (6.2).
     pub truncation: bool,
     /// Rings, whose operations pass by filters.
@@ -103,15 +199,35 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
         program.push(step(AT_LEAST, X32, 0, 1));
         program.push(step(RETURN, refuse, 0, 0));
     }
-    for &number in REFUSED {
+    let unknown = ERRNO | libc::ENOSYS as u32;
+    let sets = [
+        (true, ALWAYS),
+        (refused.queues, QUEUES),
+        (refused.metadata, REFUSED),
+        (refused.local_sockets && refused.network, OF_SOCKETS),
+    ];
+    for &number in sets.iter().filter(|(on, _)| *on).flat_map(|(_, set)| *set) {
         program.push(step(EQUAL, number as u32, 0, 1));
         program.push(step(RETURN, refuse, 0, 0));
     }
-    let unknown = ERRNO | libc::ENOSYS as u32;
     if refused.io_uring {
         program.push(step(EQUAL, libc::SYS_io_uring_setup as u32, 0, 1));
         program.push(step(RETURN, unknown, 0, 0));
     }
+    for &(number, position) in OF_OTHERS {
+        program.extend(refuse_unless_zero(number, position));
+    }
+    let families = [
+        (!refused.local_sockets, libc::AF_UNIX),
+        (!refused.network, libc::AF_INET),
+        (!refused.network, libc::AF_INET6),
+    ];
+    program.extend(allow_families(&families));
+    program.extend(refuse_bits(libc::SYS_clone, 0, NAMESPACES));
+    program.extend(refuse_bits(libc::SYS_unshare, 0, NAMESPACES));
+    // Its flags are in memory, where a filter cannot look; libraries fall back to `clone`.
+    program.push(step(EQUAL, libc::SYS_clone3 as u32, 0, 1));
+    program.push(step(RETURN, unknown, 0, 0));
     if refused.truncation {
         // Its flags are in memory, where a filter cannot look; libraries fall back to `openat`.
         program.push(step(EQUAL, libc::SYS_openat2 as u32, 0, 1));
@@ -122,28 +238,59 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
         {
             program.push(step(EQUAL, libc::SYS_creat as u32, 0, 1));
             program.push(step(RETURN, refuse, 0, 0));
-            program.extend(refuse_flag(libc::SYS_open, 1));
+            program.extend(refuse_bits(libc::SYS_open, 1, libc::O_TRUNC as u32));
         }
-        program.extend(refuse_flag(libc::SYS_openat, 2));
+        program.extend(refuse_bits(libc::SYS_openat, 2, libc::O_TRUNC as u32));
     }
     // User-Mode Linux gives its memory's file, which nobody else can open, a mode that does not matter: let it believe
     // that this was done.
-    program.push(step(EQUAL, libc::SYS_fchmod as u32, 0, 1));
-    program.push(step(RETURN, ERRNO, 0, 0));
+    if refused.metadata {
+        program.push(step(EQUAL, libc::SYS_fchmod as u32, 0, 1));
+        program.push(step(RETURN, ERRNO, 0, 0));
+    }
     program.push(step(RETURN, ALLOW, 0, 0));
     program
 }
 
-/// Refuses `number` with `O_TRUNC` in its argument `position`; anything else of it is allowed.
-fn refuse_flag(number: libc::c_long, position: u32) -> [libc::sock_filter; 5] {
+/// Refuses `number` with any of `bits` in its argument `position`; anything else of it is allowed.
+fn refuse_bits(number: libc::c_long, position: u32, bits: u32) -> [libc::sock_filter; 5] {
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     [
         step(EQUAL, number as u32, 0, 4),
         step(LOAD, ARGUMENTS + 8 * position, 0, 0),
-        step(ANY_BIT, libc::O_TRUNC as u32, 0, 1),
+        step(ANY_BIT, bits, 0, 1),
         step(RETURN, ERRNO | libc::EPERM as u32, 0, 0),
         step(RETURN, ALLOW, 0, 0),
     ]
+}
+
+/// Refuses `number` unless its argument `position` is 0; then what follows decides.
+fn refuse_unless_zero(number: libc::c_long, position: u32) -> [libc::sock_filter; 5] {
+    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    [
+        step(EQUAL, number as u32, 0, 4),
+        step(LOAD, ARGUMENTS + 8 * position, 0, 0),
+        step(EQUAL, 0, 1, 0),
+        step(RETURN, ERRNO | libc::EPERM as u32, 0, 0),
+        step(LOAD, 0, 0, 0),
+    ]
+}
+
+/// Sockets of these families, and pairs of local ones, which reach nobody else.
+fn allow_families(families: &[(bool, libc::c_int)]) -> Vec<libc::sock_filter> {
+    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let mut tests = Vec::new();
+    for &(_, family) in families.iter().filter(|(on, _)| *on) {
+        tests.push(step(EQUAL, family as u32, 0, 1));
+        tests.push(step(RETURN, ALLOW, 0, 0));
+    }
+    tests.push(step(RETURN, ERRNO | libc::EACCES as u32, 0, 0));
+    let mut program = vec![
+        step(EQUAL, libc::SYS_socket as u32, 0, tests.len() as u8 + 1),
+        step(LOAD, ARGUMENTS, 0, 0),
+    ];
+    program.append(&mut tests);
+    program
 }
 
 #[cfg(test)]
@@ -178,18 +325,30 @@ mod tests {
     }
 
     const NOTHING: Refused = Refused {
+        metadata: false,
         truncation: false,
         io_uring: false,
+        local_sockets: false,
+        network: false,
+        queues: false,
+    };
+    const METADATA: Refused = Refused {
+        metadata: true,
+        ..NOTHING
     };
     const ALL: Refused = Refused {
+        metadata: true,
         truncation: true,
         io_uring: true,
+        local_sockets: true,
+        network: true,
+        queues: true,
     };
     const REFUSE: u32 = ERRNO | libc::EPERM as u32;
 
     #[test]
     fn metadata_is_kept_and_the_rest_allowed() {
-        for refused in [NOTHING, ALL] {
+        for refused in [METADATA, ALL] {
             for number in [
                 libc::SYS_fchmodat,
                 libc::SYS_fchownat,
@@ -225,5 +384,74 @@ mod tests {
             ERRNO | libc::ENOSYS as u32
         );
         assert_eq!(outcome(NOTHING, libc::SYS_io_uring_setup, [0; 3]), ALLOW);
+    }
+
+    #[test]
+    fn sockets_of_no_kind_are_made_unless_they_are_asked_for() {
+        let made = |refused, family: libc::c_int| {
+            outcome(refused, libc::SYS_socket, [family as u64, 1, 262])
+        };
+        for family in [
+            libc::AF_UNIX,
+            libc::AF_INET,
+            libc::AF_INET6,
+            libc::AF_NETLINK,
+            40,
+        ] {
+            assert_ne!(made(ALL, family), ALLOW, "{family}");
+        }
+        let local = Refused {
+            local_sockets: false,
+            ..ALL
+        };
+        assert_eq!(made(local, libc::AF_UNIX), ALLOW);
+        assert_ne!(made(local, libc::AF_INET), ALLOW);
+        let network = Refused {
+            network: false,
+            ..ALL
+        };
+        assert_eq!(made(network, libc::AF_INET6), ALLOW);
+        assert_ne!(made(network, libc::AF_UNIX), ALLOW);
+        assert_ne!(made(NOTHING, libc::AF_NETLINK), ALLOW);
+        assert_eq!(outcome(ALL, libc::SYS_connect, [3, 0, 0]), REFUSE);
+        assert_eq!(outcome(local, libc::SYS_connect, [3, 0, 0]), ALLOW);
+        assert_eq!(outcome(ALL, libc::SYS_socketpair, [1, 1, 0]), ALLOW);
+    }
+
+    #[test]
+    fn settings_of_others_are_refused_and_ones_own_allowed() {
+        for refused in [NOTHING, ALL] {
+            for number in [
+                libc::SYS_prlimit64,
+                libc::SYS_sched_setaffinity,
+                libc::SYS_sched_setscheduler,
+            ] {
+                assert_eq!(outcome(refused, number, [1, 0, 0]), REFUSE);
+                assert_eq!(outcome(refused, number, [0, 3, 0]), ALLOW);
+            }
+            assert_eq!(outcome(refused, libc::SYS_setpriority, [0, 7, 0]), REFUSE);
+            assert_eq!(outcome(refused, libc::SYS_setpriority, [2, 0, 0]), REFUSE);
+            assert_eq!(outcome(refused, libc::SYS_setpriority, [0, 0, 5]), ALLOW);
+            assert_eq!(outcome(refused, libc::SYS_ioprio_set, [1, 7, 0]), REFUSE);
+            assert_eq!(
+                outcome(refused, libc::SYS_open_by_handle_at, [0; 3]),
+                REFUSE
+            );
+        }
+        assert_eq!(outcome(ALL, libc::SYS_msgctl, [0; 3]), REFUSE);
+        assert_eq!(outcome(NOTHING, libc::SYS_msgctl, [0; 3]), ALLOW);
+    }
+
+    #[test]
+    fn threads_and_processes_are_started_but_no_namespaces() {
+        let thread = u64::from((libc::CLONE_VM | libc::CLONE_THREAD) as u32);
+        assert_eq!(outcome(ALL, libc::SYS_clone, [thread, 0, 0]), ALLOW);
+        let namespace = u64::from((libc::CLONE_NEWUSER | libc::SIGCHLD) as u32);
+        assert_eq!(outcome(NOTHING, libc::SYS_clone, [namespace, 0, 0]), REFUSE);
+        assert_eq!(
+            outcome(NOTHING, libc::SYS_unshare, [0x2_0000, 0, 0]),
+            REFUSE
+        );
+        assert_eq!(outcome(NOTHING, libc::SYS_unshare, [0x200, 0, 0]), ALLOW);
     }
 }

@@ -14,14 +14,11 @@ const REFER: u64 = 1 << 13; // version 2
 const TRUNCATE: u64 = 1 << 14; // version 3
 const BIND_AND_CONNECT_TCP: u64 = 3; // version 4
 const SIGNALS_AND_ABSTRACT_SOCKETS: u64 = 3; // version 6
-/// Devices that are harmless, or that hypervisors live on. Disks are not among them.
-const DEVICES: [&CStr; 10] = [
+/// Devices that are harmless, or that hypervisors live on. Disks and terminals are not among them.
+const DEVICES: [&CStr; 7] = [
     c"/dev/null",
     c"/dev/zero",
     c"/dev/full",
-    c"/dev/tty",
-    c"/dev/ptmx",
-    c"/dev/pts",
     c"/dev/kvm",
     c"/dev/net/tun",
     c"/dev/vhost-net",

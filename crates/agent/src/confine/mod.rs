@@ -2,12 +2,15 @@
 //! named to it.
 //!
 //! A guest that is root, or that has broken out of its hypervisor, has the rights of the process that serves it. So
-//! those are taken away before that process runs: every mount is read-only but for the named paths, Landlock says the
-//! same once more where the kernel has it, capabilities that hypervisors do not need are dropped, and no program that
-//! it executes gains any. What held is said in its environment, for attestation.
+//! those are taken away before that process runs. It lives in namespaces of its own, a *cage*: there are no other processes
+//! than its own, no networks, no message queues, no terminals, and all of it ends together. Every mount is read-only but
+//! for the named paths, and Landlock says the same once more where the kernel has it. Capabilities that hypervisors do not
+//! need are dropped, a filter refuses what a namespace does not hide, above all sockets, and no program that it executes
+//! gains anything. What held is said in its environment, for attestation.
 //!
 //! What a kernel or a container does not allow is left out and said to be missing; anything else that fails ends it.
 
+mod cage;
 mod filter;
 mod landlock;
 mod mounts;
@@ -16,16 +19,19 @@ mod registers;
 
 use std::ffi::{CString, OsString};
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use lexopt::Arg;
+use lexopt::{Arg, ValueExt};
 
 use crate::{spawn, sys};
 
 /// What holds, as a list of words: `mounts,landlock,filter`.
 const CONFINED: &str = "GUESTMARK_CONFINED";
+const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
@@ -44,9 +50,13 @@ struct Options {
     metadata: bool,
     user: Option<(u32, u32)>,
     network: bool,
+    sockets: bool,
     serves_files: bool,
     no_io_uring: bool,
     traces: bool,
+    lifeline: Option<OwnedFd>,
+    groups: Vec<PathBuf>,
+    processes: Option<u32>,
     command: Vec<OsString>,
 }
 
@@ -65,6 +75,10 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             Arg::Long("metadata") => options.metadata = true,
             Arg::Long("user") => options.user = Some(user(&parser.value()?)?),
             Arg::Long("network") => options.network = true,
+            Arg::Long("sockets") => options.sockets = true,
+            Arg::Long("lifeline") => options.lifeline = Some(inherited(parser.value()?.parse()?)?),
+            Arg::Long("group") => options.groups.push(absolute(parser.value()?)?),
+            Arg::Long("processes") => options.processes = Some(parser.value()?.parse()?),
             Arg::Long("serves-files") => options.serves_files = true,
             Arg::Long("no-io-uring") => options.no_io_uring = true,
             Arg::Long("traces") => options.traces = true,
@@ -98,7 +112,19 @@ fn absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
     }
 }
 
-/// Becomes the command, confined; returns only when that fails.
+/// A lifeline that was given to us, and that the command does not get.
+fn inherited(fd: u16) -> Result<OwnedFd, lexopt::Error> {
+    let fd = i32::from(fd);
+    // SAFETY: used for one system call that copes with a descriptor that is not open.
+    let known = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    if fd <= 2 || rustix::io::fcntl_setfd(known, rustix::io::FdFlags::CLOEXEC).is_err() {
+        return Err(format!("--lifeline {fd}: not an open file descriptor above 2").into());
+    }
+    // SAFETY: it is open, as was just seen, and nothing else in this process uses it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Becomes the command, confined; returns only when that fails, or after the command's end.
 pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
     let mut writable = Vec::new();
@@ -107,7 +133,15 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
             .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
         writable.push(sys::cstring(real.as_os_str().as_bytes())?);
     }
-    let held = restrict(&options, &writable)?;
+    for group in &options.groups {
+        std::fs::write(group.join("cgroup.procs"), "0")
+            .map_err(|error| io::Error::other(format!("{}: {error}", group.display())))?;
+    }
+    let mounted = match caged(&options, &writable)? {
+        Ok(mounted) => mounted,
+        Err(status) => return Ok(status),
+    };
+    let held = restrict(&options, &writable, &mounted)?;
     if let Some(temporary) = &options.temporary {
         std::env::set_var("TMPDIR", temporary);
     }
@@ -118,32 +152,70 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
     become_command(&options.command)
 }
 
-/// Takes away what the options do not leave; what holds.
-fn restrict(options: &Options, writable: &[CString]) -> io::Result<Vec<&'static str>> {
-    let mut held = Vec::new();
+/// Goes on in a cage, if one can be had, as the process that is to become the command: what its mounts are. In those that
+/// wait for it, how it ended.
+fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<mounts::Done, ExitCode>> {
     let is_root = rustix::process::geteuid().is_root();
-    let rules = landlock::Abi::of_kernel();
-    let over_temporary = options
-        .over_temporary
-        .as_ref()
-        .map(|path| sys::cstring(path.as_os_str().as_bytes()))
-        .transpose()?;
+    let lifeline = options.lifeline.as_ref();
     // In a user namespace of its own, the files of all other users look like nobody's. Where Landlock does what
     // read-only mounts would, guests see them as they are.
-    let namespace = is_root || options.serves_files || options.own_files || rules.is_none();
-    let mut mounted = mounts::Done::default();
-    if namespace {
-        let layout = mounts::Layout {
-            writable,
-            over_temporary: over_temporary.as_deref(),
-            own_memory: options.own_memory,
+    let landlocked = landlock::Abi::of_kernel().is_some();
+    if is_root || options.serves_files || options.own_files || !landlocked {
+        let walls = cage::Walls {
+            user: !is_root,
+            network: !options.network,
         };
-        mounted = mounts::make_read_only(&layout, is_root)?;
+        match cage::enter(walls, lifeline)? {
+            cage::Place::Done(status) => return Ok(Err(status)),
+            cage::Place::Outside => {}
+            cage::Place::Inside(first) => {
+                let over_temporary = options
+                    .over_temporary
+                    .as_ref()
+                    .map(|path| sys::cstring(path.as_os_str().as_bytes()))
+                    .transpose()?;
+                let layout = mounts::Layout {
+                    writable,
+                    over_temporary: over_temporary.as_deref(),
+                    own_memory: options.own_memory,
+                    processes: options.processes,
+                };
+                return match mounts::make_read_only(&layout) {
+                    Ok(done) if done.read_only => first.fork(lifeline).map(|()| Ok(done)),
+                    Ok(_) => first.give_up(),
+                    Err(error) => {
+                        eprintln!("guestmark-agent: {error}");
+                        first.fail(FAILED)
+                    }
+                };
+            }
+        }
     }
+    if lifeline.is_some() {
+        if let Some(status) = cage::watch(lifeline)? {
+            return Ok(Err(status));
+        }
+    }
+    Ok(Ok(mounts::Done::default()))
+}
+
+/// Takes away what the options do not leave; what holds.
+fn restrict(
+    options: &Options,
+    writable: &[CString],
+    mounted: &mounts::Done,
+) -> io::Result<Vec<&'static str>> {
+    let mut held = Vec::new();
+    let rules = landlock::Abi::of_kernel();
     privileges::gain_none()?;
     if let Some(rules) = rules {
         let mut writable = writable.to_vec();
-        writable.extend(over_temporary.map(|_| mounts::TEMPORARY.to_owned()));
+        writable.extend(
+            options
+                .over_temporary
+                .is_some()
+                .then(|| mounts::TEMPORARY.to_owned()),
+        );
         writable.extend(options.own_memory.then(|| mounts::MEMORY.to_owned()));
         if rules.restrict(&writable, options.network)? {
             held.push("landlock");
@@ -152,20 +224,40 @@ fn restrict(options: &Options, writable: &[CString]) -> io::Result<Vec<&'static 
     if let Some((user, group)) = options.user {
         privileges::become_user(user, group)?;
     }
-    let is_root = rustix::process::geteuid().is_root();
-    privileges::drop_capabilities(is_root, options.serves_files, options.metadata)?;
-    // Landlock lets modes, owners and times of files be changed, which read-only mounts do not.
-    if !mounted.read_only && !options.metadata && !options.own_files {
-        let refused = filter::Refused {
-            truncation: !rules.is_some_and(landlock::Abi::knows_truncation),
-            io_uring: options.no_io_uring,
-        };
-        if filter::install(refused)? {
-            held.push("filter");
+    let user = rustix::process::geteuid();
+    privileges::drop_capabilities(privileges::Keeps {
+        is_root: user.is_root(),
+        others_files: options
+            .writable
+            .iter()
+            .any(|path| std::fs::metadata(path).is_ok_and(|found| found.uid() != user.as_raw())),
+        serves_files: options.serves_files,
+        builds_files: options.metadata,
+    })?;
+    let refused = filter::Refused {
+        // Landlock lets modes, owners and times of files be changed, which read-only mounts do not.
+        metadata: !mounted.read_only && !options.metadata && !options.own_files,
+        truncation: !mounted.read_only && !rules.is_some_and(landlock::Abi::knows_truncation),
+        io_uring: options.no_io_uring,
+        local_sockets: !options.sockets,
+        network: !options.network,
+        queues: !(options.own_files || options.metadata),
+    };
+    if filter::install(refused)? {
+        held.push("filter");
+        if refused.local_sockets {
+            held.push("no-sockets");
+        }
+        if refused.network {
+            held.push("no-network");
+        }
+        if refused.io_uring {
+            held.push("no-rings");
         }
     }
     let of_mounts = [
         (mounted.read_only, "mounts"),
+        (mounted.read_only, "cage"),
         (mounted.over_temporary, "temporary"),
         (mounted.own_memory, "memory"),
     ];

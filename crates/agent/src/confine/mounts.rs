@@ -32,6 +32,8 @@ pub struct Layout<'a> {
     pub over_temporary: Option<&'a CStr>,
     /// Whether it has a `/dev/shm` of its own.
     pub own_memory: bool,
+    /// How many processes it has at most, where the kernel counts those of a namespace.
+    pub processes: Option<u32>,
 }
 
 /// What was done; nothing where namespaces are not to be had.
@@ -42,32 +44,35 @@ pub struct Done {
     pub own_memory: bool,
 }
 
-/// Makes every mount read-only but for what the layout says. Whoever is not root gets a user namespace of its own for
-/// it, with its own user and group and nobody else's.
-pub fn make_read_only(layout: &Layout<'_>, is_root: bool) -> io::Result<Done> {
+/// Makes every mount of this process's namespace, which is its own, read-only but for what the layout says. It shows the
+/// processes of the cage and no others, and no terminals.
+pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
     if !has_mount_setattr() {
         return Ok(Done::default());
-    }
-    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
-    let namespaces = if is_root {
-        libc::CLONE_NEWNS
-    } else {
-        libc::CLONE_NEWNS | libc::CLONE_NEWUSER
-    };
-    // SAFETY: plain system call; this process has a single thread.
-    match check(unsafe { libc::unshare(namespaces) }) {
-        Err(error) if super::is_unavailable(&error) => return Ok(Done::default()),
-        other => other?,
-    };
-    if !is_root {
-        std::fs::write("/proc/self/setgroups", "deny")?;
-        std::fs::write("/proc/self/gid_map", format!("{0} {0} 1", gid.as_raw()))?;
-        std::fs::write("/proc/self/uid_map", format!("{0} {0} 1", uid.as_raw()))?;
     }
     match mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE, None) {
         // A user namespace without rights of its own, as some distributions make them.
         Err(error) if super::is_unavailable(&error) => return Ok(Done::default()),
         other => other?,
+    }
+    // A container whose own processes are partly hidden allows no other view of them.
+    let flags = NO_DEVICES | libc::MS_NOEXEC;
+    if !or_unavailable(mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, None))? {
+        return Ok(Done::default());
+    }
+    if let Some(most) = layout.processes {
+        limit_processes(most);
+    }
+    if std::path::Path::new("/dev/pts").is_dir() {
+        let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
+        let options = c"newinstance,ptmxmode=0666,mode=0600";
+        or_unavailable(mount(
+            Some(c"devpts"),
+            c"/dev/pts",
+            Some(c"devpts"),
+            flags,
+            Some(options),
+        ))?;
     }
     // Before anything is mounted over them.
     let trees = layout
@@ -156,6 +161,20 @@ fn cover_temporary(directory: &CStr) -> io::Result<bool> {
     let tree = open_tree(TEMPORARY)?;
     move_mount(&tree, TEMPORARY)?;
     Ok(false)
+}
+
+/// Since 6.14 the highest process id is one of a namespace; before, it was one of the whole machine, and is left alone.
+fn limit_processes(most: u32) {
+    let release = rustix::system::uname();
+    let mut numbers = release
+        .release()
+        .to_str()
+        .unwrap_or_default()
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|part| part.parse::<u32>().ok());
+    if (numbers.next(), numbers.next()) >= (Some(6), Some(14)) {
+        let _ = std::fs::write("/proc/sys/kernel/pid_max", most.to_string());
+    }
 }
 
 fn or_unavailable(done: io::Result<()>) -> io::Result<bool> {

@@ -9,6 +9,7 @@ const DAC_OVERRIDE: u32 = 1;
 const DAC_READ_SEARCH: u32 = 2;
 const FOWNER: u32 = 3;
 const FSETID: u32 = 4;
+const KILL: u32 = 5;
 const SETGID: u32 = 6;
 const SETUID: u32 = 7;
 const SETPCAP: u32 = 8;
@@ -21,21 +22,44 @@ const SETFCAP: u32 = 31;
 const LAST: u32 = 63;
 
 /// What hypervisors keep of root: all files can be read (also without a trace, see `O_NOATIME`), memory can be locked.
-const OF_HYPERVISORS: [u32; 6] = [
+const OF_HYPERVISORS: [u32; 3] = [DAC_READ_SEARCH, FOWNER, IPC_LOCK];
+/// What virtiofsd wants besides, or it does not start. Mounts, modules and other processes are not among it.
+const OF_FILE_SERVERS: [u32; 11] = [
+    CHOWN,
     DAC_OVERRIDE,
-    DAC_READ_SEARCH,
-    FOWNER,
-    IPC_LOCK,
+    FSETID,
+    SETGID,
+    SETUID,
+    SETPCAP,
+    SYS_CHROOT,
     SYS_NICE,
     SYS_RESOURCE,
-];
-/// What virtiofsd wants besides, or it does not start. Mounts, modules and other processes are not among it.
-const OF_FILE_SERVERS: [u32; 8] = [
-    CHOWN, FSETID, SETGID, SETUID, SETPCAP, SYS_CHROOT, MKNOD, SETFCAP,
+    MKNOD,
+    SETFCAP,
 ];
 
 /// What it takes to give files the owners that they have elsewhere.
-const OF_BUILDERS: [u32; 3] = [CHOWN, FSETID, SETFCAP];
+const OF_BUILDERS: [u32; 4] = [CHOWN, DAC_OVERRIDE, FSETID, SETFCAP];
+
+/// What is left.
+#[derive(Clone, Copy)]
+pub struct Keeps {
+    pub is_root: bool,
+    /// Some of what it may write to belongs to other users.
+    pub others_files: bool,
+    pub serves_files: bool,
+    pub builds_files: bool,
+}
+
+impl Keeps {
+    fn keeps(self, capability: u32) -> bool {
+        let hypervisor = OF_HYPERVISORS.contains(&capability)
+            || (self.others_files && capability == DAC_OVERRIDE);
+        (self.is_root && hypervisor)
+            || (self.is_root && self.builds_files && OF_BUILDERS.contains(&capability))
+            || (self.serves_files && (OF_FILE_SERVERS.contains(&capability) || hypervisor))
+    }
+}
 
 #[repr(C)]
 struct Header {
@@ -54,13 +78,31 @@ struct Set {
 const VERSION_3: u32 = 0x2008_0522;
 
 /// Leaves root, or the only user of a user namespace, what a hypervisor, a server or a builder of files needs.
-pub fn drop_capabilities(is_root: bool, serves_files: bool, builds_files: bool) -> io::Result<()> {
-    let keeps = |capability: u32| {
-        (is_root && OF_HYPERVISORS.contains(&capability))
-            || (is_root && builds_files && OF_BUILDERS.contains(&capability))
-            || (serves_files
-                && (OF_FILE_SERVERS.contains(&capability) || OF_HYPERVISORS.contains(&capability)))
-    };
+pub fn drop_capabilities(left: Keeps) -> io::Result<()> {
+    drop_but(|capability| left.keeps(capability))?;
+    if !left.is_root && left.serves_files {
+        for capability in (0..=LAST).filter(|&capability| left.keeps(capability)) {
+            // SAFETY: plain system call; what is not permitted is refused.
+            unsafe {
+                libc::prctl(
+                    libc::PR_CAP_AMBIENT,
+                    libc::PR_CAP_AMBIENT_RAISE,
+                    capability,
+                    0,
+                    0,
+                )
+            };
+        }
+    }
+    Ok(())
+}
+
+/// Leaves the right to end processes of other users, for the first process of a cage.
+pub fn keep_signals_only() -> io::Result<()> {
+    drop_but(|capability| capability == KILL)
+}
+
+fn drop_but(keeps: impl Fn(u32) -> bool) -> io::Result<()> {
     for capability in (0..=LAST).filter(|&capability| !keeps(capability)) {
         // SAFETY: plain system call; numbers that the kernel does not know, and those of others than root, are refused.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
@@ -90,20 +132,6 @@ pub fn drop_capabilities(is_root: bool, serves_files: bool, builds_files: bool) 
     check(unsafe {
         libc::syscall(libc::SYS_capset, &raw mut header, kept.as_ptr()) as libc::c_int
     })?;
-    if !is_root && serves_files {
-        for capability in (0..=LAST).filter(|&capability| keeps(capability)) {
-            // SAFETY: plain system call; what is not permitted is refused.
-            unsafe {
-                libc::prctl(
-                    libc::PR_CAP_AMBIENT,
-                    libc::PR_CAP_AMBIENT_RAISE,
-                    capability,
-                    0,
-                    0,
-                )
-            };
-        }
-    }
     Ok(())
 }
 

@@ -257,6 +257,7 @@ def _start(
                 modules=(*HYPERVISOR_MODULES, *(("virtio_blk",) if made else ())),
                 ports=len(names) + 1,
                 writable=tuple(image.path for image in made),
+                sockets=True,
             ),
         )
     )

@@ -232,6 +232,7 @@ class InnerProcess:
     def __init__(self, place: OuterPlace, scratch: Path) -> None:
         self.scratch = scratch
         self.writable: tuple[Path, ...] = ()
+        self.groups: tuple[Path, ...] = ()
         self.helpers: dict[str, SupervisedProcess] = {}
         self.command: tuple[str, ...] = ()
         self.started_at = 0.0

@@ -6,10 +6,11 @@ import mmap
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from guestmark.agent.client import Agent
+from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify
 from guestmark.core.architectures import Architecture, host_architecture
@@ -35,8 +36,10 @@ from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
 from guestmark.platforms.qemu.hints import kvm_hint
 from guestmark.platforms.qmp import Monitor
 from guestmark.platforms.virtio import VirtioBus
-from guestmark.setting.drive import Bus
+from guestmark.setting.disk import disks_of
+from guestmark.setting.drive import Aio, Bus
 from guestmark.setting.filesystem import Filesystem, cache_of
+from guestmark.setting.image import PROTOCOL, Protocol
 from guestmark.setting.machine import CPU, MACHINE, MEMORY, PROGRAM, QEMU_ARGS, SMP, kernel_words, levels_of
 
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}  # of the host's own architecture
@@ -53,6 +56,7 @@ class Extras:
     modules: tuple[str, ...] = ()
     ports: int = 1  # of the channel's device, the agent's included
     writable: tuple[Path, ...] = ()  # files that the arguments name for writing
+    sockets: bool = False  # whether they make some
 
 
 NO_EXTRAS = Extras()
@@ -94,7 +98,7 @@ class QemuPlatform:
             boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell)
         )
         watch = Watch.of(cell)
-        process = place.process(self.name)
+        process = place.process(self.name, _confinement(cell, boot, extras))
         line, monitor_line = place.line("agent"), place.line("monitor")
         monitor = Monitor(monitor_line.socket())
         with contextlib.ExitStack() as stack:
@@ -218,7 +222,23 @@ def _settle(guest: Guest, monitor: Monitor) -> None:
     A QEMU that has ended by then is looked at where its start is waited for.
     """
     with contextlib.suppress(MachineError):
-        guest.seat.settle(virtual_processors(monitor.execute("query-cpus-fast")))
+        guest.seat.settle(virtual_processors(monitor.execute("query-cpus-fast"), guest.vmm_pid))
+
+
+def _confinement(cell: Cell, boot: Boot, extras: Extras) -> Confinement:
+    """Rings and sockets only for disks, shares and arguments that cannot do without."""
+    disks = disks_of(cell)
+    return replace(
+        HYPERVISOR,
+        rings=any(disk.aio is Aio.IO_URING for disk in disks),
+        sockets=boot.share == VIRTIOFS
+        or extras.sockets
+        or QEMU_ARGS.name in cell.factors
+        or any(
+            disk.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} or disk.level(PROTOCOL) is Protocol.NBD
+            for disk in disks
+        ),
+    )
 
 
 def missing_program(program: str, package: str) -> Unusable | None:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
@@ -25,6 +26,7 @@ from guestmark.platforms.qemu.platform import missing_program
 from guestmark.platforms.uml.attest import attest_uml
 from guestmark.platforms.uml.refusals import explained
 from guestmark.setting.disk import disks_of
+from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import KERNEL, MEMORY, kernel_words, levels_of
 
@@ -53,7 +55,8 @@ class UmlPlatform:
         release = release_of(Path(shutil.which(program) or program))
         initramfs = build_initramfs(agent_binary(), _modules_of(program, release), drives.uml_modules(cell))
         watch = Watch.of(cell)
-        process = place.process(self.name, WITH_MEMORY_FILE)
+        served = any(disk.bus is Bus.VHOST_USER for disk in disks_of(cell))
+        process = place.process(self.name, replace(WITH_MEMORY_FILE, sockets=served))
         line = place.serial_line()
         with (
             placed(cell, emulator=False) as seat,

@@ -235,7 +235,7 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     )
     if appliance.exists() and appliance.stat().st_mtime >= changed:
         return
-    process = SupervisedProcess(GUESTFISH, replace(BUILDER, writes_tmp=True))
+    process = SupervisedProcess(GUESTFISH, replace(BUILDER, writes_tmp=True, sockets=True))
     try:
         process.start(
             [*_with(environment, process.scratch), GUESTFISH, "-a", "/dev/null", "run"], writable=[home]

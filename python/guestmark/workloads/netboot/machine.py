@@ -220,7 +220,7 @@ def started(
             kernel.line.handed()
         if seat.placement:
             with contextlib.suppress(MachineError):  # a QEMU that has ended is found by what follows
-                seat.settle(virtual_processors(monitor.execute("query-cpus-fast")))
+                seat.settle(virtual_processors(monitor.execute("query-cpus-fast"), process.pid()))
         ends = time.monotonic() + deadline_s
         request = control.next(watchdog(process, "QEMU"), lambda: ends - time.monotonic())
         machine = NetbootMachine(cell, settings, process, monitor, link, control, request or Request("", {}))

@@ -12,6 +12,7 @@ import http.server
 import mmap
 import os
 import socket
+import socketserver
 import ssl
 import sys
 import threading
@@ -62,10 +63,9 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
-        super().__init__(("", 0), _Handler, bind_and_activate=False)
-        self.socket.close()
+        # Not of a server of sockets: it may make none.
+        socketserver.BaseServer.__init__(self, listening.getsockname(), _Handler)
         self.socket = listening
-        self.server_address = listening.getsockname()
         self.tls = tls
 
     def finish_request(self, request: Any, client_address: Any) -> None:

@@ -13,6 +13,7 @@ from guestmark.agent.confinement import Confinement
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.machine_facts import Confined
+from guestmark.disks.processes import named_inside
 from guestmark.platforms.confinement import attested
 from guestmark.workloads.oltp.databases.base import Account
 
@@ -39,7 +40,8 @@ class Launcher:
         """What holds for the server whose process id is in that file; None in guests, and where it cannot be known."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self.confinement is not None:
-                return attested(int(Path(pid_file).read_text().split()[0]), self.writable)
+                number = int(Path(pid_file).read_text().split()[0])
+                return attested(next(named_inside(number, str(self.writable[0])), number), self.writable)
         return None
 
 
@@ -54,8 +56,9 @@ def launcher(
     named = (Path(value) for value in settings.values() if value.startswith("/"))
     other = os.geteuid() != account.uid
     confinement = Confinement(
-        own_files=True, own_memory=True, writes_tmp=True, user=(account.uid, account.gid) if other else None
-    )
+        sockets=True, rings=True, own_files=True, own_memory=True, writes_tmp=True,
+        user=(account.uid, account.gid) if other else None,
+    )  # fmt: skip
     scratch = keeper().directory("server", scratch_parent())
     try:
         writable = (Path(data), *(path for path in named if path.is_dir()))

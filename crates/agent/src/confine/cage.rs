@@ -1,0 +1,340 @@
+//! Namespaces around a program and all that it starts: processes, mounts, message queues, names, networks.
+//!
+//! Three processes make a cage. The *outer* one stays where it was started, waits, and ends as the program ended. The
+//! *first* one is process 1 of the namespace: the kernel ends whatever is left in there when it ends, and it ends with the
+//! outer one, with the controller, and with the program. The third becomes the program.
+//!
+//! Where no namespaces can be had, the outer process is the program's parent and reaps what that leaves behind.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::reap;
+use crate::sys::{self, check};
+
+/// How long killed processes may take to go where no namespace ends them.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Of the first process: it could not make the cage, and nothing has happened yet.
+const UNAVAILABLE: u8 = b'u';
+/// Of the first process: the program's wait status follows.
+const ENDED: u8 = b'e';
+/// Of the first process: it has said what is wrong; the exit status follows.
+const FAILED: u8 = b'f';
+
+/// What separates the program from its host.
+#[derive(Clone, Copy, Default)]
+pub struct Walls {
+    pub user: bool,
+    pub network: bool,
+}
+
+impl Walls {
+    fn flags(self) -> libc::c_int {
+        let mut flags =
+            libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        if self.user {
+            flags |= libc::CLONE_NEWUSER;
+        }
+        if self.network {
+            flags |= libc::CLONE_NEWNET;
+        }
+        flags
+    }
+}
+
+/// Where this process finds itself.
+pub enum Place {
+    /// The first process of a cage.
+    Inside(First),
+    /// The outer one, after the program's end.
+    Done(ExitCode),
+    /// As before: no cage can be had.
+    Outside,
+}
+
+/// What the first process says to the outer one, and how it hears of its end.
+pub struct First {
+    said: OwnedFd,
+    outer: OwnedFd,
+}
+
+/// Makes the cage. `lifeline` ends with the controller.
+pub fn enter(walls: Walls, lifeline: Option<&OwnedFd>) -> io::Result<Place> {
+    let (uid, gid) = (
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    let (hear, said) = sys::pipe()?;
+    let (outer, ours) = sys::pipe()?;
+    // SAFETY: this process has a single thread, so that a copy of it can go on as it is.
+    let pid = unsafe {
+        libc::syscall(
+            libc::SYS_clone,
+            libc::c_long::from(walls.flags() | libc::SIGCHLD),
+            0_usize,
+            0_usize,
+            0_usize,
+            0_usize,
+        )
+    };
+    match check(pid as libc::c_int) {
+        Err(error) if super::is_unavailable(&error) => Ok(Place::Outside),
+        Err(error) => Err(error),
+        Ok(0) => {
+            drop((hear, ours));
+            ends_with_parent()?;
+            // What is sent to the outer process's group reaches the program once, through that.
+            rustix::process::setsid()?;
+            if walls.user {
+                std::fs::write("/proc/self/setgroups", "deny")?;
+                std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+                std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+            }
+            Ok(Place::Inside(First { said, outer }))
+        }
+        Ok(pid) => {
+            drop((said, outer));
+            outside(pid, &hear, lifeline, ours)
+        }
+    }
+}
+
+fn ends_with_parent() -> io::Result<()> {
+    // SAFETY: plain system call.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }).map(drop)
+}
+
+/// Waits for the cage's end.
+fn outside(
+    first: libc::pid_t,
+    hear: &OwnedFd,
+    lifeline: Option<&OwnedFd>,
+    ours: OwnedFd,
+) -> io::Result<Place> {
+    let signals = sys::signal_fd(FORWARDED)?;
+    let mut message = Vec::new();
+    let mut killed = false;
+    loop {
+        let mut fds = [
+            Some(hear.as_raw_fd()),
+            Some(signals.as_raw_fd()),
+            lifeline.map(AsRawFd::as_raw_fd).filter(|_| !killed),
+        ]
+        .map(|fd| libc::pollfd {
+            fd: fd.unwrap_or(-1),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        sys::poll(&mut fds, None)?;
+        while let Some(signal) = sys::take_signal(signals.as_fd()) {
+            let _ = sys::kill(first, signal);
+        }
+        if fds[2].revents != 0 && has_ended(lifeline) {
+            killed = true;
+            let _ = sys::kill(first, libc::SIGKILL);
+        }
+        if fds[0].revents != 0 {
+            let mut buffer = [0; 8];
+            match sys::read(hear.as_raw_fd(), &mut buffer) {
+                Ok(Some(0)) | Err(_) => break,
+                Ok(Some(count)) => message.extend(&buffer[..count]),
+                Ok(None) => {}
+            }
+        }
+    }
+    drop(ours);
+    let mut status = 0;
+    // SAFETY: waits for our own child; the out pointer is valid.
+    unsafe { libc::waitpid(first, &raw mut status, libc::__WALL) };
+    let number = message
+        .get(1..5)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(i32::from_ne_bytes);
+    match (message.first(), number) {
+        (Some(&UNAVAILABLE), _) => {
+            unblock()?;
+            Ok(Place::Outside)
+        }
+        (Some(&FAILED), Some(code)) => Ok(Place::Done(ExitCode::from(code as u8))),
+        (Some(&ENDED), Some(status)) => Ok(Place::Done(end_as(status))),
+        _ => Ok(Place::Done(end_as(status))),
+    }
+}
+
+/// Whether the other end of a lifeline is closed. Bytes on it mean nothing.
+fn has_ended(lifeline: Option<&OwnedFd>) -> bool {
+    lifeline.is_some_and(|lifeline| {
+        matches!(
+            sys::read(lifeline.as_raw_fd(), &mut [0; 256]),
+            Ok(Some(0)) | Err(_)
+        )
+    })
+}
+
+const FORWARDED: &[libc::c_int] = &[
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
+
+fn unblock() -> io::Result<()> {
+    // SAFETY: the set is initialised by `sigemptyset`, and is valid when all zero.
+    check(unsafe {
+        let mut none = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+    })
+    .map(drop)
+}
+
+/// Ends this process as a child of it ended.
+fn end_as(status: libc::c_int) -> ExitCode {
+    if libc::WIFEXITED(status) {
+        return ExitCode::from(libc::WEXITSTATUS(status) as u8);
+    }
+    let signal = libc::WTERMSIG(status);
+    let _ = unblock();
+    // SAFETY: plain system calls; the limit outlives its call. No second core is written for the same end.
+    unsafe {
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+        libc::kill(libc::getpid(), signal);
+    }
+    ExitCode::from((128 + signal) as u8)
+}
+
+impl First {
+    /// Nothing can be mounted in here: the outer process goes on as if there had never been a cage.
+    pub fn give_up(&self) -> ! {
+        self.say(UNAVAILABLE, 0);
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(0) }
+    }
+
+    /// It has been said what is wrong.
+    pub fn fail(&self, status: u8) -> ! {
+        self.say(FAILED, status.into());
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(0) }
+    }
+
+    fn say(&self, what: u8, number: i32) {
+        let mut message = vec![what];
+        message.extend(number.to_ne_bytes());
+        let _ = sys::write(self.said.as_raw_fd(), &message);
+    }
+
+    /// Returns in the process that is to become the program. Process 1 itself stays here until the end of everything.
+    pub fn fork(self, lifeline: Option<&OwnedFd>) -> io::Result<()> {
+        let signals = sys::signal_fd(&[&[libc::SIGCHLD], FORWARDED].concat())?;
+        // SAFETY: this process has a single thread.
+        let pid = check(unsafe { libc::fork() })?;
+        if pid == 0 {
+            unblock()?;
+            return ends_with_parent();
+        }
+        seclude()?;
+        let mut lifeline = lifeline;
+        loop {
+            let mut fds = [
+                Some(signals.as_raw_fd()),
+                Some(self.outer.as_raw_fd()),
+                lifeline.map(AsRawFd::as_raw_fd),
+            ]
+            .map(|fd| libc::pollfd {
+                fd: fd.unwrap_or(-1),
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            sys::poll(&mut fds, None)?;
+            while let Some(signal) = sys::take_signal(signals.as_fd()) {
+                if signal != libc::SIGCHLD {
+                    let _ = sys::kill(pid, signal);
+                }
+            }
+            while let Some(child) = sys::reap() {
+                if child.pid == pid {
+                    self.say(ENDED, child.status);
+                    // SAFETY: ends this process, and with it every other in here.
+                    unsafe { libc::_exit(0) }
+                }
+            }
+            let orphaned = fds[1].revents != 0;
+            if orphaned || (fds[2].revents != 0 && has_ended(lifeline)) {
+                // SAFETY: as above.
+                unsafe { libc::_exit(0) }
+            }
+            if fds[2].revents & libc::POLLNVAL != 0 {
+                lifeline = None;
+            }
+        }
+    }
+}
+
+/// Process 1 is no way out: nobody may trace it, and it has no rights but to end others.
+fn seclude() -> io::Result<()> {
+    // SAFETY: plain system calls on numbers and a live string.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;
+        libc::prctl(libc::PR_SET_NAME, c"guestmark-cage".as_ptr(), 0, 0, 0);
+    }
+    super::privileges::gain_none()?;
+    super::privileges::keep_signals_only()
+}
+
+/// Where there is no cage: this process stays the parent of the program and of what that leaves behind, and ends all of
+/// it with the controller, with its own parent and with the program. Returns in the process that is to become the program.
+pub fn watch(lifeline: Option<&OwnedFd>) -> io::Result<Option<ExitCode>> {
+    let parent = rustix::process::getppid();
+    let signals = sys::signal_fd(&[&[libc::SIGCHLD, PARENT_ENDED], FORWARDED].concat())?;
+    sys::become_subreaper()?;
+    // SAFETY: plain system call.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, PARENT_ENDED, 0, 0, 0) })?;
+    // SAFETY: this process has a single thread.
+    let pid = check(unsafe { libc::fork() })?;
+    if pid == 0 {
+        unblock()?;
+        ends_with_parent()?;
+        rustix::process::setsid()?;
+        return Ok(None);
+    }
+    let mut ended = None;
+    while ended.is_none() {
+        let mut fds =
+            [Some(signals.as_raw_fd()), lifeline.map(AsRawFd::as_raw_fd)].map(|fd| libc::pollfd {
+                fd: fd.unwrap_or(-1),
+                events: libc::POLLIN,
+                revents: 0,
+            });
+        sys::poll(&mut fds, None)?;
+        let mut orphaned = rustix::process::getppid() != parent;
+        while let Some(signal) = sys::take_signal(signals.as_fd()) {
+            match signal {
+                libc::SIGCHLD => {}
+                PARENT_ENDED => orphaned = true,
+                other => drop(sys::kill(pid, other)),
+            }
+        }
+        while let Some(child) = sys::reap() {
+            if child.pid == pid {
+                ended = Some(child.status);
+            }
+        }
+        if ended.is_none() && (orphaned || (fds[1].revents != 0 && has_ended(lifeline))) {
+            ended = Some(libc::SIGKILL);
+        }
+    }
+    reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
+    Ok(ended.map(end_as))
+}
+
+/// A signal that nobody sends otherwise.
+const PARENT_ENDED: libc::c_int = libc::SIGPWR;

@@ -1,0 +1,95 @@
+"""Control groups that bound what a machine can take of this host: memory and processes, and that end together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.agent.confinement import PROCESSES
+from guestmark.agent.keeper import keeper
+
+_SHARE = 16  # of the host's memory: what is always left to it
+_LEAST_LEFT = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Parent:
+    """Where groups can be made, and the files that set their limits."""
+
+    directory: Path
+    memory: str = ""
+    processes: str = ""
+
+
+def made(name: str) -> tuple[Path, ...]:
+    """Fresh groups, which the keeper removes with what is in them; none where they cannot be had.
+
+    The memory of all their processes, with the files that these have read and written, is bounded by what nobody else
+    uses now, less a sixteenth of the host's.
+    """
+    groups = []
+    for parent in _parents():
+        with contextlib.suppress(OSError):
+            group = keeper().directory(name, parent.directory)
+            groups.append(group)
+            if parent.memory:
+                (group / parent.memory).write_text(str(_memory()))
+            if parent.processes:
+                (group / parent.processes).write_text(str(PROCESSES))
+    return tuple(groups)
+
+
+def limits(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
+    """What the kernel says that a machine in these groups has at most: bytes of memory, and processes."""
+    memory = [_number(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
+    processes = [_number(group / "pids.max") for group in groups]
+    return next(filter(None, memory), None), next(filter(None, processes), None)
+
+
+def _number(file: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int(file.read_text())
+    return None
+
+
+def _memory() -> int:
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    found = {words[0]: int(words[1]) << 10 for words in lines if len(words) == 3}
+    return found["MemAvailable:"] - max(found["MemTotal:"] // _SHARE, _LEAST_LEFT)
+
+
+@functools.cache
+def _parents() -> tuple[_Parent, ...]:
+    """Groups beside or below the one that this process is in, so that the limits above it hold on."""
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        fields, _, filesystem = line.partition(" - ")
+        root, where = fields.split(" ")[3:5]
+        kind, _, options = filesystem.split(" ", 2)
+        for number, controllers, path in own:
+            second = kind == "cgroup2" and number == "0" and not controllers
+            first = kind == "cgroup" and controllers in options.split(" ")[-1].split(",")
+            if (second or (first and controllers in ("memory", "pids"))) and path.startswith(
+                root.rstrip("/")
+            ):
+                here = Path(where, path.removeprefix(root.rstrip("/")).lstrip("/"))
+                # Of the second version, only groups without processes have others with limits below them.
+                for directory in (here.parent, here) if second and path != root else (here,):
+                    if os.access(directory, os.W_OK) and os.access(directory / "cgroup.procs", os.W_OK):
+                        found.append(_of(directory, controllers))
+                        break
+    return tuple(found)
+
+
+def _of(directory: Path, controllers: str) -> _Parent:
+    if controllers:
+        memory = "memory.limit_in_bytes" if controllers == "memory" else ""
+        return _Parent(directory, memory, "pids.max" if controllers == "pids" else "")
+    given = (directory / "cgroup.subtree_control").read_text().split()
+    return _Parent(
+        directory, "memory.max" if "memory" in given else "", "pids.max" if "pids" in given else ""
+    )
