@@ -30,7 +30,7 @@ def servers_of(machine: Machine) -> list[int]:
     """Process ids of what serves the machine's directory, the server itself first."""
 
     def serves(first: bytes, *more: bytes) -> bool:
-        return b"sysbench" not in first and more[:1] != (b"connect",)
+        return b"sysbench" not in first and more[:1] not in ((b"connect",), (b"confine",))
 
     return sorted(pid for pid, words in processes_at(machine).items() if serves(*words))
 

@@ -2,6 +2,9 @@
 //!
 //! The controller names each path before it makes it, so there is no moment at which something exists that nobody
 //! would remove. Its supervisors hold the lifeline too: the keeper acts when the last of them has gone.
+//!
+//! A keeper is two processes, as one may be killed or stopped. The second one is told what the first one hears. It takes
+//! over when the first one has ended, with another second one, and acts alone when the first one does not.
 
 use std::ffi::OsString;
 use std::io;
@@ -27,18 +30,109 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     // No signal ends it before its work is done, but for SIGKILL.
     let _signals = sys::signal_fd(&[])?;
     let mut kept = Kept::default();
-    let mut buffer = [0; 4096];
-    loop {
-        match sys::read(lifeline.as_raw_fd(), &mut buffer) {
-            Ok(Some(0)) | Err(_) => break,
-            Ok(Some(count)) => kept.hear(&buffer[..count]),
-            Ok(None) => {}
+    while let Some(first) = second(&mut kept, &lifeline)? {
+        hear_all(&mut kept, &lifeline, first.as_ref());
+        if has_hung_up(&lifeline) {
+            break;
         }
     }
     for path in &kept.paths {
         remove(path);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How long the second process leaves it to the first one.
+const PATIENCE_WITH_FIRST: Duration = Duration::from_secs(1);
+
+/// Hears until the end of the lifeline, or of the second process, to which it is passed on.
+fn hear_all(kept: &mut Kept, lifeline: &OwnedFd, told: Option<&OwnedFd>) {
+    let mut buffer = [0; 4096];
+    loop {
+        match sys::read(lifeline.as_raw_fd(), &mut buffer) {
+            Ok(Some(0)) | Err(_) => return,
+            Ok(Some(count)) => {
+                kept.hear(&buffer[..count]);
+                // One that has been killed is replaced by the caller.
+                if told.is_some_and(|told| sys::write(told.as_raw_fd(), &buffer[..count]).is_err())
+                {
+                    return;
+                }
+            }
+            Ok(None) => {}
+        }
+    }
+}
+
+/// Starts the second process. Returns in the first one, with how to tell it; and in the second one when it is the first
+/// by then, or when everything is over (`None`).
+#[expect(
+    clippy::option_option,
+    reason = "the inner one is missing where no process can be started"
+)]
+fn second(kept: &mut Kept, lifeline: &OwnedFd) -> io::Result<Option<Option<OwnedFd>>> {
+    let (hear, tell) = sys::pipe()?;
+    // SAFETY: this process has a single thread.
+    match unsafe { libc::fork() } {
+        -1 => return Ok(Some(None)),
+        0 => {}
+        _ => return Ok(Some(Some(tell))),
+    }
+    drop(tell);
+    rustix::process::setsid()?;
+    let mut buffer = [0; 4096];
+    let mut hung_up: Option<Instant> = None;
+    loop {
+        let mut fds = [
+            libc::pollfd {
+                fd: hear.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            },
+            libc::pollfd {
+                fd: if hung_up.is_none() {
+                    lifeline.as_raw_fd()
+                } else {
+                    -1
+                },
+                events: 0,
+                revents: 0,
+            },
+        ];
+        let left = hung_up.map(|at| PATIENCE_WITH_FIRST.saturating_sub(at.elapsed()));
+        sys::poll(&mut fds, left)?;
+        if fds[0].revents != 0 {
+            match sys::read(hear.as_raw_fd(), &mut buffer) {
+                Ok(Some(0)) | Err(_) => break,
+                Ok(Some(count)) => kept.hear(&buffer[..count]),
+                Ok(None) => {}
+            }
+        }
+        if hung_up.is_none() && fds[1].revents & (libc::POLLHUP | libc::POLLERR) != 0 {
+            hung_up = Some(Instant::now());
+        }
+        if hung_up.is_some_and(|at| at.elapsed() >= PATIENCE_WITH_FIRST) {
+            // The first one is stopped, or busy: what it has not heard is still in the lifeline.
+            hear_all(kept, lifeline, None);
+            return Ok(None);
+        }
+    }
+    if has_hung_up(lifeline) {
+        hear_all(kept, lifeline, None);
+        return Ok(None);
+    }
+    second(kept, lifeline)
+}
+
+/// Whether nobody is left who could say anything.
+fn has_hung_up(lifeline: &OwnedFd) -> bool {
+    let mut fds = [libc::pollfd {
+        fd: lifeline.as_raw_fd(),
+        events: 0,
+        revents: 0,
+    }];
+    let _ = sys::poll(&mut fds, Some(Duration::ZERO));
+    fds[0].revents != 0
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<OwnedFd, lexopt::Error> {

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import select
 import shutil
 import subprocess
 import threading
@@ -26,7 +27,7 @@ _EMPTY_S = 1.0
 
 
 class Keeper:
-    """The keeper of this process; see the module. One that has been killed is replaced at the next name."""
+    """The keeper of this process; see the module. It is two processes; one is replaced when both are gone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,12 +91,10 @@ class Keeper:
             try:
                 os.write(self._lifeline, b"+" + os.fsencode(path) + b"\0")
             except BrokenPipeError:  # it was killed this very moment
-                if self._process is not None:
-                    self._process.wait()
                 self._ensure()
 
     def _ensure(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._lifeline >= 0 and not _broken(self._lifeline):
             return
         lifeline, ours = os.pipe()
         try:
@@ -117,6 +116,13 @@ class Keeper:
         self._lifeline = ours
         for path in self._kept:
             os.write(self._lifeline, b"+" + os.fsencode(path) + b"\0")
+
+
+def _broken(pipe: int) -> bool:
+    """Whether nobody reads from a pipe any more."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _end_group(path: Path) -> None:
