@@ -201,7 +201,7 @@ def test_guests_in_guests_and_peers_are_still_known(runs: Mapping[str, StoredRun
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     recorded.ledger(tmp_path)
     line = CommandLine(tmp_path)
-    result = line("resume", INTERRUPTED, "--quiet", "--json", "-", timeout=120)
+    result = line("resume", INTERRUPTED, "--trust", "--quiet", "--json", "-", timeout=120)
     assert result.status == 0, result.stderr
     document = result.document()
     (cell,) = document["cells"]

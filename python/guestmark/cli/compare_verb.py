@@ -42,6 +42,7 @@ def command(
         bool,
         typer.Option("--list", help="With --confirm: only say what would be measured, and what cannot be."),
     ] = False,
+    trust: options.Trust = False,
     blocks: options.Blocks = None,
     precision: options.Precision = None,
     time_limit: options.TimeLimit = None,
@@ -73,9 +74,9 @@ def command(
     if len(runs) < 2:
         raise UsageError("one run alone cannot be compared", hint="guestmark runs lists others")
     limit = options.value("--fail-above", parse_fraction, fail_above)
-    if not confirm and (list_ or blocks or precision or time_limit):
+    if not confirm and (list_ or trust or blocks or precision or time_limit):
         raise UsageError(
-            "--list, --blocks, --precision and --time-limit are of a new run", hint="add --confirm"
+            "--list, --trust, --blocks, --precision and --time-limit are of a new run", hint="add --confirm"
         )
     if confirm:
         from guestmark.cli.session import Outputs
@@ -92,7 +93,7 @@ def command(
             "time_limit_s": options.positive_duration("--time-limit", time_limit),
         }
         outputs = Outputs(json=json, markdown=markdown, html=html, quiet=quiet, gates=tuple(fail_if or ()))
-        _confirm(runs, policy, outputs, ledger, only_list=list_)
+        _confirm(runs, policy, outputs, ledger, only_list=list_, trust=trust)
         return
     with open_ledger(ledger, writable=False) as opened:
         ids = [opened.resolve(run) for run in runs]
@@ -110,16 +111,25 @@ def command(
 
 
 def _confirm(
-    runs: Sequence[str], policy: Mapping[str, Any], outputs: Outputs, ledger: str | None, *, only_list: bool
+    runs: Sequence[str],
+    policy: Mapping[str, Any],
+    outputs: Outputs,
+    ledger: str | None,
+    *,
+    only_list: bool,
+    trust: bool,
 ) -> None:
     """Plans both sides as one run, says what it can show, and measures it."""
     from guestmark.cli import session
     from guestmark.engine.confirming import confirmation
+    from guestmark.engine.run import require_trust
     from guestmark.ledger import open_ledger
     from guestmark.page.say import say
 
     with open_ledger(ledger, writable=False) as opened:
         before, after = (opened.load_run(opened.resolve(run)) for run in runs)
+    for side in (before, after):
+        require_trust(side, say, trust=trust)
     found = confirmation(before, after, policy)
     say(f"side by side: {', '.join(found.differing)}")
     for said in found.missing:

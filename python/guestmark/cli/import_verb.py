@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guestmark.cli import options
-from guestmark.core.errors import LedgerError
+from guestmark.core.errors import GuestmarkError, LedgerError
 from guestmark.core.units import counted
 from guestmark.page.say import say
 
 if TYPE_CHECKING:
     from guestmark.ledger.bundle import Packed
 
-_LARGEST = 1 << 30  # bytes of a bundle
+_LARGEST = 256 << 20  # bytes of a bundle
 
 
 def command(
@@ -28,14 +30,24 @@ def command(
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="TAG", help="Give every run this tag. Repeatable.")
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="These runs are yours: they may be resumed, and count among earlier runs of this host.",
+        ),
+    ] = False,
     ledger: options.Ledger = None,
 ) -> None:
     """Take over runs from bundles and from other ledgers.
 
-    A run that is there already stays as it is. Bundles are checked before anything is stored.
+    A run that is there already stays as it is. Everything is checked before it is stored: whether it can have been
+    measured, within limits of memory and time. Imported runs can be shown and compared. Their commands are not run, by
+    `resume` or `compare --confirm`, without --trust.
     """
     from guestmark.cli import remarking
     from guestmark.ledger import open_ledger, past
+    from guestmark.ledger.model import Origin
     from guestmark.ledger.shelf import Shelf
 
     tags = remarking.remarks(None, None, None, tag).tags
@@ -44,18 +56,50 @@ def command(
         shelf = Shelf(opened)
         for source, runs in found:
             new, known = 0, 0
+            origin = Origin(_shown(source), time.time(), trusted=trust)
             for packed in runs:
-                run_id = shelf.add(packed.run, packed.said)
+                _check_shown(packed)
+                run_id = shelf.add(packed.run, replace(packed.said, origin=origin))
                 if run_id is None:
                     known += 1
                     continue
                 new += 1
                 if tags:
                     opened.annotate(run_id, remarking.remarks(None, None, None, tags))
-                stored = opened.load_run(run_id)
-                past.remember(opened, stored, past.judged(opened, stored))
+                if trust:
+                    stored = opened.load_run(run_id)
+                    past.remember(opened, stored, past.judged(opened, stored))
             there = f", {known} there already" if known else ""
             say(f"{source}: {counted(new, 'new run')}{there}")
+
+
+def _shown(source: str) -> str:
+    """The source as it is remembered, without a password."""
+    from guestmark.ledger.connect import shown
+
+    return shown(source) if "://" in source else str(Path(source).absolute())
+
+
+def _check_shown(packed: Packed) -> None:
+    """Raises `LedgerError` for a run that no report can be made of, so that none is stored that cannot be shown."""
+    from guestmark.report import document
+    from guestmark.report.sections import page
+    from guestmark.stats.analysis import analyse
+
+    run = packed.run
+    try:
+        analysis = analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+        document.result_document(run, analysis, page(run, analysis))
+    except GuestmarkError:
+        raise
+    except (
+        Exception
+    ) as error:  # whatever its values do to a report: it is not a bug, and it must not be stored
+        raise LedgerError(
+            f"run {run.id} cannot be shown: its record holds what guestmark does not write "
+            f"({type(error).__name__}: {str(error)[:100]})",
+            hint="get it anew from where it was measured",
+        ) from error
 
 
 def _runs(source: str) -> Iterable[Packed]:
@@ -75,18 +119,23 @@ def _runs(source: str) -> Iterable[Packed]:
         raise LedgerError(
             f"{source} cannot be read: {error.strerror or error}", hint="give a readable file"
         ) from error
+    if len(data) > _LARGEST:
+        raise LedgerError(f"{source} is too large for a bundle", hint="export fewer runs into one bundle")
     return unpack(data, source)
 
 
 def _of_ledger(source: str) -> Iterator[Packed]:
     from guestmark.ledger import open_ledger
     from guestmark.ledger.bundle import Packed
+    from guestmark.ledger.intake import Budget, check_said
 
     with open_ledger(source, writable=False) as other:
         for overview in other.runs():
             try:
-                run = other.load_run(overview.id)
+                run = other.load_run(overview.id, Budget())
+                said = other.remarks(overview.id)
+                check_said(said.name, said.notes, said.labels, said.tags)
             except LedgerError as error:
                 say(f"{source}: run {overview.id} is left out: {error.message}")
                 continue
-            yield Packed(run, other.remarks(overview.id))
+            yield Packed(run, said)

@@ -324,6 +324,10 @@ Details = Annotated[
         help="Show everything: other metrics, totals, slow and first runs, the control, placement, history.",
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Run the commands of a run that was imported; they are shown first."),
+]
 Published = Annotated[
     bool,
     typer.Option("--published", "--then", help="Show published figures beside the measured ones."),

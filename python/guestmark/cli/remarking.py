@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guestmark.core.errors import UsageError
-from guestmark.core.home import LATEST
+from guestmark.ledger.intake import RESERVED, WORD
 
 if TYPE_CHECKING:
     from guestmark.ledger.remarks import Remarks
 
-_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}", re.ASCII)
-_RESERVED = frozenset({LATEST})
 
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="What to call the run; it can be given as RUN.")
@@ -38,12 +35,12 @@ def remarks(
     """What these options say. Raises `UsageError` for names that could not be typed again."""
     from guestmark.ledger.remarks import Remarks
 
-    if name is not None and (not _WORD.fullmatch(name) or name in _RESERVED):
+    if name is not None and (not WORD.fullmatch(name) or name in RESERVED):
         raise UsageError(
             f"--name {name!r} cannot be a run's name", hint="letters, digits and .:/_-, e.g. before-upgrade"
         )
     for tag in tags or ():
-        if not _WORD.fullmatch(tag):
+        if not WORD.fullmatch(tag):
             raise UsageError(f"--tag {tag!r} cannot be a tag", hint="letters, digits and .:/_-")
     return Remarks(
         name=name or "",
@@ -55,6 +52,6 @@ def remarks(
 
 def _label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not _WORD.fullmatch(name) or not value.strip():
+    if not equals or not WORD.fullmatch(name) or not value.strip():
         raise UsageError(f"--label {text!r} is not NAME=VALUE", hint="e.g. --label commit=1a2b3c")
     return name, value.strip()

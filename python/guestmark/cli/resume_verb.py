@@ -22,6 +22,7 @@ def command(
             metavar="DURATION", help="Go on for this time at the latest (default: as long as before)."
         ),
     ] = None,
+    trust: options.Trust = False,
     published: options.Published = False,
     details: options.Details = False,
     keep: options.Keep = False,
@@ -34,7 +35,10 @@ def command(
     ledger: options.Ledger = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Continue a run exactly where it stopped, or take one further that is complete."""
+    """Continue a run exactly where it stopped, or take one further that is complete.
+
+    One that was imported, or is in somebody else's ledger, is continued only with --trust.
+    """
     from guestmark.cli import session
     from guestmark.core.errors import UsageError
     from guestmark.core.units import parse_fraction
@@ -53,4 +57,4 @@ def command(
         json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, published=published, keep=keep, junit=junit,
         wait=wait, details=details,
     )  # fmt: skip
-    raise typer.Exit(session.resume(run, ledger, outputs, further))
+    raise typer.Exit(session.resume(run, ledger, outputs, further, trust=trust))

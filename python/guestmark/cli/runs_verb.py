@@ -90,7 +90,8 @@ def command(
 
 def _said(run: RunOverview) -> str:
     """`before-upgrade commit=1a2b3c #release`, and of each note its text."""
-    words = [run.given_name] if run.given_name else []
+    words = ["imported"] if run.imported else []
+    words += [run.given_name] if run.given_name else []
     words += [f"{name}={value[:12]}" for name, value in run.labels.items()]
     words += [f"#{tag}" for tag in run.tags]
     return " ".join([*words, *(f"({note})" for note in run.notes)])

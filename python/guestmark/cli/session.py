@@ -106,7 +106,9 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
         return _finish(run.judge(), state, outputs)
 
 
-def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Further) -> int:
+def resume(
+    wanted: str, ledger_path: str | None, outputs: Outputs, further: Further, *, trust: bool = False
+) -> int:
     """Continues a stored run, also beyond what it was made for, and returns the exit status."""
     from guestmark.engine import run
     from guestmark.engine.clock import of_process
@@ -125,7 +127,7 @@ def resume(wanted: str, ledger_path: str | None, outputs: Outputs, further: Furt
         audience = audience_of(outputs)
         with _keeping(outputs):
             taken_on, state = run.resume(
-                stored, ledger, audience, further, wait=outputs.wait, clock=of_process()
+                stored, ledger, audience, further, wait=outputs.wait, clock=of_process(), trust=trust
             )
         return _finish(taken_on.judge(), state, outputs)
 

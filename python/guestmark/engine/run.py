@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from threading import Timer
 from typing import TYPE_CHECKING, cast
 
+from guestmark.core.actions import actions
 from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import ELAPSED, PROVE, LeftOut, Plan, RunState
 from guestmark.engine import preflight
@@ -147,6 +148,20 @@ def spent_s(stored: StoredRun) -> float:
     return float(stored.plan.context.get(ELAPSED) or sum(trial.duration_s for trial in stored.trials))
 
 
+def require_trust(stored: StoredRun, tell: Callable[[str], None], *, trust: bool) -> None:
+    """Shows what a run from elsewhere would run here. Raises `UsageError` for one that is not trusted."""
+    if stored.origin is None:
+        return
+    if not trust and not stored.origin.trusted:
+        raise UsageError(
+            f"run {stored.id} comes from {stored.origin.source}: its commands are not run without being trusted",
+            hint=f"guestmark show {stored.id} lists them; --trust runs them",
+        )
+    tell(f"run {stored.id} comes from {stored.origin.source}, and this is what it runs:")
+    for name, value in actions(stored.plan):
+        tell(f"  {name}: {value}")
+
+
 def resume(
     stored: StoredRun,
     ledger: Ledger,
@@ -155,11 +170,14 @@ def resume(
     *,
     wait: bool = True,
     clock: Clock | None = None,
+    trust: bool = False,
 ) -> tuple[Run, RunState]:
     """Takes a stored run on from where it stopped, or further than it was made for; the run, and how it ended.
 
+    One that comes from elsewhere only with `trust`, after all that it would run has been shown.
     Raises `LedgerError` when another process executes it, and what `preflight.examine_again` raises.
     """
+    require_trust(stored, audience.tell, trust=trust)
     ledger.patience.notice = audience.tell
     clock = (clock or started()).after(spent_s(stored))
     asked = time.monotonic()

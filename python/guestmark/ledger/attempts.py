@@ -21,7 +21,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.appends import BEGUN, LOST
-from guestmark.ledger.remarks import LABEL
+from guestmark.ledger.remarks import IMPORTED, LABEL
 from guestmark.ledger.schema import attempts as table
 from guestmark.ledger.schema import remarks as said
 
@@ -134,7 +134,9 @@ def runs_with(ledger: Ledger, labels: Mapping[str, str]) -> list[str]:
             these = said.c.kind == LABEL, said.c.key == key, said.c.value == value
             ids = set(connection.execute(select(said.c.run_id).where(*these)).scalars())
             found = ids if found is None else found & ids
-        return sorted(found or ())
+        # Labels of imported runs are somebody else's words.
+        elsewhere = connection.execute(select(said.c.run_id).where(said.c.kind == IMPORTED)).scalars()
+        return sorted((found or set()) - set(elsewhere))
 
     return ledger.write("looking for runs by their labels", find)
 

@@ -19,14 +19,13 @@ from typing import Any
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState
 from guestmark.ledger import codec
+from guestmark.ledger.intake import Budget, check, check_said
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.remarks import Remarks
 from guestmark.ledger.variables import NAMED, VARIABLES
 
 SCHEMA = "guestmark-bundle/1"
-_LARGEST = 1 << 30  # bytes of a bundle's content; more is refused
 _OPEN = '<script type="application/vnd.guestmark-bundle+json" id="guestmark-bundle">'
-_BLOCK = re.compile(re.escape(_OPEN.encode()) + rb"\s*(\{.*?\})\s*</script>", re.DOTALL)
 _SHARED = re.compile(
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|LD_BIND_NOW|GLIBC_TUNABLES|MALLOC_[A-Z_]+|OMP_[A-Z_]+|GOMAXPROCS|GOGC"
     r"|OPENBLAS_NUM_THREADS|MKL_NUM_THREADS|PYTHON(HASHSEED|UTF8|OPTIMIZE|MALLOC|DONTWRITEBYTECODE)"
@@ -40,6 +39,16 @@ class Packed:
 
     run: StoredRun
     said: Remarks
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What is said of a run, as it is in a bundle."""
+
+    name: str
+    notes: tuple[str, ...]
+    labels: dict[str, str]
+    tags: tuple[str, ...]
 
 
 def shareable(run: StoredRun, *, host_name: str = "", consoles: bool = False) -> StoredRun:
@@ -71,30 +80,64 @@ def pack(runs: Iterable[Packed], page: str) -> bytes:
     return (f"{before}{block}{end}{after}" if end else f"{page}{block}").encode()
 
 
-def unpack(data: bytes, where: str) -> list[Packed]:
-    """The runs of a bundle. Raises `LedgerError` for anything that is not one, or is not as it was packed."""
-    found = _BLOCK.findall(data)
-    if not found:
+def unpack(data: bytes, where: str, budget: Budget | None = None) -> list[Packed]:
+    """The runs of a bundle, checked as what comes from outside, within the `budget`.
+
+    Raises `LedgerError` for anything that is not one, is not as it was packed, or cannot have been measured.
+    """
+    budget = budget or Budget()
+    start = data.rfind(_OPEN.encode())
+    end = data.find(b"</script>", start)
+    if start < 0 or end < 0:
         raise LedgerError(f"{where} is not a bundle", hint="guestmark export --bundle FILE makes one")
     try:
-        return _read_all(json.loads(found[-1]), where)
-    except (ValueError, KeyError, TypeError, AttributeError, zlib.error, RecursionError) as error:
-        raise LedgerError(f"{where} is damaged: {error}", hint="get it anew") from error
+        head = data[start + len(_OPEN) : end]
+        budget.take_json(head)
+        return _read_all(json.loads(head), where, budget)
+    except LedgerError as error:
+        raise LedgerError(f"{where} cannot be imported: {error.message}", hint=error.hint) from error
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        zlib.error,
+        RecursionError,
+    ) as error:
+        raise LedgerError(f"{where} is damaged: {_said(error)}", hint="get it anew") from error
 
 
-def _read_all(head: Mapping[str, Any], where: str) -> list[Packed]:
+def _said(error: Exception) -> str:
+    said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return said if len(said) < 200 else f"{said[:200]}…"
+
+
+def _read_all(head: Mapping[str, Any], where: str, budget: Budget) -> list[Packed]:
     schema, digest, size = str(head["schema"]), str(head["sha256"]), int(head["size"])
     if schema != SCHEMA:
         raise LedgerError(
-            f"{where} is a bundle of another version: {schema}", hint=f"this guestmark reads {SCHEMA}"
+            f"a bundle of another version: {schema[:80]!r}", hint=f"this guestmark reads {SCHEMA}"
         )
-    reader = zlib.decompressobj()
-    # One byte more than there should be is enough to see that it is not what was packed.
-    packed = base64.b64decode(head["data"], validate=True)
-    content = reader.decompress(packed, min(max(size, 0), _LARGEST) + 1)
+    content = budget.inflated(base64.b64decode(head["data"], validate=True))
     if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
-        raise LedgerError(f"{where} is damaged: its checksum does not fit", hint="get it anew")
-    return [_read(stored) for stored in json.loads(content)]
+        raise ValueError("its checksum does not fit")
+    budget.take_json(content)
+    stored = json.loads(content, object_pairs_hook=_without_doubles)
+    found = []
+    for each in stored:
+        budget.check_time()
+        found.append(_read(each, budget))
+        check(found[-1].run)
+    return found
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A reader that takes the first of two equal keys would see another run than one that takes the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def _plain(packed: Packed) -> dict[str, Any]:
@@ -120,33 +163,28 @@ def _plain(packed: Packed) -> dict[str, Any]:
     }
 
 
-def _read(stored: Mapping[str, Any]) -> Packed:
+def _read(stored: Mapping[str, Any], budget: Budget | None = None) -> Packed:
     run_id = str(stored["id"])
-    if not re.fullmatch(r"[0-9a-z-]{5,64}", run_id):
-        raise ValueError(f"{run_id!r} cannot be a run's id")
     run = StoredRun(
         id=run_id,
-        plan=codec.load(json.dumps(stored["plan"]), Plan, f"the plan of run {run_id}"),
-        environments=tuple(dict(environment) for environment in stored["environments"]),
+        plan=codec.converted(stored["plan"], Plan, f"the plan of run {run_id}"),
+        environments=codec.converted(
+            stored["environments"], tuple[dict[str, Any], ...], f"the environments of run {run_id}"
+        ),
         seed=int(stored["seed"]),
         state=RunState(stored["state"]),
         created_at=float(stored["created_at"]),
         trials=tuple(
-            codec.unpack_trial(trial["body"], base64.b64decode(trial["console"]), f"a trial of run {run_id}")
+            codec.unpack_trial(
+                trial["body"], base64.b64decode(trial["console"]), f"a trial of run {run_id}", budget
+            )
             for trial in stored["trials"]
         ),
-        unusable=tuple(LeftOut(**entry) for entry in stored["unusable"]),
+        unusable=codec.converted(stored["unusable"], tuple[LeftOut, ...], f"what run {run_id} left out"),
     )
-    said = stored["remarks"]
-    return Packed(
-        run,
-        Remarks(
-            name=str(said["name"]),
-            notes=tuple(map(str, said["notes"])),
-            labels={str(name): str(value) for name, value in said["labels"].items()},
-            tags=tuple(map(str, said["tags"])),
-        ),
-    )
+    said = codec.converted(stored["remarks"], _Said, f"what is said of run {run_id}")
+    check_said(said.name, said.notes, said.labels, said.tags)
+    return Packed(run, Remarks(name=said.name, notes=said.notes, labels=said.labels, tags=said.tags))
 
 
 def _without(run: StoredRun, words: set[str]) -> StoredRun:

@@ -18,8 +18,10 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.facts import Facts
 from guestmark.core.model import Trial
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.ledger.intake import Budget
 
 T = TypeVar("T")
+_LARGEST_CONSOLE = 256 << 20  # bytes; what machines print is cut long before that
 _FACTS = "attestation"  # what a trial's facts are stored as, since version 0.1
 
 
@@ -56,18 +58,27 @@ def dump(value: Any) -> str:
     return json.dumps(to_plain(value), ensure_ascii=True, separators=(",", ":"))
 
 
-def load(text: str, kind: type[T], what: str) -> T:
-    """The `kind` that `dump` made `text` from. Raises `LedgerError` naming `what` when the text is
-    damaged.
+def load(text: str, kind: type[T], what: str, budget: Budget | None = None) -> T:
+    """The `kind` that `dump` made `text` from. Raises `LedgerError` naming `what` when the text is damaged.
+
+    What it costs is taken from the `budget` of what comes from outside.
     """
+    return converted(_parsed(text, what, budget), kind, what)
+
+
+def _parsed(text: str, what: str, budget: Budget | None) -> Any:
+    if not isinstance(text, str):  # a column of SQLite holds values of any type
+        raise _unreadable(what, TypeError("it is no text"))
+    if budget is not None:
+        budget.take_json(text)
     try:
-        stored = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _unreadable(what, error) from error
-    return _converted(stored, kind, what)
 
 
-def _converted(stored: Any, kind: type[T], what: str) -> T:
+def converted(stored: Any, kind: type[T], what: str) -> T:
+    """The `kind` that is stored as these builtin types. Raises `LedgerError` naming `what`."""
     try:
         return msgspec.convert(stored, kind, dec_hook=_made)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
@@ -86,13 +97,13 @@ def pack_console(console: str) -> bytes:
     return zlib.compress(console.encode("utf-8", "surrogatepass"), 6) if console else b""
 
 
-def unpack_console(stored: bytes) -> str:
+def unpack_console(stored: bytes, budget: Budget | None = None) -> str:
     """Inverse of `pack_console`; a damaged console is reported in its place and affects nothing else."""
     if not stored:
         return ""
     try:
-        return zlib.decompress(stored).decode("utf-8", "surrogatepass")
-    except (zlib.error, ValueError) as error:
+        return (budget or Budget(_LARGEST_CONSOLE)).inflated(stored).decode("utf-8", "surrogatepass")
+    except (zlib.error, ValueError, TypeError) as error:
         return f"[console damaged in the ledger: {error}]"
 
 
@@ -118,8 +129,8 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     }
 
 
-def unpack_trial(body: str, console: bytes, what: str) -> Trial:
+def unpack_trial(body: str, console: bytes, what: str, budget: Budget | None = None) -> Trial:
     """Inverse of `pack_trial`."""
-    stored = load(body, dict[str, Any], what)
-    trial = _converted({**stored, "facts": stored.get(_FACTS, {})}, Trial, what)
-    return replace(trial, console=unpack_console(console))
+    stored = load(body, dict[str, Any], what, budget)
+    trial = converted({**stored, "facts": stored.get(_FACTS, {})}, Trial, what)
+    return replace(trial, console=unpack_console(console, budget))

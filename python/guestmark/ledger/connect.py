@@ -20,13 +20,24 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from guestmark.core.errors import LedgerError
 from guestmark.ledger.faults import OTHER, explained, not_a_database
 from guestmark.ledger.location import default_path
-from guestmark.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, metadata, schema
+from guestmark.ledger.schema import (
+    APPLICATION_ID,
+    SCHEMA_VERSION,
+    attempts,
+    comparisons,
+    metadata,
+    remarks,
+    schema,
+)
 from guestmark.ledger.server import engine_of
 from guestmark.ledger.server_faults import NOT_ALLOWED, sqlstate
 
 _WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
 
 
+_LONGEST_VALUE = 256 << 20  # bytes of a text or a console
+_MOST_MEMORY = 2 << 30  # bytes that SQLite may take
+_STATEMENT_S = 120.0
 _SHOWN = {"host", "port", "user", "dbname"}  # of a URL's parameters: which ledger it is, and never a password
 
 
@@ -53,7 +64,7 @@ def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) 
             url = make_url(where)
         except (ArgumentError, ValueError) as error:
             raise LedgerError(
-                f"{_shown(where)} is not a database URL",
+                f"{shown(where)} is not a database URL",
                 hint="as in postgresql://ROLE@HOST:PORT/DATABASE?sslmode=verify-full, with PORT a number",
             ) from error
         if url.get_backend_name() == "postgres":  # libpq takes both
@@ -85,6 +96,9 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> Store:
                 _make_tables(engine, busy_timeout_s)
             else:
                 with engine.connect() as connection:  # fail now rather than at the first trial
+                    if file != default_path().resolve():
+                        _check_pages(connection, shown)
+                    _check_structure(connection, shown)
                     connection.exec_driver_sql("SELECT id FROM runs LIMIT 1").all()
     except LedgerError:
         engine.dispose()
@@ -127,6 +141,53 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
     return False
 
 
+_TABLES = {
+    table.name: {column.name for column in table.columns}
+    for table in (*metadata.sorted_tables, comparisons, remarks, attempts)
+}
+
+
+def _check_structure(connection: Connection, where: str) -> None:
+    """Raises `LedgerError` unless each table is what guestmark makes: no view, trigger, virtual table, computed column.
+
+    Other tables and views are left alone; nothing reads them.
+    """
+    for kind, name, table, definition in connection.exec_driver_sql(
+        "SELECT type, name, tbl_name, sql FROM sqlite_master"
+    ):
+        text = str(definition or "").upper()
+        if kind == "trigger" or (kind == "table" and text.startswith("CREATE VIRTUAL")):
+            raise _not_ours(
+                where, f"it has the {'trigger' if kind == 'trigger' else 'virtual table'} {name!r}"
+            )
+        if kind == "view" and name in _TABLES:
+            raise _not_ours(where, f"{name} is a view")
+        if kind == "index" and table in _TABLES and (" WHERE " in text or text.count("(") > 1):
+            raise _not_ours(where, f"{table} has the index {name!r}, which computes something")
+        if kind == "table" and name in _TABLES:
+            found = connection.exec_driver_sql(f'PRAGMA table_xinfo("{name}")').all()
+            if {column.name for column in found} != _TABLES[name] or any(column.hidden for column in found):
+                raise _not_ours(where, f"the table {name} has other columns")
+            if re.search(r"\bCHECK\s*\(", text):
+                raise _not_ours(where, f"the table {name} has a condition")
+
+
+def _check_pages(connection: Connection, where: str) -> None:
+    """Raises `LedgerError` for pages that belong to two tables, or to one in a circle: it would never end."""
+    found = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar())
+    if found != "ok":
+        raise LedgerError(
+            f"the ledger {where} is damaged: {found.splitlines()[-1]}",
+            hint=f"save what can be read: sqlite3 '{where}' .recover | sqlite3 recovered.sqlite",
+        )
+
+
+def _not_ours(where: str, why: str) -> LedgerError:
+    return LedgerError(
+        f"the ledger {where} was not made by guestmark: {why}", hint="do not trust it, " + OTHER
+    )
+
+
 def _upgrade_file(file: Path, version: int, busy_timeout_s: float) -> None:
     """Brings an older ledger up to date, once, with a copy of what it was beside it."""
     from guestmark.ledger.upgrade import copied, upgrade
@@ -163,7 +224,7 @@ def _identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[int, i
 
 
 def _look(uri: str, busy_timeout_s: float) -> tuple[int, int, int]:
-    with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)) as probe:
+    with closing(_dialled(uri, busy_timeout_s)) as probe:
         probe.execute("BEGIN")  # read all three at one moment: another process may be making the tables
         kind = probe.execute("PRAGMA application_id").fetchone()[0]
         version = probe.execute("PRAGMA user_version").fetchone()[0]
@@ -201,15 +262,45 @@ def _uri(file: Path, mode: str, *, immutable: bool = False) -> str:
     return f"file:{quote(str(file))}?mode={mode}" + ("&immutable=1" if immutable else "")
 
 
+class _Link(sqlite3.Connection):
+    """A connection whose statements end: pages can refer to each other so that a table has no end."""
+
+    begun = 0.0  # when its statement was; monotonic
+
+    def is_over(self) -> bool:
+        """Whether the statement has taken too long."""
+        return time.monotonic() > self.begun + _STATEMENT_S
+
+
+def _dialled(uri: str, busy_timeout_s: float) -> _Link:
+    """A connection to a file that may be anybody's: what is in it is data, and never code."""
+    # isolation_level=None: transactions are begun by SQLAlchemy's events and nowhere else.
+    link: _Link = sqlite3.connect(
+        uri,
+        uri=True,
+        timeout=busy_timeout_s,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=_Link,
+    )
+    link.begun = time.monotonic()
+    link.set_progress_handler(link.is_over, 1_000_000)
+    link.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+    link.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    link.setlimit(sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH, 1)
+    for pragma in (
+        "trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0", f"hard_heap_limit = {_MOST_MEMORY}"
+    ):  # fmt: skip
+        link.execute(f"PRAGMA {pragma}")
+    return link
+
+
 def _file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engine:
     frozen = not writable and not os.access(file.parent, os.W_OK)
     uri = _uri(file, "rw" if writable else "ro", immutable=frozen)
 
     def dial() -> sqlite3.Connection:
-        # isolation_level=None: transactions are begun below and nowhere else.
-        link = sqlite3.connect(
-            uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
-        )
+        link = _dialled(uri, busy_timeout_s)
         link.execute("PRAGMA foreign_keys = ON")
         if writable:
             link.execute("PRAGMA synchronous = FULL")  # in WAL mode only FULL syncs at every commit
@@ -223,6 +314,12 @@ def _file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engine:
     def _begin(connection: Connection) -> None:
         writing = connection.get_execution_options().get(_WRITING, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def _timed(connection: Connection, *_: object) -> None:
+        link = connection.connection.driver_connection
+        if isinstance(link, _Link):
+            link.begun = time.monotonic()
 
     return engine
 
@@ -287,7 +384,7 @@ def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
         ) from error
 
 
-def _shown(where: str) -> str:
+def shown(where: str) -> str:
     """What was given for a URL, without a password."""
     return re.sub(r"(?<=:)[^:/@]*(?=@)|(?<=password=)[^&]*", "***", where)
 

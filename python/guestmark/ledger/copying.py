@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,14 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError
-from guestmark.ledger import checksums, schema
+from guestmark.ledger import checksums, own, remarks, schema
 from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
+
+    from guestmark.ledger.model import Origin
 
 _TABLES: tuple[Table, ...] = (schema.runs, schema.environments, schema.unusable, schema.trials, schema.checks)
 
@@ -28,10 +31,11 @@ class Copied:
     there: int
 
 
-def copy_runs(source: Store, target: Store) -> Copied:
+def copy_runs(source: Store, target: Store, origin_of: Callable[[str], Origin | None]) -> Copied:
     """Copies every run that the target does not have, each in one transaction, so that it may be interrupted and
     repeated. One that has gone on since it was copied gets what is missing.
 
+    `origin_of` says where a run of the source comes from, by its id, and raises `LedgerError` for what is no run.
     Raises `LedgerError` for a run that is damaged, and for one that is another one in the target.
     """
     runs = trials = there = 0
@@ -42,6 +46,7 @@ def copy_runs(source: Store, target: Store) -> Copied:
             ).scalars()
         )
     for run_id in ids:
+        origin = origin_of(run_id)
         rows = _rows(source, run_id)
         with (
             explained(target.where, f"copying run {run_id}"),
@@ -59,11 +64,35 @@ def copy_runs(source: Store, target: Store) -> Copied:
             changed = before is not None and _went_on(connection, before, run)
             added = sum(_added(connection, table, run_id, rows[table.name]) for table in _TABLES)
             checksums.verify(connection, run_id)
+            _note_origin(
+                connection, run_id, origin, target, is_new=before is None, is_changed=bool(changed or added)
+            )
             now = int(connection.execute(count).scalar_one())
         runs += before is None
         there += before is not None and not changed and not added
         trials += now - known
     return Copied(runs, trials, there)
+
+
+def _note_origin(
+    connection: Connection,
+    run_id: str,
+    origin: Origin | None,
+    target: Store,
+    *,
+    is_new: bool,
+    is_changed: bool,
+) -> None:
+    """Stores where a new run comes from. Raises `LedgerError` where somebody else's would change one that is there."""
+    if origin is not None and not origin.trusted and is_changed and not is_new:
+        raise LedgerError(
+            f"run {run_id} went on in {origin.source}, which is not known to be yours",
+            hint="guestmark ledger copy --trust takes it; nothing was changed",
+        )
+    if origin is not None and is_new:
+        remarks.add(connection, run_id, remarks.Remarks(origin=origin))
+    elif origin is None and target.file is not None and is_changed:
+        own.sign(connection, run_id)
 
 
 def _rows(source: Store, run_id: str) -> dict[str, list[dict[str, Any]]]:

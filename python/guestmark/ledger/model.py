@@ -26,6 +26,7 @@ class RunOverview:
     labels: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     removed: float | None = None  # Unix time: out of sight until the ledger is vacuumed
+    imported: str = ""  # from where; empty: made here
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,19 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a run that was not made in this ledger comes from: a file or a URL, and the bundle's digest.
+
+    The commands of one that is not `trusted` are somebody else's: they are shown, and not run.
+    """
+
+    source: str
+    at: float = 0.0  # when it was imported; Unix time, seconds
+    sha256: str = ""
+    trusted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StoredRun:
     """A whole run; `trials` are ordered by block and by position inside the block.
 
@@ -75,6 +89,7 @@ class StoredRun:
     created_at: float  # Unix time, seconds
     trials: tuple[Trial, ...] = ()
     unusable: tuple[LeftOut, ...] = ()
+    origin: Origin | None = None  # None: made here
 
     @property
     def environment(self) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import Cell, Plan, RunState, TrialStatus
 from guestmark.ledger import checksums, codec, remarks, schema
+from guestmark.ledger.intake import is_moment
 from guestmark.ledger.model import RunOverview
 from guestmark.ledger.remarks import NOTHING, Remarks
 
@@ -45,24 +46,31 @@ def overviews(
     damaged = checksums.damaged_plans(connection) if checked else set()
     said = remarks.of_runs(connection)
     return [
-        _overview(row, said.get(row.id, NOTHING), state(row.id, row.state), damaged=row.id in damaged)
+        _overview(row, said.get(row.id, NOTHING), state, damaged=row.id in damaged)
         for row in rows
         if (said.get(row.id, NOTHING).removed is not None) == removed
     ]
 
 
-def _overview(row: Row[Any], said: Remarks, state: RunState, *, damaged: bool) -> RunOverview:
+def _overview(
+    row: Row[Any], said: Remarks, state: Callable[[str, str], RunState], *, damaged: bool
+) -> RunOverview:
+    """The overview of a row, whatever SQLite has in its columns: one damaged run must not hide the others."""
     cells: tuple[Cell, ...] = ()
     label = "(the plan is damaged)"
-    if not damaged:
+    try:
+        ended = state(str(row.id), str(row.state))
+    except ValueError:
+        damaged, ended = True, RunState.FAILED
+    if not damaged and is_moment(row.created_at):
         with suppress(LedgerError):
             cells = codec.load(row.plan, Plan, f"the plan of run {row.id}").cells
             label = (cells[0].workload.label or cells[0].workload.name) if cells else ""
     return RunOverview(
-        id=row.id,
-        name=row.name,
-        created_at=row.created_at,
-        state=state,
+        id=str(row.id),
+        name=str(row.name),
+        created_at=float(row.created_at) if is_moment(row.created_at) else 0.0,
+        state=ended,
         cells=len(cells),
         blocks=row.blocks or 0,
         trials=row.trials or 0,
@@ -74,4 +82,5 @@ def _overview(row: Row[Any], said: Remarks, state: RunState, *, damaged: bool) -
         labels=said.labels,
         tags=said.tags,
         removed=said.removed,
+        imported=said.origin.source if said.origin is not None else "",
     )

@@ -5,20 +5,23 @@ Kept beside the runs, in a table that is made when first needed, so that ledgers
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 from sqlalchemy import delete, insert, inspect, select
 
 from guestmark.core.errors import LedgerError
+from guestmark.ledger.model import Origin
 from guestmark.ledger.schema import remarks as table
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-NAME, NOTE, LABEL, TAG, REMOVED = "name", "note", "label", "tag", "removed"
+NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED = "name", "note", "label", "tag", "removed", "imported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Remarks:
     labels: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     removed: float | None = None
+    origin: Origin | None = None
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Kind, key and value of each."""
@@ -37,6 +41,7 @@ class Remarks:
         found += [(NOTE, f"{number:06}", note) for number, note in enumerate(self.notes)]
         found += [(LABEL, key, value) for key, value in self.labels.items()]
         found += [(TAG, tag, "") for tag in self.tags]
+        found += [(IMPORTED, "", json.dumps(asdict(self.origin)))] if self.origin is not None else []
         return found
 
 
@@ -52,6 +57,14 @@ def of_runs(connection: Connection) -> dict[str, Remarks]:
     for row in connection.execute(statement):
         rows.setdefault(row.run_id, []).append((row.kind, row.key, row.value))
     return {run_id: _read(found) for run_id, found in rows.items()}
+
+
+def of_run(connection: Connection, run_id: str) -> Remarks:
+    """Those of one run."""
+    if not inspect(connection).has_table(table.name):
+        return NOTHING
+    statement = select(table).where(table.c.run_id == run_id).order_by(table.c.kind, table.c.key)
+    return _read([(row.kind, row.key, row.value) for row in connection.execute(statement)])
 
 
 def removed(connection: Connection) -> set[str]:
@@ -118,4 +131,13 @@ def _read(rows: Sequence[tuple[str, str, str]]) -> Remarks:
         labels={key: value for kind, key, value in rows if kind == LABEL},
         tags=tuple(key for kind, key, _ in rows if kind == TAG),
         removed=gone,
+        origin=next((_origin(value) for kind, _, value in rows if kind == IMPORTED), None),
     )
+
+
+def _origin(stored: str) -> Origin:
+    """As it was stored; a run with a record that cannot be read is still from elsewhere."""
+    try:
+        return msgspec.json.decode(stored, type=Origin)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return Origin("a source that the ledger no longer tells")

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.engine import Connection, Row
 
+from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import checksums, codec, schema
+from guestmark.ledger.intake import Budget
 from guestmark.ledger.variables import recorded
 
 _CELL = "cell:"  # before the id of a cell among the names of what is left out
@@ -40,10 +42,25 @@ def add_environment(connection: Connection, run_id: str, environment: Mapping[st
     checksums.store(connection, table, run_id, table.c.position == position)
 
 
-def trial_of(row: Row[Any]) -> Trial:
+def trial_of(row: Row[Any], budget: Budget | None = None) -> Trial:
     """The trial of a row. Raises `LedgerError` when it is damaged."""
     what = f"the trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
-    return codec.unpack_trial(row.body, row.console, what)
+    trial = codec.unpack_trial(row.body, row.console, what, budget)
+    if (trial.block, trial.cell_id) != (row.block, row.cell_id):
+        raise LedgerError(f"{what} is that of another", hint="it is damaged, or made to mislead")
+    return trial
+
+
+def size_of(connection: Connection, run_id: str) -> int:
+    """Bytes that the rows of a run hold, asked for before they are read."""
+    trials, environments = schema.trials.c, schema.environments.c
+    sums = (
+        select(func.sum(func.length(trials.body) + func.length(trials.console))).where(
+            trials.run_id == run_id
+        ),
+        select(func.sum(func.length(environments.body))).where(environments.run_id == run_id),
+    )
+    return sum(int(connection.execute(each).scalar() or 0) for each in sums)
 
 
 def add_left_out(connection: Connection, run_id: str, entry: LeftOut) -> None:

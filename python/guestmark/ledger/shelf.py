@@ -59,7 +59,7 @@ class Shelf:
         return gone
 
     def add(self, run: StoredRun, said: Remarks) -> str | None:
-        """Stores a run from elsewhere with what is said of it, completely or not at all.
+        """Stores a run from elsewhere with what is said of it and where it comes from, completely or not at all.
 
         Returns its id, or None when the ledger has it already. An id that another run has is given new letters.
         """

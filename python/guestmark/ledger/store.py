@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql.selectable import TypedReturnsRows
 
 from guestmark.core.errors import LedgerError
@@ -28,14 +28,17 @@ from guestmark.ledger import (
     codec,
     comparisons,
     copying,
+    intake,
     naming,
+    own,
     remarks,
     schema,
 )
 from guestmark.ledger import claim as claims
 from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
-from guestmark.ledger.model import Check, Compared, RunOverview, StoredRun
+from guestmark.ledger.intake import Budget
+from guestmark.ledger.model import Check, Compared, Origin, RunOverview, StoredRun
 from guestmark.ledger.overviews import overviews
 from guestmark.ledger.patience import Patience
 from guestmark.ledger.prepared import OPTIONS
@@ -46,6 +49,7 @@ from guestmark.ledger.rows import (
     last_environments,
     left_out_of,
     run_row,
+    size_of,
     trial_of,
 )
 from guestmark.ledger.server import autocommitting, is_transient
@@ -140,8 +144,15 @@ class Ledger:
         with explained(self.where, doing):
             if not self.is_file:
                 self.patience.until_done(self._ping, is_transient)
-            with self._engine.begin() as connection:
-                yield connection
+            try:
+                with self._engine.begin() as connection:
+                    yield connection
+            except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+                # SQLite's columns hold values of any type, and files come from anywhere.
+                raise LedgerError(
+                    f"the ledger {self.where} holds what guestmark does not write: failed while {doing}",
+                    hint="guestmark runs --check tells what is damaged; take it from a backup",
+                ) from error
 
     def _ping(self) -> None:
         with self._engine.connect():  # which asks the server whether it is there
@@ -175,6 +186,8 @@ class Ledger:
                 add_environment(connection, run_id, environment)
                 for entry in left_out:
                     add_left_out(connection, run_id, entry)
+                if self.is_file:
+                    own.sign(connection, run_id)
                 if said != NOTHING:
                     remarks.add(connection, run_id, said)
                 return True
@@ -211,9 +224,14 @@ class Ledger:
         statement = update(schema.runs).where(schema.runs.c.id == run_id).values(plan=kept)
 
         def store(connection: Connection) -> None:
-            if connection.execute(statement).rowcount == 0:
+            row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
+            if row is None:
                 raise naming.missing(connection, run_id, self.where)
+            was_own = self._store.file is not None and own.is_own(connection, self._store.file, row)
+            connection.execute(statement)
             checksums.store(connection, schema.runs, run_id)
+            if was_own:
+                own.sign(connection, run_id)
 
         self.write(f"storing the plan of run {run_id}", store)
 
@@ -244,9 +262,25 @@ class Ledger:
             lambda connection: comparisons.replace_rows(connection, run_id, found),
         )
 
-    def copy_to(self, other: Ledger) -> copying.Copied:
-        """Adds what is here and not in the `other`; see `copying.copy_runs`."""
-        return copying.copy_runs(self._store, other._store)
+    def copy_to(self, other: Ledger, *, trust: bool = False) -> copying.Copied:
+        """Adds what is here and not in the `other`; see `copying.copy_runs`.
+
+        Runs that this user did not make are checked, and stored as imported; with `trust` as ones that may be resumed.
+        """
+        budget = intake.Budget(
+            size=intake.LARGEST_LEDGER, values=intake.MOST_VALUES_OF_LEDGER, seconds=3600.0
+        )
+
+        def origin_of(run_id: str) -> Origin | None:
+            with self._reading(f"reading run {run_id}") as connection:
+                row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
+                found = self._origin(connection, row)
+            if found is None:
+                return None
+            self.load_run(run_id, budget)
+            return replace(found, at=time.time(), trusted=found.trusted or trust)
+
+        return copying.copy_runs(self._store, other._store, origin_of)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -272,11 +306,13 @@ class Ledger:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def load_run(self, wanted: str) -> StoredRun:
-        """The whole run that `wanted` refers to (see `resolve`)."""
+    def load_run(self, wanted: str, budget: Budget | None = None) -> StoredRun:
+        """The whole run that `wanted` refers to (see `resolve`). What it costs is taken from the `budget`, if any."""
         with self._reading(f"reading run {wanted}") as connection:
             run_id = naming.resolve(connection, wanted, self.where)
             run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
+            if budget is not None:
+                budget.take(size_of(connection, run_id))
             trials = connection.execute(
                 select(schema.trials)
                 .where(schema.trials.c.run_id == run_id)
@@ -294,20 +330,30 @@ class Ledger:
             ).scalars()
             if self._is_checked:
                 checksums.verify(connection, run_id)
-            plan = codec.load(run.plan, Plan, f"the plan of run {run_id}")
-            return StoredRun(
+            plan = codec.load(run.plan, Plan, f"the plan of run {run_id}", budget)
+            loaded = StoredRun(
                 id=run_id,
                 plan=plan,
                 environments=tuple(
-                    codec.load(body, dict[str, Any], f"the environment of run {run_id}")
+                    codec.load(body, dict[str, Any], f"the environment of run {run_id}", budget)
                     for body in environments
                 ),
                 seed=int(run.seed),
                 state=self._state(run_id, run.state),
                 created_at=run.created_at,
-                trials=tuple(trial_of(row) for row in trials),
+                trials=tuple(trial_of(row, budget) for row in trials),
                 unusable=tuple(left_out_of(row, plan) for row in unusable),
+                origin=self._origin(connection, run),
             )
+        intake.check(loaded, foreign=budget is not None)
+        return loaded
+
+    def _origin(self, connection: Connection, run: Row[Any]) -> Origin | None:
+        """Where the run comes from; None where this user made it. A server's roles say who may write there."""
+        said = remarks.of_run(connection, run.id).origin
+        if said is not None or self._store.file is None or own.is_own(connection, self._store.file, run):
+            return said
+        return Origin(f"the ledger {self.where}")
 
     def check_name(self, name: str) -> None:
         """Raises `LedgerError` when a run has that name."""
@@ -317,7 +363,7 @@ class Ledger:
     def remarks(self, run_id: str) -> Remarks:
         """What people have said of a run."""
         with self._reading(f"reading what is said of run {run_id}") as connection:
-            return remarks.of_runs(connection).get(run_id, NOTHING)
+            return remarks.of_run(connection, run_id)
 
     def runs(self, *, removed: bool = False) -> list[RunOverview]:
         """All runs, oldest first, including those whose plan is damaged; or those that were removed."""
@@ -331,7 +377,13 @@ class Ledger:
         with self._reading("looking for earlier runs") as connection:
             gone = remarks.removed(connection)
             found = comparisons.earlier(connection, host, what, before, most)
-        return [row for row in found if row.run_id not in gone]
+            said = remarks.of_runs(connection)
+        return [
+            row
+            for row in found
+            if row.run_id not in gone
+            and ((origin := said.get(row.run_id, NOTHING).origin) is None or origin.trusted)
+        ]
 
     def environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """The environment that each of these runs was last started or resumed in, in this order."""
@@ -344,9 +396,20 @@ class Ledger:
         return has_checks(self._engine)
 
     def check(self) -> Check:
-        """Looks at every row of every run, and at the database's own structure."""
+        """Looks at every row of every run, whether each can have been measured, and at the database's own structure."""
         with self._reading("checking the ledger") as connection:
-            return checking.check(connection, is_file=self.is_file, is_checked=self._is_checked)
+            found = checking.check(connection, is_file=self.is_file, is_checked=self._is_checked)
+            gone = remarks.removed(connection)
+            ids = [str(each) for each in connection.execute(select(schema.runs.c.id)).scalars()]
+        problems = list(found.problems)
+        for run_id in ids:
+            if run_id in gone or any(run_id in problem for problem in problems):
+                continue
+            try:
+                self.load_run(run_id)
+            except LedgerError as error:
+                problems.append(error.message)
+        return replace(found, problems=tuple(problems))
 
     def _state(self, run_id: str, stored: str) -> RunState:
         state = RunState(stored)

@@ -46,6 +46,7 @@ def result_document(
             "blocks": found.blocks,
             "trials": found.trials,
             "failed": found.failed,
+            **({"imported": to_plain(run.origin)} if run.origin is not None else {}),
         },
         "plan": _plan(run),
         "environment": to_plain(run.environment),

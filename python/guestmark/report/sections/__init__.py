@@ -26,6 +26,7 @@ def page(
     from guestmark.report.sections.conclusion import conclusion
     from guestmark.report.sections.environment import section as surroundings
     from guestmark.report.sections.footer import footer
+    from guestmark.report.sections.imported import imported
 
     raced = tuning.nodes(analysis, run)
     measured = () if raced else tuple(filter(compared, analysis.workloads))
@@ -37,6 +38,8 @@ def page(
         _workload(workload, run, published=published, details=details)
         for workload in (() if raced else whole.workloads)
     ]
+    if run.origin is not None:
+        sections.insert(0, imported(run, run.origin, whole=environment))
     if raced:
         sections.append(Section(Part.WORKLOAD, run.plan.title or run.plan.name, tuple(raced)))
     if published and (nodes := publications.not_measured(analysis)):

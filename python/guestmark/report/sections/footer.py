@@ -59,7 +59,8 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
     if run.id:
         going_on = run.state not in {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
         nodes.append(_small(f"Run {run.id}, {run.state.value}"))
-        command = f"guestmark resume {run.id}" if going_on else f"guestmark show {run.id}"
+        trust = "" if run.origin is None or run.origin.trusted else " --trust"
+        command = f"guestmark resume {run.id}{trust}" if going_on else f"guestmark show {run.id}"
         nodes.append(Command("Continue" if going_on else "See again", command))
     return nodes
 

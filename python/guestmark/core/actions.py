@@ -1,0 +1,44 @@
+"""What executing a plan does: its commands, as they are and not as they are labelled, and what else they depend on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from guestmark.core.model import AROUND, Plan
+
+_CONTEXT = ("cwd", "uid", "gid", "env")  # of a plan's context: how its commands run
+
+
+def actions(plan: Plan, *, context: bool = True) -> list[tuple[str, str]]:
+    """Name and value of everything that a run of this plan would run or open, each once, in the plan's order.
+
+    With `context` also as whom, where, and with which variables.
+    """
+    found: dict[tuple[str, str], None] = {}
+    for cell in plan.cells:
+        workload = cell.workload
+        name = workload.key or workload.name
+        found |= dict.fromkeys(_flat(name, workload.params))
+        found[f"where {name} runs", str(cell.platform)] = None
+        found |= dict.fromkeys((factor, level) for factor, level in cell.factors.items())
+    found |= dict.fromkeys(_flat("on this host, around it", plan.context.get(AROUND) or {}))
+    for name in _CONTEXT:
+        if context and name in plan.context:
+            found |= dict.fromkeys(_flat(name, plan.context[name]))
+    return list(found)
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Each value of nested tables, under the names on the way to it; a list of words as a shell would take it."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(f"{name}.{key}", inner)
+    elif isinstance(value, str):
+        yield name, value
+    elif isinstance(value, list | tuple) and value and all(isinstance(word, str) for word in value):
+        yield name, shlex.join(value)
+    elif value not in ((), [], None):
+        yield name, json.dumps(value, default=str)

@@ -1,0 +1,219 @@
+"""What a ledger takes in: one budget of memory and time for all that is read from outside, and what a run can be.
+
+Bundles and other people's ledgers are data of strangers. Their size is known only when they are unpacked, so every
+layer takes what it makes from the same budget before it makes it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from guestmark.core.errors import LedgerError
+from guestmark.core.home import LATEST
+from guestmark.core.model import Cell, Measurement, Plan, Policy, Trial
+from guestmark.ledger.model import StoredRun
+
+MOST = 1_000_000  # blocks, iterations, places in an order
+WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}", re.ASCII)  # a run's name, a label's, a tag
+RESERVED = frozenset({LATEST})  # no names of runs
+LARGEST_LEDGER = 8 << 30  # bytes that are taken from another ledger, one run after another
+MOST_VALUES_OF_LEDGER = 200_000_000
+_MOST_ROWS = {"trials": 500_000, "environments": 1000, "left out": 20_000}
+_MOST_SAID = 1000  # notes, labels and tags of a run
+_LONGEST_ID = 255  # characters of a cell's id; a server's column holds no more
+_RUN_ID = re.compile(r"[0-9a-z][0-9a-z-]{4,63}", re.ASCII)
+_LAST = 253_402_300_800.0  # Unix time of the year 10000, which no calendar here knows
+_AHEAD_S = 3600.0  # clocks that are ahead by more than that are wrong
+_LONGEST_S = 1e9
+_STEP = 1 << 20
+
+
+class Budget:
+    """What is left of the memory and time that one source may cost. Raises `LedgerError` when it is used up."""
+
+    def __init__(self, size: int = 512 << 20, values: int = 4_000_000, seconds: float = 120.0) -> None:
+        self._size, self._values = size, values  # bytes of text, and values in it, of about 100 bytes each
+        self._seconds, self._end = seconds, time.monotonic() + seconds
+
+    @property
+    def size(self) -> int:
+        """Bytes that are left."""
+        return self._size
+
+    def take(self, size: int) -> None:
+        """Takes that many bytes from it."""
+        self._size -= size
+        if self._size < 0:
+            raise _too_large("it holds more bytes than a run's record needs")
+        self.check_time()
+
+    def check_time(self) -> None:
+        """Raises `LedgerError` when the time is up."""
+        if time.monotonic() > self._end:
+            raise _too_large(f"to read it takes more than {self._seconds:g} s")
+
+    def take_json(self, text: str | bytes) -> None:
+        """Takes a text and all values that can be in it: each has a comma or a bracket of its own."""
+        self.take(len(text))
+        marks: tuple[Any, ...] = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
+        self._values -= sum(text.count(mark) for mark in marks)
+        if self._values < 0:
+            raise _too_large("it holds more values than a run's record needs")
+
+    def inflated(self, packed: bytes) -> bytes:
+        """What was compressed. Raises `LedgerError`, `zlib.error`."""
+        reader, pieces = zlib.decompressobj(), []
+        while not reader.eof:
+            piece = reader.decompress(packed, _STEP)
+            if not piece and not reader.unconsumed_tail and not reader.eof:
+                raise zlib.error("it ends too early")
+            packed = reader.unconsumed_tail
+            self.take(len(piece))
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+def _too_large(why: str) -> LedgerError:
+    return LedgerError(f"it is too large: {why}", hint="take it from somebody you trust, in smaller parts")
+
+
+def check(run: StoredRun, *, foreign: bool = True) -> None:
+    """Raises `LedgerError` for a run that cannot have been measured: values out of range, trials of no cell.
+
+    One that is not `foreign` may be later than now, as this host's clock may have been wrong.
+    """
+    now = time.time() + _AHEAD_S if foreign else _LAST
+    for problem in _problems(run, now):
+        raise LedgerError(
+            f"run {run.id[:80]!r} cannot be: {problem}", hint="it is damaged, or made to mislead"
+        )
+
+
+def check_said(name: str, notes: Sequence[str], labels: Mapping[str, str], tags: Sequence[str]) -> None:
+    """Raises `LedgerError` for what nobody could have said of a run on the command line."""
+    if name and (not WORD.fullmatch(name) or name in RESERVED):
+        raise LedgerError(f"{name[:80]!r} cannot be a run's name", hint="it is damaged, or made to mislead")
+    for word in (*labels, *tags):
+        if not WORD.fullmatch(word):
+            raise LedgerError(f"{word[:80]!r} is no label or tag", hint="it is damaged, or made to mislead")
+    if max(len(notes), len(labels), len(tags)) > _MOST_SAID:
+        raise LedgerError(
+            f"over {_MOST_SAID} notes, labels or tags", hint="it is damaged, or made to mislead"
+        )
+    if not all(map(_is_text, (*notes, *labels.values()))):
+        raise LedgerError("a note or a label is no text", hint="it is damaged, or made to mislead")
+
+
+def _is_text(text: str) -> bool:
+    """Whether a database holds it: no NUL, and no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def is_moment(value: Any, last: float = _LAST) -> bool:
+    """Whether it is a Unix time in seconds that can be shown."""
+    return isinstance(value, int | float) and 0 <= value < last
+
+
+def _problems(run: StoredRun, now: float) -> Iterator[str]:
+    if not _RUN_ID.fullmatch(run.id):
+        yield "its id is none"
+    if not is_moment(run.created_at, now):
+        yield f"it was begun at {run.created_at!r} s since 1970"
+    if abs(run.seed) >= 1 << 256:
+        yield "its seed is too large"
+    counts = {"trials": len(run.trials), "environments": len(run.environments), "left out": len(run.unusable)}
+    yield from (f"{count} {name}" for name, count in counts.items() if count > _MOST_ROWS[name])
+    texts = (
+        run.plan.name,
+        *(text for entry in run.unusable for text in (entry.name, entry.reason, entry.hint)),
+    )
+    if not all(map(_is_text, texts)):
+        yield "a name or a reason is no text"
+    yield from _of_policy(run.plan.policy)
+    yield from _of_plan(run.plan)
+    cells = {cell.id for cell in run.plan.cells}
+    there: set[tuple[int, str]] = set()
+    for trial in run.trials:
+        key = (trial.block, trial.cell_id)
+        if trial.cell_id not in cells:
+            yield f"a trial is of cell {trial.cell_id[:80]!r}, which the plan does not have"
+        if key in there:
+            yield f"cell {trial.cell_id!r} has two trials in block {trial.block + 1}"
+        there.add(key)
+        yield from _of_trial(trial, now)
+
+
+def _of_policy(policy: Policy) -> Iterator[str]:
+    counts = {
+        "blocks": policy.blocks, "min_blocks": policy.min_blocks, "max_blocks": policy.max_blocks,
+        "iterations": policy.iterations,
+    }  # fmt: skip
+    yield from (
+        f"{name} is {count}" for name, count in counts.items() if count is not None and not 1 <= count <= MOST
+    )
+    if not 0 <= policy.warmup <= MOST:
+        yield f"warmup is {policy.warmup}"
+    sizes = {
+        "precision": policy.precision, "margin": policy.margin, "time_limit_s": policy.time_limit_s,
+        "trial_limit_s": policy.trial_limit_s,
+    }  # fmt: skip
+    yield from (f"{name} is {size!r}" for name, size in sizes.items() if not 0 <= size <= _LONGEST_S)
+    if abs(policy.seed) >= 1 << 256:
+        yield "the plan's seed is too large"
+
+
+def _of_plan(plan: Plan) -> Iterator[str]:
+    ids = [cell.id for cell in plan.cells]
+    yield from (f"the plan has cell {name!r} twice" for name in _twice(ids))
+    yield from (
+        f"the plan has metric {name!r} twice" for name in _twice(metric.name for metric in plan.metrics)
+    )
+    known = set(ids)
+    for cell in plan.cells:
+        yield from _of_cell(cell, known)
+
+
+def _of_cell(cell: Cell, known: set[str]) -> Iterator[str]:
+    if not 0 < len(cell.id) <= _LONGEST_ID or not _is_text(cell.id):
+        yield f"a cell's id is {cell.id[:80]!r}, of {len(cell.id)} characters"
+    if cell.null_of is not None and (cell.null_of not in known or cell.null_of == cell.id):
+        yield f"cell {cell.id!r} is a copy of {cell.null_of[:80]!r}, which the plan does not have"
+    if not 0 <= cell.processors <= MOST:
+        yield f"cell {cell.id!r} has {cell.processors} processors"
+
+
+def _of_trial(trial: Trial, now: float) -> Iterator[str]:
+    where = f"the trial of cell {trial.cell_id!r} in block {trial.block + 1}"
+    if not 0 <= trial.block < MOST or not 0 <= trial.order < MOST:
+        yield f"{where} is at place {trial.order}"
+    if not is_moment(trial.started_at, now):
+        yield f"{where} was begun at {trial.started_at!r} s since 1970"
+    if not 0 <= trial.duration_s <= _LONGEST_S:
+        yield f"{where} took {trial.duration_s!r} s"
+    yield from (
+        f"{where} has metric {name!r} twice"
+        for name in _twice(each.metric.name for each in trial.measurements)
+    )
+    for measurement in (*trial.measurements, *trial.warmups):
+        yield from (f"{where}: {problem}" for problem in _of_measurement(measurement))
+    if not all(map(math.isfinite, (*trial.phases.values(), *trial.run_s))):
+        yield f"{where} has a time that is no number"
+
+
+def _of_measurement(measurement: Measurement) -> Iterator[str]:
+    if not all(map(math.isfinite, (measurement.value, *measurement.iterations))):
+        yield f"{measurement.metric.name} is no finite number"
+
+
+def _twice(names: Iterable[str]) -> set[str]:
+    known: set[str] = set()
+    return {name for name in names if name in known or known.add(name)}  # type: ignore[func-returns-value]
