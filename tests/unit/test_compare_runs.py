@@ -137,3 +137,33 @@ def test_on_the_command_line(ledger: Ledger) -> None:
     assert json.loads(told.stdout)["schema"] == "guestmark-comparison/1"
     assert guestmark("compare", first, GUESTMARK_LEDGER=ledger.where).returncode == 2
     assert guestmark("compare", first, first, GUESTMARK_LEDGER=ledger.where).returncode == 2
+
+
+def test_values_stand_side_by_side_also_where_no_ratio_does(ledger: Ledger) -> None:
+    for ratio in (2.0, 3.0):
+        a_run(ledger, ratio, blocks=5)  # too few for a ratio's interval
+    older, newer = (ledger.load_run(run.id) for run in ledger.runs())
+    found = compare(ledger, older, newer)
+    assert found.pairs == ()
+    by_cell = {each.cell: each for each in found.values}
+    uml = by_cell["uml"]
+    assert known(uml.after).median / known(uml.before).median == pytest.approx(1.5, rel=0.03)
+    text = markdown.render(page([found]))
+    assert "after / before" in text
+    assert "×1.5" in text
+    assert "no verdict" in text
+    (made,) = document([found])["comparisons"]
+    assert [one["cell"] for one in made["values"]] == list(by_cell)
+
+
+def test_two_runs_of_one_command_each_are_compared_whatever_it_is(tmp_path: Path) -> None:
+    file = str(tmp_path / "l.sqlite")
+    for seconds in ("0.01", "0.02"):
+        done = guestmark(
+            "exec", "--on", "host", "--null", "none", "-r", "2", "--ledger", file, "sleep", seconds
+        )
+        assert done.returncode == 0
+    with open_ledger(file, writable=False) as opened:
+        older, newer = (opened.load_run(run.id) for run in opened.runs())
+        (values,) = compare(opened, older, newer).values
+    assert known(values.after).median > 1.3 * known(values.before).median

@@ -20,7 +20,7 @@ from shipped import CASES, Case, Counts, simulate
 from guestmark.core.model import Policy
 
 FEW, MANY = 120, 1_000
-SOME = 60  # of whole runs, which take longer
+SOME = 40  # of whole runs, which take longer
 EQUAL = [name for name, case in CASES.items() if case.equal]
 UNLIKE = [name for name, case in CASES.items() if not case.equal]
 # One of each kind of trouble; the others, and many times the runs, are for `./test --long`.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from guestmark.cli import options
+from guestmark.cli import hyperfine, options
 from guestmark.cli.measuring import Measuring, measuring
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ Pair = tuple[str, str] | None
 @measuring
 def command(
     argv: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")
+        list[str],
+        typer.Argument(
+            metavar="-- COMMAND...", help="The command and its arguments; with --- between two of them, both."
+        ),
     ],
     *,
     kernel: Annotated[Pair, _two("kernel", text="Two kernels for guests.")] = None,
@@ -58,7 +61,9 @@ def command(
     ignore_failure: options.IgnoreFailure = False,
     given: Measuring,
 ) -> None:
-    """Compare two kernels, QEMUs, firmwares, root filesystems or settings: A is the baseline.
+    """Compare two programs, kernels, QEMUs, firmwares, root filesystems or settings: A is the baseline.
+
+    Two programs stand with --- between them: ab -- ./old --- ./new.
 
     Both are measured in one run, in random order in every block, so what the host does meanwhile favours neither. A
     label may stand in front of a path: old:/boot/vmlinuz-6.1. Several pairs make all their combinations.
@@ -80,9 +85,15 @@ def command(
         *([factor] if factor else []),
     ]:
         pairs[name] = (first, second)
-    if not pairs:
+    command_line, *others = hyperfine.commands(argv, ())
+    if len(others) > 1 or (others and pairs):
         raise UsageError(
-            "there is nothing to compare", hint="e.g. --kernel A B, --qemu A B or --env NAME A B"
+            "two programs are compared, or two of anything else",
+            hint="exec -- A --- B --- C takes several commands",
+        )
+    if not pairs and not others:
+        raise UsageError(
+            "there is nothing to compare", hint="e.g. ab -- ./old --- ./new, or --kernel A B, --env NAME A B"
         )
     overrides = given.overrides()
     overrides["settings"] = [*overrides["settings"], *_settings(pairs)]
@@ -92,9 +103,9 @@ def command(
         stdin_path=stdin,
         ignore_failure=ignore_failure,
         caller=asdict(Caller.current()),
-        **overrides,
+        **{**overrides, "commands": tuple(others)},
     )
-    raise typer.Exit(session.execute(build(wanted, argv), given.ledger, given.outputs()))
+    raise typer.Exit(session.execute(build(wanted, command_line), given.ledger, given.outputs()))
 
 
 def _settings(pairs: Mapping[str, tuple[str, str]]) -> list[str]:

@@ -17,7 +17,7 @@ class Claim(StrEnum):
         "been missed."
     )
     SLOW_RUNS = "Slow runs: {baseline}; {cells}: {word}"
-    DETECTABLE = "A difference of {size} in the typical run would be found by 9 in 10 such runs"
+    DETECTABLE = "A difference of {size} in the typical run would be found by 3 in 4 such runs, or more"
     COPIES_DIFFER = (
         "Equal cells differ: {copy} to {cell}: {ratio}. All intervals of {metric} are wider by that much."
     )

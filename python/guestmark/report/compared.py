@@ -7,18 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core.model import Metric
 from guestmark.core.units import counted
 from guestmark.ledger import past
 from guestmark.ledger.model import Compared, StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
 from guestmark.report.sections import gates
 from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, change
+from guestmark.stats.analysis import Analysis
 from guestmark.stats.between_runs import Past
 from guestmark.stats.conditions.surroundings import changes
 from guestmark.stats.gates import Judged
+from guestmark.stats.summary import Summary
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -43,8 +46,20 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
+class Values:
+    """A cell's typical value in the primary metric of each run; None where a run lacks the cell or the metric."""
+
+    cell: str
+    before: Summary | None
+    after: Summary | None
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
-    """One run against the first. `missing` are cells that only one of them has, or whose ratio has no interval."""
+    """One run against the first. `missing` are cells that only one of them has, or whose ratio has no interval.
+
+    `values` are in `metric`, side by side: what they differ by is also what the host did meanwhile.
+    """
 
     before: StoredRun
     after: StoredRun
@@ -53,12 +68,15 @@ class Comparison:
     pairs: tuple[Pair, ...]
     missing: tuple[str, ...]
     same_host: bool
+    metric: Metric | None = None
+    values: tuple[Values, ...] = ()
 
 
 def compare(ledger: Ledger, before: StoredRun, after: StoredRun) -> Comparison:
     """The cells of two runs, matched by what they are: workload, platform, factors and processors of both sides."""
     decisive, other = changes(before.environment, after.environment)
-    sides = [past.ratios(run, past.judged(ledger, run)) for run in (before, after)]
+    analyses = [past.judged(ledger, run) for run in (before, after)]
+    sides = [past.ratios(run, found) for run, found in zip((before, after), analyses, strict=True)]
     both = [key for key in sides[0] if key in sides[1]]
     same_host = bool(past.host_of(before)) and past.host_of(before) == past.host_of(after)
     earlier: dict[str, list[Compared]] = {}
@@ -74,7 +92,31 @@ def compare(ledger: Ledger, before: StoredRun, after: StoredRun) -> Comparison:
     missing = [
         cell for side, rest in (sides, sides[::-1]) for key, (_, cell) in side.items() if key not in rest
     ]
-    return Comparison(before, after, decisive, other, tuple(pairs), tuple(dict.fromkeys(missing)), same_host)
+    metric = before.plan.metrics[0] if before.plan.metrics else None
+    return Comparison(
+        before,
+        after,
+        decisive,
+        other,
+        tuple(pairs),
+        tuple(dict.fromkeys(missing)),
+        same_host,
+        metric,
+        _values(metric, *analyses) if metric is not None else (),
+    )
+
+
+def _values(metric: Metric, before: Analysis, after: Analysis) -> tuple[Values, ...]:
+    """The cells of both runs by their ids; two runs of one cell each are of the same thing, whatever they call it."""
+    sides = [
+        {each.cell.id: each.summary.get(metric.name) for each in found.cells if each.cell.null_of is None}
+        for found in (before, after)
+    ]
+    if all(len(side) == 1 for side in sides) and sides[0].keys() != sides[1].keys():
+        ((old, was),), ((new, now),) = (side.items() for side in sides)
+        return (Values(f"{old} → {new}", was, now),)
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    return tuple(Values(name, sides[0].get(name), sides[1].get(name)) for name in names)
 
 
 def page(comparisons: Sequence[Comparison], judged: Sequence[Judged] = ()) -> Page:
@@ -93,9 +135,11 @@ def _nodes(found: Comparison) -> list[Node]:
     nodes: list[Node] = [_surroundings(found)]
     if found.pairs:
         nodes.append(_table(found))
-    else:
+    if found.metric is not None and any(each.before or each.after for each in found.values):
+        nodes.append(_absolute(found, found.metric))
+    if not found.pairs:
         nodes.append(
-            Note(line("No cell is in both runs with a ratio to the same baseline"), NoteKind.WARNING)
+            Note(line("No cell is in both runs with a ratio to the same baseline, so there is no verdict"))
         )
     if found.missing:
         nodes.append(Note(line(f"Only in one of them, or without a ratio: {', '.join(found.missing)}")))
@@ -135,6 +179,38 @@ def _table(found: Comparison) -> Table:
         Column("verdict"),
     )
     return Table("ratios to the baseline of each run, and their ratio", ("cell",), columns, tuple(rows))
+
+
+def _absolute(found: Comparison, metric: Metric) -> Table:
+    """What was measured, side by side, without a verdict."""
+    sides = [side for each in found.values for side in (each.before, each.after) if side is not None]
+    unit = figures.table_unit(metric.unit, [side.mean for side in sides])
+
+    def shown(side: Summary | None) -> Cell:
+        if side is None:
+            return words("not in this run")
+        mean, half = figures.estimate(side.mean, side.ci, unit)
+        return figure(mean, "±", half) if half else figure(mean)
+
+    rows = tuple(
+        Row(RowName((each.cell,), each.cell), (shown(each.before), shown(each.after), _quotient(each)))
+        for each in found.values
+    )
+    value = (Align.POINT, Align.LEFT, Align.POINT)
+    what = figures.heading(metric, unit)
+    columns = (
+        Column(f"{what}, before", value),
+        Column("after", value),
+        Column("after / before", (Align.POINT,)),
+    )
+    title = f"{what}, as measured at two times: the host may have changed, too"
+    return Table(title, ("cell",), columns, rows)
+
+
+def _quotient(each: Values) -> Cell:
+    if each.before is None or each.after is None or each.before.median <= 0 or each.after.median <= 0:
+        return Cell()
+    return figure(figures.ratio(each.after.median / each.before.median, None))
 
 
 def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
@@ -183,6 +259,15 @@ def _limits(found: Comparison) -> list[Node]:
     return nodes
 
 
+def _plain(side: Summary) -> dict[str, Any]:
+    return {
+        "mean": side.mean,
+        "median": side.median,
+        "ci": None if side.ci is None else list(side.ci),
+        "n": side.n,
+    }
+
+
 def document(comparisons: Sequence[Comparison], judged: Sequence[Judged] = ()) -> dict[str, Any]:
     """For programs; a stable interface, as the result document is."""
     return {
@@ -194,6 +279,15 @@ def document(comparisons: Sequence[Comparison], judged: Sequence[Judged] = ()) -
                 "same_host": each.same_host,
                 "surroundings": {**each.decisive, **each.other},
                 "missing": list(each.missing),
+                "metric": None if each.metric is None else each.metric.name,
+                "values": [
+                    {
+                        "cell": one.cell,
+                        "before": None if one.before is None else _plain(one.before),
+                        "after": None if one.after is None else _plain(one.after),
+                    }
+                    for one in each.values
+                ],
                 "cells": [
                     {
                         "cell": pair.cell,

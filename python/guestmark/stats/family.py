@@ -93,9 +93,10 @@ def judged(
 
 
 def detectable(comparison: Comparison, power: float = 0.9) -> float | None:
-    """Return the relative difference of typical runs that such a run would claim with this probability.
+    """Return the relative difference of typical runs that such a run would claim with this probability, or more.
 
-    From the interval's width by Student's t, at the level of the typical run; None without an interval of six blocks.
+    From the interval's width by Student's t, at the level of the typical run. Other runs are noisier than this one by
+    chance, so a third of what is left out counts. None without an interval of six blocks.
     """
     from scipy.special import stdtrit
 
@@ -104,7 +105,7 @@ def detectable(comparison: Comparison, power: float = 0.9) -> float | None:
     free = comparison.n - 1
     half = math.log(comparison.ci[1] / comparison.ci[0]) / 2
     error = (half - comparison.stretch) / float(stdtrit(free, (1 + signed_rank.NOMINAL) / 2))
-    quantiles = float(stdtrit(free, 1 - LEVEL * TYPICAL / 2)) + float(stdtrit(free, power))
+    quantiles = float(stdtrit(free, 1 - LEVEL * TYPICAL / 2)) + float(stdtrit(free, 1 - (1 - power) / 3))
     return math.expm1(quantiles * error + comparison.stretch)
 
 
