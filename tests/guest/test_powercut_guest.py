@@ -238,6 +238,62 @@ def test_an_acknowledgement_before_the_flush_has_ended_is_found(liar: Callable[[
     assert found.flushes > 0  # each is made, too late
 
 
+_WRITER = """
+import os, sys
+data = os.open("data", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+os.fsync(os.open(".", os.O_RDONLY))
+for number in range(15):
+    os.write(data, b"%08d\\n" % number)
+    if sys.argv[1] == "safe":
+        os.fsync(data)
+    print(number, flush=True)
+    sys.stdin.readline()
+"""
+_CHECK = """
+import sys
+wanted = {int(line) for line in sys.stdin if line.strip()}
+sys.exit(not wanted <= {int(word) for word in open("data").read().split() if word.isdigit()})
+"""
+
+
+@on_loop
+@pytest.mark.parametrize(("how", "word"), [("safe", Durability.PROVEN), ("careless", Durability.LOST)])
+def test_a_command_is_judged_by_what_it_says_is_safe(how: str, word: Durability, tmp_path: Path) -> None:
+    check = tmp_path / "check.py"
+    check.write_text(_CHECK)
+    cell = cell_of(
+        "tcg", "powercut", {"location": "/var/tmp"}, method="command", states=10,
+        command=[sys.executable, "-c", _WRITER, how], check=f"{sys.executable} {check}",
+    )  # fmt: skip
+    with prepared(cell) as (machine, workload):
+        workload.run(machine)
+        found = known(a(Findings, workload.facts).facts().of(Proof)).proven
+    assert found.word is word, found
+    assert known(found.coverage).worst == 15
+
+
+@pytest.mark.long
+@on_loop
+@pytest.mark.parametrize(
+    ("server", "settings", "word"),
+    [
+        ("mariadb", {"innodb_flush_log_at_trx_commit": 0}, Durability.LOST),
+        ("mariadb", {"innodb_flush_log_at_trx_commit": 1}, Durability.PROVEN),
+        ("mariadb", {"innodb_flush_log_at_trx_commit": 2}, Durability.LOST),
+        ("postgresql", {"synchronous_commit": "off"}, Durability.LOST),
+        ("postgresql", {"synchronous_commit": "on"}, Durability.PROVEN),
+    ],
+    ids=str,
+)
+def test_a_server_is_judged_with_the_settings_of_its_row(
+    server: str, settings: Mapping[str, object], word: Durability
+) -> None:
+    row = cell_of("tcg", "oltp", {"filesystem": "ext4"}, server=server, settings=settings)
+    plan = plan_of(row, limit_s=600.0)
+    *_, found = proofs.prove(plan, [row], {}, Silent(), Interruption())
+    assert (found[row.id].proven.word, found[row.id].proven.of_row) == (word, True)
+
+
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
     """A directory that is unmounted at the end."""

@@ -23,8 +23,9 @@ def command(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[replay LOG]",
-            help="Look into a log that was kept: its directory, or the end of its name.",
+            metavar="[replay LOG | -- COMMAND...]",
+            help="A command, with --check: each line it prints says that something is safe. Or look into a kept "
+            "log: its directory, or the end of its name.",
             autocompletion=_complete,
         ),
     ] = None,
@@ -47,6 +48,14 @@ def command(
             min=1,
             max=100_000,
             help="How many crash states are judged. Default: 300, of a database server 40.",
+        ),
+    ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Runs here, on the disk of each crash state, with the acknowledged lines as its input. It has to fail "
+            "if one of them is lost.",
         ),
     ] = None,
     after: Annotated[
@@ -73,7 +82,7 @@ def command(
     Exit status: 0 all judged, 1 some failed or a platform was left out, 2 the command line is wrong, 3 nothing could be
     judged, 130 interrupted.
     """
-    if what:
+    if what and check is None:
         _replay(what, after, survival, image, given.ledger)
         return
     if after is not None or image is not None or survival is not None:
@@ -89,7 +98,10 @@ def command(
     from guestmark.workloads.powercut.plan import build
 
     wanted = Overrides(on=on or ("tcg", "uml"), **given.overrides())
-    plan = build(wanted, {"method": method, "records": records, "states": states}, asdict(Caller.current()))
+    raw: dict[str, object] = {"method": method, "records": records, "states": states}
+    if check is not None:
+        raw |= {"method": "command", "command": what or [], "check": check}
+    plan = build(wanted, raw, asdict(Caller.current()))
     raise typer.Exit(session.execute(plan, given.ledger, given.outputs()))
 
 
@@ -101,7 +113,8 @@ def _replay(
 
     if what[0] != _REPLAY or len(what) != 2:
         raise UsageError(
-            f"there is no {' '.join(what)!r} here", hint="guestmark powercut replay LOG, or options only"
+            f"there is no {' '.join(what)!r} here",
+            hint="guestmark powercut replay LOG, or --check COMMAND -- COMMAND...",
         )
     ledger = Path(named) if named and "://" not in named else None
     if image is not None:

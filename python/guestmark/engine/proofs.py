@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guestmark.core import registry as kinds
 from guestmark.core.errors import UsageError
@@ -35,6 +35,7 @@ class Kind:
     platform: PlatformSpec
     disk: DiskSpec
     settings: frozenset[tuple[str, str]]
+    row: str  # what the row itself acknowledges, and how; empty where only the disk can be proven
 
 
 def kind_of(cell: Cell) -> Kind | None:
@@ -52,7 +53,13 @@ def kind_of(cell: Cell) -> Kind | None:
         return None
     kept = replace(disk, levels=disk.kept_by, content="", holds=0, tree="")
     of_machine = frozenset(item for item in _settings(cell).items() if not is_disk_setting(item[0]))
-    return Kind(cell.platform, kept, of_machine)
+    return Kind(cell.platform, kept, of_machine, repr(sorted(_of_row(cell).items()) or ""))
+
+
+def _of_row(cell: Cell) -> Mapping[str, Any]:
+    """The parameters with which the workload's own acknowledgements are proven; none where they cannot be."""
+    acknowledges = kinds.workload_kind(cell.workload.name).acknowledges
+    return acknowledges(cell.workload.params) if acknowledges is not None else {}
 
 
 def _settings(cell: Cell) -> dict[str, str]:
@@ -69,7 +76,7 @@ def cell_for(cell: Cell) -> Cell:
     given = {
         name: level for need in needs for name, level in need.items() if is_disk_setting(name) and keeps(name)
     }
-    params = dict(kind.checked({}))
+    params = dict(kind.checked(_of_row(cell)))
     params["disks"] = [{**params["disks"][0], **given}]
     factors = {**_settings(cell), LOCATION.name: disk.location}
     return Cell(f"proof for {cell.id}", WorkloadSpec(_WORKLOAD, params), cell.platform, factors)
@@ -99,7 +106,10 @@ def prove(
     proven: dict[Kind, Proof | None] = {kind: known[cell.id] for cell, kind in wanted if cell.id in known}
     for cell, kind in wanted:
         if kind not in proven:
-            proven[kind] = _proof(plan, cell_for(cell), observer, interruption)
+            proof = _proof(plan, cell_for(cell), observer, interruption)
+            if proof is not None:
+                proof.proven.of_row = bool(_of_row(cell))
+            proven[kind] = proof
             yield _by_cell(wanted, proven)
     yield _by_cell(wanted, proven)
 

@@ -107,9 +107,9 @@ def _judge_some(
         )
         for cut in cuts:
             image = replay.state(cut)
-            left = recovers.recover(image, evidence.names)
-            image.unlink()
             newest = evidence.acknowledged(cut.after)
+            left = recovers.recover(image, evidence.names, newest)
+            image.unlink()
             gone = 0 if left.damage and newest >= 0 else evidence.lost(newest, left.files)
             found.append(Crash(cut, newest, gone, left.damage or "; ".join(left.repairs[:2])))
     return found

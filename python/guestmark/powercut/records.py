@@ -26,6 +26,7 @@ class Method(StrEnum):
     SQLITE = "sqlite"  # rows, each committed by SQLite
     MARIADB = "mariadb"
     POSTGRESQL = "postgresql"
+    COMMAND = "command"  # a program of the user's
 
     @property
     def words(self) -> str:
@@ -55,6 +56,7 @@ _WORDS = {
     Method.SQLITE: "SQLite commit (WAL, synchronous=FULL)",
     Method.MARIADB: "MariaDB commit",
     Method.POSTGRESQL: "PostgreSQL commit",
+    Method.COMMAND: "lines of a command",
 }
 
 
@@ -104,7 +106,7 @@ def lost(  # noqa: PLR0911 (one for each way)
     if acknowledged < 0:
         return None
     if content is None:
-        return acknowledged if method in (Method.REPLACE, Method.OVERWRITE) else 0
+        return acknowledged if method in (Method.REPLACE, Method.OVERWRITE, Method.COMMAND) else 0
     if method.served:
         return _missing(method, tag, acknowledged, content)
     size = method.size

@@ -51,15 +51,15 @@ class Recovered:
 class Reader(Protocol):
     """Looks at a filesystem that is mounted, and may change it: a database server that recovers its files."""
 
-    def read(self, agent: Agent, directory: Path, names: Sequence[str]) -> Recovered:
-        """What is left in the directory, as `agent` sees it."""
+    def read(self, agent: Agent, directory: Path, names: Sequence[str], newest: int) -> Recovered:
+        """What is left in the directory, as `agent` sees it; `newest` was the last to be acknowledged, -1 for none."""
 
 
 class Recovery(Protocol):
     """Recovers images of one filesystem."""
 
-    def recover(self, image: Path, names: Sequence[str]) -> Recovered:
-        """Recovers a raw image, changing it, and reads the files `names` at its top."""
+    def recover(self, image: Path, names: Sequence[str], newest: int) -> Recovered:
+        """Recovers a raw image, changing it, and reads the files `names` at its top; `newest` as in `Reader.read`."""
 
 
 class Ext:
@@ -68,7 +68,7 @@ class Ext:
     def __init__(self) -> None:
         self._check, self._read = programs.find("e2fsck"), programs.find("debugfs")
 
-    def recover(self, image: Path, names: Sequence[str]) -> Recovered:
+    def recover(self, image: Path, names: Sequence[str], newest: int) -> Recovered:
         """See `Recovery`."""
         done = _run([self._check, "-fy", str(image)])
         said = done.stdout.decode(errors="replace")
@@ -97,7 +97,7 @@ class Mounted:
         self._at = directory / "mounted"
         self._at.mkdir()
 
-    def recover(self, image: Path, names: Sequence[str]) -> Recovered:
+    def recover(self, image: Path, names: Sequence[str], newest: int) -> Recovered:
         """See `Recovery`."""
         options = "nouuid" if self._filesystem == "xfs" else ""
         with loop.attached(image) as device:
@@ -106,7 +106,7 @@ class Mounted:
             except CallError as error:
                 return Recovered({}, damage=f"it cannot be mounted: {error.message[:200]}")
             if self._reader is not None:
-                found = self._reader.read(self._agent, self._at, names)
+                found = self._reader.read(self._agent, self._at, names, newest)
             else:
                 found = Recovered({name: self._content(name) for name in names})
             try:
@@ -147,7 +147,7 @@ class Formatted:
         self._format = form
         self._program = programs.find("qemu-img")
 
-    def recover(self, image: Path, names: Sequence[str]) -> Recovered:
+    def recover(self, image: Path, names: Sequence[str], newest: int) -> Recovered:
         """See `Recovery`."""
         if self._format.checked:
             done = _run([self._program, "check", *self._format.named(image)])
@@ -160,7 +160,7 @@ class Formatted:
                 done = _run([self._program, "convert", "-O", "raw", *self._format.named(image), str(raw)])
                 if done.returncode:
                     return Recovered({}, damage=done.stderr.decode(errors="replace").strip()[:200])
-            return self._inner.recover(raw, names)
+            return self._inner.recover(raw, names, newest)
         finally:
             raw.unlink(missing_ok=True)
 

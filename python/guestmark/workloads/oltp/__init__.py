@@ -1,5 +1,8 @@
 """Transactions on a real database server, its data on the disk under test."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.workloads.common import host_disk
@@ -7,6 +10,11 @@ from guestmark.workloads.common.factors import THREADS
 from guestmark.workloads.oltp import metrics
 
 _TITLES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
+
+
+def _commits(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rows that the same server commits with the same settings."""
+    return {"method": params["server"], "settings": params["settings"]}
 
 
 WORKLOADS = (
@@ -20,6 +28,7 @@ WORKLOADS = (
         factors=(THREADS,),
         decides=host_disk.decides,
         programs=(Program("sysbench", "sysbench"),),
+        acknowledges=_commits,
         packages="guestmark.workloads.oltp.packages:of_server",
     ),
 )

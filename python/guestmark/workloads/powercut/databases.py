@@ -27,13 +27,16 @@ _UNSAFE_FROM = 1_000_000  # the control's rows have numbers of their own
 
 
 class Rows:
-    """Commits rows on a machine's disk, and reads what a crash left of them. `account` is whose the server is."""
+    """Commits rows on a machine's disk, and reads what a crash left of them. `account` is whose the server is.
 
-    def __init__(self, method: Method, account: Account) -> None:
+    `settings` are the server's own; they decide what a commit waits for.
+    """
+
+    def __init__(self, method: Method, account: Account, settings: Mapping[str, str]) -> None:
         self._method = method
         self._kind: Database = KINDS[method.value]()
         self._account = account
-        self._settings = self._kind.settings(_SMALL, 1)
+        self._settings = self._kind.settings({**_SMALL, "settings": settings}, 1)
         self._server: Server | None = None
 
     @property
@@ -79,7 +82,7 @@ class Rows:
             server.execute(f"insert into {self._table} values ({first + number}, '{content}')")
             mark(number + 1)
 
-    def read(self, agent: Agent, directory: Path, names: Sequence[str]) -> Recovered:
+    def read(self, agent: Agent, directory: Path, names: Sequence[str], newest: int) -> Recovered:
         """See `recovery.Reader`: the server recovers its data, and tells the rows that it has then."""
         data = str(directory / DATA)
         # They name processes of a machine that is gone; here, others may have their numbers.

@@ -27,6 +27,8 @@ def build(given: Overrides, raw: Mapping[str, Any], caller: Mapping[str, Any]) -
             f"--{first['loc'][0]} {first['input']!r}: {first['msg'].lower()}",
             hint="see guestmark powercut --help",
         ) from error
+    except ValueError as error:
+        raise UsageError(str(error), hint="guestmark powercut --check COMMAND -- COMMAND...") from error
     entry = Entry(WorkloadSpec(kind.name, params, kind.label(params)), kind=kind)
     shape = Shape((entry,), parse_platforms(given.on or ()), title=_TITLE, null=Null.NONE)
     policy = Policy(blocks=1, warmup=0, iterations=1)

@@ -31,6 +31,7 @@ from guestmark.workloads.base import Workload
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.powercut import metrics
+from guestmark.workloads.powercut.command import Acknowledging
 from guestmark.workloads.powercut.databases import Rows
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         self._seed = plan.policy.seed or 0
         self._platform: Platform | None = None
         account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
-        self._rows = Rows(self._method, account) if self._method.served else None
+        self._rows = (
+            Rows(self._method, account, self.params.get("settings", {})) if self._method.served else None
+        )
+        command = self.params.get("command") or ()
+        self._command = Acknowledging(command, self.params["check"]) if command else None
         self._disk: AttachedDisk | None = None
 
     @classmethod
@@ -69,8 +74,9 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         if reason := logged.why_not():
             return f"no log of its writes can be taken: {reason}"
         filesystem = target.filesystem
-        served = Method(cell.workload.params["method"]).served
-        if reason := recovery.why_not(filesystem, mounted=served):
+        method = Method(cell.workload.params["method"])
+        served = method.served
+        if reason := recovery.why_not(filesystem, mounted=served or method is Method.COMMAND):
             return f"{filesystem} is recovered by mounting it here: {reason}"
         if served:
             try:
@@ -134,7 +140,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
             written, after = time.monotonic(), _counts(machine, disk)
             self._unmount(machine.agent)
             settled = writelog.count(log)
-            controlled = self._without_barriers(machine.agent, disk)
+            controlled = None if self._command else self._without_barriers(machine.agent, disk)
         found = proof.prove(
             proof.Request(
                 files=disk.image.logged,
@@ -146,7 +152,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
                 seed=self._seed,
                 written=replace(part, settled=settled),
                 control=controlled,
-                reader=self._rows,
+                reader=self._command or self._rows,
                 unsafe=self._rows.unsafe if self._rows else "barrier=0",
                 counts=after.since(before),
             )
@@ -189,7 +195,9 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         count = int(self.params["records"])
         with logged.marking(files) as mark:
             mark(0)
-            if self._rows is not None:
+            if self._command is not None:
+                count = self._command.run(agent, disk.directory, mark, self.limit_s)
+            elif self._rows is not None:
                 self._rows.commit(tag.text, count, mark, unsafe=tag is proof.CONTROL)
             else:
                 self._written(agent, disk, tag, count, mark)
