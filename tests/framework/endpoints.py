@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
+import subprocess
+import tempfile
 import threading
 import time
+from collections.abc import Sequence
 
-from tests.framework.scenarios import Scenario
+from tests.framework.scenarios import End, Scenario
 
 CLIENT, SERVER = "10.9.1.1", "10.9.1.2"
+_CERTIFICATE = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=bench")
 _BLOCK = 512
 _COOKIE = b"\x63\x82\x53\x63"
 
 
-def run_server(scenarios: list[Scenario]) -> None:
+def run_server(scenarios: Sequence[Scenario]) -> None:
     """Starts a server for every scenario and returns; they end with the process."""
     for scenario in scenarios:
         serve = {"": _tcp_server, "tftp": _tftp_server, "dns": _dns_server, "dhcp": _dhcp_server}[
@@ -24,7 +29,7 @@ def run_server(scenarios: list[Scenario]) -> None:
         serve(scenario)
 
 
-def run_client(scenarios: list[Scenario]) -> None:
+def run_client(scenarios: Sequence[Scenario]) -> None:
     """Runs every scenario's client at the same time, to their ends."""
     talk = {"": _tcp_client, "tftp": _tftp_client, "dns": _dns_client, "dhcp": _dhcp_client}
     threads = [threading.Thread(target=talk[scenario.udp], args=(scenario,)) for scenario in scenarios]
@@ -34,42 +39,95 @@ def run_client(scenarios: list[Scenario]) -> None:
         thread.join(60)
 
 
+def _prepare(peer: socket.socket, end: End) -> None:
+    if end.nodelay:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if end.send:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, end.send)
+    if end.receive:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, end.receive)
+    if end.control:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, end.control.encode())
+
+
 def _tcp_server(scenario: Scenario) -> None:
-    listener = socket.create_server((SERVER, scenario.port))
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _prepare(listener, scenario.server)  # before the handshake, which announces the window
+    listener.bind((SERVER, scenario.port))
+    listener.listen()
 
     def serve() -> None:
-        peer, _ = listener.accept()
-        with peer, contextlib.suppress(OSError):
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while _read(peer, scenario.upload):
+        plain, _ = listener.accept()
+        _prepare(plain, scenario.server)
+        with contextlib.suppress(OSError), _wrapped(plain, scenario, server=True) as peer:
+            while _read(peer, scenario.upload, scenario.server):
                 time.sleep(scenario.server_s)
-                for part in range(scenario.parts):
-                    if part:
-                        time.sleep(scenario.part_s)
-                    peer.sendall(b"a" * (scenario.reply // scenario.parts))
+                _write(peer, b"a" * scenario.reply, scenario.server)
+            if scenario.half_close:
+                _write(peer, b"a" * scenario.reply, scenario.server)
 
     threading.Thread(target=serve, daemon=True).start()
 
 
 def _tcp_client(scenario: Scenario) -> None:
-    with socket.create_connection((SERVER, scenario.port), 60) as own:
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain = socket.socket()
+    plain.settimeout(60)
+    _prepare(plain, scenario.client)
+    plain.connect((SERVER, scenario.port))
+    with _wrapped(plain, scenario, server=False) as own:
+        waiting = 0
         for turn in range(scenario.turns):
             if turn:
                 time.sleep(scenario.client_s)
-            own.sendall(b"q" * scenario.upload)
+            _write(own, b"q" * scenario.upload, scenario.client)
             if not turn:
-                time.sleep(scenario.deaf_s)
-            _read(own, scenario.reply // scenario.parts * scenario.parts)
+                time.sleep(scenario.client.deaf_s)
+            if waiting < scenario.ahead:
+                waiting += 1
+            else:
+                _read(own, scenario.reply, scenario.client)
+        if scenario.half_close:
+            plain.shutdown(socket.SHUT_WR)
+            waiting += 1
+        _read(own, scenario.reply * waiting, scenario.client)
 
 
-def _read(peer: socket.socket, count: int) -> bool:
+def _wrapped(plain: socket.socket, scenario: Scenario, *, server: bool) -> socket.socket:
+    if not scenario.tls:
+        return plain
+    if server:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(
+                [*_CERTIFICATE, "-keyout", f"{folder}/key", "-out", f"{folder}/certificate"],
+                check=True,
+                capture_output=True,
+            )
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(f"{folder}/certificate", f"{folder}/key")
+        return context.wrap_socket(plain, server_side=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(plain)
+
+
+def _write(peer: socket.socket, data: bytes, end: End) -> None:
+    size = len(data) // end.parts
+    for part in range(end.parts):
+        if part:
+            time.sleep(end.part_s)
+        peer.sendall(data[part * size :] if part == end.parts - 1 else data[part * size : (part + 1) * size])
+
+
+def _read(peer: socket.socket, count: int, end: End) -> bool:
     left = count
     while left:
-        got = len(peer.recv(min(left, 65536)))
+        got = len(peer.recv(min(left, end.read)))
         if not got:
             return False
         left -= got
+        if left:
+            time.sleep(end.read_s)
     return True
 
 

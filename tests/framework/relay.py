@@ -13,6 +13,7 @@ import fcntl
 import heapq
 import multiprocessing
 import os
+import random
 import select
 import socket
 import struct
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +42,7 @@ class Relay:
     free_at: dict[tuple[int, int], float] = field(default_factory=dict)
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
     number: int = 0
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
 
     def take(self, packet: bytes, out: int, towards_server: bool) -> None:
         """Decide what becomes of a packet that was read."""
@@ -54,6 +56,8 @@ class Relay:
         large = len(packet) > link.spare
         if link.lose and large and count % link.lose == 0:
             return
+        if link.loss and self.chance.random() < link.loss:
+            return
         now = time.monotonic()
         start = max(now, self.free_at.get(way, 0.0))
         done = start + (len(packet) * 8 / link.rate if link.rate else 0.0)
@@ -61,6 +65,7 @@ class Relay:
             return
         self.free_at[way] = done
         late = link.late_s if link.reorder and large and count % link.reorder == 0 else 0.0
+        late += self.chance.uniform(0.0, link.jitter_s)
         self._put(done + link.delay_s + late, out, packet)
         if link.double and large and count % link.double == 0:
             self._put(done + link.delay_s + 0.0002, out, packet)
@@ -110,8 +115,8 @@ def _end(channel: socket.socket, capture: Path, own: str, other: str, work: Call
     dump.wait(10)
 
 
-def relay(folder: Path, scenarios: list[Scenario]) -> None:
-    """Runs `scenarios` together, captured in `folder`."""
+def relay(folder: Path, scenarios: Sequence[Scenario], seed: int = 1) -> None:
+    """Runs `scenarios` together, captured in `folder`; what the links do at random follows from `seed`."""
     # What others do on the machine must not become the link's delay.
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -132,7 +137,8 @@ def relay(folder: Path, scenarios: list[Scenario]) -> None:
         ours.append(parent)
         processes.append(process)
     tunnels = [socket.recv_fds(channel, 1, 1)[1][0] for channel in ours]
-    relaying = Relay({scenario.port: scenario.link for scenario in scenarios})
+    links = {scenario.port: scenario.link for scenario in scenarios}
+    relaying = Relay(links, chance=random.Random(seed))
     finished = threading.Event()
     thread = threading.Thread(target=relaying.run, args=(*tunnels, finished.is_set), daemon=True)
     thread.start()

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Link:
-    """What the relay does to packets: each so-many-th large one (above `spare` bytes) is lost, late or doubled."""
+    """What the relay does to packets: each so-many-th large one (above `spare` bytes) is lost, late or doubled.
+
+    `loss` is the probability that any packet is lost, `jitter_s` the most that one is delayed beyond `delay_s`, both
+    drawn at random; with jitter packets overtake each other.
+    """
 
     delay_s: float = 0.0
     lose: int = 0
@@ -17,13 +21,35 @@ class Link:
     rate: float = 0.0  # bit/s
     queue_s: float = 0.3
     spare: int = 200
+    loss: float = 0.0
+    jitter_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class End:
+    """How one end's program and system behave.
+
+    It reads `read` bytes at once and waits `read_s` after each; it writes in `parts`, `part_s` apart. `receive` and
+    `send` are sizes of its buffers (0: the system's), `nodelay` is False where Nagle's algorithm
+    holds small segments up.
+    """
+
+    read: int = 65536
+    read_s: float = 0.0
+    parts: int = 1
+    part_s: float = 0.0
+    receive: int = 0
+    send: int = 0
+    nodelay: bool = True
+    control: str = ""  # the congestion control
+    deaf_s: float = 0.0  # not reading after the first request
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A connection: `turns` requests, asked after `client_s` and answered by `reply` bytes in `parts` after `server_s`.
+    """A connection: `turns` requests, asked after `client_s` and answered by `reply` bytes after `server_s`.
 
-    `upload` is what a request carries; the client does not read for `deaf_s` after its first request.
+    `upload` is what a request carries; `ahead` requests are sent before the first answer is read.
     """
 
     name: str
@@ -32,11 +58,13 @@ class Scenario:
     turns: int = 1
     reply: int = 100
     upload: int = 64
-    parts: int = 1
-    part_s: float = 0.0
     server_s: float = 0.0
     client_s: float = 0.0
-    deaf_s: float = 0.0
+    client: End = End()
+    server: End = End()
+    ahead: int = 0
+    tls: bool = False
+    half_close: bool = False
     udp: str = ""
 
 
@@ -44,14 +72,14 @@ SCENARIOS = (
     Scenario("far", 7001, Link(0.015), turns=30, reply=12_000),
     Scenario("slow client", 7002, Link(0.01), turns=20, reply=3_000, client_s=0.05),
     Scenario("slow server", 7003, Link(0.01), turns=20, reply=3_000, server_s=0.05),
-    Scenario("deaf client", 7004, Link(0.005), reply=3_000_000, deaf_s=2.5),
+    Scenario("deaf client", 7004, Link(0.005), reply=3_000_000, client=End(deaf_s=2.5)),
     Scenario("losing link", 7005, Link(0.02, lose=37), turns=6, reply=120_000, client_s=0.02),
     Scenario("losing ends", 7006, Link(0.015, lose=7), turns=25, reply=1_000, server_s=0.01),
     Scenario("mixing link", 7007, Link(0.02, reorder=11, late_s=0.004, double=13), turns=8, reply=60_000),
     Scenario("idle", 7008, Link(0.01), turns=2, reply=2_000, client_s=1.6),
     Scenario("narrow link", 7009, Link(0.01, rate=6e6), turns=2, reply=700_000),
     Scenario("narrow upload", 7010, Link(0.01, rate=6e6), turns=2, upload=700_000, reply=100),
-    Scenario("slow stream", 7011, Link(0.02), reply=60_000, parts=40, part_s=0.06),
+    Scenario("slow stream", 7011, Link(0.02), reply=60_000, server=End(parts=40, part_s=0.06)),
     Scenario("tftp", 69, Link(0.0), turns=1, reply=60_000, server_s=0.01, udp="tftp"),
     Scenario("dns", 53, Link(0.0), turns=12, server_s=0.015, udp="dns"),
     Scenario("dhcp", 67, Link(0.0), server_s=0.02, client_s=1.0, udp="dhcp"),

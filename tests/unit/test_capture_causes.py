@@ -23,15 +23,15 @@ from tests.framework.scenarios import SCENARIOS, Scenario
 
 # The cause that takes most of the time, and at least how much of it.
 TRUTH = {
-    "far": ("network", 0.9),
+    "far": ("latency", 0.9),
     "slow client": ("client", 0.5),
     "slow server": ("server", 0.5),
-    "deaf client": ("window", 0.6),
+    "deaf client": ("client", 0.6),
     "losing ends": ("recovery", 0.4),
-    "mixing link": ("network", 0.6),
+    "mixing link": ("latency", 0.6),
     "idle": ("idle", 0.8),
-    "narrow link": ("network", 0.9),
-    "narrow upload": ("network", 0.9),
+    "narrow link": ("bandwidth", 0.8),
+    "narrow upload": ("bandwidth", 0.8),
     "slow stream": ("server", 0.8),
     "tftp": ("server", 0.8),
     "dhcp": ("client", 0.8),
@@ -78,14 +78,16 @@ def test_the_cause_is_found_at_both_ends(name: str, points: tuple[Trace, Trace])
         connection = connection_of(trace, BY_NAME[name])
         found = shares(connection)
         assert max(found, key=lambda part: found[part]) == cause, found
-        assert found[cause] >= least, found
+        assert found[cause] >= least, (found, trace.file)
 
 
 @pytest.mark.parametrize("scenario", TCP, ids=lambda scenario: str(scenario.name))
 def test_both_ends_tell_the_same_story(scenario: Scenario, points: tuple[Trace, Trace]) -> None:
     near, far = (shares(connection_of(trace, scenario)) for trace in points)
+    # Where packets overtake each other and are doubled, the ends see them in different orders.
+    apart = 0.1 if scenario.link.reorder else 0.05
     for cause, share in near.items():
-        assert share == pytest.approx(far[cause], abs=0.05), (cause, near, far)
+        assert share == pytest.approx(far[cause], abs=apart), (cause, near, far)
 
 
 def test_the_causes_add_up_to_the_duration(points: tuple[Trace, Trace]) -> None:

@@ -55,7 +55,7 @@ def said(causes: Causes, *cells: Mapping[str, float]) -> tuple[list[str], str]:
 
 
 def test_only_causes_that_no_distance_explains_are_named() -> None:
-    causes = Causes(1.0, 2.0, 4.0, 2.0, 0.5, 0.5)
+    causes = Causes(1.0, 2.0, network_s=4.0, window_s=2.0, recovery_s=0.5, idle_s=0.5)
     (told,), whole = said(causes, {"client_share": 0.7, "server_share": 0.2})
     assert told.endswith(
         "client 70 %, server or the network to it 20 %, neither answering 10 %; of all, receive window closed 20 %, "
@@ -65,7 +65,7 @@ def test_only_causes_that_no_distance_explains_are_named() -> None:
     assert whole == "Slow (more than half of the time) is the client in all."
 
 
-@pytest.mark.parametrize("causes", [Causes(), Causes(1.0, 2.0, 3.0, 0.0, 0.0, 0.0)])
+@pytest.mark.parametrize("causes", [Causes(), Causes(1.0, 2.0, network_s=3.0)])
 def test_nothing_is_said_of_causes_that_are_unknown_or_absent(causes: Causes) -> None:
     (told,), _ = said(causes, {"client_share": 0.3, "server_share": 0.3})
     assert told.endswith("client 30 %, server or the network to it 30 %, neither answering 40 %")

@@ -1,49 +1,67 @@
-//! What a connection's time was spent on, by cause.
+//! What a connection's time was spent on, by cause: who would have had to act for it to pass sooner.
 //!
-//! Time is cut where something *moves on*: new data, a retransmission, a window that closes or opens, a loss that shows.
-//! Each piece is explained by what ended it. When an end answers, the way to it and back again (its shortest round trip
-//! from the point of capture) was the network's, and the rest its own. When an end goes on sending, it had either more to
-//! send, and the network was what held it up, or it was its own pace. The rules look only at what is the same at every
-//! point of the path, or is moved by the same time; so captures at both ends tell the same story.
+//! Time is cut where something *moves on*: new data or a retransmission. Each piece is explained by what ended it (see
+//! [`crate::explanation`]), as its sender saw the connection at that moment ([`crate::view`]): which acknowledgements had
+//! reached it, and whether the window, the path or its own program held it up. The sender's view is the same wherever
+//! the capture was taken, so captures at both ends tell the same story.
+//!
+//! The classes are those of T-RAT (Zhang, Breslau, Paxson, Shenker: On the Characteristics and Origins of Internet Flow
+//! Rates, SIGCOMM 2002) and of Dapper (Ghasemi, Benson, Rexford, SOSR 2017).
 
 use crate::conn::Conn;
+use crate::loss::Losses;
 use crate::packet::{flag, Segment, NO_TIME};
 use crate::path::not_after;
 
 /// A silence of this length that nobody was asked to break is nobody's fault.
 pub const IDLE_FROM: u64 = 1_000_000_000;
 
-/// Positions of the causes in [`Causes::spent`]; the ends' own are 0 and 1.
+/// Positions of the causes in [`Causes::spent`]. Those that belong to an end have one position for each end of the key.
 pub mod on {
-    /// Round trips and the rate of the path.
-    pub const NETWORK: usize = 2;
-    /// A receive window without room.
-    pub const WINDOW: usize = 3;
+    /// An end's program. One that does not read what has arrived is among them.
+    pub const APPLICATION: usize = 0;
+    /// An end's receive buffer: its program read at once, and the window was still too small for the path.
+    pub const RECEIVE_BUFFER: usize = 2;
+    /// An end's send buffer (or a pace that its system set): less in flight than window and path had room for.
+    pub const SEND_BUFFER: usize = 4;
+    /// Round trips.
+    pub const LATENCY: usize = 6;
+    /// The rate of the path and its queues.
+    pub const BANDWIDTH: usize = 7;
+    /// A small segment that waits for the acknowledgement of one before, which the other end delays.
+    pub const NAGLE: usize = 8;
     /// From a loss to its repair.
-    pub const RECOVERY: usize = 4;
+    pub const RECOVERY: usize = 9;
     /// Nothing was outstanding.
-    pub const IDLE: usize = 5;
+    pub const IDLE: usize = 10;
+    /// The capture does not tell.
+    pub const UNKNOWN: usize = 11;
+    /// How many there are.
+    pub const COUNT: usize = 12;
 }
+
+/// Nanoseconds by cause.
+pub type Spent = [u64; on::COUNT];
 
 /// What the time was spent on so far.
 #[derive(Debug)]
 pub struct Causes {
     /// Nanoseconds by cause.
-    pub spent: [u64; 6],
+    pub spent: Spent,
     /// Up to here all time has been attributed.
     pub(crate) mark: i64,
     /// When all data of who moved on last was acknowledged.
     pub(crate) covered: i64,
-    /// The time stamp of that acknowledgement.
-    pub(crate) covered_stamp: Option<u32>,
+    /// Time that a small segment waited, on top of other causes' time: of Nagle's algorithm if the other end answers next.
+    pub(crate) held: u64,
+    /// What is known of losses.
+    pub(crate) losses: Option<Box<Losses>>,
     /// Who moved on last.
     pub(crate) from: u8,
-    /// Whose data do not fit the other end's window, one bit each.
-    pub(crate) closed: u8,
-    /// Whose data are lost and not repaired, one bit each.
-    pub(crate) recovering: u8,
     /// Who moved on last had more than two segments in flight: the other end acknowledges without delay.
     pub(crate) streaming: bool,
+    /// Data was acknowledged since that the capture does not hold.
+    pub(crate) unseen: bool,
 }
 
 impl Causes {
@@ -51,15 +69,27 @@ impl Causes {
     #[must_use]
     pub fn new(ts: i64, from: u8) -> Self {
         Self {
-            spent: [0; 6],
+            spent: [0; on::COUNT],
             mark: ts,
             covered: NO_TIME,
-            covered_stamp: None,
+            held: 0,
+            losses: None,
             from,
-            closed: 0,
-            recovering: 0,
             streaming: false,
+            unseen: false,
         }
+    }
+
+    /// A small segment was waited for: by Nagle's rule if the other end had waited for it, else its program's pace.
+    #[inline]
+    pub(crate) fn release_held(&mut self, answered: bool) {
+        let held = std::mem::take(&mut self.held);
+        let cause = if answered {
+            on::NAGLE
+        } else {
+            on::APPLICATION + usize::from(self.from & 1)
+        };
+        self.spent[cause] += held;
     }
 }
 
@@ -69,12 +99,27 @@ pub struct Step {
     pub fresh: bool,
     /// It repeats payload, SYN or FIN.
     pub repeats: bool,
+    /// It holds new payload from before the highest seen.
+    pub late: bool,
     /// What its sender would have sent next.
     pub next: u32,
     /// What its sender had acknowledged so far, if anything.
     pub acked: Option<u32>,
-    /// Packets of its sender were lost before the point of capture.
-    pub lost_before: bool,
+    /// Packets of its sender were lost before the point of capture; or it was sent before another that passed first.
+    pub order: Order,
+}
+
+/// What IPv4's identification says of a packet's place among those of its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Nothing.
+    Unknown,
+    /// It follows the one before.
+    Next,
+    /// Some between it and the one before did not pass.
+    Jumped,
+    /// It was sent before one that has passed already.
+    Earlier,
 }
 
 impl Conn {
@@ -83,33 +128,16 @@ impl Conn {
     pub(crate) fn attribute(&mut self, segment: &Segment, step: &Step) -> usize {
         let from = usize::from(segment.from & 1);
         let peer = 1 - from;
-        let has_ack = segment.flags & flag::ACK != 0;
-        let advances = has_ack
-            && step
-                .acked
-                .is_none_or(|acked| !not_after(segment.ack, acked));
-        let holes = has_ack
-            && segment
-                .options
-                .sacked
-                .is_some_and(|edge| !not_after(edge, segment.ack));
-        let moves = step.fresh || step.repeats || segment.flags & flag::RST != 0;
-        let lossy = holes || (has_ack && !moves && !advances && self.is_duplicate(segment, step));
-        let was = self.causes.closed | self.causes.recovering;
-        if was != 0 {
-            self.interrupted(segment.ts);
-            if moves || advances {
-                self.moved(from, segment.ts);
-            }
-        } else if moves {
-            self.settle(segment, step);
+        let moves = (step.fresh || step.repeats || segment.flags & flag::RST != 0)
+            && !self.is_probe(segment);
+        let mut grown = 0;
+        let before = self.opens_hole(segment, step).then_some(self.causes.spent);
+        if moves {
+            grown += self.settle(segment, step);
             self.moved(from, segment.ts);
         }
-        let grown = self.measure(segment, from);
-        let announces =
-            has_ack && segment.seq_known && segment.flags & (flag::SYN | flag::RST) == 0;
-        let shut = announces.then(|| self.is_shut(from));
-        self.enter(segment.ts, from, lossy, advances, shut);
+        grown += self.measure(segment, from);
+        grown += self.notice_losses(segment, step, moves, before);
         if moves {
             let flight = self.sent[from]
                 .space
@@ -118,10 +146,12 @@ impl Conn {
             let two = 2 * u32::from(self.limit[from].max(536));
             self.causes.streaming = self.flags[peer] & flag::ACK != 0 && flight > two;
             let path = &mut self.paths[from];
-            if segment.payload > 0 {
+            if segment.payload > 0 && !step.late {
                 path.last_len = segment.payload;
                 path.pushed = segment.flags & flag::PSH != 0;
-                path.pushes |= path.pushed;
+                if !path.pushed {
+                    path.full = path.full.max(segment.payload);
+                }
                 let known = self.flags[peer] & flag::ACK != 0 && !self.sent[from].space.has_gaps();
                 if known && flight < 1 << 31 {
                     path.in_flight = path.in_flight.max(flight);
@@ -132,7 +162,6 @@ impl Conn {
             && segment.ack == self.sent[peer].space.next()
         {
             self.causes.covered = segment.ts;
-            self.causes.covered_stamp = segment.options.stamps.map(|(value, _)| value);
         }
         grown
     }
@@ -144,53 +173,13 @@ impl Conn {
         self.causes.covered = NO_TIME;
     }
 
-    /// The time up to now went into a loss or a closed window.
-    fn interrupted(&mut self, ts: i64) {
-        let gap = ts.saturating_sub(self.causes.mark).max(0) as u64;
-        let cause = if self.causes.recovering != 0 {
-            on::RECOVERY
-        } else {
-            on::WINDOW
-        };
-        self.causes.spent[cause] += gap;
-        self.causes.mark = ts;
-    }
-
-    /// Losses and closed windows that begin or end with a packet by `from`.
-    #[inline]
-    fn enter(&mut self, ts: i64, from: usize, lossy: bool, advances: bool, shut: Option<bool>) {
-        let bit = 1 << (1 - from);
-        let before = (self.causes.recovering, self.causes.closed);
-        if lossy {
-            self.causes.recovering |= bit;
-        } else if advances {
-            self.causes.recovering &= !bit;
-        }
-        match shut {
-            Some(true) => self.causes.closed |= bit,
-            Some(false) => self.causes.closed &= !bit,
-            None => {}
-        }
-        if before == (0, 0) && (self.causes.recovering | self.causes.closed) != 0 {
-            self.settle_acknowledgement(ts, from);
-        } else if before != (0, 0) && (self.causes.recovering | self.causes.closed) == 0 {
-            // The packet that ends it is what the other end waited for.
-            self.moved(from, ts);
-        }
-    }
-
-    /// The time until an acknowledgement by `from` that shows a loss or closes the window.
-    fn settle_acknowledgement(&mut self, ts: i64, from: usize) {
-        let gap = ts.saturating_sub(self.causes.mark).max(0) as u64;
-        let whole = self.causes.streaming || usize::from(self.causes.from) == from;
-        let network = if whole {
-            gap
-        } else {
-            self.paths[from].round_trip().min(gap)
-        };
-        self.causes.spent[on::NETWORK] += network;
-        self.causes.spent[from] += gap - network;
-        self.causes.mark = ts;
+    /// A probe of a window, or of whether the other end is there: at most a byte that was acknowledged already.
+    fn is_probe(&self, segment: &Segment) -> bool {
+        let peer = usize::from(1 - (segment.from & 1));
+        segment.payload <= 1
+            && segment.flags & (flag::SYN | flag::FIN | flag::RST) == 0
+            && segment.seq == self.sent[peer].acked.wrapping_sub(1)
+            && self.flags[peer] & flag::ACK != 0
     }
 
     /// Up to when all time was attributed.
@@ -210,38 +199,64 @@ impl Conn {
 
     /// Everything by cause: nanoseconds that add up to the duration. `None` without both directions.
     #[must_use]
-    pub fn causes(&self) -> Option<[u64; 6]> {
+    pub fn causes(&self) -> Option<Spent> {
         if self.sent[0].packets == 0 || self.sent[1].packets == 0 {
             return None;
         }
         let mut spent = self.causes.spent;
+        spent[on::APPLICATION + usize::from(self.causes.from & 1)] += self.causes.held;
         let left = self.duration().saturating_sub(spent.iter().sum());
         let end = usize::from(self.last_from & 1);
-        if self.causes.recovering != 0 {
+        let other = usize::from(self.causes.from) != end;
+        if self.causes.unseen {
+            spent[on::UNKNOWN] += left;
+        } else if self.losses().is_some_and(Losses::repairing) {
             spent[on::RECOVERY] += left;
-        } else if self.causes.closed != 0 {
-            spent[on::WINDOW] += left;
+        } else if self.is_shut(0) || self.is_shut(1) {
+            // The one that does not read has not gone on.
+            spent[on::APPLICATION + usize::from(!self.is_shut(0))] += left;
         } else {
-            let network = if usize::from(self.causes.from) == end {
-                0
-            } else {
+            let network = if other {
                 self.paths[end].round_trip().min(left)
+            } else {
+                0
             };
-            spent[on::NETWORK] += network;
+            spent[on::LATENCY] += network;
             let cause = if left - network >= IDLE_FROM {
                 on::IDLE
             } else {
-                end
+                on::APPLICATION + end
             };
             spent[cause] += left - network;
         }
+        self.correct(&mut spent);
         // Clocks that step backwards may have counted some time twice.
-        let mut over = spent.iter().sum::<u64>() - self.duration();
+        let mut over = spent.iter().sum::<u64>().saturating_sub(self.duration());
         for part in &mut spent {
             let less = over.min(*part);
             *part -= less;
             over -= less;
         }
         Some(spent)
+    }
+
+    /// Does `end` announce a window too small for the other end to go on (receivers avoid silly windows)?
+    #[inline]
+    pub(crate) fn is_shut(&self, end: usize) -> bool {
+        let path = &self.paths[end];
+        if path.window_min == u32::MAX || self.flags[end] & (flag::FIN | flag::RST) != 0 {
+            return false;
+        }
+        if path.scale == crate::path::NO_SCALE {
+            return path.window == 0;
+        }
+        let segment = u32::from(self.limit[1 - end].max(536));
+        path.window < segment.min(path.window_max / 2)
+    }
+
+    /// True when everything that `from` has sent was acknowledged, as far as the point of capture knows.
+    #[inline]
+    pub(crate) fn all_acknowledged(&self, from: usize, next: u32) -> bool {
+        not_after(next, self.sent[1 - from].acked)
     }
 }

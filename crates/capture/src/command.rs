@@ -211,14 +211,7 @@ fn outlive_interrupt() {
 /// One line that replaces the one before on a terminal.
 #[allow(clippy::format_push_string, reason = "once a second")]
 fn tell(so_far: &SoFar) {
-    let parts = [
-        ("client", so_far.causes.client_s),
-        ("server", so_far.causes.server_s),
-        ("network", so_far.causes.network_s),
-        ("window closed", so_far.causes.window_s),
-        ("loss recovery", so_far.causes.recovery_s),
-        ("idle", so_far.causes.idle_s),
-    ];
+    let parts = so_far.causes.parts();
     let whole: f64 = parts.iter().filter_map(|(_, part)| *part).sum();
     let mut line = format!(
         "{} packets, {} connections",

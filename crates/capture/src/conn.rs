@@ -256,7 +256,8 @@ impl Conn {
             repeats,
             next,
             acked,
-            lost_before: self.paths[from].lost_before(segment.id, largest),
+            late: seen.late,
+            order: self.paths[from].order(segment.id, largest),
         };
         grown += self.attribute(segment, &step);
         self.grow(grown);
@@ -343,17 +344,17 @@ mod tests {
 
     /// Not for its own sake: half a million open connections are limited by how many lines each packet touches.
     #[test]
-    fn a_connection_is_twelve_cache_lines() {
+    fn a_connection_is_fourteen_cache_lines() {
         assert_eq!(
             (size_of::<Option<Conn>>(), offset_of!(Conn, sent)),
-            (768, 64)
+            (896, 64)
         );
         assert_eq!(
             (
                 size_of::<crate::sent::Sent>(),
                 size_of::<crate::path::Path>()
             ),
-            (128, 112)
+            (128, 144)
         );
         assert_eq!(offset_of!(Conn, paths) % 64, 0);
     }

@@ -11,10 +11,10 @@ impl Conn {
     pub(crate) fn measure(&mut self, segment: &Segment, from: usize) -> usize {
         let peer = 1 - from;
         let mut grown = 0;
+        let whole = self.both_trips();
         if let Some((value, echo)) = segment.options.stamps {
             if let Some(took) = self.paths[peer].echoed(echo, segment.ts) {
-                self.paths[from].lately = took;
-                self.paths[from].nearest = self.paths[from].nearest.min(took);
+                self.paths[from].took(took, segment.ts, whole);
             }
             self.paths[from].stamp(value, segment.ts);
         }
@@ -29,7 +29,10 @@ impl Conn {
         if segment.flags & flag::ACK != 0 {
             if let Some(sent) = self.paths[peer].unacked.acknowledge(segment.ack) {
                 let took = segment.ts.saturating_sub(sent).max(0) as u64;
-                self.paths[from].nearest = self.paths[from].nearest.min(took);
+                self.paths[from].took(took, segment.ts, whole);
+                if segment.payload == 0 {
+                    self.paths[from].acknowledged(took);
+                }
                 grown += self.rtt[from].record(took);
             }
         }
@@ -53,19 +56,20 @@ impl Conn {
             path.window = u32::from(segment.window) << scale;
             path.window_max = path.window_max.max(path.window);
             path.window_min = path.window_min.min(path.window);
+            if segment.flags & flag::ACK != 0 {
+                let window = path.window;
+                if let Some(view) = &mut self.paths[peer].view {
+                    grown += view.passes(
+                        segment.ts,
+                        segment.ack,
+                        window,
+                        whole,
+                        segment.options.sacked.is_some(),
+                    );
+                }
+            }
         }
         grown
-    }
-
-    /// Does `end` announce a window too small for the other end to go on (receivers avoid silly windows)?
-    #[inline]
-    pub(crate) fn is_shut(&self, end: usize) -> bool {
-        let path = &self.paths[end];
-        let segment = u32::from(self.limit[1 - end].max(536));
-        if path.scale == NO_SCALE {
-            return path.window == 0;
-        }
-        path.window < segment.min(path.window_max / 2)
     }
 
     /// Without selective acknowledgements, a loss shows as an acknowledgement that says the same once more.

@@ -1,137 +1,323 @@
-//! Why something moved on just now and not before: the network, or an end's own time.
+//! Why something moved on just now and not before: the path, a window, a rule of TCP, or an end's own time.
 
-use crate::cause::{on, Step, IDLE_FROM};
+use crate::cause::{on, Order, Step, IDLE_FROM};
 use crate::conn::Conn;
 use crate::packet::{flag, Segment, NO_TIME};
-use crate::path::not_after;
+use crate::path::NO_SCALE;
+use crate::view::{Arrived, View};
 
 /// A jump of packet numbers explains a silence from this length on: no timer that repeats a packet is faster.
 const REPEATED_FROM: u64 = 20_000_000;
-/// How exactly a packet must follow an acknowledgement to be released by it, besides a quarter of the round trip.
-const EXACTLY: u64 = 200_000;
+/// How exactly a packet must follow an acknowledgement to be released by it, besides a sixteenth of the round trip.
+const EXACTLY: u64 = 300_000;
+/// How much sooner than usual an end may answer, besides a sixteenth of the round trip.
+const SOONER: i64 = 100_000;
+/// A receiver whose program is there updates its window within this time.
+const PROMPT: u64 = 3_000_000;
+/// Round trips without growth after which what is in flight is limited by the sender itself.
+const PLATEAU: u64 = 4;
+/// Shorter paths do not show where a plateau comes from.
+const LONG: u64 = 1_000_000;
 /// The same datagram again after this time was waited for in vain.
 const SAID_AGAIN_FROM: u64 = 50_000_000;
 const DHCP: u16 = 67;
 
 impl Conn {
-    /// Explain the time until `segment`, which moves on.
+    /// Explain the time until `segment`, which moves on. Returns the heap's growth.
     #[inline]
-    pub(crate) fn settle(&mut self, segment: &Segment, step: &Step) {
+    pub(crate) fn settle(&mut self, segment: &Segment, step: &Step) -> usize {
         let gap = segment.ts.saturating_sub(self.causes.mark).max(0) as u64;
         let from = usize::from(segment.from & 1);
         let continues = usize::from(self.causes.from) == from;
+        if self.causes.held > 0 && !continues {
+            self.causes.release_held(segment.payload > 0);
+        }
+        let mut grown = 0;
+        if continues && segment.payload > 0 && self.paths[from].view.is_none() {
+            grown = self.begin_view(from, step.next, segment.ts);
+        }
+        let arrived = self.arrive(segment, from);
+        if self.causes.unseen {
+            self.causes.unseen = false;
+            self.causes.spent[on::UNKNOWN] += gap;
+            self.causes.release_held(false);
+            return grown;
+        }
         if segment.flags & (flag::SYN | flag::RST) == flag::SYN && !step.repeats {
-            self.causes.spent[on::NETWORK] += gap;
-            return;
+            self.causes.spent[on::LATENCY] += gap;
+            return grown;
         }
-        if step.repeats && !step.fresh && !self.is_probe(segment) {
-            // The round trip that repairs the loss is still to come.
-            self.causes.spent[on::RECOVERY] += gap;
-            return;
+        if step.repeats && !step.fresh && step.order != Order::Earlier {
+            self.causes.release_held(false);
+            // A repeat into a closed window asks whether it has opened; else the round trip that repairs is to come.
+            if self.is_shut(1 - from) && arrived.is_none_or(|known| !known.has_room(segment.seq, 1))
+            {
+                self.causes.spent[on::APPLICATION + (1 - from)] += gap;
+            } else {
+                self.repeats(segment, gap);
+            }
+            return grown;
         }
-        let way = if continues {
-            0
-        } else if self.causes.streaming && self.causes.covered != NO_TIME {
-            // The acknowledgement of the last of many segments was not delayed: it tells the queues' length, too.
-            (self.causes.covered - self.causes.mark).max(0) as u64
+        if step.late || step.repeats && !step.fresh {
+            // It was on its way, wherever it was, or the path doubled it.
+            self.causes.release_held(false);
+            self.causes.spent[on::LATENCY] += gap;
+            return grown;
+        }
+        let mut flying = !self.all_acknowledged(from, step.next);
+        let mut still = flying;
+        if let Some(arrived) = arrived {
+            if self.waited_for_room(segment, gap, from, &arrived) {
+                return grown;
+            }
+            flying = arrived.ack_before != step.next;
+            still = self.paths[from]
+                .view
+                .as_ref()
+                .is_some_and(|view| view.ack != step.next);
+        }
+        if continues || still && self.had_more(from) {
+            self.goes_on(segment, step, gap, from, flying, arrived);
         } else {
-            self.paths[from].round_trip()
+            self.answers(step, gap, from);
+        }
+        if let Some(view) = &mut self.paths[from].view {
+            if !continues && !still {
+                view.forget_flight(segment.ts);
+                view.sent_after_silence = segment.ts;
+            }
+            let end = segment.seq.wrapping_add(segment.payload);
+            view.flies(end, u32::from(self.limit[from].max(536)), segment.ts);
+        }
+        grown
+    }
+
+    /// `from` answers what the other end sent: the way there and back is the path's, the rest its own.
+    #[inline]
+    fn answers(&mut self, step: &Step, gap: u64, from: usize) {
+        let covered = (self.causes.covered != NO_TIME)
+            .then(|| (self.causes.covered - self.causes.mark).max(0) as u64);
+        let way = match covered {
+            // The acknowledgement of the last of many segments was not delayed: it tells the queues' length, too.
+            Some(covered) if self.causes.streaming => covered,
+            // Another may have been, but then by more than a path varies.
+            Some(covered) if covered <= self.paths[from].varies_to() => covered,
+            _ => self.paths[from].usually(),
         };
         let network = way.min(gap);
         let rest = gap - network;
-        let both = self.paths[0].round_trip() + self.paths[1].round_trip();
-        if step.lost_before && rest >= both.max(REPEATED_FROM) {
-            self.causes.spent[on::NETWORK] += network;
+        let latency = network.min(self.paths[from].varies_to());
+        self.causes.spent[on::LATENCY] += latency;
+        self.causes.spent[on::BANDWIDTH] += network - latency;
+        if step.order == Order::Jumped && rest >= self.both_trips().max(REPEATED_FROM) {
             self.causes.spent[on::RECOVERY] += rest;
-            return;
-        }
-        let in_flight = self.in_flight(segment, step, from, continues);
-        if (continues || in_flight) && self.has_more(from, in_flight) {
-            self.held_up(segment, gap, from);
-        } else if continues {
-            self.own_pace(segment, gap, from);
+            self.losses_mut().inferred += rest;
         } else {
-            self.causes.spent[on::NETWORK] += network;
             self.charge(from, rest);
         }
     }
 
-    /// Did the sender of `segment` know of anything that was not acknowledged when it sent it?
-    ///
-    /// An acknowledgement may have passed the point of capture and not reached the sender yet. The time stamp that the
-    /// sender echoes tells which was the last to reach it; without time stamps, the round trip must do.
+    /// `from` sends again, or has data in flight.
     #[inline]
-    fn in_flight(&self, segment: &Segment, step: &Step, from: usize, continues: bool) -> bool {
-        if !not_after(step.next, self.sent[1 - from].acked) {
+    fn goes_on(
+        &mut self,
+        segment: &Segment,
+        step: &Step,
+        gap: u64,
+        from: usize,
+        flying: bool,
+        arrived: Option<Arrived>,
+    ) {
+        let path = &self.paths[from];
+        let trip = path.round_trip();
+        let slack = self.both_trips() / 16 + EXACTLY;
+        let since = arrived
+            .and_then(|arrived| arrived.at)
+            .map(|at| segment.ts.saturating_sub(at).max(0) as u64);
+        let released = since.is_some_and(|since| since <= trip + slack);
+        let whole = self.was_full(from);
+        let flies_on = path
+            .view
+            .as_ref()
+            .map_or(flying, |view| view.ack != step.next);
+        if step.order == Order::Jumped && !released && gap >= self.both_trips().max(REPEATED_FROM) {
+            self.causes.release_held(false);
+            self.causes.spent[on::RECOVERY] += gap;
+            self.losses_mut().inferred += gap;
+            return;
+        }
+        if flying && !flies_on && released && !whole && path.pushed {
+            // Nagle's rule: a small segment waited until the one before was acknowledged.
+            self.causes.release_held(false);
+            self.causes.held = gap;
+            return;
+        }
+        self.causes.release_held(false);
+        let usual = path.view.as_ref().map_or(0, |view| view.usual);
+        let near = self.both_trips() / 2;
+        let short = gap <= near.max(2 * usual + 100_000);
+        let more = whole || !path.pushed;
+        if flying && more && (released || short || flies_on && !path.pushed) {
+            // Within a burst that its system spreads out, what limited it before still does.
+            let limit = self.paths[from]
+                .view
+                .as_ref()
+                .map_or(on::LATENCY, |view| view.limit.into());
+            let own = matches!(limit, on::LATENCY | on::BANDWIDTH)
+                || limit == on::SEND_BUFFER + from
+                || limit == on::APPLICATION + from;
+            if released || own || !short {
+                let cause = self.path_held_up(segment, gap, from);
+                self.limited_by(from, cause, gap);
+            } else {
+                self.causes.spent[limit] += gap;
+            }
+            if let Some(view) = &mut self.paths[from].view {
+                view.usual = (7 * view.usual + gap) / 8;
+            }
+        } else {
+            self.charge(from, gap);
+            if let Some(view) = &mut self.paths[from].view {
+                view.limit = (on::APPLICATION + from) as u8;
+            }
+        }
+    }
+
+    /// Put `gap` down to `cause`, which also limits what `from` sends until something else does.
+    #[inline]
+    fn limited_by(&mut self, from: usize, cause: usize, gap: u64) {
+        self.causes.spent[cause] += gap;
+        if let Some(view) = &mut self.paths[from].view {
+            view.limit = cause as u8;
+        }
+    }
+
+    /// Was the last packet of `from` as large as they get?
+    #[inline]
+    fn was_full(&self, from: usize) -> bool {
+        let path = &self.paths[from];
+        let mss = u32::from(self.limit[from]);
+        if mss == 0 {
+            return path.last_len >= self.sent[from].largest;
+        }
+        path.last_len + 40 >= mss || path.full > 0 && path.last_len >= path.full
+    }
+
+    /// The sender had more to send and its window was open: the rate of the path, its length, or the sender's own buffer.
+    #[inline]
+    fn path_held_up(&mut self, segment: &Segment, gap: u64, from: usize) -> usize {
+        let least = self.both_trips();
+        let now = self.paths[0].recently() + self.paths[1].recently();
+        let queued = now > least + least / 2 + 2_000_000;
+        let deeply = now > 3 * least + 2_000_000;
+        let level = self.is_level(segment, from, least);
+        let Some(view) = &mut self.paths[from].view else {
+            return on::LATENCY;
+        };
+        if gap >= (least / 8).max((3 * view.usual).min(least / 2)) {
+            view.sent_after_silence = segment.ts;
+        }
+        let silent = view.silent_at.min(view.sent_after_silence);
+        let busy = segment.ts.saturating_sub(silent).max(0) as u64;
+        let long = least >= LONG;
+        if !long || busy >= 2 * least || deeply || queued && busy >= least / 2 {
+            view.latency_since = 0;
+            return on::BANDWIDTH;
+        }
+        if level {
+            let before =
+                std::mem::take(&mut view.latency_since).min(self.causes.spent[on::LATENCY]);
+            self.causes.spent[on::LATENCY] -= before;
+            self.causes.spent[on::SEND_BUFFER + from] += before;
+            return on::SEND_BUFFER + from;
+        }
+        view.latency_since += gap;
+        on::LATENCY
+    }
+
+    /// What is in flight has not grown for several round trips, although nothing was lost and the window had room.
+    #[inline]
+    fn is_level(&self, segment: &Segment, from: usize, least: u64) -> bool {
+        let Some(view) = &self.paths[from].view else {
+            return false;
+        };
+        let since = |at: i64| segment.ts.saturating_sub(at).max(0) as u64;
+        least >= LONG
+            && !view.lossy
+            && since(view.grown_at) >= PLATEAU * least
+            && since(view.reached_at) <= 2 * least
+    }
+
+    /// Did the sender wait for the other end's window? Then the time is explained.
+    #[inline]
+    fn waited_for_room(
+        &mut self,
+        segment: &Segment,
+        gap: u64,
+        from: usize,
+        arrived: &Arrived,
+    ) -> bool {
+        let peer = 1 - from;
+        if self.paths[peer].scale == NO_SCALE || segment.payload == 0 {
+            return false;
+        }
+        let mss = u32::from(self.limit[from].max(536));
+        let least = segment.payload.min(mss);
+        let full = !arrived.has_room(segment.seq, least);
+        let base = self.paths[from].recently();
+        let slack = self.both_trips() / 16 + EXACTLY;
+        let at = if full {
+            arrived.released
+        } else {
+            // Senders do not fill the last part of a window with small pieces (RFC 9293, 3.8.6.2.1).
+            let room = arrived.edge_before.wrapping_sub(segment.seq);
+            let window = arrived.edge_before.wrapping_sub(arrived.ack_before);
+            let nearly = room < (window / 8).max(3 * mss);
+            arrived.at.filter(|at| {
+                let since = (segment.ts - at).max(0) as u64;
+                nearly && since <= self.paths[from].round_trip() + slack
+            })
+        };
+        let Some(at) = at else { return false };
+        self.causes.release_held(false);
+        let until = at.saturating_add(self.paths[from].round_trip() as i64);
+        let waited = (until.saturating_sub(self.causes.mark).max(0) as u64).min(gap);
+        let rest = gap - waited;
+        let (waited, rest) = if rest <= base - self.paths[from].round_trip() + slack {
+            (gap, 0)
+        } else {
+            (waited, rest)
+        };
+        let cause = if self.reads_late(peer, at, arrived) {
+            on::APPLICATION + peer
+        } else {
+            on::RECEIVE_BUFFER + peer
+        };
+        self.limited_by(from, cause, waited);
+        self.charge(from, rest);
+        self.paths[from].windows_full = self.paths[from].windows_full.saturating_add(1);
+        if let Some(view) = &mut self.paths[from].view {
+            view.forget_flight(segment.ts);
+        }
+        true
+    }
+
+    /// The window that opened at `at` was small because data lay unread, not because the buffer is small.
+    #[inline]
+    fn reads_late(&self, peer: usize, at: i64, arrived: &Arrived) -> bool {
+        let most = self.paths[peer].window_max;
+        let was_low = arrived.window_low < most / 2;
+        if !was_low && arrived.window_now >= most / 2 {
+            return false;
+        }
+        if arrived.window_now < most / 2 {
             return true;
         }
-        if !continues || self.causes.covered == NO_TIME {
-            return false;
-        }
-        if let (Some(stamp), Some((_, echo))) = (self.causes.covered_stamp, segment.options.stamps)
-        {
-            return !not_after(stamp, echo);
-        }
-        let since = segment.ts.saturating_sub(self.causes.covered).max(0) as u64;
-        since < self.paths[from].round_trip()
-    }
-
-    /// Did `from` have more to send when it sent its last packet?
-    #[inline]
-    fn has_more(&self, from: usize, in_flight: bool) -> bool {
-        let path = &self.paths[from];
-        if path.last_len == 0 {
-            return false;
-        }
-        let limit = u32::from(self.limit[from]);
-        let full = if limit == 0 {
-            path.last_len >= self.sent[from].largest
-        } else {
-            path.last_len + 40 >= limit
-        };
-        if !path.pushed {
-            return path.pushes || full;
-        }
-        // It ended a message, but a full packet is rarely the last one, and what is in flight may hold up the next.
-        full && in_flight
-    }
-
-    /// A sender with more to send waits for the network, unless everything has arrived and was acknowledged long ago.
-    #[inline]
-    fn held_up(&mut self, segment: &Segment, gap: u64, from: usize) {
-        let path = &self.paths[from];
-        let usual = path.lately.max(path.round_trip());
-        let (covered, mark) = (self.causes.covered, self.causes.mark);
-        if covered != NO_TIME && usize::from(self.causes.from) == from && path.lately > 0 {
-            let since = segment.ts.saturating_sub(covered).max(0) as u64;
-            if since > 3 * usual + 1_000_000 {
-                let network = (covered - mark).max(0) as u64 + usual;
-                self.causes.spent[on::NETWORK] += network.min(gap);
-                self.charge(from, gap - network.min(gap));
-                return;
-            }
-        }
-        self.causes.spent[on::NETWORK] += gap;
-    }
-
-    /// An end that sends again although it had nothing more to send: released by an acknowledgement, or its own pace.
-    fn own_pace(&mut self, segment: &Segment, gap: u64, from: usize) {
-        let peer = 1 - from;
-        let trip = self.paths[from].round_trip();
-        let covered = self.causes.covered;
-        if covered != NO_TIME {
-            let waited = segment.ts.saturating_sub(covered).max(0) as u64;
-            if waited.abs_diff(trip) <= trip / 4 + EXACTLY {
-                let before = gap - waited.min(gap);
-                let there = self.paths[peer].round_trip().min(before);
-                let here = waited.min(gap).min(trip);
-                self.causes.spent[on::NETWORK] += there + here;
-                self.charge(peer, before - there);
-                self.charge(from, gap - before - here);
-                return;
-            }
-        }
-        self.charge(from, gap);
+        // All room at once: had its program been reading, it would have come right after the acknowledgement.
+        let prompt = arrived
+            .acked_at
+            .is_some_and(|acked| (at - acked).max(0) as u64 <= PROMPT);
+        arrived.update && !prompt
     }
 
     /// An end's own time; but a long silence that no request asked it to break is idleness.
@@ -141,17 +327,62 @@ impl Conn {
         let cause = if nanos >= IDLE_FROM && !asked {
             on::IDLE
         } else {
-            end
+            on::APPLICATION + end
         };
         self.causes.spent[cause] += nanos;
     }
 
-    /// A probe of a window or of whether the other end is there repeats at most the last byte.
-    fn is_probe(&self, segment: &Segment) -> bool {
-        let peer = usize::from(1 - (segment.from & 1));
-        segment.payload <= 1
-            && segment.flags & (flag::SYN | flag::FIN) == 0
-            && segment.seq == self.sent[peer].acked.wrapping_sub(1)
+    /// Did `from` have more to send when it sent its last packet?
+    #[inline]
+    fn had_more(&self, from: usize) -> bool {
+        let path = &self.paths[from];
+        path.last_len > 0 && (!path.pushed || self.was_full(from))
+    }
+
+    /// The shortest way from end to end and back.
+    #[inline]
+    pub(crate) fn both_trips(&self) -> u64 {
+        self.paths[0].round_trip() + self.paths[1].round_trip()
+    }
+
+    /// What the sender of `segment` knew, where that is followed.
+    #[inline]
+    fn arrive(&mut self, segment: &Segment, from: usize) -> Option<Arrived> {
+        let least = segment.payload.min(u32::from(self.limit[from].max(536)));
+        let path = &mut self.paths[from];
+        let trip = path.round_trip() as i64;
+        let view = path.view.as_mut()?;
+        let need = segment.seq.wrapping_add(least);
+        // A little sooner: ends do not always take equally long.
+        let until = segment
+            .ts
+            .saturating_sub((trip - trip / 16 - SOONER).max(0));
+        Some(view.arrive(until, need))
+    }
+
+    /// Follow what `from` knows from now on; so far it has sent up to `next`.
+    fn begin_view(&mut self, from: usize, next: u32, ts: i64) -> usize {
+        let peer = 1 - from;
+        let acked = if self.flags[peer] & flag::ACK == 0 {
+            self.paths[from].first_seq
+        } else {
+            self.sent[peer].acked
+        };
+        let window = self.paths[peer].window;
+        let covered = self.causes.covered;
+        let mut view = if covered == NO_TIME || usize::from(self.causes.from) != from {
+            View::new(acked, acked.wrapping_add(window))
+        } else {
+            // The last acknowledgement is perhaps still on its way.
+            let before = next.wrapping_sub(self.paths[from].last_len);
+            let mut view = View::new(before, before.wrapping_add(window));
+            view.passes(covered, acked, window, u64::MAX, false);
+            view
+        };
+        view.limit = on::LATENCY as u8;
+        (view.grown_at, view.silent_at, view.sent_after_silence) = (ts, ts, ts);
+        self.paths[from].view = Some(Box::new(view));
+        size_of::<View>()
     }
 
     /// A datagram: whoever sends took its own time, but what is said twice after a while was waited for.
@@ -167,7 +398,7 @@ impl Conn {
             self.rare_mut(from).retransmissions += 1;
         } else if self.key.port.contains(&DHCP) {
             // A client that waits for more offers is in the middle of it.
-            self.causes.spent[from] += gap;
+            self.causes.spent[on::APPLICATION + from] += gap;
         } else {
             self.charge(from, gap);
         }

@@ -19,9 +19,16 @@ pub(crate) fn options(mut rest: &[u8], ack: u32, is_syn: bool) -> Options {
             [4, 2, ..] if is_syn => found.sack_permitted = true,
             [5, length, blocks @ ..] => {
                 let length = usize::from(*length).saturating_sub(2).min(blocks.len());
+                let beyond = |edge: u32| edge.wrapping_sub(ack) as i32;
+                let edges = |block: &[u8]| (beyond(word(block)), beyond(word(&block[4..])));
+                let mut all = blocks[..length].chunks_exact(8).map(edges);
+                if let Some(first) = all.next() {
+                    let inside = |second: (i32, i32)| second.0 <= first.0 && first.1 <= second.1;
+                    let twice = first.1 <= 0 || all.next().is_some_and(inside);
+                    found.twice = twice.then(|| ack.wrapping_add_signed(first.0));
+                }
                 for block in blocks[..length].chunks_exact(8) {
                     let right = word(&block[4..]);
-                    let beyond = |edge: u32| edge.wrapping_sub(ack) as i32;
                     if found
                         .sacked
                         .is_none_or(|known| beyond(right) > beyond(known))

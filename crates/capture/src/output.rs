@@ -152,7 +152,7 @@ impl<W: Write> Writer<W> {
             error: None,
         };
         if options.format == Format::Json {
-            writer.try_to(|w| write!(w.out, "{{\"schema\":\"guestmark-capture/1\",\"files\":["));
+            writer.try_to(|w| write!(w.out, "{{\"schema\":\"guestmark-capture/2\",\"files\":["));
         }
         writer
     }

@@ -89,6 +89,8 @@ pub struct Options {
     pub stamps: Option<(u32, u32)>,
     /// Right edge of the furthest block of a selective acknowledgement.
     pub sacked: Option<u32>,
+    /// Where something begins that its first block says has arrived twice (RFC 2883).
+    pub twice: Option<u32>,
     /// Announced maximum segment size, 0 when there is none.
     pub mss: u16,
     /// Announced window scale.
@@ -153,6 +155,7 @@ impl Segment {
         options: Options {
             stamps: None,
             sacked: None,
+            twice: None,
             mss: 0,
             scale: None,
             sack_permitted: false,

@@ -1,6 +1,8 @@
 //! One end as seen along the path: its round trips, its window and what it has in flight.
 
+use crate::cause::Order;
 use crate::packet::NO_TIME;
+use crate::view::View;
 use std::collections::VecDeque;
 
 /// Segments kept without memory of their own: more than most connections ever have unacknowledged.
@@ -119,11 +121,15 @@ impl Unacked {
 pub struct Path {
     /// Shortest time from the point of capture to this end and back, nanoseconds; `u64::MAX` when unknown.
     pub nearest: u64,
-    /// The latest such time by time stamps, which includes queues; 0 when unknown.
-    pub lately: u64,
+    /// The shortest such times of this round and of the one before, in 1,024 nanoseconds: they include queues.
+    lately: [u32; 2],
+    /// The usual one, in the same unit.
+    usual: u32,
     /// When it sent the time stamp whose echo is awaited, [`NO_TIME`] when none is.
     stamp_at: i64,
     stamp: u32,
+    /// The last time stamp it sent.
+    last_stamp: u32,
     /// Announced window, scaled.
     pub window: u32,
     /// Largest window.
@@ -146,8 +152,14 @@ pub struct Path {
     pub scale: u8,
     /// Its last data ended what it had to send.
     pub pushed: bool,
-    /// It ever said so.
-    pub pushes: bool,
+    /// Payload of the largest packet after which it had more to send.
+    pub full: u32,
+    /// When the round began, in 2^20 nanoseconds.
+    round: u32,
+    /// How often the other end's window held it up.
+    pub windows_full: u32,
+    /// What it knew when it last sent, once it has sent two packets in a row.
+    pub view: Option<Box<View>>,
     /// What the other end has not acknowledged.
     pub unacked: Unacked,
 }
@@ -156,9 +168,11 @@ impl Default for Path {
     fn default() -> Self {
         Self {
             nearest: u64::MAX,
-            lately: 0,
+            lately: [u32::MAX; 2],
+            usual: 0,
             stamp_at: NO_TIME,
             stamp: 0,
+            last_stamp: 0,
             window: 0,
             window_max: 0,
             window_min: u32::MAX,
@@ -171,7 +185,10 @@ impl Default for Path {
             steady: 0,
             scale: NO_SCALE,
             pushed: true,
-            pushes: false,
+            full: 0,
+            round: 0,
+            windows_full: 0,
+            view: None,
             unacked: Unacked::default(),
         }
     }
@@ -189,27 +206,103 @@ impl Path {
         }
     }
 
-    /// Were packets of this end lost before the point of capture? Its packet before this one may have been several
-    /// segments of the `largest` size.
+    /// A round trip from the point of capture took this long, on a path whose whole one takes `whole`.
+    #[inline]
+    pub fn took(&mut self, nanos: u64, ts: i64, whole: u64) {
+        self.nearest = self.nearest.min(nanos);
+        let coarse = u32::try_from(nanos >> 10).unwrap_or(u32::MAX);
+        self.lately[0] = self.lately[0].min(coarse);
+        let now = (ts >> 20) as u32;
+        let round = ((whole >> 19) as u32).max(8);
+        if now.wrapping_sub(self.round) >= round {
+            self.round = now;
+            self.lately = [u32::MAX, self.lately[0]];
+        }
+    }
+
+    /// An acknowledgement without data came after this long: no program's time is in it, but perhaps a delay of up to
+    /// half a second, from 40 ms on.
+    #[inline]
+    pub fn acknowledged(&mut self, nanos: u64) {
+        if nanos <= self.varies_to() {
+            let coarse = (nanos >> 10) as u32;
+            self.usual = if self.usual == 0 {
+                coarse
+            } else {
+                self.usual - self.usual / 8 + coarse / 8
+            };
+        }
+    }
+
+    /// The longest round trip that is not taken for a delayed acknowledgement.
+    #[inline]
+    #[must_use]
+    pub fn varies_to(&self) -> u64 {
+        let least = self.round_trip();
+        least + (least / 2).min(20_000_000) + 2_000_000
+    }
+
+    /// The usual round trip, queues that vary included.
+    #[inline]
+    #[must_use]
+    pub fn usually(&self) -> u64 {
+        (u64::from(self.usual) << 10)
+            .min(self.varies_to())
+            .max(self.round_trip())
+    }
+
+    /// The shortest of the last round trips, which includes the queues of now; never less than the shortest of all.
+    #[inline]
+    #[must_use]
+    pub fn recently(&self) -> u64 {
+        let least = self.lately[0].min(self.lately[1]);
+        let known = if least == u32::MAX {
+            0
+        } else {
+            u64::from(least) << 10
+        };
+        known.max(self.round_trip())
+    }
+
+    /// Where this packet stands among those of its end, whose one before may have been several segments of the `largest`
+    /// size.
     ///
     /// Most systems count the packets of a connection in IPv4's identification.
     #[inline]
-    pub fn lost_before(&mut self, id: u16, largest: u32) -> bool {
+    pub fn order(&mut self, id: u16, largest: u32) -> Order {
         let step = id.wrapping_sub(self.id);
+        if self.steady > 0 && (step == 0 || step > u16::MAX - MOST_LOST) {
+            // It does not count: the next one follows the one before it.
+            return if self.steady >= STEADY {
+                Order::Earlier
+            } else {
+                Order::Unknown
+            };
+        }
         self.id = id;
         if step == 1 || u32::from(step) == self.last_len.div_ceil(largest) {
             self.steady = self.steady.saturating_add(1);
-            return false;
+            return if self.steady > STEADY {
+                Order::Next
+            } else {
+                Order::Unknown
+            };
         }
         let jumped = self.steady >= STEADY && step > 1 && step < MOST_LOST;
         self.steady = if jumped { self.steady - STEADY } else { 0 };
-        jumped
+        if jumped {
+            Order::Jumped
+        } else {
+            Order::Unknown
+        }
     }
 
-    /// Its time stamp passes, to be echoed by the other end.
+    /// Its time stamp passes, to be echoed by the other end. Only the first packet with a new one tells a time.
     #[inline]
     pub fn stamp(&mut self, value: u32, ts: i64) {
-        if self.stamp_at == NO_TIME {
+        let new = value != self.last_stamp;
+        self.last_stamp = value;
+        if self.stamp_at == NO_TIME && new {
             (self.stamp, self.stamp_at) = (value, ts);
         }
     }
@@ -233,7 +326,9 @@ mod tests {
     /// Which of these packets tell of a loss, each of one segment.
     fn losses(ids: &[u16]) -> Vec<u16> {
         let mut path = Path::default();
-        let known = ids.iter().filter(|&&id| path.lost_before(id, 1460));
+        let known = ids
+            .iter()
+            .filter(|&&id| path.order(id, 1460) == Order::Jumped);
         known.copied().collect()
     }
 

@@ -118,7 +118,7 @@ pub struct Side {
     pub response: Response,
 }
 
-fn missing(conn: &Conn, which: usize) -> u64 {
+pub(crate) fn missing(conn: &Conn, which: usize) -> u64 {
     let (sent, peer) = (&conn.sent[which], &conn.sent[1 - which]);
     if conn.flags[1 - which] & flag::ACK == 0 || !sent.space.started() {
         return 0;

@@ -1,5 +1,6 @@
 //! What is left of a connection when it is over, and what is said about it.
 
+use crate::cause::{on, Spent};
 use crate::conn::Conn;
 use crate::figures::Causes;
 use crate::packet::{flag, NO_TIME, TCP};
@@ -69,6 +70,18 @@ pub enum Point {
     Unknown,
 }
 
+/// How far the causes can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Confidence {
+    /// Everything that they rest on was captured.
+    High,
+    /// Something was not: a beginning, some bytes, or up to a third of the time is not explained.
+    Medium,
+    /// More than a third of the time is not explained, or more than 2 % of the bytes are missing.
+    Low,
+}
+
 /// One connection, finished.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
@@ -104,6 +117,8 @@ pub struct Summary {
     pub capture_point: Point,
     /// What the duration was spent on; absent when only one direction was captured.
     pub causes: Causes,
+    /// How far those can be relied on.
+    pub confidence: Option<Confidence>,
 }
 
 impl Summary {
@@ -127,6 +142,8 @@ impl Summary {
             .flatten();
         let synack_to_ack_s = apart(hands.synack, hands.ack);
         let answered = first.response.total_s + second.response.total_s;
+        let spent = conn.causes();
+        let confidence = spent.map(|spent| confidence(conn, &[&first, &second], &spent));
         let summary = Self {
             index: conn.index,
             protocol: if conn.key.protocol == TCP {
@@ -147,9 +164,8 @@ impl Summary {
             synack_to_ack_s,
             unknown_share: (duration > 0).then(|| (1.0 - answered / seconds(duration)).max(0.0)),
             capture_point: capture_point(conn, client, syn_to_synack_s, synack_to_ack_s),
-            causes: conn
-                .causes()
-                .map_or_else(Causes::default, |spent| Causes::new(spent, client)),
+            causes: spent.map_or_else(Causes::default, |spent| Causes::new(spent, client)),
+            confidence,
         };
         (summary, client)
     }
@@ -158,6 +174,24 @@ impl Summary {
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.client.packets + self.server.packets
+    }
+}
+
+fn confidence(conn: &Conn, sides: &[&Side; 2], spent: &Spent) -> Confidence {
+    if conn.key.protocol != TCP {
+        return Confidence::Medium;
+    }
+    let (bytes, missing) = sides.iter().fold((0, 0), |(bytes, missing), side| {
+        (bytes + side.unique_bytes, missing + side.missing_bytes)
+    });
+    let (whole, unknown) = (spent.iter().sum::<u64>(), spent[on::UNKNOWN]);
+    let begun = conn.flags[0] & conn.flags[1] & flag::SYN != 0;
+    if unknown * 3 > whole || missing * 50 > bytes + missing || conn.backwards {
+        Confidence::Low
+    } else if unknown * 20 > whole || missing > 0 || !begun {
+        Confidence::Medium
+    } else {
+        Confidence::High
     }
 }
 

@@ -1,14 +1,28 @@
 //! Points for a time-sequence view of one connection, bounded by leaving out every other point when there are too many.
 
-use crate::cause::on;
+use crate::cause::{on, Spent};
 use crate::conn::Conn;
+use crate::figures;
 use crate::packet::{flag, Segment};
 use crate::side::seconds;
 use serde::Serialize;
 use std::collections::HashMap;
 
 /// In which order the causes of one step follow each other: first the way, then the end that acts.
-const ORDER: [usize; 6] = [on::WINDOW, on::RECOVERY, on::NETWORK, 0, 1, on::IDLE];
+const ORDER: [usize; on::COUNT] = [
+    on::RECEIVE_BUFFER,
+    on::RECEIVE_BUFFER + 1,
+    on::SEND_BUFFER,
+    on::SEND_BUFFER + 1,
+    on::RECOVERY,
+    on::LATENCY,
+    on::BANDWIDTH,
+    on::NAGLE,
+    on::APPLICATION,
+    on::APPLICATION + 1,
+    on::IDLE,
+    on::UNKNOWN,
+];
 const MAX_POINTS: usize = 4096;
 /// Standard input cannot be read twice: the first connections are watched, and the largest of them is shown.
 pub const MAX_WATCHED: u64 = 64;
@@ -54,7 +68,7 @@ pub struct Span {
     pub from_s: f64,
     /// Where it ends.
     pub to_s: f64,
-    /// `client`, `server`, `network`, `window`, `recovery` or `idle`.
+    /// As in [`figures::name`].
     pub cause: &'static str,
     #[serde(skip)]
     position: usize,
@@ -91,8 +105,16 @@ impl Series {
     }
 
     /// Time up to `end` (seconds) by cause, in nanoseconds.
-    fn spend(&mut self, end: f64, spent: [u64; 6]) {
+    fn spend(&mut self, end: f64, spent: Spent) {
         let mut from_s = end - seconds(spent.iter().sum());
+        // What a loss turns out to have cost takes the place of what was said before.
+        while let Some(last) = self.spans.last_mut().filter(|last| last.to_s > from_s) {
+            if last.from_s < from_s {
+                last.to_s = from_s;
+            } else {
+                self.spans.pop();
+            }
+        }
         for position in ORDER {
             let to_s = from_s + seconds(spent[position]);
             let full = self.spans.len() >= MAX_POINTS;
@@ -136,26 +158,13 @@ impl Watch {
             point.client = usize::from(point.from) == client;
         }
         for span in &mut series.spans {
-            span.cause = match span.position {
-                on::NETWORK => "network",
-                on::WINDOW => "window",
-                on::RECOVERY => "recovery",
-                on::IDLE => "idle",
-                end if end == client => "client",
-                _ => "server",
-            };
+            span.cause = figures::name(span.position, client);
         }
         Some(series)
     }
 
     /// One packet, counted into `conn`; before it was, time had been spent like this.
-    pub(crate) fn record(
-        &mut self,
-        conn: &Conn,
-        segment: &Segment,
-        was_new: bool,
-        before: [u64; 6],
-    ) {
+    pub(crate) fn record(&mut self, conn: &Conn, segment: &Segment, was_new: bool, before: Spent) {
         let watched = self
             .wanted
             .as_ref()
@@ -188,7 +197,7 @@ impl Watch {
         let series = self.series.entry(conn.index).or_default();
         let mut spent = conn.causes.spent;
         for (now, before) in spent.iter_mut().zip(before) {
-            *now -= before;
+            *now = now.saturating_sub(before);
         }
         series.spend(
             conn.attributed_until().saturating_sub(conn.start_ts) as f64 / 1e9,

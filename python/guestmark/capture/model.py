@@ -1,4 +1,4 @@
-"""The document `guestmark-capture` writes (schema `guestmark-capture/1`), typed.
+"""The document `guestmark-capture` writes (schema `guestmark-capture/2`), typed.
 
 Times are seconds unless a name ends in `_ns`, sizes are bytes. Fields that do not apply are None.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-SCHEMA = "guestmark-capture/1"
+SCHEMA = "guestmark-capture/2"
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -26,14 +26,25 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class Causes(msgspec.Struct, frozen=True):
-    """What time was spent on; the parts add up to the whole. All None where only one direction was captured."""
+    """What time was spent on; the parts add up to the whole. All None where only one direction was captured.
+
+    `network_s` and `window_s` are only in documents of schema 1, which knew six causes.
+    """
 
     client_s: float | None = None
     server_s: float | None = None
-    network_s: float | None = None
-    window_s: float | None = None
+    client_receive_buffer_s: float | None = None
+    server_receive_buffer_s: float | None = None
+    client_send_buffer_s: float | None = None
+    server_send_buffer_s: float | None = None
+    latency_s: float | None = None
+    bandwidth_s: float | None = None
+    nagle_s: float | None = None
     recovery_s: float | None = None
     idle_s: float | None = None
+    unknown_s: float | None = None
+    network_s: float | None = None
+    window_s: float | None = None
 
 
 class RoundTrips(msgspec.Struct, frozen=True):
@@ -94,6 +105,7 @@ class Connection(msgspec.Struct, frozen=True):
     unknown_share: float | None
     capture_point: str
     causes: Causes = Causes()
+    confidence: str | None = None  # high, medium or low: how far the causes can be relied on
 
 
 class Endpoint(msgspec.Struct, frozen=True):

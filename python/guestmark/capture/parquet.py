@@ -14,7 +14,7 @@ def write(selection: Selection, by: str, output: Path, options: list[str]) -> in
     import polars as pl
 
     texts = ["file", "protocol", "address", "role", "roles", "captured", "marks", "capture_point"]
-    texts += ["client_address", "server_address"]
+    texts += ["client_address", "server_address", "confidence"]
     with tempfile.TemporaryDirectory(prefix="guestmark-capture-") as folder:
         rows = Path(folder) / "rows.csv"
         with rows.open("wb") as out:

@@ -120,7 +120,10 @@ def _plain(cell: str | Text) -> Text:
 
 def _most(connection: Connection) -> Text:
     most = verdict.main_part(connection.causes)
-    return Text("–") if most is None else Text(f"{most.name} {percent(most.share)}", style="bold")
+    if most is None:
+        return Text("–")
+    doubt = "" if connection.confidence in {None, "high"} else f", {connection.confidence} confidence"
+    return Text(f"{most.name} {percent(most.share)}{doubt}", style="dim" if doubt else "bold")
 
 
 def _ends(connection: Connection) -> str:
@@ -222,8 +225,17 @@ def _sentences(trace: Trace) -> list[Text]:
     causes = verdict.said(trace.causes)
     if causes is None:
         return [Text("No connection has both directions and a duration, so who is slow is unknown.", "bold")]
+    doubt = verdict.doubt(trace)
+    if doubt and doubt.refused:
+        return [
+            Text(f"No verdict: {doubt.reason}.", style="bold"),
+            Text(
+                f"what it does explain: {causes} of the time of {divided(trace)} ({packets:,} packets)", "dim"
+            ),
+        ]
+    weak = f"; low confidence: {doubt.reason}" if doubt else ""
     return [
-        Text.assemble((causes, "bold"), f" of the time of {divided(trace)} ({packets:,} packets)"),
+        Text.assemble((causes, "bold"), f" of the time of {divided(trace)} ({packets:,} packets){weak}"),
         Text(f"by response latency alone: {said_shares(trace.shares)}", style="dim"),
     ]
 

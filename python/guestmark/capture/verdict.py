@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from guestmark.capture.model import Causes
+from guestmark.capture.model import Causes, Trace
 
 NAMES = {
     "client": "client",
     "server": "server",
-    "network": "network",
-    "window": "receive window closed",
+    "client_receive_buffer": "client's receive buffer",
+    "server_receive_buffer": "server's receive buffer",
+    "client_send_buffer": "client's send buffer",
+    "server_send_buffer": "server's send buffer",
+    "latency": "path latency",
+    "bandwidth": "path bandwidth",
+    "nagle": "Nagle and delayed ACK",
     "recovery": "loss recovery",
     "idle": "idle",
+    "unknown": "unknown",
+    # Of documents that earlier versions wrote.
+    "network": "network",
+    "window": "receive window closed",
 }
-_ALWAYS = ("client", "server", "network")
+_ALWAYS = ("client", "server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +70,34 @@ def said(causes: Causes) -> str | None:
 def main_part(causes: Causes) -> Part | None:
     """The cause that took most time."""
     return max(parts(causes), key=lambda part: part.share, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a verdict is weak; with `refused` there is none."""
+
+    reason: str
+    refused: bool
+
+
+_REFUSED_UNKNOWN, _REFUSED_MISSING, _DOUBTED = 1 / 3, 0.1, 0.05
+
+
+def doubt(trace: Trace) -> Doubt | None:
+    """What speaks against the verdict of a whole trace; None when nothing does."""
+    unknown = next((part.share for part in parts(trace.causes) if part.cause == "unknown"), 0.0)
+    sides = [side for connection in trace.connections for side in (connection.client, connection.server)]
+    missing = sum(side.missing_bytes for side in sides)
+    share = missing / max(missing + sum(side.unique_bytes for side in sides), 1)
+    lost = f"{share:.2%}" if share >= 0.0001 else "less than 0.01%"
+    if unknown >= _REFUSED_UNKNOWN:
+        return Doubt(f"the capture does not explain {unknown:.0%} of the time", refused=True)
+    if share >= _REFUSED_MISSING:
+        return Doubt(f"the capture lost {lost} of the bytes", refused=True)
+    if missing:
+        return Doubt(f"the capture lost {lost} of the bytes", refused=False)
+    if dropped := trace.counters.get("dropped", 0):
+        return Doubt(f"the capture dropped {dropped:,} packets", refused=False)
+    if unknown >= _DOUBTED:
+        return Doubt(f"{unknown:.0%} of the time is not explained", refused=False)
+    return None

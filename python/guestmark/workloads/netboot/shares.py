@@ -14,7 +14,13 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.netboot.found import latest_first
 
 CLIENT, SERVER, REPEATED = "client_share", "server_share", "retransmitted_bytes"
-_CERTAIN = {"window": "receive window closed", "recovery": "loss recovery", "idle": "idle"}
+_CERTAIN = {
+    "window": "receive window closed",
+    "client_receive_buffer": "client's receive buffer",
+    "server_send_buffer": "server's send buffer",
+    "recovery": "loss recovery",
+    "idle": "idle",
+}
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:

@@ -1,0 +1,349 @@
+//! Losses of the network, told from packets that were only overtaken, and from packets that the capture itself lost.
+//!
+//! A hole that the receiver reports (RFC 2018, RFC 6675) begins an episode, which ends when everything is acknowledged that
+//! had arrived beyond it. Its time is loss recovery if something was sent again meanwhile; otherwise packets were
+//! overtaken, and the time is explained as usual. A block that lies below the highest acknowledgement tells nothing new: it
+//! is a duplicate (RFC 2883), or its packet was itself overtaken.
+//!
+//! A hole in the capture that the receiver acknowledges was lost by the capture: what the time around it was spent on is
+//! not known.
+
+use crate::cause::{on, Order, Spent, Step};
+use crate::conn::Conn;
+use crate::packet::{flag, Segment};
+use crate::path::not_after;
+
+/// Holes whose repair is awaited, in one connection.
+const MOST_HOLES: usize = 64;
+
+/// A repeat after this time is not a probe of the tail: it was waited for in vain (RFC 6298, as Linux has it).
+const TIMEOUT: u64 = 200_000_000;
+
+/// A hole in what was captured.
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    from: u32,
+    to: u32,
+    /// Time before it was noticed, and what that was put down to.
+    spent: Spent,
+    at: i64,
+    end: u8,
+}
+
+/// A packet that was sent again.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    at: i64,
+    seq: u32,
+    gap: u64,
+    end: u8,
+    /// Who had moved on before, and when.
+    before: (i64, u8),
+}
+
+/// What is known of a connection's losses.
+#[derive(Debug, Default)]
+pub struct Losses {
+    /// When the receiver began to report a hole, and how time was spent until then.
+    since: Option<(i64, Spent)>,
+    /// Everything up to here had been sent when the last hole was reported.
+    until: u32,
+    /// Whose data it is.
+    end: u8,
+    /// Something was sent again meanwhile.
+    repaired: bool,
+    /// Where the last packet that was sent again ends.
+    resent: u32,
+    holes: Vec<Hole>,
+    /// The last packet that was sent again: when, after how long, and what would have been waited for since.
+    again: Option<Again>,
+    /// Recovery that only jumps in IPv4's identification tell of.
+    pub inferred: u64,
+    /// Packets that were overtaken.
+    pub overtaken: u32,
+    /// Episodes of recovery.
+    pub episodes: u32,
+}
+
+impl Losses {
+    /// A loss is being repaired.
+    pub(crate) fn repairing(&self) -> bool {
+        self.since.is_some() && self.repaired
+    }
+}
+
+impl Conn {
+    pub(crate) fn losses(&self) -> Option<&Losses> {
+        self.causes.losses.as_deref()
+    }
+
+    pub(crate) fn losses_mut(&mut self) -> &mut Losses {
+        self.causes.losses.get_or_insert_with(Box::default)
+    }
+
+    /// What one packet tells about losses. Returns the heap's growth.
+    ///
+    /// Where `segment` opens a hole, `before` is what time was spent on before it.
+    pub(crate) fn notice_losses(
+        &mut self,
+        segment: &Segment,
+        step: &Step,
+        moves: bool,
+        before: Option<Spent>,
+    ) -> usize {
+        let had = self.causes.losses.is_some();
+        let from = usize::from(segment.from & 1);
+        if let Some(before) = before {
+            self.begin_hole(segment, step, before);
+        }
+        if had || segment.options.sacked.is_some() || !(self.selective[0] && self.selective[1]) {
+            self.follow_episode(segment, step, moves);
+        }
+        if segment.flags & flag::ACK != 0 && segment.flags & flag::RST == 0 && segment.seq_known {
+            let data = &self.sent[1 - from].space;
+            let known = data.started() && self.sent[1 - from].packets > 0;
+            let step_over = 1; // An acknowledged SYN or FIN that is not there is no data.
+            let advances = step
+                .acked
+                .is_none_or(|acked| !not_after(segment.ack, acked));
+            if known && advances && !not_after(segment.ack, data.next().wrapping_add(step_over)) {
+                self.causes.unseen = true;
+            }
+            if had {
+                self.acknowledge_holes(segment.ack, 1 - from);
+            }
+        }
+        if !had && self.causes.losses.is_some() {
+            size_of::<Losses>()
+        } else {
+            0
+        }
+    }
+
+    /// Are bytes missing before `segment`?
+    #[inline]
+    pub(crate) fn opens_hole(&self, segment: &Segment, step: &Step) -> bool {
+        segment.payload > 0
+            && segment.seq != step.next
+            && step.fresh
+            && segment.seq_known
+            && segment.flags & (flag::SYN | flag::RST) == 0
+            && !not_after(segment.seq, step.next)
+            && self.sent[usize::from(segment.from & 1)].packets > 1
+    }
+
+    /// Bytes are missing before `segment`. The time before it was explained as if nothing were.
+    #[cold]
+    fn begin_hole(&mut self, segment: &Segment, step: &Step, before: Spent) {
+        let (mut spent, at) = (self.causes.spent, segment.ts);
+        for (now, before) in spent.iter_mut().zip(before) {
+            *now = now.saturating_sub(before);
+        }
+        let losses = self.losses_mut();
+        if losses.holes.len() < MOST_HOLES {
+            losses.holes.push(Hole {
+                from: step.next,
+                to: segment.seq,
+                spent,
+                at,
+                end: segment.from & 1,
+            });
+        }
+    }
+
+    /// Holes that are filled, or acknowledged although they were not.
+    fn acknowledge_holes(&mut self, ack: u32, end: usize) {
+        let Some(losses) = &mut self.causes.losses else {
+            return;
+        };
+        let (spent, mut at) = (&mut self.causes.spent, 0);
+        while at < losses.holes.len() {
+            let hole = losses.holes[at];
+            if usize::from(hole.end) != end || !not_after(hole.to, ack) {
+                at += 1;
+                continue;
+            }
+            losses.holes.swap_remove(at);
+            for (cause, nanos) in hole.spent.into_iter().enumerate() {
+                let moved = nanos.min(spent[cause]);
+                spent[cause] -= moved;
+                spent[on::UNKNOWN] += moved;
+            }
+        }
+    }
+
+    #[cold]
+    fn follow_episode(&mut self, segment: &Segment, step: &Step, moves: bool) {
+        let from = usize::from(segment.from & 1);
+        let peer = 1 - from;
+        if moves && segment.payload > 0 {
+            let copy = step.order == Order::Earlier;
+            let resent = (step.repeats && !step.fresh && !copy) || self.fills_late(segment, step);
+            if let Some(losses) = &mut self.causes.losses {
+                losses.repaired |= resent && usize::from(losses.end) == from;
+                if resent {
+                    losses.resent = segment.seq.wrapping_add(segment.payload);
+                }
+            }
+            if resent {
+                if let Some(view) = &mut self.paths[from].view {
+                    view.lossy = true;
+                    view.forget_flight(segment.ts);
+                }
+            }
+        }
+        if segment.flags & flag::ACK == 0 || segment.flags & (flag::SYN | flag::RST) != 0 {
+            return;
+        }
+        if step.order == Order::Jumped {
+            if let Some(losses) = &mut self.causes.losses {
+                // What the other end sent in answer was lost.
+                losses.again.take_if(|again| again.end != segment.from & 1);
+            }
+        }
+        if let Some(seq) = segment.options.twice {
+            self.nothing_was_lost(peer, seq);
+        }
+        let acked = self.sent[from].acked;
+        let beyond = segment
+            .options
+            .sacked
+            .filter(|&edge| !not_after(edge, acked) && segment.ack == acked);
+        let edge = match beyond {
+            Some(edge) => Some(edge),
+            None if !moves && self.is_duplicate(segment, step) => {
+                Some(self.sent[peer].space.next())
+            }
+            None => None,
+        };
+        let again = self.end_episode(segment.ts, acked, peer);
+        let Some(edge) = edge else { return };
+        let (at, spent) = (segment.ts.max(self.causes.mark), self.causes.spent);
+        let losses = self.losses_mut();
+        if losses.since.is_none() {
+            losses.since = Some((at, spent));
+            // The first hole decides, lest overtaking without end become one long recovery.
+            losses.until = edge;
+            losses.end = peer as u8;
+            losses.repaired = again && !not_after(losses.resent, acked);
+        }
+    }
+
+    /// `segment` repeats something after `gap`, which counts as recovery until the other end says that nothing was lost.
+    pub(crate) fn repeats(&mut self, segment: &Segment, gap: u64) {
+        self.causes.spent[on::RECOVERY] += gap;
+        let before = (self.causes.mark, self.causes.from);
+        self.losses_mut().again = Some(Again {
+            at: segment.ts,
+            seq: segment.seq,
+            gap,
+            end: segment.from & 1,
+            before,
+        });
+    }
+
+    /// The other end has received twice what `end` sent again from `seq` on: it was not lost, only its acknowledgement was late.
+    fn nothing_was_lost(&mut self, end: usize, seq: u32) {
+        let Some(again) = self.causes.losses.as_mut().and_then(|losses| {
+            losses.again.take_if(|again| {
+                usize::from(again.end) == end && again.seq == seq && again.gap < TIMEOUT
+            })
+        }) else {
+            return;
+        };
+        let gap = again.gap.min(self.causes.spent[on::RECOVERY]);
+        self.causes.spent[on::RECOVERY] -= gap;
+        if self.causes.mark == again.at {
+            (self.causes.mark, self.causes.from) = again.before;
+        } else {
+            self.causes.spent[on::LATENCY] += gap;
+        }
+    }
+
+    /// Was everything acknowledged that had arrived beyond a hole? True when that hole had been repaired.
+    fn end_episode(&mut self, ts: i64, acked: u32, end: usize) -> bool {
+        let Some(losses) = &mut self.causes.losses else {
+            return false;
+        };
+        let Some((since, before)) = losses.since else {
+            return false;
+        };
+        if usize::from(losses.end) != end || !not_after(losses.until, acked) {
+            return false;
+        }
+        losses.since = None;
+        if !losses.repaired {
+            return false;
+        }
+        losses.episodes = losses.episodes.saturating_add(1);
+        // What was attributed since is taken back, and what was not attributed before is the path's.
+        let whole: u64 = before.iter().sum();
+        let until_since = since.saturating_sub(self.start_ts).max(0) as u64;
+        let mut spent = before;
+        spent[on::LATENCY] += until_since.saturating_sub(whole);
+        spent[on::RECOVERY] += ts.saturating_sub(since).max(0) as u64;
+        self.causes.spent = spent;
+        self.causes.held = 0;
+        self.moved(end, ts);
+        if acked == self.sent[end].space.next() {
+            self.causes.covered = ts;
+            self.causes.streaming = true;
+        }
+        true
+    }
+
+    /// Was this late packet sent again, rather than overtaken? No repair is faster than a round trip.
+    fn fills_late(&mut self, segment: &Segment, step: &Step) -> bool {
+        if !step.late {
+            return false;
+        }
+        let both = self.paths[0].round_trip() + self.paths[1].round_trip();
+        let end = segment.payload.wrapping_add(segment.seq);
+        let Some(losses) = &mut self.causes.losses else {
+            return false;
+        };
+        let place = losses.holes.iter().position(|hole| {
+            hole.end == segment.from & 1
+                && not_after(hole.from, segment.seq)
+                && not_after(segment.seq, hole.to)
+        });
+        let mut waited = None;
+        if let Some(place) = place {
+            let hole = losses.holes[place];
+            waited = Some(segment.ts.saturating_sub(hole.at).max(0) as u64);
+            let (before, after) = (hole.from != segment.seq, !not_after(hole.to, end));
+            if before {
+                losses.holes[place].to = segment.seq;
+            } else if after {
+                losses.holes[place].from = end;
+            } else {
+                losses.holes.swap_remove(place);
+            }
+            if before && after && losses.holes.len() < MOST_HOLES {
+                losses.holes.push(Hole { from: end, ..hole });
+            }
+        }
+        let again = match step.order {
+            Order::Earlier => false,
+            Order::Next | Order::Jumped => true,
+            Order::Unknown => waited.is_some_and(|waited| waited >= both - both / 5),
+        };
+        losses.overtaken = losses.overtaken.saturating_add(u32::from(!again));
+        again
+    }
+
+    /// Bytes that were acknowledged and are not in the capture.
+    pub(crate) fn missing(&self) -> u64 {
+        crate::side::missing(self, 0) + crate::side::missing(self, 1)
+    }
+
+    /// What was only inferred does not hold where the capture itself lost packets.
+    pub(crate) fn correct(&self, spent: &mut Spent) {
+        let inferred = self.losses().map_or(0, |losses| losses.inferred);
+        if inferred > 0 && self.missing() > 0 {
+            let moved = inferred.min(spent[on::RECOVERY]);
+            spent[on::RECOVERY] -= moved;
+            spent[on::UNKNOWN] += moved;
+        }
+    }
+}

@@ -1,0 +1,126 @@
+"""Causes of exact captures: each interval has a known answer, the same at both ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from guestmark.capture.binary import analyse_file
+from guestmark.capture.model import Causes
+from guestmark.capture.verdict import NAMES
+from tests.framework import captures as cf
+from tests.framework.tcp_model import MSS, Model, sack
+
+ENDS = pytest.mark.parametrize("at_client", [True, False], ids=["client", "server"])
+
+
+def causes(model: Model, at_client: bool, folder: Path) -> dict[str, float]:
+    """Milliseconds by cause."""
+    path = folder / "model.pcap"
+    path.write_bytes(model.seen_at(at_client))
+    (connection,) = analyse_file(path).connections
+    found: Causes = connection.causes
+    return {name: 1e3 * (getattr(found, f"{name}_s", None) or 0.0) for name in NAMES}
+
+
+@ENDS
+def test_a_stale_selective_acknowledgement_is_no_loss(at_client: bool, tmp_path: Path) -> None:
+    model = Model(10)
+    now = model.shake_hands()
+    model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100)
+    now += 10
+    for number in range(3):
+        model.packet(now + number / 10, False, cf.ACK, 1 + number * MSS, 101, MSS)
+    now += 10.5
+    model.packet(now, True, cf.ACK, 101, 1 + 3 * MSS)
+    # Overtaken: it was sent before the one that acknowledges everything.
+    model.packet(now + 0.1, True, cf.ACK, 101, 1 + MSS, options=sack((1 + 2 * MSS, 1 + 3 * MSS)))
+    model.packet(now + 900, False, cf.ACK | cf.PSH, 1 + 3 * MSS, 101, 100)
+    found = causes(model, at_client, tmp_path)
+    assert found["recovery"] == 0
+    assert found["server"] == pytest.approx(890, abs=25), found
+
+
+@ENDS
+def test_nagle_with_delayed_acknowledgements_accuses_nobody(at_client: bool, tmp_path: Path) -> None:
+    model = Model(5)
+    now = model.shake_hands()
+    seq, reply = 1, 1
+    for _ in range(10):
+        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 200)
+        model.packet(now + 45, False, cf.ACK, reply, seq + 200)
+        model.packet(now + 50, True, cf.ACK | cf.PSH, seq + 200, reply, 200)
+        model.packet(now + 55, False, cf.ACK | cf.PSH, reply, seq + 400, 100)
+        seq, reply, now = seq + 400, reply + 100, now + 60
+    found = causes(model, at_client, tmp_path)
+    assert found["nagle"] == pytest.approx(500, abs=10), found
+    assert found["client"] + found["server"] < 10, found
+
+
+def reading(wait_ms: float, low: int, high: int) -> Model:
+    """A server sends whenever the client's window opens from `low` to `high`, `wait_ms` after data."""
+    model = Model(10)
+    now = model.shake_hands()
+    model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100)
+    now, sent = now + 10, 1
+    for number in range(20):
+        size = 40 if number == 0 else high // MSS
+        for at in range(size):
+            model.packet(now + at / 100, False, cf.ACK | (cf.PSH if at == size - 1 else 0), sent, 101, MSS)
+            sent += MSS
+        arrived = now + 10.5
+        window = 60_000 - 40 * MSS if number == 0 else low
+        if wait_ms:
+            model.packet(arrived, True, cf.ACK, 101, sent, window=window)
+        model.packet(arrived + wait_ms, True, cf.ACK, 101, sent, window=high)
+        now = arrived + wait_ms + 10
+    return model
+
+
+@ENDS
+def test_a_slow_reader_is_its_program(at_client: bool, tmp_path: Path) -> None:
+    found = causes(reading(100, 0, 8 * MSS), at_client, tmp_path)
+    assert found["client"] > 0.85 * sum(found.values()), found
+    assert found["server"] + found["recovery"] < 20, found
+
+
+@ENDS
+def test_a_small_receive_buffer_is_no_slow_reader(at_client: bool, tmp_path: Path) -> None:
+    model = Model(20)
+    now = model.shake_hands()
+    model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100, window=10 * MSS)
+    now, sent = now + 20, 1
+    for _ in range(20):
+        for at in range(10):
+            model.packet(now + at / 100, False, cf.ACK | (cf.PSH if at == 9 else 0), sent, 101, MSS)
+            sent += MSS
+        model.packet(now + 20.2, True, cf.ACK, 101, sent, window=10 * MSS)
+        now += 40.2
+    # The announced window of the handshake was no larger.
+    model.sent = [(*packet[:6], min(packet[6], 10 * MSS), packet[7]) for packet in model.sent]
+    found = causes(model, at_client, tmp_path)
+    assert found["client_receive_buffer"] > 0.8 * sum(found.values()), found
+    assert found["client"] + found["server"] < 20, found
+
+
+@ENDS
+@pytest.mark.parametrize("kept", [(3, 5), (2, 3)])
+def test_what_the_capture_lost_is_unknown_and_no_recovery(
+    at_client: bool, kept: tuple[int, int], tmp_path: Path
+) -> None:
+    model = Model(10)
+    now = model.shake_hands()
+    seq, reply = 1, 1
+    for _ in range(30):
+        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100)
+        for part in range(3):
+            model.packet(now + 60 + part / 10, False, cf.ACK, reply + part * MSS, seq + 100, MSS)
+        model.packet(now + 70.5, True, cf.ACK, seq + 100, reply + 3 * MSS)
+        seq, reply, now = seq + 100, reply + 3 * MSS, now + 71
+    whole = causes(model, at_client, tmp_path)
+    assert whole["server"] > 0.6 * sum(whole.values()), whole
+    model.sent = [packet for at, packet in enumerate(model.sent) if at % kept[1] != kept[0] % kept[1]]
+    found = causes(model, at_client, tmp_path)
+    assert found["recovery"] == 0, found
+    assert found["unknown"] > 0, found
