@@ -70,6 +70,15 @@ class Ext:
 
     def recover(self, image: Path, names: Sequence[str], newest: int) -> Recovered:
         """See `Recovery`."""
+        found = self.repaired(image)
+        return (
+            found
+            if found.damage
+            else replace(found, files={name: self._content(image, name) for name in names})
+        )
+
+    def repaired(self, image: Path) -> Recovered:
+        """The image as a machine that boots leaves it: its journal replayed, and what else e2fsck mends."""
         done = _run([self._check, "-fy", str(image)])
         said = done.stdout.decode(errors="replace")
         if done.returncode & ~3:
@@ -80,7 +89,7 @@ class Ext:
             for line in said.splitlines()
             if _REPAIR.search(line) and not _ORDINARY.search(line.strip())
         )
-        return Recovered({name: self._content(image, name) for name in names}, repairs)
+        return Recovered({}, repairs)
 
     def _content(self, image: Path, name: str) -> bytes | None:
         done = _run([self._read, "-R", f"cat /{name}", str(image)])
@@ -100,6 +109,10 @@ class Mounted:
     def recover(self, image: Path, names: Sequence[str], newest: int) -> Recovered:
         """See `Recovery`."""
         options = "nouuid" if self._filesystem == "xfs" else ""
+        # A superblock that is torn keeps the kernel from mounting; machines check theirs first.
+        checked = Ext().repaired(image) if self._filesystem.startswith("ext") else Recovered({})
+        if checked.damage:
+            return checked
         with loop.attached(image) as device:
             try:
                 self._agent.mount(device, str(self._at), self._filesystem, options, timeout_s=_DEADLINE_S)
@@ -115,7 +128,7 @@ class Mounted:
                 raise MachineError(
                     f"a crash state cannot be unmounted: {error.message}", hint="see the kernel's log"
                 ) from error
-        return replace(found, repairs=(*found.repairs, *self._repairs(image)))
+        return replace(found, repairs=(*checked.repairs, *found.repairs, *self._repairs(image)))
 
     def _content(self, name: str) -> bytes | None:
         try:
