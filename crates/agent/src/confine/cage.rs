@@ -148,6 +148,9 @@ fn outside(
     let mut status = 0;
     // SAFETY: waits for our own child; the out pointer is valid.
     unsafe { libc::waitpid(first, &raw mut status, libc::__WALL) };
+    if killed {
+        end_stopped_parent();
+    }
     let number = message
         .get(1..5)
         .and_then(|bytes| bytes.try_into().ok())
@@ -160,6 +163,20 @@ fn outside(
         (Some(&FAILED), Some(code)) => Ok(Place::Done(ExitCode::from(code as u8))),
         (Some(&ENDED), Some(status)) => Ok(Place::Done(end_as(status))),
         _ => Ok(Place::Done(end_as(status))),
+    }
+}
+
+/// A supervisor that is stopped would stay, with what it holds, after the controller's end.
+fn end_stopped_parent() {
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).unwrap_or_default();
+    let stopped = stat
+        .rsplit(')')
+        .next()
+        .is_some_and(|rest| rest.trim_start().starts_with('T'));
+    let exe = |name: &str| std::fs::read_link(name).ok();
+    if stopped && exe(&format!("/proc/{parent}/exe")) == exe("/proc/self/exe") {
+        let _ = sys::kill(parent, libc::SIGKILL);
     }
 }
 

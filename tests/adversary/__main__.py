@@ -1,0 +1,77 @@
+"""All attacks on this machine: `.venv/bin/python -m tests.adversary [--write]`, as root; some minutes.
+
+With `--write` the tables of SECURITY.md are made from what was seen, so that the page claims nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+
+from tests.adversary.host import WAYS, taken_over
+from tests.adversary.kills import BLOWS, WITHIN_S, left_after
+
+PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
+PLATFORMS = ("uml", "tcg")
+BEGIN, END = "<!-- what was seen: `python -m tests.adversary --write` -->", "<!-- end of what was seen -->"
+REFUSED, REACHED = "refused", "**reached**"
+
+
+def attempts_table() -> list[str]:
+    """What a hypervisor that was taken over could reach, by how it was started."""
+    seen = {name: taken_over(way) for name, way in WAYS.items()}
+    rows = ["| an attempt by its own code | " + " | ".join(seen) + " |", "| --- " * (len(seen) + 1) + "|"]
+    for attempt in next(iter(seen.values())):
+        cells = [REACHED if found[attempt] == "reached" else REFUSED for found in seen.values()]
+        rows.append(f"| {attempt} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def kills_table() -> list[str]:
+    """What was left of a machine."""
+    rows = [
+        f"| at once | {' | '.join(f'left of `{name}` after {WITHIN_S:g} s' for name in PLATFORMS)} |",
+        "| --- " * (len(PLATFORMS) + 1) + "|",
+    ]
+    for blow in BLOWS:
+        left = [left_after(name, blow) for name in PLATFORMS]
+        print(blow, left, flush=True)
+        said = [
+            "nothing" if not one else "**left**: both, with directories" if blow.leaves else "**left**"
+            for one in left
+        ]
+        rows.append(f"| {blow} | " + " | ".join(said) + " |")
+    return rows
+
+
+def written() -> dict[str, list[str]]:
+    """The rows of the page's tables, by their first cells."""
+    section = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in section.splitlines() if line.startswith("|")]
+    return {row[0]: row[1:] for row in rows if set(row[0]) != {"-"}}
+
+
+def main() -> int:
+    """Prints both tables; exits with 1 if something was left."""
+    parser = argparse.ArgumentParser(prog="tests.adversary", description=__doc__)
+    parser.add_argument(
+        "--write", action="store_true", help="make the tables of SECURITY.md from what is seen"
+    )
+    given = parser.parse_args()
+    attempts = attempts_table()
+    print("\n".join(attempts), flush=True)
+    kills = kills_table()
+    if given.write:
+        where = f"Seen on Linux {os.uname().release}, {os.uname().machine}, as root and as another user."
+        page = PAGE.read_text()
+        before, _, rest = page.partition(BEGIN)
+        after = rest.partition(END)[2]
+        PAGE.write_text("\n".join([before + BEGIN, where, "", *attempts, "", *kills, "", END + after]))
+    return int(any("**left** " in row for row in kills))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""A host with something of every kind to reach, and hypervisors that were taken over, in each way of starting them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import pty
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from guestmark.agent import binary
+from guestmark.agent.confinement import HYPERVISOR, PROCESSES, WITH_MEMORY_FILE, WITH_NETWORK, Confinement
+
+NOBODY = 65534
+_PYTHON = "/usr/bin/python3"  # that anybody may execute
+_TAKEOVER = Path(__file__).with_name("takeover.py")
+_LIMIT_S = 120.0
+_HANDLE_BYTES = 128
+_NAME_TO_HANDLE = {"x86_64": 303, "aarch64": 264}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a hypervisor is started."""
+
+    confinement: Confinement
+    user: int = 0
+
+
+WAYS = {
+    "`uml`, `tcg`, `kvm`": Way(WITH_MEMORY_FILE),
+    "as another user": Way(WITH_MEMORY_FILE, NOBODY),
+    "disks and shares of daemons": Way(replace(HYPERVISOR, sockets=True)),
+    "`aio=io_uring`": Way(replace(HYPERVISOR, rings=True)),
+    "`network=user`": Way(WITH_NETWORK),
+}
+
+
+def taken_over(way: Way) -> dict[str, str]:
+    """What became of each attempt, by its name: `reached`, or why not. Effects on the host count, whatever was said."""
+    with (
+        tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name,
+        _targets(Path(name), way.user) as targets,
+    ):
+        folder = Path(name)
+        shutil.copy(_TAKEOVER, folder / "takeover.py")
+        command = way.confinement.around(
+            [_PYTHON, "-I", str(folder / "takeover.py"), json.dumps(targets)], [Path(str(targets["inside"]))]
+        )
+        command[0] = str(folder / "agent")
+        become = ["setpriv", f"--reuid={way.user}", f"--regid={way.user}", "--clear-groups"]
+        done = subprocess.run(
+            [*(become if way.user else []), *command],
+            capture_output=True, text=True, timeout=_LIMIT_S, check=False, cwd=str(targets["inside"]),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        seen = {one["attempt"]: one["said"] for one in found if "attempt" in one}
+        return seen | dict.fromkeys(_effects(targets), "reached")
+
+
+def _effects(targets: dict[str, object]) -> Iterator[str]:
+    """Attempts that have changed something of the host."""
+    victim, process = Path(str(targets["victim"])), int(str(targets["process"]))
+    if victim.read_text() != "untouched":
+        yield "change a file of the host"
+    if victim.stat().st_mode & 0o777 != 0o644:
+        yield "change a file's mode"
+    if [path.name for path in victim.parent.iterdir()] != ["victim"]:
+        yield "make a file"
+    if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+        yield "a signal to a process"
+    elif os.getpriority(os.PRIO_PROCESS, process) != os.getpriority(os.PRIO_PROCESS, 0):
+        yield "the nice value of a process"
+    heard = targets["heard"]
+    assert isinstance(heard, list)
+    yield from heard
+
+
+@contextlib.contextmanager
+def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
+    folder.chmod(0o755)
+    shutil.copy(binary.agent_binary(), folder / "agent")
+    (folder / "agent").chmod(0o755)
+    outside, inside = folder / "outside", folder / "inside"
+    for path in (outside, inside):
+        path.mkdir()
+        os.chown(path, user, user)
+    victim = outside / "victim"
+    victim.write_text("untouched")
+    victim.chmod(0o644)
+    os.chown(victim, user, user)
+    heard: list[str] = []
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        udp.bind(("127.0.0.1", 0))
+        local = stack.enter_context(socket.socket(socket.AF_UNIX))
+        local.bind(str(folder / "socket"))
+        datagrams = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        datagrams.bind(str(folder / "datagrams"))
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        name = f"guestmark-{os.urandom(6).hex()}"
+        abstract.bind(f"\0{name}")
+        for listening in (server, local, abstract):
+            listening.listen(64)
+        for path in (folder / "socket", folder / "datagrams"):
+            path.chmod(0o777)
+        master, slave = pty.openpty()
+        stack.callback(os.close, slave)
+        terminal = os.ttyname(slave)
+        os.chown(terminal, user, user)
+        queue = _libc.msgget(0, 0o1666)
+        stack.callback(_libc.msgctl, queue, 0, None)
+        become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
+        process = stack.enter_context(subprocess.Popen([*become, "sleep", "300"]))
+        stack.callback(process.kill)
+        reader = threading.Thread(target=_listen_to, args=(master, heard), daemon=True)
+        reader.start()
+        disks = [disk for disk in sorted(os.listdir("/sys/block")) if Path("/dev", disk).exists()]
+        yield {
+            "victim": str(victim), "outside": str(outside), "inside": str(inside),
+            "handle": _handle(victim) if user == 0 else "00" * 16, "disk": f"/dev/{disks[0]}" if disks else "/dev/none",
+            "port": server.getsockname()[1], "udp_port": udp.getsockname()[1], "interface": "lo",
+            "socket": str(folder / "socket"), "datagrams": str(folder / "datagrams"), "abstract": name,
+            "process": process.pid, "queue": queue, "terminal": terminal, "many": PROCESSES + 64,
+            "pid_namespace": os.readlink("/proc/self/ns/pid"), "heard": heard,
+        }  # fmt: skip
+        udp.setblocking(False)
+        process.send_signal(signal.SIGKILL)
+
+
+def _listen_to(master: int, heard: list[str]) -> None:
+    with contextlib.suppress(OSError):
+        if os.read(master, 1):
+            heard.append("the user's terminal")
+    os.close(master)
+
+
+def _handle(path: Path) -> str:
+    handle = ctypes.create_string_buffer(_HANDLE_BYTES.to_bytes(4, "little"), 8 + _HANDLE_BYTES)
+    mount = ctypes.c_int()
+    number = _NAME_TO_HANDLE[os.uname().machine]
+    assert _libc.syscall(number, -100, str(path).encode(), handle, ctypes.byref(mount), 0) == 0
+    return handle.raw.hex()
