@@ -18,18 +18,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guestmark.agent.keeper import is_in_use
 from tests.framework.command_line import CommandLine
 from tests.framework.kernels import without_9p
-from tests.framework.processes import kill, started_at
+from tests.framework.processes import kill
+from tests.storm import leavings
 from tests.storm.ways import WAYS, Running, Started, family
 
 MARK = "GUESTMARK_STORM"
 PATIENCE_S = 5.0  # within which everything has to be gone
 _STEP_S = 0.02
-_SHARED = (Path("/dev/shm"), Path("/var/tmp"))
-# What other checks of this checkout make in the same places: no run leaves these.
-_CHECKS = ("guestmark-test-", "guestmark-clean-root.", "guestmark-try-wheel.")
 
 OLTP = """
 schema = "guestmark-plan/1"
@@ -132,7 +129,7 @@ class Storm:
         self._mark = f"{MARK}={secrets.token_hex(8)}"
         name, _, value = self._mark.partition("=")
         self._line.environment[name] = value
-        self._shared = set(_nobodys())
+        self._shared = set(leavings.nobodys())
         self._expected: dict[str, int] = {}
         self._words = mode.words
         if "kernel=KERNEL" in mode.words:
@@ -208,25 +205,20 @@ class Storm:
 
     def _left(self, known: dict[int, int]) -> list[str]:
         files = [str(path) for path in self._line.scratch.iterdir()]
-        files += [str(path) for path in _nobodys() if path not in self._shared]
-        return [*files, *(f"{pid}: {command}" for pid, command in self._processes(known))]
+        files += [str(path) for path in leavings.nobodys() if path not in self._shared]
+        kernels = [
+            *leavings.mounts(self._line.scratch), *leavings.loops(self._line.scratch), *leavings.queues(known),
+        ]  # fmt: skip
+        return [*files, *kernels, *(f"{pid}: {command}" for pid, command in self._processes(known))]
 
     def _processes(self, known: dict[int, int]) -> Iterator[tuple[int, str]]:
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                with contextlib.suppress(OSError):
-                    pid = int(folder.name)
-                    marked = self._mark.encode() in (folder / "environ").read_bytes().split(b"\0")
-                    if marked or (pid in known and started_at(pid) == known[pid]):
-                        command = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")
-                        if command:  # of one that has ended there is none
-                            yield pid, command[:150]
+        return leavings.processes(self._mark.encode(), known)
 
     def _clean_up(self, known: dict[int, int]) -> None:
         """So that one failure is counted once."""
         kill([pid for pid, _ in self._processes(known)], signal.SIGKILL)
         subprocess.run(["rm", "-rf", *map(str, self._line.scratch.iterdir())], check=False)
-        self._shared = set(_nobodys())
+        self._shared = set(leavings.nobodys())
 
     def _check_ledger(self, outcome: Outcome) -> str | None:
         """It is sound and has lost nothing; the id of the newest run if that has not come to its end."""
@@ -254,14 +246,3 @@ class Storm:
         cells = {cell for _, cell in places}
         if len(places) != len(blocks) * len(cells):
             self._problem(outcome, f"{run} lacks trials: {sorted(places)}")
-
-
-def _nobodys() -> list[Path]:
-    """What is nobody's: other runs on this machine have their own, whose owners live."""
-    found = []
-    for parent in _SHARED:
-        for path in parent.glob("guestmark-*"):
-            with contextlib.suppress(OSError):
-                if not path.name.startswith(_CHECKS) and path.is_dir() and not is_in_use(path):
-                    found.append(path)
-    return found

@@ -1,0 +1,69 @@
+"""What a run can leave beside files of its own: processes, mounts, loop devices, groups, memory, queues."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from guestmark.agent.keeper import is_in_use
+from tests.framework.processes import alive, started_at
+
+_SHARED = (Path("/dev/shm"), Path("/var/tmp"))
+# What other checks of this checkout make in the same places: no run leaves these.
+_CHECKS = ("guestmark-test-", "guestmark-clean-root.", "guestmark-try-wheel.")
+
+
+def processes(mark: bytes, known: dict[int, int]) -> Iterator[tuple[int, str]]:
+    """Those with `mark` in their environment, and those of `known` (process ids, with the moments of their starts).
+
+    User-Mode Linux's have neither environment nor command line: what has ended is told by its state.
+    """
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                pid = int(folder.name)
+                marked = mark in (folder / "environ").read_bytes().split(b"\0")
+                if (marked or (pid in known and started_at(pid) == known[pid])) and alive(pid):
+                    command = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")
+                    yield pid, command[:150] or (folder / "comm").read_text().strip()
+
+
+def nobodys() -> list[Path]:
+    """Directories, in memory too, and control groups that are nobody's: other runs here have owners who live."""
+    found = []
+    groups = Path("/sys/fs/cgroup").glob("**/guestmark-*")
+    for path in [*(path for parent in _SHARED for path in parent.glob("guestmark-*")), *groups]:
+        with contextlib.suppress(OSError):
+            if not path.name.startswith(_CHECKS) and path.is_dir() and not is_in_use(path):
+                found.append(path)
+    return found
+
+
+def mounts(scratch: Path) -> list[str]:
+    """Mounts below a directory."""
+    lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    places = [Path(line.split(" ")[4]) for line in lines]
+    return [f"a mount at {place}" for place in places if scratch in place.parents]
+
+
+def loops(scratch: Path) -> list[str]:
+    """Loop devices whose files are below a directory, also those that have been removed."""
+    found = []
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            if scratch in Path(file.read_text().strip().removesuffix(" (deleted)")).parents:
+                found.append(f"the loop device {file.parts[3]}")
+    return found
+
+
+def queues(known: dict[int, int]) -> list[str]:
+    """Queues, semaphores and shared memory that processes of `known` have made or used last."""
+    found = []
+    for kind, columns in (("msg", ("lspid", "lrpid")), ("shm", ("cpid", "lpid"))):
+        with contextlib.suppress(OSError):
+            names, *rows = [line.split() for line in Path("/proc/sysvipc", kind).read_text().splitlines()]
+            for row in rows:
+                if any(int(row[names.index(column)]) in known for column in columns):
+                    found.append(f"{kind} {row[names.index(f'{kind}id' if kind == 'shm' else 'msqid')]}")
+    return found

@@ -1,0 +1,116 @@
+"""A storm sees what is left, of every kind: planted here. What it did not see were processes without a command line."""
+
+import ctypes
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.framework.processes import kill, started_at, wait_until
+from tests.storm import leavings
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounts and loop devices take root")
+_NO_ARGUMENTS = """
+import ctypes, signal
+lines = [line.split() for line in open("/proc/self/maps")]
+begin, end = (int(word, 16) for word in next(line[0] for line in lines if line[-1] == "[stack]").split("-"))
+start = int(open("/proc/self/stat").read().rpartition(")")[2].split()[45])
+libc = ctypes.CDLL(None)
+page = start & -4096
+print(flush=True)
+libc.munmap(ctypes.c_void_p(page), ctypes.c_size_t(end - page))
+print(flush=True)
+signal.pause()
+"""
+
+
+def test_a_process_with_another_parent() -> None:
+    mark = secrets.token_hex(8)
+    environment = {**os.environ, "GUESTMARK_STORM": mark}
+    done = subprocess.run(
+        ["sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $!"],
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
+    pid = int(done.stdout)
+    try:
+        assert Path(f"/proc/{pid}/status").read_text().split("PPid:")[1].split()[0] != str(os.getpid())
+        sought = f"GUESTMARK_STORM={mark}".encode()
+        assert wait_until(lambda: [found for found, _ in leavings.processes(sought, {})] == [pid])
+    finally:
+        kill([pid], signal.SIGKILL)
+
+
+def test_a_process_without_arguments_as_those_of_user_mode_linux() -> None:
+    """They unmap the memory that holds theirs."""
+    with subprocess.Popen([sys.executable, "-c", _NO_ARGUMENTS], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.readline()
+        try:
+            assert Path(f"/proc/{process.pid}/cmdline").read_bytes() == b""
+            known = {process.pid: started_at(process.pid)}
+            assert [pid for pid, _ in leavings.processes(b"nobody", known)] == [process.pid]
+        finally:
+            process.kill()
+
+
+def test_a_directory_in_shared_memory() -> None:
+    planted = Path("/dev/shm", f"guestmark-memory-{secrets.token_hex(6)}")
+    planted.mkdir()
+    try:
+        assert planted in leavings.nobodys()
+    finally:
+        planted.rmdir()
+
+
+@needs_root
+def test_a_control_group() -> None:
+    parents = [path for path in Path("/sys/fs/cgroup").glob("**/cgroup.procs") if os.access(path, os.W_OK)]
+    if not parents:
+        pytest.skip("no control groups here")
+    planted = parents[0].parent / f"guestmark-machine-{secrets.token_hex(6)}"
+    planted.mkdir()
+    try:
+        assert planted in leavings.nobodys()
+    finally:
+        planted.rmdir()
+
+
+@needs_root
+def test_a_mount(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "planted", str(place)], check=True)
+    try:
+        assert leavings.mounts(tmp_path) == [f"a mount at {place}"]
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+    assert leavings.mounts(tmp_path) == []
+
+
+@needs_root
+def test_a_loop_device(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(bytes(1 << 20))
+    made = subprocess.run(["losetup", "-f", "--show", str(image)], capture_output=True, text=True, check=True)
+    device = made.stdout.strip()
+    try:
+        assert leavings.loops(tmp_path) == [f"the loop device {Path(device).name}"]
+    finally:
+        subprocess.run(["losetup", "-d", device], check=True)
+
+
+def test_a_queue() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    queue = libc.msgget(0, 0o1600)
+    try:
+        assert libc.msgsnd(queue, ctypes.create_string_buffer(b"\1" + bytes(15)), 1, 0) == 0
+        assert leavings.queues({os.getpid(): started_at(os.getpid())}) == [f"msg {queue}"]
+    finally:
+        libc.msgctl(queue, 0, None)
