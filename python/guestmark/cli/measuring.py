@@ -41,6 +41,7 @@ class Measuring:
     details: options.Details = False
     wait: options.Wait = True
     json: options.Json = None
+    export_json: options.ExportJson = None
     csv: options.Csv = None
     markdown: options.Markdown = None
     html: options.Html = None
@@ -71,6 +72,7 @@ class Measuring:
 
         return Outputs(
             json=self.json,
+            hyperfine=self.export_json,
             csv=self.csv,
             markdown=self.markdown,
             quiet=self.quiet,

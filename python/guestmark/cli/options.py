@@ -144,9 +144,16 @@ Json = Annotated[
     str | None,
     typer.Option(
         "--json",
-        "--export-json",
         metavar="FILE",
         help="Write the result document to FILE (- for standard output).",
+    ),
+]
+ExportJson = Annotated[
+    str | None,
+    typer.Option(
+        "--export-json",
+        metavar="FILE",
+        help="Write hyperfine's document to FILE, for its scripts and readers.",
     ),
 ]
 Html = Annotated[

@@ -31,6 +31,7 @@ class Outputs:
     """Where results go: paths, `-` for standard output, None for nowhere."""
 
     json: str | None = None
+    hyperfine: str | None = None
     csv: str | None = None
     markdown: str | None = None
     html: str | None = None
@@ -50,7 +51,10 @@ class Outputs:
 
     def files(self) -> list[tuple[str, str]]:
         """Format and destination of each output that was asked for."""
-        asked = (("json", self.json), ("csv", self.csv), ("markdown", self.markdown), ("html", self.html))
+        asked = (
+            ("json", self.json), ("hyperfine", self.hyperfine), ("csv", self.csv), ("markdown", self.markdown),
+            ("html", self.html),
+        )  # fmt: skip
         return [(name, path) for name, path in asked if path is not None]
 
     @property

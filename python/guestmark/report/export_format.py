@@ -11,6 +11,9 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
     PARQUET = "parquet"
     HTML = "html"
+    HYPERFINE = "hyperfine"  # the document of its --export-json
+    BENCHER = "bencher"  # Bencher's metric format
+    GITHUB = "github-action-benchmark"
 
 
 SUFFIXES = {

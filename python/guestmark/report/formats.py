@@ -12,7 +12,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from guestmark.core.model import Trial
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Section
 from guestmark.page.text import escaped_in_json, in_csv
+from guestmark.report import interchange
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
 from guestmark.report.sections import validity
@@ -45,6 +46,11 @@ _ANSWERED = {
 ANSWERS = tuple(
     f"{each}_{end}" for each, what in _ANSWERED.items() for end in (what, "low", "high", "verdict")
 )
+_INTERCHANGE: dict[Format, Callable[[Analysis], Any]] = {
+    Format.HYPERFINE: interchange.hyperfine,
+    Format.BENCHER: interchange.bencher,
+    Format.GITHUB: interchange.github_action_benchmark,
+}
 FACTOR = "factor_"  # prefix of the columns of factors, which follow `platform`
 
 
@@ -58,6 +64,9 @@ def render(
         return _csv(run, found).encode()
     if form is Format.PARQUET:
         return _parquet(run, found)
+    if form in _INTERCHANGE:
+        text = json.dumps(_INTERCHANGE[form](found), indent=2, ensure_ascii=False, allow_nan=False)
+        return (escaped_in_json(text) + "\n").encode()
     from guestmark.report.sections import page
 
     made = page(run, found)

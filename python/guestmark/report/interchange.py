@@ -1,0 +1,123 @@
+"""A run in the schemas of other programs: hyperfine's, Bencher's, and that of github-action-benchmark.
+
+They know one benchmark with a list of times. Each cell becomes one; copies for the noise floor are left out. Times of
+one trial are not independent of each other, so that a test over all of them, such as Welch's, is too sure of itself.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
+from guestmark.core.model import Better, Cell, Trial, TrialStatus
+from guestmark.stats.analysis import Analysis, CellResult
+
+_BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"
+
+
+def hyperfine(analysis: Analysis) -> dict[str, Any]:
+    """The document of hyperfine's `--export-json`, in seconds; user and system are means. Cells need a time."""
+    shown = _cells(analysis)
+    names = _names([result.cell for result in shown])
+    return {
+        "results": [
+            found
+            for name, result in zip(names, shown, strict=True)
+            if (found := _benchmark(name, result)) is not None
+        ]
+    }
+
+
+def _benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
+    ok = [trial for trial in result.trials if trial.status is TrialStatus.OK]
+    times = _values(ok, WALL.name)
+    if not times:
+        return None
+    params = result.cell.workload.params
+    levels = result.cell.factors
+    own = {key: levels[key] for key in params.get("parameters", ()) if key in levels}
+    memory = [int(value) for value in _values(ok, MAX_RSS.name)]
+    code = None if params.get("ignore_failure") else 0
+    return {
+        "command": name,
+        "mean": statistics.fmean(times),
+        "stddev": statistics.stdev(times) if len(times) > 1 else None,
+        "median": statistics.median(times),
+        "user": statistics.fmean(_values(ok, USER.name) or [0.0]),
+        "system": statistics.fmean(_values(ok, SYSTEM.name) or [0.0]),
+        "min": min(times),
+        "max": max(times),
+        "times": times,
+        **({"memory_usage_byte": memory} if len(memory) == len(times) else {}),
+        "exit_codes": [code] * len(times),
+        **({"parameters": own} if own else {}),
+    }
+
+
+def bencher(analysis: Analysis) -> dict[str, Any]:
+    """Bencher's metric format: by benchmark and measure the mean over trials with its interval."""
+    shown = _cells(analysis)
+    names = _names([result.cell for result in shown])
+    return {
+        name: {
+            metric: {
+                "value": summary.mean,
+                **({"lower_value": summary.ci[0], "upper_value": summary.ci[1]} if summary.ci else {}),
+            }
+            for metric, summary in result.summary.items()
+        }
+        for name, result in zip(names, shown, strict=True)
+        if result.summary
+    }
+
+
+def github_action_benchmark(analysis: Analysis) -> list[dict[str, Any]]:
+    """The primary metric of each cell as that action's `customSmallerIsBetter` or `customBiggerIsBetter` reads it."""
+    metric = analysis.plan.metrics[0]
+    shown = _cells(analysis)
+    names = _names([result.cell for result in shown])
+    tool = _BIGGER if metric.better is Better.HIGHER else _SMALLER
+    return [
+        {
+            "name": name,
+            "unit": metric.unit,
+            "value": summary.mean,
+            **({"range": f"{summary.ci[0]:.6g} to {summary.ci[1]:.6g}"} if summary.ci else {}),
+            "extra": f"{metric.name}, for tool {tool}",
+        }
+        for name, result in zip(names, shown, strict=True)
+        if (summary := result.summary.get(metric.name)) is not None
+    ]
+
+
+def _cells(analysis: Analysis) -> list[CellResult]:
+    return [result for result in analysis.cells if result.cell.null_of is None]
+
+
+def _names(cells: Sequence[Cell]) -> list[str]:
+    """The command of each; with the cell where several have the same."""
+    labels = [_filled(cell) for cell in cells]
+    return [
+        label if labels.count(label) == 1 else f"{label} ({cell.id})"
+        for label, cell in zip(labels, cells, strict=True)
+    ]
+
+
+def _filled(cell: Cell) -> str:
+    """The command as it was run: with the levels of its parameters."""
+    label = cell.workload.label or cell.workload.name
+    for name in cell.workload.params.get("parameters", ()):
+        label = label.replace("{" + name + "}", cell.factors.get(name, ""))
+    return label
+
+
+def _values(trials: Sequence[Trial], metric: str) -> list[float]:
+    return [
+        value
+        for trial in trials
+        for measurement in trial.measurements
+        if measurement.metric.name == metric
+        for value in measurement.iterations
+    ]
