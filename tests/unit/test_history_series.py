@@ -16,7 +16,7 @@ from guestmark.ledger.remarks import Remarks
 from guestmark.ledger.shelf import Shelf
 from guestmark.ledger.store import Ledger
 from guestmark.report import series
-from guestmark.report.render import html
+from guestmark.report.render import html, markdown
 from guestmark.report.series import Point, change_points, histories, only
 from guestmark.stats.between_runs import Past
 from tests.framework.known import known
@@ -56,6 +56,16 @@ def test_a_series_has_the_runs_that_asked_the_same(ledger: Ledger) -> None:
     assert found.changes is None  # too few
     with pytest.raises(GuestmarkError, match="no ratio to follow of cell 'kvm'"):
         only([found], "kvm")
+    a_run(ledger, 2.0, blocks=5)
+    (found,) = histories(ledger, run, "commit")
+    assert [one.reason for one in found.unused] == ["another machine", "fewer than 6 blocks"]
+    text = markdown.render(series.page(run, [found]))
+    assert "Runs that are not used" in text
+    assert "fewer than 6 blocks" in text
+    assert [one["reason"] for one in series.document([found])["series"][0]["unused"]] == [
+        "another machine",
+        "fewer than 6 blocks",
+    ]
 
 
 def test_what_otava_and_others_read(ledger: Ledger) -> None:

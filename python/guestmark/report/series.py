@@ -17,16 +17,18 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import Series as Drawing
 from guestmark.page.charts import SeriesRow
-from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
+from guestmark.page.nodes import Bullets, Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, in_csv, line
 from guestmark.stats.between_runs import Past
+from guestmark.stats.compare import MIN_BLOCKS
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 SCHEMA = "guestmark-history/1"
 MOST = 2000  # runs of a series
+_UNUSED = 50  # runs that are named because they are not used
 FEWEST = 8  # values that change points are looked for in
 MAX_P = 0.0005  # of a change point: of 200 histories of 40 runs without any change, one had one
 
@@ -37,6 +39,15 @@ class Point:
 
     run: Past
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """A run of the same plan that is in no series, and why."""
+
+    run_id: str
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,7 @@ class Series:
     cell: str
     points: tuple[Point, ...]
     changes: tuple[ChangePoint, ...] | None
+    unused: tuple[Unused, ...] = ()
 
 
 def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) -> list[Series]:
@@ -77,8 +89,39 @@ def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) 
             for row in rows
             if row.what == key
         )
-        result.append(Series(cell, points, change_points(points, max_p)))
+        result.append(
+            Series(cell, points, change_points(points, max_p), _unused(ledger, run, cell, points, label))
+        )
     return result
+
+
+def _unused(
+    ledger: Ledger, run: StoredRun, cell: str, points: Sequence[Point], label: str
+) -> tuple[Unused, ...]:
+    """The newest runs of the same plan that have the cell and are no points, each with its reason."""
+    known = {point.run.run_id for point in points}
+    mine = [each for each in ledger.runs() if each.name == run.plan.name and each.id not in known][-_UNUSED:]
+    found = []
+    for each in mine:
+        stored = ledger.load_run(each.id)
+        if not any(one.id == cell for one in stored.plan.cells):
+            continue
+        name = each.labels.get(label) or _moment(stored.created_at)
+        found.append(Unused(each.id, name, _why(ledger, run, stored, cell)))
+    return tuple(found)
+
+
+def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> str:
+    if past.host_of(other) != past.host_of(run):
+        return "another machine"
+    analysis = past.judged(ledger, other)
+    result = next(each for each in analysis.cells if each.cell.id == cell)
+    comparison = result.comparison.get(other.plan.metrics[0].name) if other.plan.metrics else None
+    if comparison is None or comparison.ratio is None:
+        return result.reason or "no ratio"
+    if comparison.n < MIN_BLOCKS:
+        return f"fewer than {MIN_BLOCKS} blocks"
+    return comparison.reason or "not of the same question"
 
 
 def change_points(points: Sequence[Point], max_p: float = MAX_P) -> tuple[ChangePoint, ...] | None:
@@ -135,6 +178,9 @@ def page(run: StoredRun, series: Sequence[Series]) -> Page:
 
 def _nodes(series: Series) -> list[Node]:
     nodes: list[Node] = [_table(series), _chart(series)]
+    if series.unused:
+        items = tuple(line(f"{each.name} {each.run_id}: {each.reason}") for each in series.unused)
+        nodes.append(Bullets(line("Runs that are not used:"), items))
     if series.changes is None:
         why = (
             f"that takes {FEWEST} runs"
@@ -211,6 +257,9 @@ def document(series: Sequence[Series]) -> dict[str, Any]:
                         "ci": [point.run.low, point.run.high],
                     }
                     for point in each.points
+                ],
+                "unused": [
+                    {"run": one.run_id, "name": one.name, "reason": one.reason} for one in each.unused
                 ],
                 "changes": None
                 if each.changes is None
