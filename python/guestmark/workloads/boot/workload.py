@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
+
+import msgspec
 
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Measurement, Metric, Plan, WorkloadSpec
@@ -40,16 +42,30 @@ class _Ends(Machine, Protocol):
         """Orders it to switch off and waits for the end of its hypervisor. Raises `MachineError`."""
 
 
-class BootWorkload(Workload[Mapping[str, Any]]):
+class Watched(msgspec.Struct, frozen=True):
+    """What is watched of a start."""
+
+    initcalls: bool = False
+
+
+class Booted(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters as a stored plan has them; `command` runs between ready and power-off."""
+
+    watch: Watched
+    command: list[str] = []
+
+
+class BootWorkload(Workload[Booted]):
     """One start and one orderly shutdown; each needs a machine of its own."""
 
+    PARAMS = Booted
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self._watch = steps.Watch.of(cell) or steps.Watch()
         self._work: ExecWorkload | None = None
-        if command := cell.workload.params.get("command"):
+        if command := self.params.command:
             self._work = ExecWorkload(plan, replace(cell, workload=WorkloadSpec("exec", {"argv": command})))
 
     @classmethod
@@ -62,7 +78,7 @@ class BootWorkload(Workload[Mapping[str, Any]]):
         remarks = []
         if (plan.policy.iterations or 1) > 1 or plan.policy.warmup > 1:
             remarks.append("a machine starts once: each trial of boot is one iteration without warm-up")
-        if any(cell.workload.params["watch"]["initcalls"] for cell in cells):
+        if any(cls.read(cell.workload.params).watch.initcalls for cell in cells):
             remarks.append("initcalls are traced, which makes kernels start more slowly")
         return remarks
 

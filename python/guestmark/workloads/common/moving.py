@@ -6,9 +6,11 @@ import contextlib
 import errno
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from guestmark.agent.results import CallError
 from guestmark.core.errors import WorkloadError
@@ -58,16 +60,46 @@ class Timed:
         )
 
 
-class MovingWorkload(Workload[Mapping[str, Any]]):
+class Source(msgspec.Struct, frozen=True):
+    """Where the bytes come from that are moved."""
+
+    content: str
+    size: str = ""
+
+
+class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters of all workloads that move bytes, as a stored plan has them."""
+
+    amount: str
+    content: str = "random"
+    source: Source | None = None
+    in_flight: int = 1  # requests at once
+    variant: str = "full"  # of an upload
+    method: str = "upload"  # of guestfish
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes are moved."""
+        return parse_size(self.amount)
+
+    @property
+    def source_content(self) -> str:
+        """What a source disk holds."""
+        return self.content if self.source is None else self.source.content
+
+
+class MovingWorkload(Workload[MovedBytes]):
     """Bytes are moved, then flushed in the guest and on the host; then what arrived is read a second time.
 
     A subclass says how bytes are moved (`move`) and what must have arrived (`expected`).
     """
 
+    PARAMS = MovedBytes
+
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self.moving = self.facts.add(Moving())
-        self.amount = parse_size(self.params["amount"])
+        self.amount = self.params.bytes
         self.block_size = BLOCK_SIZE.of(cell.factors)
         self.location = directory_of(LOCATION.of(cell.factors) or SHARED_MEMORY)
         self.over_vhost_user = Bus.VHOST_USER in (BUS.of(cell.factors), UML_DISK.of(cell.factors))
@@ -149,8 +181,9 @@ class MovingWorkload(Workload[Mapping[str, Any]]):
 
     def source(self) -> Image:
         """A file on the host with the content that is moved; the run has only one."""
-        described = self.params["source"]
-        spec = DiskSpec.of(Role.SOURCE, self.amount, content=described["content"], location=self.location)
+        spec = DiskSpec.of(
+            Role.SOURCE, self.amount, content=self.params.source_content, location=self.location
+        )
         return self._stack.enter_context(images([spec]))[0]
 
     def _mount(self, machine: Machine, disk: AttachedDisk) -> str:

@@ -36,7 +36,7 @@ class CopyWorkload(MovingWorkload):
 
     def move(self, machine: Machine, path: str) -> Timed:
         """Copies the source disk's bytes and flushes."""
-        in_flight = int(self.params.get("in_flight", 1))
+        in_flight = self.params.in_flight
         block_size = self.block_size
         if self.direct and block_size is None:
             most = _VHOST_USER_MOST if self.over_vhost_user else _BLOCKS[0]

@@ -22,7 +22,7 @@ class FillWorkload(MovingWorkload):
             machine.agent.fill(
                 path,
                 self.amount,
-                Pattern(self.params["content"]),
+                Pattern(self.params.content),
                 block_size=self.block_size,
                 timeout_s=self.limit_s,
             )
@@ -30,4 +30,4 @@ class FillWorkload(MovingWorkload):
 
     def expected(self, machine: Machine) -> Checksum:
         """From the generator alone."""
-        return store().agent().checksum_of_pattern(Pattern(self.params["content"]), self.amount)
+        return store().agent().checksum_of_pattern(Pattern(self.params.content), self.amount)

@@ -26,7 +26,7 @@ class UploadWorkload(MovingWorkload):
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
-        self._variant = self.params["variant"]
+        self._variant = self.params.variant
         self._image: Image | None = None
 
     def prepare(self, machine: Machine) -> None:
@@ -61,7 +61,7 @@ class UploadWorkload(MovingWorkload):
         """Sends the bytes into the file, or has the guest make them."""
         if self._variant == "disk":
             return Timed.of(
-                machine.agent.fill(path, self.amount, Pattern(self.params["content"]), timeout_s=self.limit_s)
+                machine.agent.fill(path, self.amount, Pattern(self.params.content), timeout_s=self.limit_s)
             )
         assert self._image is not None
         return Timed.of(
@@ -73,7 +73,7 @@ class UploadWorkload(MovingWorkload):
         if self._variant == "disk":
             from guestmark.disks.store import store
 
-            return store().agent().checksum_of_pattern(Pattern(self.params["content"]), self.amount)
+            return store().agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
         assert self._image is not None
         return self._image.checksum()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET
@@ -41,16 +43,23 @@ def flushes(job: str) -> bool:
     return bool(_FLUSHES.search(job))
 
 
-class FioWorkload(Workload[Mapping[str, Any]]):
+class FioJob(msgspec.Struct, frozen=True):
+    """The parameters as a stored plan has them: the text of a job file, and values of its variables."""
+
+    job: str
+    values: dict[str, str]
+
+
+class FioWorkload(Workload[FioJob]):
     """`fio`: its working directory is the disk under test."""
 
+    PARAMS = FioJob
+
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        params = cell.workload.params
         super().__init__(plan, cell)
-        self._job: str = params["job"]
         path = plan.context.get("env", {}).get("PATH") or os.defpath
         threads = str(THREADS.of(cell.factors) or 1)
-        self._env = {"PATH": path, "LC_ALL": "C", THREADS_VARIABLE: threads, **params["values"]}
+        self._env = {"PATH": path, "LC_ALL": "C", THREADS_VARIABLE: threads, **self.params.values}
         self._cwd = "/"
 
     @classmethod
@@ -69,7 +78,7 @@ class FioWorkload(Workload[Mapping[str, Any]]):
         self.warnings += [found.warning] if found.warning else []
         self._cwd = disk.mount(agent)
         self.facts.add(disk.facts, TARGET)
-        agent.write_file(f"{self._cwd}/{_JOB}", self._job.encode())
+        agent.write_file(f"{self._cwd}/{_JOB}", self.params.job.encode())
         before = self._used(machine)
         self._do(machine, "--create_only=1")
         self._warn_of_memory(machine, self._used(machine) - before)
@@ -82,7 +91,7 @@ class FioWorkload(Workload[Mapping[str, Any]]):
         below = Below.before(machine)
         result = self._do(machine)
         report = fio_report.parse(result.stdout.decode(errors="replace"))
-        changes = below.after(flushed=bool(report.sync_latency_avg_s) or flushes(self._job))
+        changes = below.after(flushed=bool(report.sync_latency_avg_s) or flushes(self.params.job))
         changes.note(self.facts)
         self.facts.add(Fio(version=report.version))
         self.warnings += [f"fio: {note}" for note in report.notes]
@@ -138,7 +147,7 @@ class FioWorkload(Workload[Mapping[str, Any]]):
         memory = machine.agent.facts().mem_total_kib * 1024
         direct = any(
             line.replace(" ", "").lower() in ("direct=1", "direct=true", "direct")
-            for line in self._job.splitlines()
+            for line in self.params.job.splitlines()
         )
         if not direct and size < memory:
             self.warnings.append(

@@ -6,25 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
-from guestmark.core.model import Cell, Measurement, Plan
+from guestmark.core.model import Measurement
 from guestmark.workloads.common.metrics import LAUNCH
 from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs, session
 from guestmark.workloads.guestfs.libguestfs import Mark
 from guestmark.workloads.guestfs.metrics import CALLS, WALL
 from guestmark.workloads.guestfs.own_guest import OwnGuestWorkload, version
+from guestmark.workloads.guestfs.params import ApiParams
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 
-class GuestfsApiWorkload(OwnGuestWorkload):
+class GuestfsApiWorkload(OwnGuestWorkload[ApiParams]):
     """`guestfs-api`: one launch, one session; seconds and calls a second without the launch."""
 
-    def __init__(self, plan: Plan, cell: Cell) -> None:
-        super().__init__(plan, cell)
-        self._factors = cell.factors
-        self._rounds = int(cell.workload.params["rounds"])
+    PARAMS = ApiParams
 
     def prepare(self, machine: Machine) -> None:
         """Prepares the appliance, and notes the version of guestfish."""
@@ -33,12 +31,12 @@ class GuestfsApiWorkload(OwnGuestWorkload):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Launches guestfish and makes the calls. Raises `WorkloadError` when one fails or misbehaves."""
-        calls = session.commands(self._rounds)
-        script: list[str | Mark] = [*libguestfs.sized(self._factors)]
+        calls = session.commands(self.params.rounds)
+        script: list[str | Mark] = [*libguestfs.sized(self.cell.factors)]
         script += [session.drive(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
         started_at, marks, printed = self._told(machine, script)
         self._found.calls = len(calls)
-        if found := session.wrong(printed, self._rounds):
+        if found := session.wrong(printed, self.params.rounds):
             raise WorkloadError(f"libguestfs did not do as told: {found}")
         wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
         values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
@@ -52,6 +50,3 @@ class GuestfsApiWorkload(OwnGuestWorkload):
         timeline = libguestfs.run(self._accelerator, script, self.limit_s)
         self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
         return timeline.started_at, timeline.marks, timeline.console.text()
-
-    def cleanup(self, machine: Machine) -> None:
-        """Nothing: libguestfs has cleaned up after itself."""

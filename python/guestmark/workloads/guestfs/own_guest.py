@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
-from guestmark.workloads.base import Workload
+from guestmark.workloads.base import P, Workload
 from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.facts import Guestfs
@@ -24,7 +24,7 @@ _DEEPEST = 2
 _ANSWER_S = 30.0
 
 
-class OwnGuestWorkload(Workload[Mapping[str, Any]]):
+class OwnGuestWorkload(Workload[P]):
     """libguestfs on the cell's accelerator, on this host or in one outer guest."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from guestmark.core.model import Cell, Measurement, Plan
+from guestmark.core.model import Measurement
 from guestmark.platforms import phases as steps
 from guestmark.workloads.boot import metrics
 from guestmark.workloads.boot.workload import durations
@@ -15,6 +15,7 @@ from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark, Timeline
 from guestmark.workloads.guestfs.own_guest import OwnGuestWorkload
+from guestmark.workloads.guestfs.params import RunParams
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
@@ -34,20 +35,17 @@ _BEFORE = (rb"finished building supermin appliance", rb"finished testing qemu fe
 _ENDING = (metrics.POWEROFF, metrics.EXIT)
 
 
-class GuestfsRunWorkload(OwnGuestWorkload):
+class GuestfsRunWorkload(OwnGuestWorkload[RunParams]):
     """A silent launch for the times of start and shutdown, then a verbose one for the phases."""
 
+    PARAMS = RunParams
     ONCE = True
-
-    def __init__(self, plan: Plan, cell: Cell) -> None:
-        super().__init__(plan, cell)
-        self._with_phases = bool(cell.workload.params.get("phases", True))
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Launch and close, and the phases of a second launch."""
         values = durations(self._launch_inside(machine) if self._spec.nested else reached(self._launch()))[0]
         kept = {metric: values[metric] for metric in (metrics.READY, metrics.TOTAL, *_ENDING)}
-        if self._with_phases and not self._spec.nested:
+        if self.params.phases and not self._spec.nested:
             traced = self._launch(verbose=True)
             values, missing = durations(reached(traced))
             starting = metrics.PHASES[: metrics.PHASES.index(metrics.WORK)]

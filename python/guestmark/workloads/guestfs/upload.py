@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell, Measurement, Plan
-from guestmark.core.units import parse_size
 from guestmark.disks import programs
 from guestmark.disks.image import Image, images
 from guestmark.disks.packed import FILE
@@ -20,7 +19,7 @@ from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.image import Format
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.moving import measured
+from guestmark.workloads.common.moving import MovedBytes, measured
 from guestmark.workloads.common.verify import READABLE, compare
 from guestmark.workloads.disk.archive import tar_gz
 from guestmark.workloads.guestfs import libguestfs
@@ -32,13 +31,15 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 
-class GuestfishWorkload(Workload[Mapping[str, Any]]):
+class GuestfishWorkload(Workload[MovedBytes]):
     """`guestfish`: upload, copy of a second disk, tgz-in or fill. Times hold the flush in its guest and on the host."""
+
+    PARAMS = MovedBytes
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self._accelerator = accelerator_of(cell)
-        self._amount = parse_size(self.params["amount"])
+        self._amount = self.params.bytes
         self._target = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
         self._stack = contextlib.ExitStack()
         self._source: Image | None = None
@@ -62,7 +63,7 @@ class GuestfishWorkload(Workload[Mapping[str, Any]]):
         """Makes the content to send; the image is made afresh for each iteration."""
         self._source = self._stack.enter_context(images([self._source_spec()]))[0]
         self._source.checksum()
-        method = self.params["method"]
+        method = self.params.method
         if method == "tgz-in":
             self._content = tar_gz(self._source, FILE)
         elif method != "fill":
@@ -100,14 +101,13 @@ class GuestfishWorkload(Workload[Mapping[str, Any]]):
         self._stack.close()
 
     def _source_spec(self) -> DiskSpec:
-        described = self.params["source"]
         return DiskSpec.of(
-            Role.SOURCE, self._amount, content=described["content"], location=self._target.location
+            Role.SOURCE, self._amount, content=self.params.source_content, location=self._target.location
         )
 
     def _script(self, image: Image) -> list[str | Mark]:
         factors, spec = self.cell.factors, image.spec
-        method = self.params["method"]
+        method = self.params.method
         script: list[str | Mark] = [*libguestfs.sized(factors)]
         script.append(f"add-drive {image.path} format:{spec.format}")
         if method == "copy":
@@ -127,7 +127,7 @@ class GuestfishWorkload(Workload[Mapping[str, Any]]):
             case "tgz-in":
                 return f"tgz-in {self._content} /"
             case _:
-                value = {"zero": 0, "one": 1}[self.params["content"]]
+                value = {"zero": 0, "one": 1}[self.params.content]
                 return f"fill {value} {self._amount} /{FILE}"
 
     def _expected(self) -> Checksum:

@@ -8,9 +8,11 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
+
+import msgspec
 
 from guestmark.capture.excerpt import drawn
 from guestmark.core.errors import WorkloadError
@@ -42,20 +44,30 @@ _CLOSING_S = (
 _FAST_ENOUGH = 2.0  # times the measured throughput that the server must be able to give
 
 
-class NetbootWorkload(Workload[Mapping[str, Any]]):
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters as a stored plan has them; see `NetbootParams`."""
+
+    size: str
+    files: int
+    port: int = 0
+    kernel: bool = False
+
+
+class NetbootWorkload(Workload[Fetched]):
     """One trial: a fresh machine of its own, then rounds of downloads."""
 
+    PARAMS = Fetched
+
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        params = cell.workload.params
         super().__init__(plan, cell)
         self.found = self.facts.add(Netboot())
         self._nested = cell.platform.nested
-        self._size = parse_size(params["size"])
-        self._files = int(params["files"])
-        self._port = int(params.get("port", 0))
+        self._size = parse_size(self.params.size)
+        self._files = self.params.files
+        self._port = self.params.port
         self._capture_limit = int(self._size * self._files * _OVERHEAD) + _SLACK_BYTES
         self._kernel: BootedKernel | None = None
-        self.ONCE = bool(params.get("kernel", False))  # a kernel that runs fetches no more files
+        self.ONCE = self.params.kernel  # a kernel that runs fetches no more files
         self._next = 1
         self._content: Content | None = None
         self._server: subprocess.Popen[bytes] | None = None

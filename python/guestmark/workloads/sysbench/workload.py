@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET
@@ -37,7 +39,7 @@ _MIB = 1 << 20
 
 def options_of(cell: Cell) -> dict[str, str]:
     """sysbench's options in a cell: those of the workload, over which levels of factors go."""
-    given: dict[str, str] = dict(cell.workload.params["options"])
+    given: dict[str, str] = dict(SysbenchWorkload.read(cell.workload.params).options)
     given |= {name: level for name, level in cell.factors.items() if name in OPTIONS}
     if "file_total_size" in given:
         # Whole requests in every file: a scaled size may leave a part of one, which O_DIRECT refuses.
@@ -48,13 +50,21 @@ def options_of(cell: Cell) -> dict[str, str]:
     return given
 
 
-class SysbenchWorkload(Workload[Mapping[str, Any]]):
+class SysbenchRun(msgspec.Struct, frozen=True):
+    """The parameters as a stored plan has them: a test, and sysbench's options without what factors set."""
+
+    test: str
+    options: dict[str, str]
+
+
+class SysbenchWorkload(Workload[SysbenchRun]):
     """`sysbench`: for fileio the files are made before and removed after the timing, on the disk under test."""
+
+    PARAMS = SysbenchRun
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self._found = self.facts.add(Sysbench())
-        self._test: str = cell.workload.params["test"]
         self._options = options_of(cell)
         self._env = {"PATH": plan.context.get("env", {}).get("PATH") or os.defpath, "LC_ALL": "C"}
         self._cwd = "/"
@@ -75,7 +85,7 @@ class SysbenchWorkload(Workload[Mapping[str, Any]]):
         found.keep(self.facts)
         self._found.command = " ".join(self._argv("run"))
         self.warnings += [found.warning] if found.warning else []
-        if self._test != "fileio":
+        if self.params.test != "fileio":
             return
         disk = target_of(machine)
         self._cwd = disk.mount(machine.agent)
@@ -94,7 +104,7 @@ class SysbenchWorkload(Workload[Mapping[str, Any]]):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the test once. Raises `WorkloadError` when it fails, or prints what the grammar does not know."""
-        if self._test != "fileio":
+        if self.params.test != "fileio":
             report, result = self._measure(machine)
             return measured([*_common(report, result), *_of_memory(report)])
         sync_everything(machine.agent)
@@ -138,7 +148,7 @@ class SysbenchWorkload(Workload[Mapping[str, Any]]):
             f"{OPTIONS[name].flag}={'' if level == NO_FLAGS and name == 'file_extra_flags' else level}"
             for name, level in options.items()
         ]
-        return [SYSBENCH, self._test, *flags, command]
+        return [SYSBENCH, self.params.test, *flags, command]
 
     def _measure(self, machine: Machine) -> tuple[Report, ExecResult]:
         result = self._do(machine, "run")
