@@ -102,5 +102,5 @@ def explained(where: str, doing: str) -> Iterator[None]:
 
     try:
         yield
-    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
         raise explain(error, where, doing) from error

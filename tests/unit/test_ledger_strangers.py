@@ -1,0 +1,130 @@
+"""Ledger files of strangers: opened as data, refused in one line, and their commands not run unasked."""
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from guestmark.core.errors import LedgerError
+from guestmark.ledger import open_ledger
+from tests.framework.command_line import CommandLine
+from tests.framework.runs import host_uml_tcg
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Path:
+    """A ledger with one run."""
+    file = tmp_path / "stranger.sqlite"
+    run = host_uml_tcg(blocks=2)
+    with open_ledger(file) as ledger:
+        run_id = ledger.create_run(run.plan, run.environment, run.seed)
+        for trial in run.trials:
+            ledger.append(run_id, trial)
+    with closing(sqlite3.connect(file)) as link:
+        link.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return file
+
+
+def altered(file: Path, script: str) -> None:
+    with closing(sqlite3.connect(file)) as link:
+        link.executescript(f"PRAGMA writable_schema = ON; {script}")
+
+
+STRUCTURES = {
+    "a view": "ALTER TABLE trials RENAME TO hidden; CREATE VIEW trials AS SELECT * FROM hidden;",
+    "a trigger": "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM trials; END;",
+    "a virtual table": "CREATE VIRTUAL TABLE v USING fts5(a);",
+    "a computed column": "ALTER TABLE runs ADD COLUMN x GENERATED ALWAYS AS (randomblob(9)) VIRTUAL;",
+    "another column": "ALTER TABLE trials ADD COLUMN x;",
+    "an index that computes": "CREATE INDEX i ON runs (upper(name));",
+    "an index of some rows": "CREATE INDEX i ON trials (block) WHERE block > 1;",
+    "no table": "DROP TABLE runs;",
+}
+
+
+@pytest.mark.parametrize("how", STRUCTURES)
+def test_a_file_with_code_in_it_is_refused(stranger: Path, how: str) -> None:
+    altered(stranger, STRUCTURES[how])
+    for writable in (False, True):
+        with pytest.raises(LedgerError) as caught:
+            open_ledger(stranger, writable=writable).close()
+        assert caught.value.hint
+
+
+VALUES: dict[str, str] = {
+    "runs.created_at": "1e300", "runs.seed": "x'00ff'", "runs.state": "'excellent'", "runs.plan": "17",
+    "runs.name": "x'ff'",
+    "trials.body": "'[[[['", "trials.console": "'text'", "trials.status": "x'00'",
+    "trials.block": "block + 1000000000000",
+    "environments.body": "x'00'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", VALUES)
+def test_a_value_of_another_type_is_one_line(stranger: Path, column: str) -> None:
+    """Also where its checksums are taken away, as whoever wrote the file can compute them."""
+    table, _, name = column.partition(".")
+    altered(stranger, f"DELETE FROM checks; UPDATE {table} SET {name} = {VALUES[column]};")
+    with open_ledger(stranger, writable=False) as ledger:
+        assert len(ledger.runs()) == 1
+        assert ledger.check().problems or column in {"trials.console", "trials.status", "runs.name"}
+        if column not in {"trials.console", "trials.status", "runs.name"}:
+            with pytest.raises(LedgerError):
+                ledger.load_run("last")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.tuples(st.integers(100, 60_000), st.binary(min_size=1, max_size=24)), min_size=1, max_size=6)
+)
+def test_pages_of_any_bytes_are_an_error_or_read(stranger: Path, changes: list[tuple[int, bytes]]) -> None:
+    copy = stranger.with_name("copy.sqlite")
+    data = bytearray(stranger.read_bytes())
+    for at, piece in changes:
+        data[at % len(data) : at % len(data) + len(piece)] = piece
+    copy.write_bytes(data)
+    try:
+        with open_ledger(copy, writable=False) as ledger:
+            ledger.check()
+            for overview in ledger.runs():
+                ledger.load_run(overview.id)
+    except LedgerError:
+        return
+
+
+def test_commands_of_a_stranger_are_shown_and_not_run(guestmark: CommandLine, tmp_path: Path) -> None:
+    mark = tmp_path / "X"
+    made = guestmark("exec", "--on", "host", "-r", "1", "--null", "none", "--", "sh", "-c", f"touch {mark}")
+    assert made.status == 0, made.stderr
+    shutil.copy(guestmark.ledger, tmp_path / "theirs.sqlite")
+    assert guestmark("export", "last", "--bundle", str(tmp_path / "b.html")).status == 0
+    mark.unlink()
+    guestmark.environment["XDG_STATE_HOME"] = str(tmp_path / "another user")
+    altered(tmp_path / "theirs.sqlite", "UPDATE runs SET state = 'interrupted';")
+    merged = tmp_path / "merged.sqlite"
+    for arguments in (
+        ("import", str(tmp_path / "b.html")),
+        ("ledger", "copy", str(tmp_path / "theirs.sqlite"), str(merged)),
+    ):
+        target = () if arguments[0] == "ledger" else ("--ledger", str(merged))
+        assert guestmark(*arguments, *target).status == 0
+        for ledger in (merged, tmp_path / "theirs.sqlite"):
+            refused = guestmark("resume", "last", "--blocks", "2", "--ledger", str(ledger))
+            assert refused.status == 2, refused.stderr
+            assert "--trust runs them" in refused.stderr
+            assert f"touch {mark}" in guestmark("show", "last", "--ledger", str(ledger)).stdout.replace(
+                "\n", ""
+            )
+            assert not mark.exists()
+        os.remove(merged)
+    taken = guestmark(
+        "resume", "last", "--blocks", "2", "--trust", "--ledger", str(tmp_path / "theirs.sqlite")
+    )
+    assert taken.status == 0, taken.stderr
+    assert f"touch {mark}" in taken.stderr
+    assert mark.exists()
