@@ -9,6 +9,7 @@ import pytest
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.model import Causes
 from guestmark.capture.verdict import NAMES
+from guestmark.core.errors import GuestmarkError
 from tests.framework import captures as cf
 from tests.framework.tcp_model import MSS, Model, sack
 
@@ -124,3 +125,39 @@ def test_what_the_capture_lost_is_unknown_and_no_recovery(
     found = causes(model, at_client, tmp_path)
     assert found["recovery"] == 0, found
     assert found["unknown"] > 0, found
+
+
+def test_merged_captures_of_two_points_get_no_verdict(tmp_path: Path) -> None:
+    from guestmark.capture.verdict import doubt
+
+    model = Model(40)
+    now = model.shake_hands()
+    seq, reply = 1, 1
+    for _ in range(10):
+        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100)
+        model.packet(now + 90, False, cf.ACK | cf.PSH, reply, seq + 100, MSS)
+        model.packet(now + 130, True, cf.ACK, seq + 100, reply + MSS)
+        seq, reply, now = seq + 100, reply + MSS, now + 140
+    both = []
+    for at_client in (True, False):
+        path = tmp_path / f"{at_client}.pcap"
+        path.write_bytes(model.seen_at(at_client))
+        assert doubt(analyse_file(path)) is None
+        both += list(cf.packets_of(path))
+    merged = tmp_path / "merged.pcap"
+    merged.write_bytes(cf.pcap(sorted(both, key=lambda packet: packet.ns), nanos=True))
+    trace = analyse_file(merged)
+    found = doubt(trace)
+    assert found is not None
+    assert found.refused
+    assert "merged" in found.reason
+    assert trace.connections[0].causes.recovery_s == 0
+
+
+def test_a_list_without_its_column_info_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "fields.csv"
+    path.write_text(
+        "frame.time_epoch,ip.src,tcp.srcport,ip.dst,tcp.dstport,tcp.len\n1.0,10.0.0.1,80,10.0.0.2,99,5\n"
+    )
+    with pytest.raises(GuestmarkError, match="no column Info"):
+        analyse_file(path)

@@ -203,6 +203,11 @@ impl Conn {
         if self.sent[0].packets == 0 || self.sent[1].packets == 0 {
             return None;
         }
+        if self.is_merged() {
+            let mut spent = [0; on::COUNT];
+            spent[on::UNKNOWN] = self.duration();
+            return Some(spent);
+        }
         let mut spent = self.causes.spent;
         spent[on::APPLICATION + usize::from(self.causes.from & 1)] += self.causes.held;
         let left = self.duration().saturating_sub(spent.iter().sum());

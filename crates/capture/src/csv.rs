@@ -1,5 +1,6 @@
 //! Rows of CSV out of the JSON of the same row: one list of fields for both formats, and no tree of values per row.
 
+use crate::inert::inert;
 use serde_json::Value;
 
 /// Column names: the paths of all leaves, joined by `_`.
@@ -19,8 +20,13 @@ pub fn names(prefix: &str, value: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// One cell, quoted where it has to be.
+/// One cell, quoted where it has to be. What a terminal would obey is spelled out, and what a spreadsheet would take for a
+/// formula follows an apostrophe.
 pub fn cell(text: &str, line: &mut Vec<u8>) {
+    let mut text = inert(text);
+    if text.len() > 1 && text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        text.insert(0, '\'');
+    }
     if text.contains([',', '"', '\n', '\r']) {
         line.push(b'"');
         line.extend_from_slice(text.replace('"', "\"\"").as_bytes());
@@ -98,6 +104,19 @@ fn string_end(json: &[u8], start: usize) -> usize {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn nothing_in_a_cell_is_active() {
+        let mut line = Vec::new();
+        for text in ["=1+1", "@x", "a\u{1b}[2J", "-5"] {
+            cell(text, &mut line);
+            line.push(b'|');
+        }
+        assert_eq!(
+            String::from_utf8(line).expect("text"),
+            "'=1+1|'@x|a\\u001b[2J|'-5|"
+        );
+    }
 
     #[test]
     fn leaves_become_cells() {

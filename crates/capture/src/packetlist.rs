@@ -235,6 +235,13 @@ impl List<'_> {
         let Some(columns) = &self.columns else {
             let found = Columns::find(fields)
                 .ok_or("the columns Time, Source and Destination are needed")?;
+            if found.info.is_none() {
+                return Err(
+                    "there is no column Info, which tells sequence numbers, flags and lengths: export the packet list as \
+                     Wireshark shows it, or analyse the capture itself"
+                        .into(),
+                );
+            }
             self.columns = Some(found);
             return Ok(());
         };

@@ -56,6 +56,8 @@ pub enum Mark {
     Offload,
     /// Time stamps stepped backwards.
     ClockBackwards,
+    /// Nearly every byte was captured twice, far apart: captures of two points were merged.
+    Merged,
 }
 
 /// Near which end the capture was taken.
@@ -229,6 +231,7 @@ fn marks(conn: &Conn, sides: &[&Side; 2], evicted: bool) -> Vec<Mark> {
         (any(|s| s.missing_bytes > 0), Mark::MissingBytes),
         (any(|s| s.oversized > 0), Mark::Offload),
         (conn.backwards, Mark::ClockBackwards),
+        (conn.is_merged(), Mark::Merged),
     ]
     .into_iter()
     .filter_map(|(holds, mark)| holds.then_some(mark))

@@ -55,6 +55,8 @@ pub struct Truth {
     pub inexact: u64,
     /// Packets captured more than once, and counted once.
     pub copies: u64,
+    /// Connections whose bytes the capture holds twice, far apart.
+    pub merged: u64,
     /// Connections captured near the client.
     pub near_client: u64,
     /// Connections captured near the server.
@@ -100,6 +102,7 @@ impl Truth {
         self.evicted += other.evicted;
         self.inexact += other.inexact;
         self.copies += other.copies;
+        self.merged += other.merged;
         self.near_client += other.near_client;
         self.near_server += other.near_server;
         self.inferred += other.inferred;
@@ -144,6 +147,7 @@ impl Truth {
         self.evicted += marked(Mark::Evicted);
         self.inexact += marked(Mark::Inexact);
         self.offload += marked(Mark::Offload);
+        self.merged += marked(Mark::Merged);
         self.near_client += u64::from(summary.capture_point == Point::Client);
         self.near_server += u64::from(summary.capture_point == Point::Server);
     }
@@ -157,6 +161,7 @@ impl Truth {
             ("dropped", self.dropped, "packets were lost by the capture, it says itself: latencies and counts miss them".to_owned()),
             ("missing_bytes", self.missing_bytes, "bytes were acknowledged but are not in the capture: the capture lost packets".to_owned()),
             ("cut_headers", self.cut_headers, "packets are cut so short that ports or flags are gone: they are not counted (capture with a snapshot length of at least 96)".to_owned()),
+            ("merged", self.merged, "connections hold nearly every byte twice, far apart: captures of two points were merged, so retransmissions and causes are not known (analyse each capture alone)".to_owned()),
             ("evicted", self.evicted, "connections were put away while open to stay within the memory limit; their later packets count as another connection (raise --memory)".to_owned()),
             ("inexact", self.inexact, "connections had too many gaps at once: their unique and retransmitted bytes are bounds".to_owned()),
             ("clock_backwards", self.clock_backwards, format!("time stamps are smaller than the one before, by up to {step}: gaps that would be negative are left out")),

@@ -15,6 +15,9 @@ const SETS: usize = 256;
 /// How far twins are apart at most, nanoseconds.
 const WITHIN: u64 = 10_000_000;
 
+/// So many repeats at least are two captures, where nothing was not repeated.
+const MERGED_FROM: u32 = 4;
+
 /// Was this packet seen before?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Twin {
@@ -185,6 +188,18 @@ impl Conn {
             twice.counted.add(segment);
         }
         is_copy
+    }
+
+    /// Was nearly every byte captured twice, too far apart for twins? Then it is two captures, of two points of the path.
+    #[must_use]
+    pub fn is_merged(&self) -> bool {
+        if self.key.protocol != crate::packet::TCP {
+            return false;
+        }
+        let sides = [self.counted(0), self.counted(1)];
+        let twice = |side: &Counted| side.unique == 0 || side.repeated * 5 >= side.unique * 4;
+        let repeats: u32 = sides.iter().map(|side| side.retransmissions).sum();
+        sides.iter().all(twice) && repeats >= MERGED_FROM
     }
 
     /// What direction `which` sent, each packet counted once, now that all of it is known.

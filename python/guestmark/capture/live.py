@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 from guestmark.core.errors import GuestmarkError
 
+_SNAPLEN = 320  # headers, and the messages of DHCP, DNS and TFTP; QUIC's would need whole packets
+_BUFFER_MIB = 64
+
 
 @contextlib.contextmanager
 def capturing(interface: str) -> Iterator[int]:
@@ -19,8 +22,8 @@ def capturing(interface: str) -> Iterator[int]:
     """
     # A tool writes packets out at once, and its messages are told only if it fails.
     commands = (
-        ["dumpcap", "-q", "-i", interface, "-w", "-"],
-        ["tcpdump", "-U", "-i", interface, "-w", "-"],
+        ["dumpcap", "-q", "-i", interface, "-s", str(_SNAPLEN), "-B", str(_BUFFER_MIB), "-w", "-"],
+        ["tcpdump", "-U", "-i", interface, "-s", str(_SNAPLEN), "-B", str(_BUFFER_MIB << 10), "-w", "-"],
     )
     command = next((known for known in commands if shutil.which(known[0])), None)
     if command is None:
@@ -42,6 +45,14 @@ def capturing(interface: str) -> Iterator[int]:
             said = messages.read().decode(errors="replace").strip().splitlines()
     if status > 0:
         raise GuestmarkError(
-            f"{command[0]} cannot capture on {interface}: {said[-1] if said else f'status {status}'}",
-            hint="capturing needs root or CAP_NET_RAW; ip link lists the interfaces",
+            f"{command[0]} cannot capture on {interface}: {_reason(said) or f'status {status}'}",
+            hint="capturing needs root or CAP_NET_RAW: run it with sudo; ip link lists the interfaces",
         )
+
+
+def _reason(said: list[str]) -> str:
+    """The line of a tool's messages that says why: the first that is more than a heading."""
+    told = [line.strip() for line in said if line.strip() and not line.startswith("Capturing on")]
+    return next(
+        (line for line in told if "ermission" in line or "could not" in line), told[0] if told else ""
+    )

@@ -90,14 +90,13 @@ def doubt(trace: Trace) -> Doubt | None:
     missing = sum(side.missing_bytes for side in sides)
     share = missing / max(missing + sum(side.unique_bytes for side in sides), 1)
     lost = f"{share:.2%}" if share >= 0.0001 else "less than 0.01%"
-    if unknown >= _REFUSED_UNKNOWN:
-        return Doubt(f"the capture does not explain {unknown:.0%} of the time", refused=True)
-    if share >= _REFUSED_MISSING:
-        return Doubt(f"the capture lost {lost} of the bytes", refused=True)
-    if missing:
-        return Doubt(f"the capture lost {lost} of the bytes", refused=False)
-    if dropped := trace.counters.get("dropped", 0):
-        return Doubt(f"the capture dropped {dropped:,} packets", refused=False)
-    if unknown >= _DOUBTED:
-        return Doubt(f"{unknown:.0%} of the time is not explained", refused=False)
-    return None
+    merged, dropped = (trace.counters.get(name, 0) for name in ("merged", "dropped"))
+    found = (
+        (merged, f"captures of two points were merged ({merged:,} connections)", True),
+        (unknown >= _REFUSED_UNKNOWN, f"the capture does not explain {unknown:.0%} of the time", True),
+        (share >= _REFUSED_MISSING, f"the capture lost {lost} of the bytes", True),
+        (missing, f"the capture lost {lost} of the bytes", False),
+        (dropped, f"the capture dropped {dropped:,} packets", False),
+        (unknown >= _DOUBTED, f"{unknown:.0%} of the time is not explained", False),
+    )
+    return next((Doubt(reason, refused) for holds, reason, refused in found if holds), None)
