@@ -17,7 +17,7 @@ _CHECKS = ("guestmark-test-", "guestmark-clean-root.", "guestmark-try-wheel.")
 def processes(mark: bytes, known: dict[int, int]) -> Iterator[tuple[int, str]]:
     """Those with `mark` in their environment, and those of `known` (process ids, with the moments of their starts).
 
-    User-Mode Linux's have neither environment nor command line: what has ended is told by its state.
+    A process that has ended is told by its state: one that runs may have no command line, if it has unmapped its own.
     """
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

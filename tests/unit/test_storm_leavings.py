@@ -1,4 +1,4 @@
-"""A storm sees what is left, of every kind: planted here. What it did not see were processes without a command line."""
+"""A storm sees what is left, of every kind: planted here."""
 
 import ctypes
 import os
@@ -46,8 +46,7 @@ def test_a_process_with_another_parent() -> None:
         kill([pid], signal.SIGKILL)
 
 
-def test_a_process_without_arguments_as_those_of_user_mode_linux() -> None:
-    """They unmap the memory that holds theirs."""
+def test_a_process_that_has_unmapped_its_arguments() -> None:
     with subprocess.Popen([sys.executable, "-c", _NO_ARGUMENTS], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
