@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.capture.binary import analyse_file
+from guestmark.capture.binary import Selection, analyse, analyse_file
 from guestmark.capture.model import Causes
 from guestmark.capture.verdict import NAMES
 from guestmark.core.errors import GuestmarkError
@@ -152,6 +152,10 @@ def test_merged_captures_of_two_points_get_no_verdict(tmp_path: Path) -> None:
     assert found.refused
     assert "merged" in found.reason
     assert trace.connections[0].causes.recovery_s == 0
+    files = (str(tmp_path / "True.pcap"), str(tmp_path / "False.pcap"))
+    one_after_the_other = doubt(analyse(Selection(files, merge=True))[0].files[0])
+    assert one_after_the_other is not None
+    assert one_after_the_other.reason == "the files overlap in time"
 
 
 def test_a_list_without_its_column_info_is_refused(tmp_path: Path) -> None:

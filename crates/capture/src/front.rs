@@ -79,6 +79,7 @@ impl Front {
         services: &Services,
         deliver: &mut Deliver<'_>,
     ) -> (Option<Kind>, Result<(), Fault>) {
+        let (before, latest) = (self.first_ts.take(), self.latest);
         let mut reading = Reading {
             front: self,
             deliver,
@@ -91,6 +92,9 @@ impl Front {
             result = Err(Fault::io(source.offset(), &cut_short()));
         }
         reading.flush();
+        let overlaps = self.first_ts.is_some_and(|first| first < latest);
+        self.truth.overlapping += u64::from(overlaps);
+        self.first_ts = before.into_iter().chain(self.first_ts).min();
         (kind, result)
     }
 }

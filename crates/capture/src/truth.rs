@@ -57,6 +57,8 @@ pub struct Truth {
     pub copies: u64,
     /// Connections whose bytes the capture holds twice, far apart.
     pub merged: u64,
+    /// Files read as one trace that begin before the one before ends.
+    pub overlapping: u64,
     /// Connections captured near the client.
     pub near_client: u64,
     /// Connections captured near the server.
@@ -103,6 +105,7 @@ impl Truth {
         self.inexact += other.inexact;
         self.copies += other.copies;
         self.merged += other.merged;
+        self.overlapping += other.overlapping;
         self.near_client += other.near_client;
         self.near_server += other.near_server;
         self.inferred += other.inferred;
@@ -161,6 +164,7 @@ impl Truth {
             ("dropped", self.dropped, "packets were lost by the capture, it says itself: latencies and counts miss them".to_owned()),
             ("missing_bytes", self.missing_bytes, "bytes were acknowledged but are not in the capture: the capture lost packets".to_owned()),
             ("cut_headers", self.cut_headers, "packets are cut so short that ports or flags are gone: they are not counted (capture with a snapshot length of at least 96)".to_owned()),
+            ("overlapping", self.overlapping, "files begin before the one before ends: --merge is for files that follow each other, and what two of them hold is counted twice (analyse each alone)".to_owned()),
             ("merged", self.merged, "connections hold nearly every byte twice, far apart: captures of two points were merged, so retransmissions and causes are not known (analyse each capture alone)".to_owned()),
             ("evicted", self.evicted, "connections were put away while open to stay within the memory limit; their later packets count as another connection (raise --memory)".to_owned()),
             ("inexact", self.inexact, "connections had too many gaps at once: their unique and retransmitted bytes are bounds".to_owned()),

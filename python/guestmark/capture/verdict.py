@@ -90,8 +90,10 @@ def doubt(trace: Trace) -> Doubt | None:
     missing = sum(side.missing_bytes for side in sides)
     share = missing / max(missing + sum(side.unique_bytes for side in sides), 1)
     lost = f"{share:.2%}" if share >= 0.0001 else "less than 0.01%"
-    merged, dropped = (trace.counters.get(name, 0) for name in ("merged", "dropped"))
+    names = ("merged", "dropped", "overlapping")
+    merged, dropped, overlapping = (trace.counters.get(name, 0) for name in names)
     found = (
+        (overlapping, "the files overlap in time", True),
         (merged, f"captures of two points were merged ({merged:,} connections)", True),
         (unknown >= _REFUSED_UNKNOWN, f"the capture does not explain {unknown:.0%} of the time", True),
         (share >= _REFUSED_MISSING, f"the capture lost {lost} of the bytes", True),
