@@ -43,6 +43,10 @@ const OF_BUILDERS: [u32; 4] = [CHOWN, DAC_OVERRIDE, FSETID, SETFCAP];
 
 /// What is left.
 #[derive(Clone, Copy)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one for each reason to keep something"
+)]
 pub struct Keeps {
     pub is_root: bool,
     /// Some of what it may write to belongs to other users.
