@@ -1,32 +1,115 @@
-"""A command runs on the disk that its row names, whatever starts the machine."""
+"""A command runs on the disk that its row names, whatever starts the machine, and one that does not is reported."""
+
+import os
+import shlex
+from pathlib import Path
 
 import pytest
 
-from guestmark.core.findings import WorkingDirectory
-from guestmark.core.model import Cell, WorkloadSpec
+import guestmark
+from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.core.findings import Traffic, WorkingDirectory
+from guestmark.core.model import Cell, Trial, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.disks import loop
+from guestmark.report.sections.durability import durability
 from tests.framework.guests import started
 
-WRITES = "head -c 1048576 /dev/urandom > file && sync file && stat -c %d . && pwd"
+WRITES = "head -c 1048576 /dev/urandom > file && sync file"
 SIZES = {"xfs": "320M", "btrfs": "128M"}
+SHARES = ("9p", "virtiofs", "hostfs")
+PLACES = [
+    ("tcg", "ext4"), ("tcg", "xfs"), ("tcg", "btrfs"), ("tcg", "9p"), ("tcg", "virtiofs"),
+    ("uml", "ext4"), ("uml", "hostfs"), ("host", "ext4"), pytest.param("tcg/kvm", "ext4", marks=pytest.mark.long),
+]  # fmt: skip
 
 
-def on(platform: str, *argv: str, **factors: str) -> Cell:
-    return Cell("test", WorkloadSpec("exec", {"argv": list(argv)}), PlatformSpec.read(platform), factors)
+def on(platform: str, filesystem: str, *argv: str) -> Cell:
+    factors = {"filesystem": filesystem, "location": "/var/tmp"}
+    if filesystem not in SHARES:
+        factors["size"] = SIZES.get(filesystem, "64M")
+    disks = [{"role": "target", "host": "loop"}] if platform == "host" else None
+    params = {"argv": list(argv), **({"disks": disks} if disks else {})}
+    return Cell("test", WorkloadSpec("exec", params), PlatformSpec.read(platform), factors)
 
 
-@pytest.mark.parametrize(("platform", "filesystem"), [("tcg", "ext4"), ("tcg", "xfs"), ("tcg", "9p")])
+@pytest.mark.parametrize(("platform", "filesystem"), PLACES)
 def test_a_command_runs_on_its_disk(platform: str, filesystem: str) -> None:
-    factors = {"filesystem": filesystem}
-    if filesystem != "9p":
-        factors |= {"size": SIZES.get(filesystem, "64M"), "cache": "none", "location": "/var/tmp"}
-    with started(on(platform, "sh", "-c", WRITES, **factors)) as (machine, workload):
+    if platform == "host" and loop.why_not():
+        pytest.skip(loop.why_not())
+    with started(on(platform, filesystem, "sh", "-c", WRITES)) as (machine, workload):
         workload.prepare(machine)
         workload.run(machine)
         (disk,) = machine.disks
         written = machine.agent.read_file(f"{disk.directory}/work/file")
+        mounts = machine.agent.read_file("/proc/self/mounts").decode()
         found = workload.facts.facts().of(WorkingDirectory)
     assert len(written) == 1 << 20
+    assert f"{disk.device} {disk.directory} {filesystem} " in mounts
     assert found is not None
-    assert (found.filesystem, found.source) == (filesystem, disk.device)
-    assert found.path == f"{disk.directory}/work"
+    assert (found.filesystem, found.source, found.mounted_at) == (filesystem, disk.device, disk.directory)
+
+
+def test_the_path_of_the_disk_stands_in_a_command() -> None:
+    command = "cp /bin/true {disk}/copy && pwd && stat -f -c %T {disk}"
+    with started(on("tcg", "ext2", "sh", "-c", command)) as (machine, workload):
+        workload.prepare(machine)
+        workload.run(machine)
+        (disk,) = machine.disks
+        assert machine.agent.stat(f"{disk.directory}/work/copy").size == os.stat("/bin/true").st_size
+
+
+def test_a_bare_disk_is_written_through_its_device() -> None:
+    with started(on("tcg", "none", "dd", "if=/dev/zero", "of={disk}", "bs=1M", "count=2")) as (
+        machine,
+        workload,
+    ):
+        workload.prepare(machine)
+        workload.run(machine)
+        assert machine.disks[0].device == "/dev/vda"
+
+
+def trials(command: str, ledger: Path, platform: str = "tcg", **settings: str) -> list[Trial]:
+    result = guestmark.exec(
+        shlex.split(command),
+        on=(platform,),
+        settings=settings,
+        blocks=1,
+        warmup=0,
+        iterations=1,
+        ledger=ledger,
+    )
+    return list(result.stored.trials)
+
+
+@pytest.mark.parametrize("filesystem", ["ext4", "xfs", "9p"])
+def test_a_disk_that_was_not_written_is_noticed(filesystem: str, tmp_path: Path) -> None:
+    settings = {} if filesystem == "9p" else {"size": SIZES.get(filesystem, "64M")}
+    idle = trials("true", tmp_path / "idle.sqlite", filesystem=filesystem, location="/var/tmp", **settings)
+    busy = trials(
+        "sh -c 'echo a > f'", tmp_path / "busy.sqlite", filesystem=filesystem, location="/var/tmp", **settings
+    )
+    assert [found.wrote for trial in idle if (found := trial.facts.of(Traffic))] == [False] * len(idle)
+    assert [found.wrote for trial in busy if (found := trial.facts.of(Traffic))] == [True] * len(busy)
+
+
+def test_nothing_is_said_of_a_disk_that_was_not_written(tmp_path: Path) -> None:
+    result = guestmark.exec(
+        "true",
+        on=("tcg",),
+        settings={"filesystem": "ext4", "size": "64M"},
+        blocks=1,
+        ledger=tmp_path / "l.sqlite",
+    )
+    finding = {each.name: each for each in result.analysis.workloads[0].findings}["disk not used"]
+    assert "wrote nothing to the disk of tcg" in finding.message
+    assert {durability(cell) for cell in result.analysis.cells} == {""}
+
+
+@pytest.mark.parametrize("platform", ["ssh:lab1/tcg", "ssh:lab1/uml"])
+def test_what_has_no_disk_is_refused_before_it_is_tried(platform: str, tmp_path: Path) -> None:
+    with pytest.raises(PlatformUnusableError, match="cannot be given a disk") as error:
+        trials("true", tmp_path / "l.sqlite", platform, filesystem="ext4")
+    assert "resolve" not in str(error.value)
+    with pytest.raises(UsageError, match="no directory"):
+        trials("true", tmp_path / "l.sqlite", filesystem="none")

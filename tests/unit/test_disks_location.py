@@ -97,3 +97,12 @@ def test_a_trial_says_where_its_disks_were(directories: tuple[str, str, str]) ->
     }
     assert storage(a_cell("uml", {"location": memory}), mounts).disks["target"].in_memory
     assert storage(a_cell("uml", disks=None), mounts).disks == {}
+
+
+def test_this_host_gets_a_directory_beside_machines_with_disks() -> None:
+    cells = [
+        Cell("host", WorkloadSpec("exec", {"argv": ["true"]}), parse_platform("host")),
+        Cell("tcg", WorkloadSpec("exec", {"argv": ["true"]}), parse_platform("tcg"), {"filesystem": "xfs"}),
+    ]
+    assert all("location" in cell.factors for cell in located(cells))
+    assert "location" not in located(cells[:1])[0].factors

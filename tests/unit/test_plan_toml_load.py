@@ -117,7 +117,7 @@ def test_a_workload_may_do_without_a_factor(monkeypatch: pytest.MonkeyPatch) -> 
     text = BASE + "[factors]\nmemory = ['256M', '512M']\n" + EXEC.format(key="a")
     made = plan_of(text, null=Null.NONE)
     assert [cell.id for cell in made.cells] == ["tcg memory=256M", "tcg memory=512M", "uml", "host"]
-    assert made.context["notes"] == ["memory does not apply to uml, host, which are measured without it"]
+    assert made.context["notes"] == ["memory does not apply to uml, host"]
 
 
 # --- baselines and groups -----------------------------------------------------------------------------------

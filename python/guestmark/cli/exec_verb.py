@@ -90,7 +90,8 @@ def command(
 
     Every block starts a fresh machine for each platform, in random order. The command is the host's own binary, run in
     the current directory with the current environment and user, in guests as on the host. On another machine (ssh:DEST)
-    it is that machine's own, run in the home directory there, unless --push brings it.
+    it is that machine's own, run in the home directory there, unless --push brings it. With factors of disks (--set
+    filesystem=xfs) it runs in a new directory on that disk, or gets the path of that directory for {disk}.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
     could be measured, 130 interrupted (guestmark resume continues).

@@ -69,6 +69,14 @@ class WorkingDirectory(Fact, kw_only=True):
     options: str = msgspec.field(name="ran_on_options")
 
 
+class Traffic(Fact, kw_only=True):
+    """What reached the disk under test while the workload ran; bytes, None for a directory of this host."""
+
+    wrote: bool = msgspec.field(name="disk_wrote")
+    written: int | None = msgspec.field(name="disk_written_bytes", default=None)
+    read: int | None = msgspec.field(name="disk_read_bytes", default=None)
+
+
 class StoredDisk(msgspec.Struct, kw_only=True):
     """Where a disk's image or directory is."""
 

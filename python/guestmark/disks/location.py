@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from guestmark.core.errors import UsageError
 from guestmark.core.findings import Storage, StoredDisk
 from guestmark.core.model import Cell
 from guestmark.core.workload_kind import workload_kinds
 from guestmark.disks import stack
 from guestmark.ledger.location import default_path
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import disks_of, has_disks
 from guestmark.setting.location import LOCATION, SHARED_MEMORY
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -70,7 +69,7 @@ def located(cells: Sequence[Cell]) -> list[Cell]:
     """
     found = ""
     result = []
-    compared = [cell for cell in cells if not cell.platform.is_this_host and _has_disks(cell)]
+    compared = [cell for cell in cells if not cell.platform.is_this_host and has_disks(cell)]
     for cell in cells:
         beside = _may_have_directory(cell) and any(cell.compares_with(other) for other in compared)
         if beside or _says_nothing(cell):
@@ -100,14 +99,7 @@ def _says_nothing(cell: Cell) -> bool:
         LOCATION.name in need for need in cell.workload.params.get("disks") or ()
     ):
         return False
-    return _has_disks(cell)
-
-
-def _has_disks(cell: Cell) -> bool:
-    try:
-        return bool(disks_of(cell))
-    except UsageError:  # is said where disks are checked
-        return False
+    return has_disks(cell)
 
 
 def _may_have_directory(cell: Cell) -> bool:

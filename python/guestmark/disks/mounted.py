@@ -71,6 +71,8 @@ def parsed(text: str, directory: str) -> WorkingDirectory:
         mount, last = first.split(" "), second.split(" ")
         if separator and len(mount) >= 6 and len(last) >= 2 and number and mount[0] == number.group(1):
             options = dict.fromkeys([*mount[5].split(","), *(last[2].split(",") if len(last) > 2 else ())])
+            if "ro" in options:  # the mount, or all of its filesystem
+                options.pop("rw", None)
             return WorkingDirectory(
                 path=directory,
                 number=mount[2],

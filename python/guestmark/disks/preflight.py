@@ -8,11 +8,12 @@ from pathlib import Path
 
 from guestmark.agent.keeper import keeper
 from guestmark.core.errors import PlatformUnusableError, UsageError
-from guestmark.core.model import Cell
+from guestmark.core.model import Cell, LeftOut
 from guestmark.core.units import parse_size
+from guestmark.core.workload_kind import workload_kinds
 from guestmark.disks import devices, loop, programs
 from guestmark.disks.location import in_memory
-from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.disk import DiskSpec, Role, disks_of, has_disks
 from guestmark.setting.disk import impossible as cannot_share
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
@@ -65,14 +66,38 @@ def check_filesystems(cells: Sequence[Cell]) -> None:
                 )
 
 
+def diskless(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
+    """The cells that need a disk on platforms that have none; nothing is started to find that out.
+
+    So does a command that is compared with one that runs on a disk.
+    """
+    on_disk = [cell for cell in cells if has_disks(cell)]
+    return tuple(
+        LeftOut(
+            str(cell.platform),
+            f"{cell.platform} cannot be given a disk"
+            + ("" if cell in on_disk else ", and what it is compared with runs on one"),
+            "leave that platform out, or the disk's factors",
+            cell=cell.id,
+        )
+        for cell in cells
+        if cell.null_of is None
+        and (cell.platform.is_elsewhere or cell.platform.inner.described.only_programs)
+        if cell in on_disk or (_runs_anywhere(cell) and any(cell.compares_with(other) for other in on_disk))
+    )
+
+
+def _runs_anywhere(cell: Cell) -> bool:
+    kind = workload_kinds().get(cell.workload.name)
+    return kind is not None and kind.runs_on_disk
+
+
 def impossible(cell: Cell) -> str:
     """Why a disk of the cell can never be made or mounted on this host, in one line; empty when all may be.
 
     Mistakes in what the cell asks for are reported by `check`.
     """
     with contextlib.suppress(UsageError):
-        if cell.platform.is_elsewhere and disks_of(cell):
-            return "it needs a disk, and disks of other machines are not supported"
         for spec in disks_of(cell):
             if spec.overwritten and not cell.platform.is_guest:
                 return f"{spec.location} is given to guests only"

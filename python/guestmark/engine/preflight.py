@@ -52,6 +52,7 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     """
     plan = with_locations(plan)
     left_out = larger_than_host(plan.cells)
+    left_out += disks.diskless(plan.cells)
     left_out += misplaced_cells(plan.cells)
     left_out += unmade_parts(runnable(plan.cells, left_out), progress)
     left_out += unusable_platforms(runnable(plan.cells, left_out), probe)

@@ -20,6 +20,7 @@ from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
+from guestmark.disks.traffic import Watch
 from guestmark.engine.around import HostCommands
 from guestmark.engine.counting import Counting
 from guestmark.engine.interrupt import Interruption
@@ -147,6 +148,7 @@ def _measure(
             try:
                 observer.phase("preparing")
                 workload.prepare(machine)
+                traffic = Watch(machine)
                 with recorder:
                     counting = Counting(machine)
                     _iterate(
@@ -154,6 +156,8 @@ def _measure(
                     )
                     if started.platform.is_this_host:
                         recorder.reported(_processor_s(record))
+                if (reached := traffic.since()) is not None:
+                    record.findings.add(reached)
                 if counted := counting.each():
                     record.findings.add(Counted(each=counted))
             finally:

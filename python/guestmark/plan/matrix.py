@@ -219,7 +219,7 @@ def _span_entry(
 
 
 def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
-    notes = []
+    absent: dict[tuple[str, ...], list[str]] = {}
     for name in dict.fromkeys(name for entry in shape.entries for name in entry.levels):
         users = [entry for entry in shape.entries if name in entry.levels]
         takers = [spec for spec in specs if any(entry.applies(name, spec) for entry in users)]
@@ -229,11 +229,13 @@ def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
             raise UsageError(
                 f"factor {name} cannot be set on {others}", hint=what or "no workload in the plan uses it"
             )
-        without = [str(spec) for spec in specs if spec not in takers]
+        without = tuple(str(spec) for spec in specs if spec not in takers)
         if without and (name in shape.asked or any(len(entry.levels[name]) > 1 for entry in users)):
-            verb = "is" if len(without) == 1 else "are"
-            notes.append(f"{name} does not apply to {', '.join(without)}, which {verb} measured without it")
-    return notes
+            absent.setdefault(without, []).append(name)
+    return [
+        f"{', '.join(names)} {'does' if len(names) == 1 else 'do'} not apply to {', '.join(without)}"
+        for without, names in absent.items()
+    ]
 
 
 def factor_fits(name: str, specs: Sequence[PlatformSpec]) -> bool:

@@ -187,6 +187,14 @@ def disks_of(cell: Cell) -> tuple[DiskSpec, ...]:
     return disks
 
 
+def has_disks(cell: Cell) -> bool:
+    """Whether the cell's machine has any; one that asks for an impossible disk has none."""
+    try:
+        return bool(disks_of(cell))
+    except UsageError:  # is said where disks are checked
+        return False
+
+
 _NEED_KEYS = {"role", "content", "holds", "host", "tree", "logged"}
 
 

@@ -4,7 +4,7 @@ A word stands in a row only if it was found out for that row. What guestmark's o
 it is the disk's, and stands in a column of its own.
 """
 
-from guestmark.core.findings import Durability, Flushes, Proof, Proven
+from guestmark.core.findings import Durability, Flushes, Proof, Proven, Traffic
 from guestmark.core.model import Trial
 from guestmark.stats.analysis import CellResult
 
@@ -52,9 +52,11 @@ def _said(found: set[Durability]) -> str:
 
 def _word(result: CellResult, trial: Trial) -> Durability | None:
     """What is proven of the row itself; else what its own flushes say, which a disk that keeps nothing takes back."""
-    flushes, proof = trial.facts.of(Flushes), trial.facts.of(Proof)
+    flushes, proof, traffic = trial.facts.of(Flushes), trial.facts.of(Proof), trial.facts.of(Traffic)
     if proof is not None and of_row(result, proof.proven):
         return proof.proven.word
+    if traffic is not None and not traffic.wrote:  # nothing of this workload is on that disk
+        return None
     if flushes is None:
         return None if proof is None else Durability.UNKNOWN
     if proof is not None and proof.proven.word in _NOT_KEPT and flushes.word is not Durability.NOTHING:

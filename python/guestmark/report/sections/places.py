@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from guestmark.core.facts import Facts
-from guestmark.core.findings import Build, Flushes, Program, Storage
+from guestmark.core.findings import Build, Flushes, Program, Storage, WorkingDirectory
 from guestmark.core.machine_facts import (
     GuestMachine,
     HostMachine,
@@ -18,6 +18,8 @@ from guestmark.core.units import counted
 from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.syscalls.facts import Syscalls
+
+_OPTIONS = 60  # characters of mount options; trials have them all
 
 
 def placement(trials: Iterable[Trial]) -> str:
@@ -40,6 +42,17 @@ def placement(trials: Iterable[Trial]) -> str:
 def storage(result: CellResult) -> str:
     """`on /var/tmp: ext4`, `on /dev/shm: memory`; empty for cells without disks."""
     return ", ".join(dict.fromkeys(said for trial in result.trials for said in _stored(trial, result)))
+
+
+def ran_on(result: CellResult) -> str:
+    """`/dev/vda, ext4 (rw,relatime)`, as the kernels of its machines said; empty where no directory was looked at."""
+    return " or ".join(
+        dict.fromkeys(
+            f"{found.source}, {found.filesystem} ({_shortened(found.options)})"
+            for trial in result.trials
+            if (found := trial.facts.of(WorkingDirectory)) is not None
+        )
+    )
 
 
 def processors(result: CellResult) -> int | None:
@@ -92,6 +105,10 @@ def _stored(trial: Trial, result: CellResult) -> list[str]:
     if flushes is not None and flushes.in_memory:
         return [f"on {result.cell.factors.get('location', '/dev/shm')}: memory"]
     return []
+
+
+def _shortened(options: str) -> str:
+    return options if len(options) <= _OPTIONS else f"{options[:_OPTIONS].rpartition(',')[0]},…"
 
 
 def _processors(facts: Facts) -> int | None:

@@ -114,7 +114,19 @@ def units(workload: WorkloadResult) -> list[Note]:
     stored = {where for result in workload.shown if (where := places.storage(result))}
     if len(stored) == 1:  # otherwise the table has a column
         said.append(f"disks {stored.pop()}")
+    said += _ran_on(workload)
     return [Note(line("; ".join(said)))] if said else []
+
+
+def _ran_on(workload: WorkloadResult) -> list[str]:
+    """On which mounts commands ran; with their cells where these are several."""
+    found: dict[str, list[str]] = {}
+    for result in workload.shown:
+        if where := places.ran_on(result):
+            found.setdefault(where, []).append(result.cell.id)
+    if len(found) == 1:
+        return [f"ran on {next(iter(found))}"]
+    return [f"{', '.join(ids)} ran on {where}" for where, ids in found.items()]
 
 
 # --- the chart: for every cell the ratio of each block, and the interval of their mean --------------------------------

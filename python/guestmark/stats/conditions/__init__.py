@@ -13,7 +13,7 @@ from guestmark.stats.conditions.evidence import Compared, Whole
 from guestmark.stats.conditions.frequency import frequencies, governor, throttling, turbo
 from guestmark.stats.conditions.host import foreign_load, steal
 from guestmark.stats.conditions.placement import parity, placement
-from guestmark.stats.conditions.storage import storage
+from guestmark.stats.conditions.storage import storage, unwritten
 from guestmark.stats.conditions.surroundings import environment
 from guestmark.stats.validity import Finding, Severity
 
@@ -23,6 +23,7 @@ OF_CELLS: tuple[Callable[[Compared], Iterable[Finding]], ...] = (
     parity,
     placement,
     storage,
+    unwritten,
     builds,
     clocks,
     foreign_load,

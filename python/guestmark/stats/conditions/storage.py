@@ -1,8 +1,8 @@
-"""Whether figures of disks are figures of memory."""
+"""Whether figures of disks are about these disks: not memory, and used."""
 
 from collections.abc import Iterator
 
-from guestmark.core.findings import Flushes, Storage
+from guestmark.core.findings import Flushes, Storage, Traffic
 from guestmark.core.model import Cell, Trial
 from guestmark.stats.conditions.evidence import Compared, named
 from guestmark.stats.validity import Finding, Severity
@@ -37,6 +37,35 @@ def storage(compared: Compared) -> Iterator[Finding]:
             f"{disks} are in memory: the figure is not a disk's, and a flush keeps nothing",
             advice="for a disk's figure name a directory on one: --set location=DIRECTORY",
         )
+
+
+def unwritten(compared: Compared) -> Iterator[Finding]:
+    """Disks that rows name and to which their workload wrote nothing: a note where it read, else a warning."""
+    found = [cell for cell in compared.cells if cell.null_of is None]
+    idle = [
+        cell.id for cell in found if any(_wrote_nothing(trial, read=False) for trial in compared.good(cell))
+    ]
+    only_read = [
+        cell.id for cell in found if any(_wrote_nothing(trial, read=True) for trial in compared.good(cell))
+    ]
+    if idle:
+        yield Finding(
+            "disk not used",
+            Severity.WARNING,
+            f"the workload wrote nothing to the disk of {named(idle, compared.cells)}, so the figure is not about it",
+            advice="let the command work in its own directory or in {disk}, or leave the disk's factors out",
+        )
+    if only_read:
+        yield Finding(
+            "disk only read",
+            Severity.NOTE,
+            f"the workload only read from the disk of {named(only_read, compared.cells)}: no durability follows",
+        )
+
+
+def _wrote_nothing(trial: Trial, *, read: bool) -> bool:
+    traffic = trial.facts.of(Traffic)
+    return traffic is not None and not traffic.wrote and bool(traffic.read) is read
 
 
 def _origin(cell: Cell) -> str:

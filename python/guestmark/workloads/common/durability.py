@@ -16,13 +16,13 @@ from guestmark.core.model import Measurement, Metric
 from guestmark.disks import metrics
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.location import in_memory
+from guestmark.disks.traffic import block_columns
 from guestmark.platforms.place import HERE
 from guestmark.setting.disk import Role
 from guestmark.setting.drive import Bus
 from guestmark.workloads.common import flushes
 
 if TYPE_CHECKING:
-    from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.base import Machine
 
 _SECTOR = 512
@@ -214,20 +214,12 @@ def _of_guest(machine: Machine) -> tuple[int | None, int | None]:
     """Bytes written to and flush requests sent to the guest's own disks, as its block layer counts them."""
     written, flushed = 0, 0
     for disk in machine.disks:
-        fields = _stat(machine, disk)
+        fields = block_columns(machine, disk)
         if len(fields) < 17:  # a kernel before 5.5 does not count flushes
             return None, None
         written += fields[6] * _SECTOR
         flushed += fields[15]
     return written, flushed
-
-
-def _stat(machine: Machine, disk: AttachedDisk) -> list[int]:
-    name = disk.device.removeprefix("/dev/")
-    try:
-        return [int(word) for word in machine.agent.read_file(f"/sys/block/{name}/stat").split()]
-    except CallError:
-        return []
 
 
 def _guest_cpu(machine: Machine) -> float | None:

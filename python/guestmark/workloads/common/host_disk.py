@@ -9,6 +9,7 @@ from guestmark.setting.base import On, is_disk_setting
 
 def decides(params: Mapping[str, Any], factor: str, platform: PlatformSpec) -> bool | None:
     """Whether a disk factor means anything on the host, as `WorkloadKind.decides`; None for everything else."""
-    if is_disk_setting(factor) and platform.is_this_host and params["disks"][0]["host"] == "loop":
+    disks = params.get("disks")
+    if is_disk_setting(factor) and platform.is_this_host and disks and disks[0]["host"] == "loop":
         return is_disk_setting(factor, On.LOOP)
     return None

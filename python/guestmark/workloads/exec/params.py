@@ -1,7 +1,7 @@
 """The workload `exec` in plans: any command, with numbers in it that `--scale` can multiply."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -13,7 +13,11 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 
 class ExecParams(Strict):
-    """`command` is the argument list; `{name}` in it stands for an entry of `values`, which `scale` may name."""
+    """`command` is the argument list; `{name}` in it stands for an entry of `values`, which `scale` may name.
+
+    With factors of disks it runs in a new directory on that disk, or has its path as `{disk}`. `host_disk`: what
+    it then has on the host, as for `sysbench`; by default a directory where the cells it is compared with have disks.
+    """
 
     command: list[str] = Field(min_length=1)
     values: dict[str, str | int | float] = Field(default_factory=dict)
@@ -28,6 +32,7 @@ class ExecParams(Strict):
     check: str | None = None
     statuses: Annotated[list[int], Field(min_length=1)] | None = None
     expect: str | None = None
+    host_disk: Literal["directory", "loop"] | None = None
 
     @field_validator("command")
     @classmethod
@@ -72,6 +77,8 @@ class ExecParams(Strict):
             parameters=dict.fromkeys(_PLACEHOLDER.findall(" ".join([*self.command, *hooks.values()]))),
             hooks=hooks,
         )
+        if self.host_disk is not None:
+            params["disks"] = [{"role": "target", "host": self.host_disk}]
         if self.statuses is not None:
             params["statuses"] = self.statuses
         if self.expect is not None:

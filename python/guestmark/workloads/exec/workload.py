@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec, regex
-from guestmark.core.errors import WorkloadError
+from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.factors import VARIABLE, is_variable
 from guestmark.core.findings import TARGET, Around
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.performance_events import why_not
 from guestmark.disks.mounted import DISK, work_on
 from guestmark.platforms.base import LoggedIn
+from guestmark.setting.disk import disks_of, has_disks
+from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.lookup import check_command
 from guestmark.workloads.common.moving import target_of
@@ -58,7 +60,21 @@ class ExecWorkload(Workload[Mapping[str, Any]]):
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Raises `UsageError` when a command is not there. A machine with other files than the host's finds its own."""
+        """Raises `UsageError` when a command is not there, or cannot run on its disk.
+
+        A machine with other files than the host's finds its own commands.
+        """
+        for cell in cells:
+            bare = (
+                any(disk.filesystem is Filesystem.NONE for disk in disks_of(cell))
+                if has_disks(cell)
+                else False
+            )
+            if bare and cell.platform.is_guest and not names_disk(cell):
+                raise UsageError(
+                    f"{cell.id}: a disk without a filesystem has no directory in which the command could run",
+                    hint="write {disk} where the command takes the device, or choose a filesystem",
+                )
         typed = plan.name == "exec"
         here = plan.context["cwd"]
         commands = {
@@ -66,6 +82,20 @@ class ExecWorkload(Workload[Mapping[str, Any]]):
         }
         for *argv, cwd in sorted(commands):
             check_command(argv, env=plan.context["env"], cwd=cwd, typed=typed)
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Remarks on files that the command names from where the user is, and will not find on its disk."""
+        here = plan.context["cwd"]
+        placed = [cell for cell in cells if has_disks(cell) and not names_disk(cell)]
+        words = dict.fromkeys(word for cell in placed for word in filled(cell)[1:] if not os.path.isabs(word))
+        named = [
+            word for word in words if word not in ("", ".", "..") and os.path.exists(os.path.join(here, word))
+        ]
+        return [
+            f"the command runs in a new directory on its disk, where {word} of {here} is not: give its whole path"
+            for word in named
+        ]
 
     def prepare(self, machine: Machine) -> None:
         """Finds the command on both sides and compares its digest.

@@ -14,6 +14,7 @@ from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.disks.mounted import working_directory
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import THREADS
@@ -84,6 +85,7 @@ class FioWorkload(Workload[FioJob]):
         self._warn_of_memory(machine, self._used(machine) - before)
         disk.image.flush()
         self._cwd = disk.remount(agent, drop_caches=not disk.device)
+        self.facts.add(working_directory(agent, self._cwd))
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the job file once. Raises `WorkloadError` when a job fails or the JSON is not as fio 3 has it."""

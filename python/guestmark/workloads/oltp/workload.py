@@ -17,6 +17,7 @@ from guestmark.core.errors import AgentError, MachineError, PlatformUnusableErro
 from guestmark.core.findings import TARGET
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.disks.mounted import working_directory
 from guestmark.setting.filesystem import FILESYSTEM
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below, Changes
@@ -106,6 +107,7 @@ class OltpWorkload(Workload[Mapping[str, Any]]):
         directory = disk.mount(agent)
         self._mounted = True
         self.facts.add(disk.facts, TARGET)
+        self.facts.add(working_directory(agent, directory))
         self._server = Server(
             agent,
             self._kind,

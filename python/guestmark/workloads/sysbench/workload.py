@@ -14,6 +14,7 @@ from guestmark.core.findings import TARGET
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import format_size, parse_size
+from guestmark.disks.mounted import working_directory
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
@@ -101,6 +102,7 @@ class SysbenchWorkload(Workload[SysbenchRun]):
             self._found.prepare_flush_s = disk.image.flush()
             if disk.device or self._through_cache():
                 self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
+        self.facts.add(working_directory(machine.agent, self._cwd))
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the test once. Raises `WorkloadError` when it fails, or prints what the grammar does not know."""

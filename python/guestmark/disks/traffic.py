@@ -1,0 +1,102 @@
+"""What reached the disk under test while a workload ran, as the kernel that has the disk counts it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from guestmark.agent.results import CallError
+from guestmark.core.errors import AgentError
+from guestmark.core.findings import Traffic
+from guestmark.setting.disk import Role
+
+if TYPE_CHECKING:
+    from guestmark.disks.attached import AttachedDisk
+    from guestmark.platforms.base import Machine
+
+_SECTOR = 512  # of the kernel's statistics, whatever the disk has (Documentation/block/stat.rst)
+_READ, _WRITTEN = 2, 6  # columns
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Bytes that a disk has read and written since it is there; of a directory, what its files are."""
+
+    read: int = 0
+    written: int = 0
+    files: frozenset[tuple[object, ...]] = frozenset()
+    device: str = ""
+
+
+class Watch:
+    """The disk under test between its creation and `since`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._disk = next((disk for disk in machine.disks if disk.spec.role is Role.TARGET), None)
+        self._before = self._settled()
+
+    def since(self) -> Traffic | None:
+        """What reached the disk meanwhile, after a sync if nothing has.
+
+        None without a disk, and where the kernel does not count or the machine is gone.
+        """
+        before, now = self._before, self._read()
+        if before is None or now is None or now.device != before.device:
+            return None
+        if now.written == before.written:
+            now = self._settled() or now
+        if not now.device:
+            return Traffic(wrote=now.files != before.files)
+        written = now.written - before.written
+        return Traffic(wrote=written > 0, written=written, read=now.read - before.read)
+
+    @property
+    def _device(self) -> str:
+        return self._disk.device if self._disk is not None and not self._disk.spec.shared else ""
+
+    def _settled(self) -> Reading | None:
+        """The reading once nothing is left in caches."""
+        if self._disk is None:
+            return None
+        with contextlib.suppress(AgentError):
+            if self._disk.spec.loop:  # all that other programs of this host write is none of ours
+                self._machine.agent.flush(self._disk.directory)
+            elif self._device:
+                self._machine.agent.sync()
+        return self._read()
+
+    def _read(self) -> Reading | None:
+        if self._disk is None:
+            return None
+        if not self._device:
+            return Reading(files=_files(str(self._disk.image.path)))
+        try:
+            columns = block_columns(self._machine, self._disk)
+        except AgentError:
+            return None
+        if len(columns) <= _WRITTEN:
+            return None
+        return Reading(columns[_READ] * _SECTOR, columns[_WRITTEN] * _SECTOR, device=self._device)
+
+
+def block_columns(machine: Machine, disk: AttachedDisk) -> list[int]:
+    """The numbers of `/sys/block/*/stat` of a machine's disk; empty where there are none."""
+    name = disk.device.removeprefix("/dev/")
+    try:
+        return [int(word) for word in machine.agent.read_file(f"/sys/block/{name}/stat").split()]
+    except CallError:
+        return []
+
+
+def _files(directory: str) -> frozenset[tuple[object, ...]]:
+    """All that is in a directory of this host, each with its times: whatever is written changes one."""
+    found = set()
+    for folder, _, names in os.walk(directory):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                found.add((path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return frozenset(found)
