@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError
@@ -13,11 +14,23 @@ from guestmark.core.findings import Traffic
 from guestmark.setting.disk import Role
 
 if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
-    from guestmark.platforms.base import Machine
 
 _SECTOR = 512  # of the kernel's statistics, whatever the disk has (Documentation/block/stat.rst)
 _READ, _WRITTEN = 2, 6  # columns
+
+
+class Machine(Protocol):
+    """The part of a started platform that is looked at here."""
+
+    @property
+    def agent(self) -> Agent:
+        """The agent that answers on the machine."""
+
+    @property
+    def disks(self) -> Sequence[AttachedDisk]:
+        """Its disks."""
 
 
 @dataclass(frozen=True, slots=True)
