@@ -16,13 +16,14 @@ RUNS = 5  # how many of the newest runs to use
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds of one block, how many blocks the plan asks for, and how many cells were `measured` earlier here,
+    """Seconds of one block and of its longest trial, how many blocks the plan asks for, and how many cells were `measured` earlier here,
     `declared` by the plan, or are `unknown` and in no sum.
 
     Without a fixed number of blocks there may be up to `max_blocks`, and `time_limit_s` ends the run.
     """
 
     block_s: float
+    longest_s: float
     blocks: int
     exactly: bool  # whether the number of blocks is fixed
     measured: int
@@ -34,10 +35,10 @@ class Estimate:
 
     @property
     def blocks_in_time(self) -> int:
-        """How many blocks there are at most: none begins that would end past the limit by more than half its length."""
+        """How many blocks there are at most: none begins that would end past the limit by more than one trial."""
         if self.exactly or not self.block_s:
             return self.blocks if self.exactly else self.max_blocks
-        return min(self.max_blocks, max(1, math.floor(self.time_limit_s / self.block_s + 0.5)))
+        return min(self.max_blocks, max(1, math.floor((self.time_limit_s + self.longest_s) / self.block_s)))
 
     @property
     def seconds(self) -> float:
@@ -81,21 +82,23 @@ def estimate(plan: Plan, ledger: "Ledger | None") -> Estimate:
     """The time `plan` takes here. Earlier runs count when plan, scale and cell are the same."""
     earlier = _earlier(plan, ledger) if ledger is not None else {}
     costs: Mapping[str, float] = plan.context.get("cost", {})
-    block_s, measured, declared, unknown = 0.0, 0, 0, 0
+    known_s: list[float] = []
+    measured, declared, unknown = 0, 0, 0
     for cell in plan.cells:
         known = earlier.get(cell.null_of or cell.id)
         cost = costs.get(str(cell.platform), costs.get(cell.platform.inner.kind))
         if known is not None:
-            block_s += known
+            known_s.append(known)
             measured += 1
         elif cost is not None:
-            block_s += cost
+            known_s.append(cost)
             declared += 1
         else:
             unknown += 1
     policy = plan.policy
     return Estimate(
-        block_s,
+        sum(known_s),
+        max(known_s, default=0.0),
         policy.blocks or policy.min_blocks,
         exactly=policy.blocks is not None,
         measured=measured,
