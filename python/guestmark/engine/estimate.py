@@ -16,8 +16,8 @@ RUNS = 5  # how many of the newest runs to use
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds of one block and of its longest trial, how many blocks the plan asks for, and how many cells were `measured` earlier here,
-    `declared` by the plan, or are `unknown` and in no sum.
+    """Seconds of a block and of its longest trial, how many blocks the plan asks for, and how many cells were
+    `measured` earlier here, `declared` by the plan, or are `unknown` and in no sum.
 
     Without a fixed number of blocks there may be up to `max_blocks`, and `time_limit_s` ends the run.
     """

@@ -1,6 +1,7 @@
 """What rows of tables are called: a column for all that varies, a number and a short name for narrow places."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from guestmark.core.model import Cell
 from guestmark.page.tables import Row, RowName, Table
@@ -80,14 +81,41 @@ def label(result: CellResult) -> str:
 
 def _columns(results: Sequence[CellResult]) -> list[tuple[str, list[str]]]:
     columns = [(name, [result.cell.shown(name) or "–" for result in results]) for name in varying(results)]
-    labels = [label(result) for result in results]
     platforms = [platform(result.cell) for result in results]
+    labels = _told_apart(results, list(zip(platforms, *(texts for _, texts in columns), strict=True)))
     grouped = all(result.cell.group for result in results)  # a plan's table may be that of one platform
     if len(set(platforms)) > 1 or not (grouped and (columns or len(set(labels)) > 1)):
         columns.insert(0, ("platform", platforms))
     if len(set(labels)) > 1:
         columns.insert(0, ("workload", labels))
     return columns
+
+
+def _told_apart(results: Sequence[CellResult], others: Sequence[tuple[str, ...]]) -> list[str]:
+    """What each cell's workload is called; where `others` leaves two rows alike, by its key or by what it is given."""
+    labels = [label(result) for result in results]
+    keys = [result.cell.workload.key or labels[position] for position, result in enumerate(results)]
+    given = _differing([result.cell.workload.params for result in results])
+    for names in (labels, keys, [f"{key} {said}".strip() for key, said in zip(keys, given, strict=True)]):
+        if len(set(zip(names, others, strict=True))) == len(results):
+            return names
+    return labels
+
+
+def _differing(params: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The parameters that are not the same for all: `sync=fsync`; of a table of settings each by itself."""
+    flat = [dict(_flat(each)) for each in params]
+    names = sorted({name for each in flat for name in each})
+    differ = [name for name in names if any(each.get(name) != flat[0].get(name) for each in flat)]
+    return [" ".join(f"{name}={each[name]}" for name in differ if name in each) for each in flat]
+
+
+def _flat(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        else:
+            yield name, value
 
 
 def _short(result: CellResult, workload: WorkloadResult) -> str:

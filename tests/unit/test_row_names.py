@@ -1,0 +1,41 @@
+"""Rows are named by what differs: two rows of one table never have the same name."""
+
+import pytest
+
+from guestmark.core.model import Cell, CellStatus, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.page.names import row_names
+from guestmark.stats.analysis import CellResult, WorkloadResult
+
+DURABLE = "innodb_flush_log_at_trx_commit"
+
+
+def names(*workloads: WorkloadSpec) -> list[str]:
+    tcg = PlatformSpec.read("tcg")
+    results = [
+        CellResult(Cell(f"tcg {number}", workload, tcg), CellStatus.OK, "", (), {}, {})
+        for number, workload in enumerate(workloads)
+    ]
+    table = WorkloadResult(workloads[0], (), tuple(results), {}, ())
+    return [" ".join(name.parts) for name in row_names(table, results)[1]]
+
+
+@pytest.mark.parametrize("key", ["", "same"])
+def test_settings_tell_rows_apart(key: str) -> None:
+    servers = [
+        WorkloadSpec("oltp", {"rows": 9, "settings": {DURABLE: level}}, "oltp", key=key)
+        for level in (0, 1, 2)
+    ]
+    found = names(*servers)
+    assert all(f"{DURABLE}={level}" in name for level, name in enumerate(found))
+    assert not any("rows" in name for name in found)
+
+
+def test_keys_tell_rows_apart_that_have_one_label() -> None:
+    found = names(*(WorkloadSpec("fio", {"job": key}, "fio", key=key) for key in ("sync", "lazy")))
+    assert [name.split()[0] for name in found] == ["sync", "lazy"]
+
+
+def test_labels_are_enough_where_they_differ() -> None:
+    found = names(*(WorkloadSpec("exec", {"argv": [word]}, word, key=word) for word in ("true", "false")))
+    assert [name.split()[0] for name in found] == ["true", "false"]
