@@ -38,6 +38,10 @@ class Store:
                 self._directories[location] = self._make(location)
             return self._directories[location]
 
+    def gone(self) -> Path | None:
+        """A directory of this run that is no longer there."""
+        return next((path for path in self._directories.values() if not path.is_dir()), None)
+
     def agent(self) -> Agent:
         """An agent on this host for filling and checksumming images."""
         if self._agent is None or self._agent.closed:

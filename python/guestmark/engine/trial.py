@@ -20,6 +20,7 @@ from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
+from guestmark.disks.store import store
 from guestmark.disks.traffic import Watch
 from guestmark.engine.around import HostCommands
 from guestmark.engine.counting import Counting
@@ -71,8 +72,9 @@ def run_trial(
 ) -> Trial:
     """Runs one trial to its end and returns it, failed or not.
 
-    `MachineError`, `WorkloadError` and `PlatformUnusableError` make a failed trial. Raises `Interrupted` when the user
-    stops (the machine is gone by then, and there is no trial); anything else is a bug and is not caught.
+    `MachineError`, `WorkloadError` and `PlatformUnusableError` make a failed trial, and so does a directory of disks
+    that somebody removed. Raises `Interrupted` when the user stops (the machine is gone by then, and there is no
+    trial); anything else is a bug and is not caught.
     """
     started_at, begin = time.time(), time.monotonic()
     record = _Record()
@@ -93,6 +95,11 @@ def run_trial(
         if isinstance(error, MachineError):
             record.console = error.console or record.console
             record.phases = record.phases or error.phases
+    except OSError:
+        gone = store().gone()
+        if gone is None:
+            raise
+        reason = f"the directory of its disks is gone: {gone}"
     failed = bool(reason)
     return Trial(
         cell_id=slot.cell.id,
