@@ -109,13 +109,21 @@ SECOND = 24 + 16 + len(FRAMES[0].data)
             1,
             "a section header without a byte-order mark",
         ),
-        (b'"No.","Time","Source","Destination"\n"1","noon","a","b"\n', 0, 'line 2: "noon" is not a time'),
         (
-            b'"No.","Time","Source","Destination"\n"1","0.0","a","b\n',
+            b'"No.","Time","Source","Destination","Info"\n"1","noon","a","b","c"\n',
+            0,
+            'line 2: "noon" is not a time',
+        ),
+        (
+            b'"No.","Time","Source","Destination","Info"\n"1","0.0","a","b\n',
             0,
             "line 2: a quoted field does not end",
         ),
-        (b'"No.","Time","Source","Destination"\n' + b"x" * 100_000, 0, "line 2 is longer than 65536 bytes"),
+        (
+            b'"No.","Time","Source","Destination","Info"\n' + b"x" * 100_000,
+            0,
+            "line 2 is longer than 65536 bytes",
+        ),
     ],
 )
 def test_lies_are_named_with_offset_and_reason(tmp_path: Path, data: bytes, before: int, reason: str) -> None:

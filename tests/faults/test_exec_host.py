@@ -260,7 +260,7 @@ def test_the_document_can_go_to_files(guestmark: CommandLine, tmp_path: Path) ->
         "exec", "--blocks", 1, "--json", "r.json", "--csv", "r.csv", "--markdown", "r.md", "--", "true"
     )
     assert result.status == 0
-    assert "baseline" in result.stdout
+    assert "guestmark show --details" in result.stdout
     assert '"guestmark-result/1"' in (tmp_path / "r.json").read_text()
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + 2 * len(METRICS)
     assert "host" in (tmp_path / "r.md").read_text()
@@ -270,7 +270,7 @@ def test_runs_show_and_export(guestmark: CommandLine) -> None:
     assert "guestmark exec" in guestmark("runs").stderr  # says how to make a ledger
     guestmark.measure("--blocks", 2, "--", "true")
     assert "complete" in guestmark("runs").stdout
-    shown = guestmark("show", "last")
+    shown = guestmark("show", "last", "--details")
     assert shown.status == 0
     assert "baseline" in shown.stdout
     assert guestmark("export", "last", "--format", "csv").stdout.startswith("run,")
@@ -290,7 +290,9 @@ def test_a_complete_run_has_nothing_to_resume(guestmark: CommandLine) -> None:
 
 def test_a_complete_run_goes_on_as_its_own_report_says(guestmark: CommandLine) -> None:
     short = guestmark.measure("--on", "host,host", "--blocks", 3, "--seed", 4, "--", "true").document()
-    (command,) = re.findall(r"guestmark (resume \S+ --blocks 6)", guestmark("show", "last").stdout)
+    (command,) = re.findall(
+        r"guestmark (resume \S+ --blocks 6)", guestmark("show", "last", "--details").stdout
+    )
     assert short["more_time"]["blocks"] == 3
     result = guestmark(*command.split(), "--quiet", "--json", "-")
     assert result.status == 0

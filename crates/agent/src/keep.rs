@@ -49,17 +49,39 @@ const PATIENCE_WITH_FIRST: Duration = Duration::from_secs(1);
 fn hear_all(kept: &mut Kept, lifeline: &OwnedFd, told: Option<&OwnedFd>) {
     let mut buffer = [0; 4096];
     loop {
-        match sys::read(lifeline.as_raw_fd(), &mut buffer) {
-            Ok(Some(0)) | Err(_) => return,
-            Ok(Some(count)) => {
-                kept.hear(&buffer[..count]);
-                // One that has been killed is replaced by the caller.
-                if told.is_some_and(|told| sys::write(told.as_raw_fd(), &buffer[..count]).is_err())
-                {
-                    return;
+        // Told before it is taken from the lifeline: whoever is killed in between, somebody has heard it. What both
+        // have heard twice does no harm. A second process that has ended is replaced by the caller.
+        let mut wanted = match told.map(|told| copied(lifeline, told)) {
+            None => buffer.len(),
+            Some(Ok(0) | Err(_)) => return,
+            Some(Ok(count)) => count,
+        };
+        while wanted > 0 {
+            let room = wanted.min(buffer.len());
+            match sys::read(lifeline.as_raw_fd(), &mut buffer[..room]) {
+                Ok(Some(0)) | Err(_) => return,
+                Ok(Some(count)) => {
+                    kept.hear(&buffer[..count]);
+                    wanted = if told.is_some() { wanted - count } else { 0 };
                 }
+                Ok(None) => {}
             }
-            Ok(None) => {}
+        }
+    }
+}
+
+/// Copies what is in a pipe to another one, and leaves it there; waits for it. The number of bytes, 0 at its end.
+fn copied(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
+    const MOST: usize = 64 << 10; // what a pipe holds: records are written whole, and are copied whole
+    loop {
+        // SAFETY: both descriptors are open pipes.
+        let count = unsafe { libc::tee(from.as_raw_fd(), to.as_raw_fd(), MOST, 0) };
+        if let Ok(count) = usize::try_from(count) {
+            return Ok(count);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
 }

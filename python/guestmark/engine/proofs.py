@@ -58,8 +58,10 @@ def kind_of(cell: Cell) -> Kind | None:
 
 def _of_row(cell: Cell) -> Mapping[str, Any]:
     """The parameters with which the workload's own acknowledgements are proven; none where they cannot be."""
-    acknowledges = kinds.workload_kind(cell.workload.name).acknowledges
-    return acknowledges(cell.workload.params) if acknowledges is not None else {}
+    kind = kinds.workload_kinds().get(cell.workload.name)
+    if kind is None or kind.acknowledges is None:
+        return {}
+    return kind.acknowledges(cell.workload.params)
 
 
 def _settings(cell: Cell) -> dict[str, str]:

@@ -16,6 +16,7 @@ from guestmark.report.sections import answers, gates, page, troubles, tuning, va
 from guestmark.report.sections.by_workload import compared, of_kind
 from guestmark.report.sections.conclusion import slow_runs, undecided
 from guestmark.report.sections.durability import durability, of_disk
+from guestmark.report.sections.imported import imported
 from guestmark.report.sections.results import ESTIMATE
 from guestmark.report.sections.verdicts import tone, word
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
@@ -33,7 +34,7 @@ def answer(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> P
     """
     if tuning.nodes(analysis, run):
         return page(run, analysis, published=False, environment=False, details=False)
-    sections = []
+    sections = [] if run.origin is None else [imported(run, run.origin, whole=False)]
     if said := answers.nodes(analysis):
         sections.append(Section(Part.CONCLUSION, run.plan.title or run.plan.name, tuple(said)))
     for workload in analysis.workloads:
