@@ -56,7 +56,7 @@ def cut(
 def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
     ubd = cut("uml")
     assert ubd.word is Durability.LOST
-    assert ubd.losing > 40
+    assert ubd.losing > 10  # without a flush the worst states are one
     assert "record" in ubd.first_loss
     served = cut("uml", factors={"uml_disk": "vhost-user"})
     assert served.word is Durability.PROVEN
