@@ -158,7 +158,7 @@ def test_values_stand_side_by_side_also_where_no_ratio_does(ledger: Ledger) -> N
 
 def test_two_runs_of_one_command_each_are_compared_whatever_it_is(tmp_path: Path) -> None:
     file = str(tmp_path / "l.sqlite")
-    for seconds in ("0.01", "0.02"):
+    for seconds in ("0.01", "0.2"):
         done = guestmark(
             "exec", "--on", "host", "--null", "none", "-r", "2", "--ledger", file, "sleep", seconds
         )
@@ -166,4 +166,4 @@ def test_two_runs_of_one_command_each_are_compared_whatever_it_is(tmp_path: Path
     with open_ledger(file, writable=False) as opened:
         older, newer = (opened.load_run(run.id) for run in opened.runs())
         (values,) = compare(opened, older, newer).values
-    assert known(values.after).median > 1.3 * known(values.before).median
+    assert known(values.after).median > 2 * known(values.before).median
