@@ -100,7 +100,7 @@ def test_a_machine_that_gives_no_further_connection(
 def test_disks_are_refused(guestmark: CommandLine, scratch: Path) -> None:
     done = guestmark("run", "upload", "--on", "ssh:lab1/uml", "--scale", "0.01", "--blocks", 1, timeout=120)
     assert done.status != 0
-    assert "disks of other machines are not supported" in done.stderr
+    assert "ssh:lab1/uml cannot be given a disk" in done.stderr
 
 
 def test_other_architectures_are_refused() -> None:

@@ -40,6 +40,7 @@ const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS]
        guestmark-agent confine [--writable PATH]... [--temporary DIR] [--over-temporary DIR] [--own-memory] [--own-files]
                [--metadata] [--user UID:GID] [--network] [--sockets] [--serves-files] [--no-io-uring] [--traces]
                [--lifeline FD] [--group DIR]... [--processes N] -- COMMAND [ARGUMENT]...
+       guestmark-agent traces COMMAND [ARGUMENT]...
        guestmark-agent connect SOCKET
        guestmark-agent syscalls --operations N --time NS [NAME]...
        guestmark-agent log-writes --image FILE --log FILE --at FILE [--delay MS]
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Some("serve") => serve::serve_stdio(arguments),
         Some("supervise") => supervise::supervise(arguments),
         Some("confine") => confine::confine(arguments),
+        Some("traces") => confine::trace(arguments),
         Some("keep") => keep::keep(arguments),
         Some("connect") => connect::connect(arguments),
         Some("syscalls") => syscalls::syscalls(arguments),

@@ -199,6 +199,16 @@ fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<mounts::D
     Ok(Ok(mounts::Done::default()))
 }
 
+/// Becomes a command that runs User-Mode Linux where it is not confined: on another machine, inside another guest.
+pub fn trace(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let command: Vec<_> = arguments.collect();
+    if command.is_empty() {
+        return Err(io::Error::other("no command given"));
+    }
+    registers::complete()?;
+    become_command(&command)
+}
+
 /// Takes away what the options do not leave; what holds.
 fn restrict(
     options: &Options,

@@ -4,11 +4,12 @@ use std::env;
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 
 use crate::cpuid;
 
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/registers.so"));
+const ABOVE: i32 = 200;
 const PRELOAD: &str = "LD_PRELOAD";
 /// What its kernels before 6.13 keep (`HOST_FP_SIZE`, arch/x86/um/user-offsets.c).
 const KNOWN: u32 = 2696;
@@ -22,7 +23,7 @@ pub fn complete() -> io::Result<bool> {
     // SAFETY: the name is terminated; the descriptor, if any, is ours.
     let mut file = unsafe {
         let name = CString::from(c"guestmark-registers");
-        match libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING) {
+        match libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC) {
             -1 => return Err(io::Error::last_os_error()),
             descriptor => File::from_raw_fd(descriptor),
         }
@@ -33,7 +34,12 @@ pub fn complete() -> io::Result<bool> {
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    let mut value = OsString::from(format!("/proc/self/fd/{}", file.into_raw_fd()));
+    // SAFETY: as above. Low numbers belong to the scripts that start some of these programs.
+    let descriptor = match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, ABOVE) } {
+        -1 => return Err(io::Error::last_os_error()),
+        descriptor => descriptor,
+    };
+    let mut value = OsString::from(format!("/proc/self/fd/{descriptor}"));
     if let Some(others) = env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
         value.push(":");
         value.push(others);

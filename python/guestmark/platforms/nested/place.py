@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.agent.binary import PROGRAM as AGENT
 from guestmark.agent.binary import tsc_khz
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
@@ -120,7 +121,8 @@ class OuterPlace:
     def process(self, name: str, confinement: Confinement = HYPERVISOR) -> Process:
         """In a directory of its own in the outer guest."""
         self._count += 1
-        return InnerProcess(self, Path(_DIRECTORY, f"{name}-{self._count}"))
+        scratch = Path(_DIRECTORY, f"{name}-{self._count}")
+        return InnerProcess(self, scratch, traces=confinement.memory_file)
 
     def line(self, name: str) -> Line:
         """One of the outer guest's ports; the agent's is also how a waiting hypervisor is told to start."""
@@ -229,8 +231,9 @@ class InnerProcess:
     Times are this host's; the process id and the scratch directory are the outer guest's.
     """
 
-    def __init__(self, place: OuterPlace, scratch: Path) -> None:
+    def __init__(self, place: OuterPlace, scratch: Path, *, traces: bool = False) -> None:
         self.scratch = scratch
+        self._traces = traces  # it is User-Mode Linux
         self.writable: tuple[Path, ...] = ()
         self.groups: tuple[Path, ...] = ()
         self.helpers: dict[str, SupervisedProcess] = {}
@@ -267,9 +270,10 @@ class InnerProcess:
         )
         self.started_at = time.monotonic()
         with place.calling() as agent:
-            self._background = agent.background(
-                ["sh", "-c", script, "guestmark", *command], env=place.environment()
-            )
+            started = ["sh", "-c", script, "guestmark", *command]
+            if self._traces:
+                started = [AGENT, "traces", *started]
+            self._background = agent.background(started, env=place.environment())
         self._channel.send(_GO)
         threading.Thread(target=self._watch, name="inner guest", daemon=True).start()
 

@@ -75,7 +75,8 @@ class RemotePlace(OuterPlace):
     def process(self, name: str, confinement: Confinement = HYPERVISOR) -> Process:
         """In a directory of its own in the agent's."""
         self._count += 1
-        return InnerProcess(self, self._directory / f"{name}-{self._count}")
+        scratch = self._directory / f"{name}-{self._count}"
+        return InnerProcess(self, scratch, traces=confinement.memory_file)
 
     def line(self, name: str) -> Line:
         """Two named pipes there."""
