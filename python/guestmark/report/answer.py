@@ -17,7 +17,7 @@ from guestmark.report.sections.by_workload import compared, of_kind
 from guestmark.report.sections.conclusion import slow_runs, undecided
 from guestmark.report.sections.durability import durability, of_disk
 from guestmark.report.sections.imported import imported
-from guestmark.report.sections.results import ESTIMATE
+from guestmark.report.sections.results import ESTIMATE, estimate
 from guestmark.report.sections.verdicts import tone, word
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Estimand, Verdict, label
@@ -74,7 +74,7 @@ def _table(workload: WorkloadResult, width: int) -> Table:
     times = [each for name in _PROCESSOR for each in workload.metrics if each.name == name]
     headings, names = row_names(workload, shown)
     columns = [Column(figures.heading(metric, unit), ESTIMATE)]
-    cells = [[_estimate(result, metric, unit)] for result in shown]
+    cells = [[estimate(result, metric, unit, Tone.ERROR)] for result in shown]
     if alone or width >= _WIDE:
         columns.append(Column("lowest … highest", (Align.POINT, Align.LEFT, Align.POINT)))
         _append(cells, [_range(result, metric, unit) for result in shown])
@@ -118,15 +118,6 @@ def _append(cells: list[list[Cell]], column: Sequence[Cell]) -> None:
 def _mean(result: CellResult, metric: Metric) -> float:
     summary = result.summary.get(metric.name)
     return summary.mean if summary else 0.0
-
-
-def _estimate(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
-    summary = result.summary.get(metric.name)
-    if summary is None:
-        return words(result.status.value, Tone.ERROR)
-    mean, half = figures.estimate(summary.mean, summary.ci, unit)
-    wide = summary.ci is not None and summary.ci[0] <= 0 < summary.mean  # of what cannot be below nothing
-    return figure(mean, "±", half) if half and not wide else figure(mean)
 
 
 def _typical(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:

@@ -9,7 +9,7 @@ from guestmark.page.charts import RatioRow, Ratios
 from guestmark.page.names import brief, row_names
 from guestmark.page.nodes import Chart, Node, Note
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
-from guestmark.page.text import line
+from guestmark.page.text import Tone, line
 from guestmark.report.sections import places
 from guestmark.report.sections.durability import DISK_MEANING, MEANING, durability, of_disk
 from guestmark.report.sections.verdicts import tone, word
@@ -49,7 +49,7 @@ def table(workload: WorkloadResult) -> Table:
         zip(shown, names, summaries, durable, strict=True)
     ):
         comparison = result.comparison.get(metric.name)
-        cells = [_estimate(result, metric, unit), _ratio(result, comparison)]
+        cells = [estimate(result, metric, unit), _ratio(result, comparison)]
         cells += [words(reached)] if any(durable) else []
         cells += [words(below[index])] if any(below) else []
         share = summary.mean / largest if summary and largest > 0 else None
@@ -80,10 +80,11 @@ def _versus(workload: WorkloadResult) -> str:
     return f"vs {workload.baseline.cell.id}" if len(workload.baseline.cell.id) <= 20 else "vs baseline"
 
 
-def _estimate(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+def estimate(result: CellResult, metric: Metric, unit: figures.Unit, failed: Tone = Tone.PLAIN) -> Cell:
+    """A cell's mean with the half of its interval; its status, in the tone `failed`, where it has no figure."""
     summary = result.summary.get(metric.name)
     if summary is None:
-        return words(result.status.value)
+        return words(result.status.value, failed)
     mean, half = figures.estimate(summary.mean, summary.ci, unit)
     wide = summary.ci is not None and summary.ci[0] <= 0 < summary.mean  # of what cannot be below nothing
     return figure(mean, "±", half) if half and not wide else figure(mean)
