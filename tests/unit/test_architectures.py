@@ -27,7 +27,7 @@ from guestmark.report.sections import places
 from guestmark.report.sections.filesystems import filesystems
 from guestmark.stats import Severity
 from guestmark.stats.analysis import analyse
-from guestmark.workloads.common.builds import build_of
+from guestmark.workloads.common.program import build_of
 from tests.framework.cells import cell, spec
 from tests.framework.known import known
 from tests.framework.runs import constructed

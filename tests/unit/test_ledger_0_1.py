@@ -24,7 +24,7 @@ from guestmark.report.render.terminal import print_report
 from guestmark.report.sections.durability import MEANING
 from guestmark.workloads.boot.facts import Boot
 from guestmark.workloads.fio.facts import Fio
-from guestmark.workloads.guestfs.facts import Guestfs
+from guestmark.workloads.guestfs.libguestfs import Guestfs
 from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.oltp.facts import SERVER, Oltp
 from tests.framework import recorded

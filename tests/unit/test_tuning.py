@@ -11,7 +11,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.model import Better
 from guestmark.plan.load import load
 from guestmark.plan.tuning import parse_limit
-from guestmark.stats.tuning import pareto, race, screen
+from guestmark.stats.tuning import race, screen
 from guestmark.stats.tuning.race import Race, Stage
 from guestmark.stats.tuning.settings import Candidate, Limit, Settings
 
@@ -137,8 +137,8 @@ def test_a_planted_winner_is_found_with_few_trials(scenario: simulation.Scenario
 
 def test_the_front_holds_what_nothing_else_beats() -> None:
     points = {"fast": (1.0, 9.0), "cheap": (5.0, 1.0), "both": (2.0, 2.0), "neither": (6.0, 6.0)}
-    assert pareto.front(points, (Better.LOWER, Better.LOWER)) == ["fast", "both", "cheap"]
-    assert pareto.front(points, (Better.HIGHER, Better.LOWER)) == ["neither", "cheap"]
+    assert race.front(points, (Better.LOWER, Better.LOWER)) == ["fast", "both", "cheap"]
+    assert race.front(points, (Better.HIGHER, Better.LOWER)) == ["neither", "cheap"]
 
 
 PLAN = """

@@ -191,18 +191,17 @@ class _Loop:
     def _race(self, settings: Settings) -> RunState:
         """Runs blocks of those that may still be the best, until it is known which are."""
         from guestmark.engine.barred import barred
-        from guestmark.stats.tuning import trials as tuning
-        from guestmark.stats.tuning.race import Stage
+        from guestmark.stats.tuning.race import BARRED, Stage, state
 
-        why = dict(self._plan.context.get(tuning.BARRED) or barred(settings, self._cells, self._proofs))
-        if self._plan.context.get(tuning.BARRED) != why:
-            self._plan = replace(self._plan, context={**self._plan.context, tuning.BARRED: why})
+        why = dict(self._plan.context.get(BARRED) or barred(settings, self._cells, self._proofs))
+        if self._plan.context.get(BARRED) != why:
+            self._plan = replace(self._plan, context={**self._plan.context, BARRED: why})
             self._ledger.set_plan(self._run_id, self._plan)
         told = 0
         begun = False
         while True:
             limit_s = self._plan.policy.time_limit_s
-            race = tuning.state(settings, self._cells, why, self._trials, limit_s)
+            race = state(settings, self._cells, why, self._trials, limit_s)
             if not begun:
                 self._observer.started(self._plan, race.block)
                 begun = True

@@ -1,7 +1,13 @@
-"""The built-in plans, and finding a plan by what the user typed."""
+"""Plans by name or file: the built-in ones, what a plan extends, and values given on the command line."""
 
+from __future__ import annotations
+
+import copy
 import os
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from guestmark.core.errors import UsageError
 from guestmark.core.nearest import unknown
@@ -47,3 +53,81 @@ def find(wanted: str) -> tuple[str, str]:
         raise UsageError(
             f"{wanted} is not UTF-8 in line {line}", hint="save it as UTF-8, as TOML requires"
         ) from error
+
+
+_DEEPEST = 10
+_HINT = 'e.g. --override repetition.blocks=20, or --override \'workloads.gzip.params.command=["gzip", "-9"]\''
+KEY = "extends"
+
+
+def extended(data: Mapping[str, Any], where: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The plan with what it extends below it: tables are merged key by key, everything else is replaced.
+
+    A path is seen from the directory of the plan that names it; a name without a slash or `.toml` is a built-in plan.
+    Raises `UsageError` for one that cannot be read, or that extends itself.
+    """
+    wanted = data.get(KEY)
+    if wanted is None:
+        return dict(data)
+    names = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(f"{where}: extends is a plan's name or path, or a list of these")
+    if len(seen) >= _DEEPEST:
+        raise UsageError(f"{where} extends plans more than {_DEEPEST} deep")
+    result: dict[str, Any] = {}
+    for name in names:
+        path = _seen_from(name, where)
+        if path in (*seen, where):
+            raise UsageError(f"{where} extends itself, by {path}")
+        text, called = find(path)
+        try:
+            below = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise UsageError(f"{called} is not TOML: {error}") from error
+        result = merged(result, extended(below, path, (*seen, where)))
+    return merged(result, {key: value for key, value in data.items() if key != KEY})
+
+
+def _seen_from(name: str, where: str) -> str:
+    if "/" not in name and not name.endswith(".toml"):
+        return name
+    return os.path.normpath(os.path.join(os.path.dirname(where), os.path.expanduser(name)))
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both tables as one; what is in `above` counts."""
+    result = copy.deepcopy(dict(below))
+    for key, value in above.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(old, value) if both else copy.deepcopy(value)  # type: ignore[arg-type]
+    return result
+
+
+def overridden(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The plan with values of its keys replaced, each given as `KEY.KEY=VALUE`.
+
+    A value is TOML, or text where it is no TOML. Raises `UsageError`.
+    """
+    result = dict(data)
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--override {text!r} is not KEY=VALUE", hint=_HINT)
+        try:
+            path = tomllib.loads(f"{key} = 0")
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"--override {key!r} is no key of a plan", hint=_HINT) from error
+        result = merged(result, _put(path, _read(value.strip())))
+    return result
+
+
+def _read(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, KeyError):
+        return text
+
+
+def _put(path: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    return {key: _put(rest, value) if isinstance(rest, dict) else value for key, rest in path.items()}

@@ -14,15 +14,14 @@ from guestmark.core.question import Question
 from guestmark.core.units import parse_duration, parse_fraction
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan import pattern, schema
-from guestmark.plan.extending import extended, overridden
+from guestmark.plan.library import extended, overridden
 from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
 from guestmark.plan.outline import Outline
-from guestmark.plan.own_factors import own_factors, standing_in
-from guestmark.plan.problems import Problems
-from guestmark.plan.pruning import without_mistakes
+from guestmark.plan.problems import Problems, without_mistakes
 from guestmark.plan.published_units import check_unit
 from guestmark.plan.questions import NESTED, question_of
 from guestmark.plan.scale import scale_table
+from guestmark.plan.schema import own_factors, standing_in
 from guestmark.plan.tuning import Race, race_of
 
 if TYPE_CHECKING:

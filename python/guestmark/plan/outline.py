@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from guestmark.core import factors
+from guestmark.core import factors, registry
 from guestmark.core.derived import DERIVED, Derived
 from guestmark.core.errors import UsageError
 from guestmark.core.gate import GATES, parse_gates
 from guestmark.core.model import AROUND, Cell, Metric, Plan, Policy, Published
+from guestmark.core.placement import NAME, PINNED
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.question import Question
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
-from guestmark.plan.placing import inequality, with_placements
 from guestmark.plan.tuning import Race
 
 _FEW_BLOCKS = 16  # suffice for two thousand cells
@@ -174,3 +174,71 @@ def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
         published=outline.published,
         questions=outline.questions,
     )
+
+
+_SMP = "smp"
+_MANY = 3  # cells that can be named in a sentence
+
+
+def with_placements(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells, each with a placement where it can have one, and with the number of its processors.
+
+    A level that nobody asked for is no part of a cell's id. The host is given as many processors as the guests it is
+    compared with have: of those whose number was set the fewest, else one; all of its own when there are no guests.
+    """
+    placed = [
+        replace(cell, factors={**cell.factors, NAME: cell.factors.get(NAME, PINNED)})
+        if NAME in cell.factors or _can_be_placed(cell)
+        else cell
+        for cell in cells
+    ]
+    return [
+        replace(cell, processors=_processors(cell, placed)) if NAME in cell.factors else cell
+        for cell in placed
+    ]
+
+
+def _can_be_placed(cell: Cell) -> bool:
+    if cell.platform.is_elsewhere:  # its processors are not ours to give
+        return False
+    kind = registry.workload_kind(cell.workload.name)
+    return kind.applies(cell.workload.params, NAME, cell.platform)
+
+
+def _processors(cell: Cell, cells: Sequence[Cell]) -> int:
+    if cell.platform.is_guest:
+        return cell.platform.processors(cell.factors)
+    guests = [other for other in cells if other.platform.is_guest and other.compares_with(cell)]
+    if not guests:
+        return 0
+    return min(
+        (other.platform.processors(other.factors) for other in guests if _SMP in other.factors), default=1
+    )
+
+
+def inequality(cells: Sequence[Cell]) -> list[str]:
+    """Remarks about cells that are compared although their machines have different numbers of processors."""
+    remarks = []
+    for baseline in (cell for cell in cells if cell.baseline):
+        group = [cell for cell in cells if cell.null_of is None and cell.compares_with(baseline)]
+        by_number: dict[int, list[str]] = {}
+        for cell in group:
+            if number := _has(cell):
+                by_number.setdefault(number, []).append(cell.id)
+        if len(by_number) > 1:
+            said = "; ".join(f"{number} in {_who(ids, group)}" for number, ids in sorted(by_number.items()))
+            remarks.append(f"the machines that are compared have different numbers of processors: {said}")
+    return remarks
+
+
+def _who(ids: Sequence[str], group: Sequence[Cell]) -> str:
+    return "all others" if len(ids) > _MANY and 2 * len(ids) > len(group) else ", ".join(ids)
+
+
+def _has(cell: Cell) -> int:
+    """How many processors a cell's machine has; 0 where that is not known beforehand."""
+    if cell.platform.is_guest:
+        return cell.platform.processors(cell.factors)
+    if cell.factors.get(NAME) == PINNED and cell.processors:
+        return cell.processors
+    return cell.platform.processors(cell.factors) if cell.platform.is_this_host else 0

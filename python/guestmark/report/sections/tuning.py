@@ -16,7 +16,8 @@ from guestmark.page.nodes import Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import line
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.tuning import pareto, screen, trials
+from guestmark.stats.tuning import race as racing
+from guestmark.stats.tuning import screen
 from guestmark.stats.tuning.race import Interval, Race, Stage
 from guestmark.stats.tuning.settings import Candidate, Settings
 
@@ -61,9 +62,9 @@ def document(run: StoredRun) -> dict[str, Any] | None:
 
 
 def _race(settings: Settings, run: StoredRun) -> tuple[list[Cell], Race]:
-    barred: Mapping[str, str] = run.plan.context.get(trials.BARRED, {})
+    barred: Mapping[str, str] = run.plan.context.get(racing.BARRED, {})
     cells = [cell for cell in run.plan.cells if not any(entry.covers(cell) for entry in run.unusable)]
-    return cells, trials.state(settings, cells, barred, run.trials, run.plan.policy.time_limit_s)
+    return cells, racing.state(settings, cells, barred, run.trials, run.plan.policy.time_limit_s)
 
 
 def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: Sequence[Trial]) -> list[str]:
@@ -142,7 +143,7 @@ def _disk(name: str, measured: Sequence[Trial]) -> str:
 
 def _effects(settings: Settings, race: Race, cells: Sequence[Cell], means: Mapping[str, float]) -> list[Node]:
     """Main effects over what was measured, and the largest interactions."""
-    varying = trials.varying(cells)
+    varying = racing.varying(cells)
     candidates = [
         Candidate(
             cell.id,
@@ -180,7 +181,7 @@ def _prices(settings: Settings, measured: Sequence[Trial], metric: Metric, race:
     for price in _PRICES:
         costs = _means(measured, price)
         both = {name: (means[name], costs[name]) for name in means if name in costs and name not in out}
-        front = pareto.front(both, (settings.better, Better.LOWER))
+        front = racing.front(both, (settings.better, Better.LOWER))
         if len(front) < 2:
             continue
         rows = tuple(
@@ -209,7 +210,7 @@ def _dropped(race: Race) -> list[Node]:
 def _means(measured: Sequence[Trial], metric: str) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for trial in measured:
-        value = trials.value_of(trial, metric)
+        value = racing.value_of(trial, metric)
         if value is not None:
             values.setdefault(trial.cell_id, []).append(value)
     return {name: fmean(some) for name, some in values.items()}

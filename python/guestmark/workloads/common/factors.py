@@ -1,10 +1,13 @@
 """Factors that several workloads take, and what they mean for a cell."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from guestmark.core.model import Cell
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import counted, format_size, parse_size
-from guestmark.setting.base import Setting
+from guestmark.setting.base import On, Setting, is_disk_setting
 
 
 def count(text: str) -> str:
@@ -43,3 +46,11 @@ def crowded(cell: Cell, threads: int) -> str:
     if threads <= processors:
         return ""
     return f"{threads} threads share {counted(processors, 'processor')}"
+
+
+def decides_on_host(params: Mapping[str, Any], factor: str, platform: PlatformSpec) -> bool | None:
+    """Whether a disk factor means anything on the host, as `WorkloadKind.decides`; None for everything else."""
+    disks = params.get("disks")
+    if is_disk_setting(factor) and platform.is_this_host and disks and disks[0]["host"] == "loop":
+        return is_disk_setting(factor, On.LOOP)
+    return None

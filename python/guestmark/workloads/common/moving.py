@@ -6,15 +6,16 @@ import contextlib
 import errno
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from guestmark.agent.results import CallError
-from guestmark.core.errors import WorkloadError
-from guestmark.core.findings import TARGET
+from guestmark.core.errors import UsageError, WorkloadError
+from guestmark.core.findings import TARGET, Fact
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks.image import Image, images
@@ -24,11 +25,9 @@ from guestmark.setting.drive import BUS, UML_DISK, Bus
 from guestmark.setting.location import LOCATION, SHARED_MEMORY, directory_of
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.clocks import disagreement
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import BLOCK_SIZE
-from guestmark.workloads.common.facts import Moving
-from guestmark.workloads.common.sources import check_sources
+from guestmark.workloads.common.program import disagreement
 from guestmark.workloads.common.verify import checked
 
 if TYPE_CHECKING:
@@ -36,6 +35,17 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.base import Machine
+
+
+class Moving(Fact, kw_only=True):
+    """How the disk was made ready, and how the bytes were moved; each workload has some of these."""
+
+    image_prepared_s: float | None = None
+    image_from_template: bool | None = None
+    direct: bool | None = None  # past the guest's page cache
+    preallocated: bool | None = None  # the file that was written
+    archive_bytes: int | None = None
+    share: str | None = None  # as the guest's kernel was told to mount it
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,3 +264,21 @@ def refusals(disk: AttachedDisk) -> Iterator[None]:
         elif error.errno == errno.EIO:
             hint = "the disk below failed; the console and the host's log say why"
         raise WorkloadError(error.message, hint=hint) from error
+
+
+def check_sources(cells: Iterable[Cell]) -> None:
+    """Raises `UsageError` for a source file that is missing or shorter than the amount requested."""
+    for cell in cells:
+        source = cell.workload.params.get("source")
+        if source is None or not source["content"].startswith("file:"):
+            continue
+        path, amount = source["content"].removeprefix("file:"), parse_size(source["size"])
+        try:
+            size = Path(path).stat().st_size
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}", hint="give a file that can be read") from error
+        if size < amount:
+            raise UsageError(
+                f"{path} has {size} bytes, but the plan needs {amount}",
+                hint="ask for less, or give a longer file",
+            )

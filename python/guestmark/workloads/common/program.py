@@ -11,11 +11,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from guestmark.core.architectures import Architecture
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.findings import Build, Findings, Program
+from guestmark.core.model import Cell
 from guestmark.core.units import format_duration, format_size
-from guestmark.workloads.common.builds import build_of
-from guestmark.workloads.common.clocks import disagreement
+from guestmark.core.workload_kind import packages_of
+from guestmark.foreign import roots
+from guestmark.foreign.origin import package_of
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent, ExecResult
@@ -25,6 +28,8 @@ OUTPUT_LIMIT = 8 * 1024 * 1024  # bytes kept of each of stdout and stderr; more 
 _TAIL = 400  # characters of output that a reason may quote
 _LARGE = 1 << 20  # bytes of a program, from which on it is not hashed for every trial by SHA-256
 _DIGEST_S = 120.0
+RELATIVE_TOLERANCE = 0.01  # between the durations on the host's and the guest's clock
+ABSOLUTE_TOLERANCE_S = 0.005
 _known: dict[str, str] = {}  # SHA-256 by XXH3, as machines have told both of the same file
 
 
@@ -185,3 +190,43 @@ def _killed_by(result: ExecResult) -> str:
     if result.oom_killed:
         return f"the machine ran out of memory and the command was killed ({name})"
     return f"the command was killed by {name}"
+
+
+def build_of(cell: Cell, name: str, host_path: str) -> Build | None:
+    """What is known of the program on the cell's machine and on this host; None where they are one and the same."""
+    architecture = cell.platform.foreign
+    if architecture is None:
+        return None
+    here = package_of(host_path) if host_path else None
+    root = roots.find(architecture, packages_of(cell)) if architecture.root else None
+    there = root.packages.get(here.name) if root and here else None
+    return Build(
+        architecture=architecture.name,
+        package=there.name if there else None,
+        version=there.version if there else None,
+        host_version=here.version if here else None,
+        same_source=(there.source, there.source_version) == (here.source, here.source_version)
+        if there and here
+        else None,
+        said=_said(architecture, name, there.version if there else "", here.version if here else ""),
+    )
+
+
+def _said(architecture: Architecture, name: str, version: str, host_version: str) -> str:
+    if not version:
+        return f"another build: {name}, {architecture.name}"
+    if version.partition("+b")[0] == host_version.partition("+b")[0]:
+        return f"another build: {name} {version}, {architecture.name}"
+    return f"another version: {name} {version}, {architecture.name} (this host: {host_version or 'not a package'})"
+
+
+def disagreement(wall_s: float, guest_wall_s: float, error_s: float = 0.0) -> str:
+    """A warning when the clocks differ by more than 1 %, 5 ms and `error_s` together; else empty.
+
+    `error_s` is the known uncertainty of the host's figure. The host's clock is the authority.
+    """
+    difference = guest_wall_s - wall_s
+    if abs(difference) <= RELATIVE_TOLERANCE * wall_s + ABSOLUTE_TOLERANCE_S + error_s:
+        return ""
+    share = f" ({difference / wall_s:+.1%})" if wall_s > 0 else ""
+    return f"the clocks disagree: {wall_s:.4g} s on the host's, {guest_wall_s:.4g} s on the guest's{share}"

@@ -28,6 +28,7 @@ def _moves(
     model: str,
     verb: str,
     *,
+    module: str = "",
     factors: tuple[Factor, ...] = (BLOCK_SIZE,),
     programs: bool = False,
 ) -> WorkloadKind:
@@ -35,7 +36,7 @@ def _moves(
         name,
         text,
         params=f"guestmark.workloads.disk.params:{model}",
-        run=f"guestmark.workloads.disk.{name}:{name.capitalize()}Workload",
+        run=f"guestmark.workloads.disk.{module or name}:{name.capitalize()}Workload",
         metrics=_writing,
         label=lambda params: f"{verb} {params['amount']}",
         factors=factors,
@@ -53,8 +54,16 @@ WORKLOADS = (
         label=_upload_label,
         needs_root=agent_is_enough,
     ),
-    _moves("dd", "copies a second disk into a file, one block at a time", "FromDisk", "dd of"),
-    _moves("direct", "copies a second disk into a file with O_DIRECT", "Direct", "direct copy of"),
+    _moves(
+        "dd", "copies a second disk into a file, one block at a time", "FromDisk", "dd of", module="copying"
+    ),
+    _moves(
+        "direct",
+        "copies a second disk into a file with O_DIRECT",
+        "Direct",
+        "direct copy of",
+        module="copying",
+    ),
     _moves(
         "share",
         "copies a file from the shared host filesystem",
@@ -71,7 +80,13 @@ WORKLOADS = (
         programs=True,
     ),
     _moves("fill", "writes a pattern in the guest", "Moved", "fill of"),
-    _moves("filewrite", "writes a file in the guest, one block after the other", "Moved", "write of"),
+    _moves(
+        "filewrite",
+        "writes a file in the guest, one block after the other",
+        "Moved",
+        "write of",
+        module="fill",
+    ),
     WorkloadKind(
         "fileread",
         "reads a file back in the guest after unmounting and mounting again",

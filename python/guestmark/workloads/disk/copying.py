@@ -56,3 +56,13 @@ class CopyWorkload(MovingWorkload):
     def expected(self, machine: Machine) -> Checksum:
         """What the source holds."""
         return source_of(machine).image.checksum()
+
+
+class DdWorkload(CopyWorkload):
+    """`dd`."""
+
+
+class DirectWorkload(CopyWorkload):
+    """`direct`."""
+
+    direct = True

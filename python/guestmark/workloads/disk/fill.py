@@ -31,3 +31,7 @@ class FillWorkload(MovingWorkload):
     def expected(self, machine: Machine) -> Checksum:
         """From the generator alone."""
         return store().agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
+
+
+class FilewriteWorkload(FillWorkload):
+    """`filewrite`: what `dd if=/dev/zero bs=1024k` and a flush would do."""

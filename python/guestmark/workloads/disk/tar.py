@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import os
+import tarfile
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,14 +14,44 @@ from typing import TYPE_CHECKING
 from guestmark.core.errors import WorkloadError
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.packed import FILE
+from guestmark.disks.store import store
 from guestmark.workloads.common.moving import MovingWorkload, Timed
-from guestmark.workloads.disk.archive import tar_gz
 from guestmark.workloads.disk.upload import pieces
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum
     from guestmark.disks.image import Image
     from guestmark.platforms.base import Machine
+
+_LEVEL = 1
+_made: dict[tuple[Path, str], Path] = {}
+
+
+def tar_gz(image: Image, name: str) -> Path:
+    """A compressed archive that holds the bytes of `image` as one file called `name`."""
+    key = (image.path, name)
+    made = _made.get(key)
+    if made is not None and made.exists():
+        return made
+    handle, text = tempfile.mkstemp(
+        prefix="archive-", suffix=".tar.gz", dir=store().directory(image.spec.location)
+    )
+    path = Path(text)
+    try:
+        with (
+            os.fdopen(handle, "wb") as raw,
+            gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=_LEVEL, mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=1 << 20) as archive,
+            image.path.open("rb") as content,
+        ):
+            member = tarfile.TarInfo(name)
+            member.size = image.spec.size
+            archive.addfile(member, io.BufferedReader(content.raw, 1 << 20))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    _made[key] = path
+    return path
 
 
 class TarWorkload(MovingWorkload):

@@ -6,7 +6,7 @@ from typing import Any
 from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec
 from guestmark.core.model import Metric
 from guestmark.core.workload_kind import WorkloadKind
-from guestmark.workloads.common import host_disk
+from guestmark.workloads.common.factors import decides_on_host
 
 
 def _metrics(params: Mapping[str, Any]) -> tuple[Metric, ...]:
@@ -29,7 +29,7 @@ WORKLOADS = (
         metrics=_metrics,
         label=_label,
         packages="guestmark.workloads.exec.packages:of_command",
-        decides=host_disk.decides,
+        decides=decides_on_host,
         runs_on_disk=True,
     ),
 )

@@ -6,8 +6,7 @@ from typing import Any
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
-from guestmark.workloads.common import host_disk
-from guestmark.workloads.common.factors import THREADS
+from guestmark.workloads.common.factors import THREADS, decides_on_host
 from guestmark.workloads.fio import metrics
 from guestmark.workloads.fio.variables import THREADS_VARIABLE, variables_of
 
@@ -15,7 +14,7 @@ from guestmark.workloads.fio.variables import THREADS_VARIABLE, variables_of
 def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bool | None:
     if name == THREADS.name:
         return None if THREADS_VARIABLE in variables_of(params["job"]) else False
-    return host_disk.decides(params, name, platform)
+    return decides_on_host(params, name, platform)
 
 
 WORKLOADS = (

@@ -7,7 +7,7 @@ from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import WorkloadKind, takes_only
 from guestmark.workloads.boot.metrics import ALL as BOOT_METRICS
 from guestmark.workloads.common.metrics import LAUNCHING
-from guestmark.workloads.guestfs.metrics import SESSION
+from guestmark.workloads.guestfs.session import SESSION
 
 _PROGRAMS = (Program("guestfish", "guestfish"),)
 _GUEST = takes_only("memory", "smp", "placement")

@@ -11,9 +11,9 @@ from guestmark.workloads.common.metrics import LAUNCH
 from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs, session
 from guestmark.workloads.guestfs.libguestfs import Mark
-from guestmark.workloads.guestfs.metrics import CALLS, WALL
 from guestmark.workloads.guestfs.own_guest import OwnGuestWorkload, version
 from guestmark.workloads.guestfs.params import ApiParams
+from guestmark.workloads.guestfs.session import CALLS, WALL
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine

@@ -18,11 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from guestmark.agent.confinement import BUILDER, TEMPORARY_FILES
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
+from guestmark.core.findings import Fact
 from guestmark.core.machine_facts import Confined
 from guestmark.core.units import parse_size
 from guestmark.platforms.confinement import attested
@@ -313,3 +316,15 @@ def _last_words(process: SupervisedProcess) -> str:
 def _pipe() -> tuple[io.FileIO, io.FileIO]:
     read_fd, write_fd = os.pipe()
     return io.FileIO(read_fd, "r"), io.FileIO(write_fd, "w")
+
+
+class Guestfs(Fact, kw_only=True):
+    """The program, the QEMU that it started, and of `guestfs-run` the launch that the phases are of."""
+
+    version: str | None = msgspec.field(name="guestfish", default=None)
+    qemu: list[str] | None = msgspec.field(name="libguestfs_qemu", default=None)  # its command line
+    confined: Confined | None = msgspec.field(name="libguestfs_confined", default=None)
+    calls: int | None = None  # of the API, in a session
+    traced_ready_s: float | None = None  # the time to ready of the launch that was traced
+    appliance_s: float | None = None  # before the guest's start: the appliance is looked at
+    features_s: float | None = None  # then what QEMU can do

@@ -15,7 +15,7 @@ from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.workloads.base import P, Workload
 from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs
-from guestmark.workloads.guestfs.facts import Guestfs
+from guestmark.workloads.guestfs.libguestfs import Guestfs
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform

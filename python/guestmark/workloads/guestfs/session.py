@@ -6,6 +6,14 @@ the guest's kernel and for the way to it and back, hardly any for a disk.
 
 from collections.abc import Sequence
 
+from guestmark.core.model import Better, Metric
+from guestmark.workloads.common.metrics import LAUNCH
+
+WALL = Metric("wall_s", "s")  # of the session, between launch and shutdown
+CALLS = Metric("rate", "calls/s", Better.HIGHER)
+SESSION = (WALL, CALLS, LAUNCH)
+
+
 _TEXT = "the quick brown fox jumps over the lazy dog"
 _SUM = "05c6e08f1d9fdafa03147fcb8f82f124c76d2f70e3d989dc8aadb5e7d7450bec"  # sha256 of _TEXT
 _DISK = "256M"

@@ -21,10 +21,9 @@ from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moving import MovedBytes, measured
 from guestmark.workloads.common.verify import READABLE, compare
-from guestmark.workloads.disk.archive import tar_gz
+from guestmark.workloads.disk.tar import tar_gz
 from guestmark.workloads.guestfs import libguestfs
-from guestmark.workloads.guestfs.facts import Guestfs
-from guestmark.workloads.guestfs.libguestfs import Mark
+from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import Checksum

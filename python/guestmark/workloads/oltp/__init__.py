@@ -5,8 +5,7 @@ from typing import Any
 
 from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import WorkloadKind
-from guestmark.workloads.common import host_disk
-from guestmark.workloads.common.factors import THREADS
+from guestmark.workloads.common.factors import THREADS, decides_on_host
 from guestmark.workloads.oltp import metrics
 
 _TITLES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
@@ -26,7 +25,7 @@ WORKLOADS = (
         metrics=lambda _params: metrics.ALL,
         label=lambda params: f"{_TITLES[params['server']]} {params['test']}",
         factors=(THREADS,),
-        decides=host_disk.decides,
+        decides=decides_on_host,
         programs=(Program("sysbench", "sysbench"),),
         acknowledges=_commits,
         packages="guestmark.workloads.oltp.packages:of_server",

@@ -7,7 +7,7 @@ from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.setting.base import is_disk_setting
-from guestmark.workloads.common import host_disk
+from guestmark.workloads.common.factors import decides_on_host
 from guestmark.workloads.sysbench import metrics
 from guestmark.workloads.sysbench.options import FACTORS, OPTIONS, TESTS
 
@@ -25,7 +25,7 @@ def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bo
         return None if option.test in ("", params["test"]) else False
     if is_disk_setting(name) and params["test"] != "fileio":
         return False
-    return host_disk.decides(params, name, platform)
+    return decides_on_host(params, name, platform)
 
 
 WORKLOADS = (

@@ -17,8 +17,7 @@ from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_duration
 from guestmark.foreign import agents
 from guestmark.workloads.base import Workload
-from guestmark.workloads.common.clocks import disagreement
-from guestmark.workloads.common.program import sha256_here
+from guestmark.workloads.common.program import disagreement, sha256_here
 from guestmark.workloads.syscalls import metrics
 from guestmark.workloads.syscalls.facts import Call, Syscalls
 from guestmark.workloads.syscalls.params import SyscallsParams
