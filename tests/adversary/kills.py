@@ -15,7 +15,7 @@ from pathlib import Path
 from guestmark.agent.keeper import is_in_use
 from guestmark.disks.processes import descendants
 from tests.framework import PACKAGES
-from tests.framework.processes import alive, started_at, wait_until
+from tests.framework.processes import alive, called, started_at, wait_until
 from tests.storm.ways import family
 
 WITHIN_S = 1.0
@@ -78,7 +78,7 @@ def left_after(platform: str, blow: Blow) -> list[str]:
                 return [pid for pid in machine if _is(pid, known)]
 
             wait_until(lambda: not running(), WITHIN_S)
-            left = [f"{pid}: {_called(pid)}" for pid in running()]
+            left = [f"{pid}: {called(pid)}" for pid in running()]
             controller.kill()
             controller.wait()
             wait_until(lambda: not [*Path(name).iterdir(), *(set(_files()) - before)], 4)
@@ -98,12 +98,6 @@ def _is(pid: int, known: dict[int, int]) -> bool:
     with contextlib.suppress(OSError):
         return alive(pid) and started_at(pid) == known[pid]
     return False
-
-
-def _called(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:80]
-    return ""
 
 
 def _parts(controller: int) -> dict[str, int]:

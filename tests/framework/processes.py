@@ -38,6 +38,13 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
+def called(pid: int) -> str:
+    """The beginning of a process's command line; empty when it is not there."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")[:80]
+    return ""
+
+
 def gone(*pids: int, seconds: float = 5.0) -> bool:
     """Whether all these processes end in time."""
     return wait_until(lambda: not any(alive(pid) for pid in pids), seconds)

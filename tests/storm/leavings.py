@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def processes(mark: bytes, known: dict[int, int]) -> Iterator[tuple[int, str]]:
 def nobodys() -> list[Path]:
     """Directories, in memory too, and control groups that are nobody's: other runs here have owners who live."""
     found = []
-    groups = Path("/sys/fs/cgroup").glob("**/guestmark-*")
+    # Groups come and go while they are looked through, which `Path.glob` does not bear.
+    groups = [Path(at) for at, _, _ in os.walk("/sys/fs/cgroup") if Path(at).name.startswith("guestmark-")]
     for path in [*(path for parent in _SHARED for path in parent.glob("guestmark-*")), *groups]:
         with contextlib.suppress(OSError):
             if not path.name.startswith(_CHECKS) and path.is_dir() and not is_in_use(path):

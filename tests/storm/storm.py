@@ -32,7 +32,7 @@ OLTP = """
 schema = "guestmark-plan/1"
 name = "storm"
 title = "a short load on a database"
-platforms = ["host", "tcg"]
+platforms = ["host", "uml"]
 baseline = { platform = "host" }
 [workloads.storm]
 kind = "oltp"
@@ -58,6 +58,15 @@ params.amount = "16M"
 [workloads.guestfish]
 kind = "guestfs-run"
 platforms = ["tcg"]
+"""
+
+GUESTFISH = """
+schema = "guestmark-plan/1"
+name = "storm"
+title = "an appliance"
+platforms = ["tcg"]
+[workloads.guestfish]
+kind = "guestfs-run"
 """
 
 
@@ -93,9 +102,14 @@ MODES = {
     for mode in (
         Mode("exec", ("exec", "--blocks", "3", "--on", "host,uml,tcg", "--", "sh", "-c", "sleep 0.1"), 8.0),
         Mode("disk", ("run", "storm.toml", "--blocks", "2"), 14.0, DISK),
-        Mode("nested", ("exec", "--blocks", "2", "--on", "host,tcg/uml", "--", "true"), 20.0),
-        Mode("netboot", ("run", "netboot", "--scale", "0.01", "--blocks", "1", "--only", _CARD), 14.0),
-        Mode("oltp", ("run", "storm.toml", "--blocks", "2"), 20.0, OLTP),
+        Mode("nested", ("exec", "--blocks", "2", "--on", "host,tcg/uml", "--", "true"), 12.0),
+        Mode("netboot", ("run", "netboot", "--scale", "0.01", "--blocks", "1", "--only", _CARD), 8.0),
+        Mode("oltp", ("run", "storm.toml", "--blocks", "2"), 10.0, OLTP),
+        Mode("guestfish", ("run", "storm.toml", "--blocks", "2"), 8.0, GUESTFISH),
+        Mode(
+            "powercut", ("powercut", "--on", "uml", "--records", "10", "--states", "40", "--blocks", "2"), 5.0
+        ),
+        Mode("live", ("capture", "--live", "lo"), 1.5),
         Mode("storage", ("run", "storm.toml", "--blocks", "2"), 8.0, STORAGE),
         Mode(
             "virtiofs",

@@ -10,6 +10,8 @@ import time
 
 from tests.framework import IMPORTABLE
 from tests.framework import traffic as ct
+from tests.framework.processes import called, gone, wait_until
+from tests.storm.ways import family
 
 MAIN = "import sys; from guestmark.cli import main; sys.exit(main())"
 
@@ -42,6 +44,21 @@ def test_an_interrupt_ends_with_the_result() -> None:
     assert process.returncode == 0
     assert f"127.0.0.1:{port}" in output.decode()
     assert "server 9" in output.decode()
+
+
+def test_nothing_outlives_a_killed_capture() -> None:
+    ct.need("dumpcap")
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, "capture", "--live", "lo"],
+        env={**os.environ, "PYTHONPATH": IMPORTABLE},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        both = ("dumpcap -q", "guestmark-capture")
+        assert wait_until(lambda: all(any(one in called(pid) for pid in family(process.pid)) for one in both))
+        known = list(family(process.pid))
+        process.kill()
+    assert gone(*known, seconds=2)
 
 
 def test_an_interface_that_is_not_there_is_an_error() -> None:

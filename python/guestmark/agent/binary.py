@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from guestmark.agent.frames import Transport
@@ -120,3 +121,17 @@ def supervised(
         "--",
         *command,
     ]
+
+
+@contextlib.contextmanager
+def ending_with_us(command: Sequence[str], *, grace_ms: int = 0) -> Iterator[tuple[list[str], int]]:
+    """Arguments that run `command` under a supervisor, and a descriptor to pass on: it ends with this process.
+
+    It also ends when the block is left: by SIGTERM, and by SIGKILL after `grace_ms`.
+    """
+    theirs, ours = os.pipe()
+    try:
+        yield supervised(command, lifeline_fd=theirs, grace_ms=grace_ms), theirs
+    finally:
+        os.close(theirs)
+        os.close(ours)

@@ -6,19 +6,24 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from guestmark.core.errors import GuestmarkError
 
 _SNAPLEN = 320  # headers, and the messages of DHCP, DNS and TFTP; QUIC's would need whole packets
 _BUFFER_MIB = 64
+_BY_SIGNAL = 128  # of a supervisor, whose command has ended by a signal
+# A command in, and around the life of its process: what to start instead, and a descriptor that this inherits.
+Supervised = Callable[[Sequence[str]], AbstractContextManager[tuple[list[str], int]]]
 
 
 @contextlib.contextmanager
-def capturing(interface: str) -> Iterator[int]:
+def capturing(interface: str, supervised: Supervised) -> Iterator[int]:
     """A descriptor from which the packets of `interface` come as a capture, until Ctrl-C.
 
-    Raises `GuestmarkError` when nothing can be captured.
+    The tool that captures is `supervised`: it does not outlive this process. Raises `GuestmarkError` when nothing
+    can be captured.
     """
     # A tool writes packets out at once, and its messages are told only if it fails.
     commands = (
@@ -33,7 +38,8 @@ def capturing(interface: str) -> Iterator[int]:
         )
     with (
         tempfile.TemporaryFile() as messages,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages) as process,
+        supervised(command) as (words, lifeline),
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=messages, pass_fds=(lifeline,)) as process,
     ):
         assert process.stdout
         try:
@@ -43,7 +49,7 @@ def capturing(interface: str) -> Iterator[int]:
             status = process.wait()
             messages.seek(0)
             said = messages.read().decode(errors="replace").strip().splitlines()
-    if status > 0:
+    if 0 < status < _BY_SIGNAL:
         raise GuestmarkError(
             f"{command[0]} cannot capture on {interface}: {_reason(said) or f'status {status}'}",
             hint="capturing needs root or CAP_NET_RAW: run it with sudo; ip link lists the interfaces",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from guestmark.capture.binary import Selection
 
 ROWS = 20
+_GRACE_MS = 2000  # in which a tool that captures hands over what it still has
 
 
 class Format(StrEnum):
@@ -86,9 +88,10 @@ def command(  # noqa: PLR0917 - one parameter per option
             hint="name files, - for standard input, or an interface with --live (one of these)",
         )
     if live is not None:
+        from guestmark.agent.binary import ending_with_us
         from guestmark.capture.live import capturing
 
-        with capturing(live) as source:
+        with capturing(live, partial(ending_with_us, grace_ms=_GRACE_MS)) as source:
             selection = Selection(("-",), filter_by, merge, memory, source)
             status = _answer(selection, format, by, plot, top, output, live=True)
         raise typer.Exit(status)
