@@ -16,9 +16,10 @@ from guestmark.page.nodes import Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import line
 from guestmark.stats.analysis import Analysis
+from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning import race as racing
 from guestmark.stats.tuning import screen
-from guestmark.stats.tuning.race import Interval, Race, Stage
+from guestmark.stats.tuning.race import Interval, Race, Stage, Why
 from guestmark.stats.tuning.settings import Candidate, Settings
 
 _PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # what speed may cost
@@ -54,10 +55,19 @@ def document(run: StoredRun) -> dict[str, Any] | None:
         "not_worse_for_sure": list(race.alive),
         "leader": race.leader,
         "distances": {
-            name: {"times_worse": interval.ratio, "interval": [interval.low, interval.high]}
+            name: {
+                "times_worse": interval.ratio,
+                "interval": [interval.low, interval.high],
+                "verdict": interval.verdict,
+            }
             for name, interval in race.distances.items()
         },
-        "dropped": [{"cell": entry.id, "blocks": entry.blocks, "why": entry.why} for entry in race.dropped],
+        "dropped": [
+            {"cell": entry.id, "blocks": entry.blocks, "why": entry.why, "how": entry.kind.value}
+            for entry in race.dropped
+        ],
+        "fresh_blocks": race.fresh,
+        "confirmed": race.confirmed,
     }
 
 
@@ -75,11 +85,12 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
         *map(str, settings.limits),
     ]
     among = f" of those that keep to {', '.join(asked)}" if asked else ""
-    full = len(cells) * settings.max_blocks + settings.confirm * settings.finalists
-    took = f"{len(measured)} trials; with every cell in {counted(settings.max_blocks, 'block')} it would be {full}"
+    took = f"{counted(len(cells), 'cell')}, {counted(len(measured), 'trial')}"
     if race.stage is not Stage.DONE:
+        lead = f" In front: {race.leader}." if race.leader else ""
         return [
-            f"The race is not over: {len(race.alive)} of {len(cells)} cells may still be the best{among} ({took})."
+            f"The race is not over: {len(race.alive)} of {len(cells)} cells may still be the best{among} "
+            f"({took}).{lead}"
         ]
     if not race.alive:
         return [f"No cell is left{among} ({took})."]
@@ -87,16 +98,31 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
     others = [name for name in race.alive if name not in best]
     goal = f"{'lowest' if settings.better is Better.LOWER else 'highest'} {settings.objective}"
     beside = [name for name in best if name != race.leader]
-    said = [f"Best{among}: {race.leader or best[0]} ({goal}, {len(cells)} cells, {took})."]
+    said = [f"Best{among}: {race.leader or best[0]} ({goal}, {took}), {_evidence(race)}."]
     if beside:
         said.append(f"Not known to be worse than that by over {settings.margin:.0%}: {'; '.join(beside)}.")
     if others:
         said.append(f"Not dropped, but not among the finalists: {'; '.join(others)}.")
+    if any(entry.kind is Why.PREDICTED for entry in race.dropped):
+        said.append(
+            "Cells that main effects predict to be worse were not measured; a prediction can be wrong."
+        )
     if race.hurried:
         said.append(
             "The time limit ended the race before those could be told apart: guestmark resume RUN --time-limit TIME."
         )
     return said
+
+
+def _evidence(race: Race) -> str:
+    """On what the answer rests, in the words of every run."""
+    if race.confirmed:
+        return f"confirmed in {race.fresh} fresh blocks"
+    if race.fresh:
+        return (
+            f"not confirmed: {counted(race.fresh, 'fresh block')}, and fewer than {MIN_BLOCKS} tell nothing"
+        )
+    return "not confirmed: there is no other to measure it against in fresh blocks"
 
 
 def _best(settings: Settings, race: Race, metric: Metric, measured: Sequence[Trial]) -> list[Node]:
@@ -118,12 +144,12 @@ def _best(settings: Settings, race: Race, metric: Metric, measured: Sequence[Tri
     for name in shown:
         interval = race.distances.get(name)
         ratio = _against_best(interval, settings.better) if interval else ""
+        if interval and interval.verdict is not None:
+            ratio = f"{ratio} {interval.verdict}"
         cells = [figure(f"{means[name] / unit.size:.4g}"), figure("best" if name == race.leader else ratio)]
         cells += [words(durable[name])] if any(durable.values()) else []
         rows.append(Row(RowName((name,)), tuple(cells), strong=name == race.leader))
-    title = (
-        "Best configurations, confirmed in fresh blocks" if race.stage is Stage.DONE else "Still in the race"
-    )
+    title = "Still in the race" if race.stage is not Stage.DONE else f"Best configurations, {_evidence(race)}"
     return [Table(title, ("cell",), tuple(columns), tuple(rows), heading=title)]
 
 
@@ -204,7 +230,18 @@ def _dropped(race: Race) -> list[Node]:
         Row(RowName((entry.id,)), (figure(str(entry.blocks)), words(entry.why))) for entry in race.dropped
     )
     title = "Who was dropped, after how many blocks, and why"
-    return [Table(title, ("cell",), (Column("blocks", (Align.POINT,)), Column("why")), rows, heading=title)]
+    columns = (Column("blocks", (Align.POINT,)), Column("why"))
+    found: list[Node] = [Table(title, ("cell",), columns, rows, heading=title)]
+    if any(entry.kind is Why.RACED and entry.blocks < MIN_BLOCKS for entry in race.dropped):
+        found.append(
+            Note(
+                line(
+                    f"Before {MIN_BLOCKS} blocks cells are dropped by the race's own rule, which is no verdict: in "
+                    f"simulation it drops one within the margin of the best in under 5 % of races."
+                )
+            )
+        )
+    return found
 
 
 def _means(measured: Sequence[Trial], metric: str) -> dict[str, float]:

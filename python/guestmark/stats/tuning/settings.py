@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from guestmark.core.model import Better
+from guestmark.stats.signed_rank import MIN_BLOCKS
 
 KEY = "tune"  # in a plan's context
 
@@ -46,7 +47,7 @@ class Settings:
     min_blocks: int = 2
     max_blocks: int = 10
     finalists: int = 4
-    confirm: int = 5
+    confirm: int = MIN_BLOCKS
 
     def kept(self) -> dict[str, Any]:
         """As it is stored in a plan's context."""
