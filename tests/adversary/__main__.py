@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 from tests.adversary.host import WAYS, taken_over
-from tests.adversary.kills import BLOWS, WITHIN_S, left_after
+from tests.adversary.kills import MACHINES, WITHIN_S, left_after
 
 PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
-PLATFORMS = ("uml", "tcg")
 BEGIN, END = "<!-- what was seen: `python -m tests.adversary --write` -->", "<!-- end of what was seen -->"
-REFUSED, REACHED = "refused", "**reached**"
+REFUSED, REACHED, LEFT = "refused", "**reached**", "**left**"
 
 
 def attempts_table() -> list[str]:
@@ -31,18 +30,16 @@ def attempts_table() -> list[str]:
 
 
 def kills_table() -> list[str]:
-    """What was left of a machine."""
+    """What was left of each machine."""
+    blows = list(dict.fromkeys(blow for machine in MACHINES.values() for blow in machine.blows))
     rows = [
-        f"| at once | {' | '.join(f'left of `{name}` after {WITHIN_S:g} s' for name in PLATFORMS)} |",
-        "| --- " * (len(PLATFORMS) + 1) + "|",
+        f"| at once | {' | '.join(f'left of {name} after {WITHIN_S:g} s' for name in MACHINES)} |",
+        "| --- " * (len(MACHINES) + 1) + "|",
     ]
-    for blow in BLOWS:
-        left = [left_after(name, blow) for name in PLATFORMS]
+    for blow in blows:
+        left = [left_after(machine, blow) if blow in machine.blows else None for machine in MACHINES.values()]
         print(blow, left, flush=True)
-        said = [
-            "nothing" if not one else "**left**: both, with directories" if blow.leaves else "**left**"
-            for one in left
-        ]
+        said = ["" if one is None else LEFT if one else "nothing" for one in left]
         rows.append(f"| {blow} | " + " | ".join(said) + " |")
     return rows
 
@@ -70,7 +67,7 @@ def main() -> int:
         before, _, rest = page.partition(BEGIN)
         after = rest.partition(END)[2]
         PAGE.write_text("\n".join([before + BEGIN, where, "", *attempts, "", *kills, "", END + after]))
-    return int(any("**left** " in row for row in kills))
+    return int(any(LEFT in row for row in kills))
 
 
 if __name__ == "__main__":

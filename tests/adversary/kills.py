@@ -3,95 +3,169 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from guestmark.agent.keeper import is_in_use
 from guestmark.disks.processes import descendants
 from tests.framework import PACKAGES
+from tests.framework.kernels import without_9p
 from tests.framework.processes import alive, called, started_at, wait_until
 from tests.storm.ways import family
 
 WITHIN_S = 1.0
 _ROOT = Path(__file__).resolve().parents[2]
 _CONTROLLER = """
-import sys, time
+import json, sys, time
 from tests.framework.guests import start
-with start(sys.argv[1]) as guest:
+with start(sys.argv[1], **json.loads(sys.argv[2])) as guest:
     print("ready", flush=True)
     time.sleep(600)
 """
 _SHARED = (Path("/dev/shm"), Path("/sys/fs/cgroup"))
+_WITHOUT_9P = "KERNEL"
+_HYPERVISORS, _HELPERS = (b"linux.uml", b"qemu-system-x86_64"), (b"qemu-storage-daemon", b"virtiofsd")
+_FILES_S = 4.0  # until they are gone; a stopped keeper is waited for
+_INTERRUPTED_S = 15.0  # for an end in order, with a part that does not react
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """What is stopped first, and what is killed then, by the parts they play."""
+    """What is stopped first, and what is killed then, by the parts they play. Else guestmark is interrupted."""
 
-    killed: tuple[str, ...]
+    killed: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
-    leaves: bool = False  # what is stopped stays until it goes on: nobody is left who could end it
+    cleaned: bool = (
+        False  # everything is stopped, so nobody is left who could react: `guestmark clean` ends it
+    )
 
     def __str__(self) -> str:
-        first = f"{' and '.join(self.stopped)} stopped, then " if self.stopped else ""
-        return f"{first}{' and '.join(self.killed)} killed"
+        stopped = "everything" if self.stopped == _EVERYTHING else " and ".join(self.stopped)
+        first = f"{stopped} stopped, then " if stopped else ""
+        then = f"{' and '.join(self.killed)} killed" if self.killed else "guestmark interrupted"
+        return f"{first}{then}{', then `guestmark clean`' if self.cleaned else ''}"
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is started, and what happens to it."""
+
+    platform: str
+    settings: dict[str, str] = field(default_factory=dict)
+    blows: tuple[Blow, ...] = ()
+
+
+_EVERYTHING = ("the supervisor", "the cage's outer process", "the cage's first process", "the hypervisor", "the keeper",
+        "the keeper's second process")  # fmt: skip
 BLOWS = (
     Blow(("the supervisor",)), Blow(("the cage's outer process",)), Blow(("the cage's first process",)),
     Blow(("the hypervisor",)), Blow(("guestmark",)), Blow(("guestmark", "the supervisor")),
     Blow(("the supervisor", "the cage's outer process")), Blow(("the keeper", "guestmark")),
     Blow(("the keeper's second process", "guestmark")), Blow(("guestmark",), ("the supervisor",)),
-    Blow(("guestmark",), ("the keeper",)), Blow(("guestmark",), ("the hypervisor",)),
-    Blow(("guestmark",), ("the supervisor", "the cage's outer process"), leaves=True),
+    Blow(("guestmark",), ("the keeper",)), Blow(("guestmark",), ("the keeper's second process",)),
+    Blow(("guestmark",), ("the hypervisor",)), Blow((), ("the hypervisor",)), Blow((), ("the supervisor",)),
+    Blow((), ("the keeper", "the keeper's second process")),
+    Blow(("guestmark",), ("the supervisor", "the cage's outer process")),
+    Blow(("guestmark", "the keeper"), ("the supervisor", "the cage's outer process")),
+    Blow(("guestmark",), _EVERYTHING, cleaned=True),
 )  # fmt: skip
+_WITH_HELPER = (
+    Blow(("the supervisor",)), Blow(("the helper",)), Blow(("the supervisor", "the helper")),
+    Blow(("guestmark", "the helper")), Blow(("guestmark",), ("the helper",)), Blow((), ("the helper",)),
+)  # fmt: skip
+MACHINES = {
+    "`uml`": Machine("uml", {}, BLOWS),
+    "`tcg`": Machine("tcg", {}, BLOWS),
+    "`uml`, a storage daemon": Machine("uml", {"size": "64M", "uml_disk": "vhost-user"}, _WITH_HELPER),
+    "`tcg`, virtiofsd": Machine(
+        "tcg",
+        {"kernel": _WITHOUT_9P},
+        (
+            *_WITH_HELPER,
+            Blow(("the helper's supervisor",)),
+            Blow(("the supervisor", "the helper's supervisor")),
+            Blow(("guestmark",), ("the helper's supervisor",)),
+        ),
+    ),
+}
 
 
-def left_after(platform: str, blow: Blow) -> list[str]:
+def left_after(machine: Machine, blow: Blow) -> list[str]:
     """What of a machine is there when it should have been gone; files have some seconds, as a keeper may be stopped."""
     before = set(_files())
     with tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name:
-        environment = {**os.environ, "TMPDIR": name, "PYTHONPATH": f"{PACKAGES}{os.pathsep}{_ROOT}"}
+        scratch = Path(name, "scratch")
+        scratch.mkdir()
+        environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": f"{PACKAGES}{os.pathsep}{_ROOT}"}
+        settings = {
+            key: str(without_9p(Path(name))) if level == _WITHOUT_9P else level
+            for key, level in machine.settings.items()
+        }
         controller = subprocess.Popen(
-            [sys.executable, "-c", _CONTROLLER, platform], env=environment, cwd=_ROOT, stdout=subprocess.PIPE
-        )
+            [sys.executable, "-c", _CONTROLLER, machine.platform, json.dumps(settings)],
+            env=environment, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         assert controller.stdout is not None
         known: dict[int, int] = {}
+        keepers: set[int] = set()
         try:
             assert controller.stdout.readline() == b"ready\n"
             parts = _parts(controller.pid)
             known = family(controller.pid)
             keepers = {parts["the keeper"], parts["the keeper's second process"]}
-            for part in blow.stopped:
-                os.kill(parts[part], signal.SIGSTOP)
-            for part in blow.killed:
-                os.kill(parts[part], signal.SIGKILL)
-            machine = [pid for pid in known if pid not in keepers]
+            _strike(blow, controller, parts)
+            if blow.cleaned:
+                clean = [sys.executable, "-m", "guestmark", "clean"]
+                subprocess.run(clean, env=environment, cwd=scratch, stdout=subprocess.DEVNULL, check=True)
+            of_machine = [pid for pid in known if pid not in keepers or blow.cleaned]
 
             def running() -> list[int]:
-                return [pid for pid in machine if _is(pid, known)]
+                return [pid for pid in of_machine if _is(pid, known)]
 
             wait_until(lambda: not running(), WITHIN_S)
             left = [f"{pid}: {called(pid)}" for pid in running()]
             controller.kill()
             controller.wait()
-            wait_until(lambda: not [*Path(name).iterdir(), *(set(_files()) - before)], 4)
-            return [*left, *map(str, Path(name).iterdir()), *map(str, set(_files()) - before)]
+            wait_until(lambda: not [*scratch.iterdir(), *(set(_files()) - before)], _FILES_S)
+            return [*left, *map(str, scratch.iterdir()), *map(str, set(_files()) - before)]
         finally:
             controller.kill()
             controller.wait()
             controller.stdout.close()
-            time.sleep(0.2)
-            for pid in known:
-                if _is(pid, known):
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGKILL)
+            _end([pid for pid in known if pid not in keepers], known)
+            # They remove control groups, which nobody else would: not killed before they had the time.
+            for pid in keepers:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGCONT)
+            wait_until(lambda: not [pid for pid in keepers if _is(pid, known)], _INTERRUPTED_S)
+            _end(list(keepers), known)
+
+
+def _strike(blow: Blow, controller: subprocess.Popen[bytes], parts: dict[str, int]) -> None:
+    for part in blow.stopped:
+        os.kill(parts[part], signal.SIGSTOP)
+    for part in blow.killed:
+        with contextlib.suppress(ProcessLookupError):  # it has gone with what was killed before it
+            os.kill(parts[part], signal.SIGKILL)
+    if not blow.killed:
+        controller.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            controller.wait(_INTERRUPTED_S)
+    elif "guestmark" in blow.killed:
+        controller.wait()
+
+
+def _end(pids: list[int], known: dict[int, int]) -> None:
+    for pid in pids:
+        if _is(pid, known):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _is(pid: int, known: dict[int, int]) -> bool:
@@ -106,23 +180,33 @@ def _parts(controller: int) -> dict[str, int]:
     for pid in descendants(controller):
         with contextlib.suppress(OSError):
             words[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    of = {
-        verb: [pid for pid, word in words.items() if word[1:2] == [verb]] for verb in (b"supervise", b"keep")
-    }
-    supervisor = of[b"supervise"][-1]
-    outer, first, hypervisor = descendants(supervisor)[:3]
+    keepers = [pid for pid, word in words.items() if word[1:2] == [b"keep"]]
+    of: dict[str, int] = {}
+    for supervisor in [pid for pid, word in words.items() if word[1:2] == [b"supervise"]]:
+        outer, first, program, *more = descendants(supervisor)
+        name = _program(words.get(program, []))
+        if name in _HYPERVISORS:
+            of |= {"the supervisor": supervisor, "the cage's outer process": outer,
+                   "the cage's first process": first, "the hypervisor": program}  # fmt: skip
+            helper = next((pid for pid in more if _program(words.get(pid, [])) in _HELPERS), None)
+            of |= {"the helper": helper} if helper else {}
+        elif name in _HELPERS:
+            of |= {"the helper's supervisor": supervisor, "the helper": program}
     return {
-        "guestmark": controller, "the supervisor": supervisor, "the cage's outer process": outer,
-        "the cage's first process": first, "the hypervisor": hypervisor,
-        "the keeper": of[b"keep"][0], "the keeper's second process": of[b"keep"][1],
+        **of, "guestmark": controller, "the keeper": keepers[0], "the keeper's second process": keepers[1]
     }  # fmt: skip
+
+
+def _program(words: list[bytes]) -> bytes:
+    return words[0].rpartition(b"/")[2] if words else b""
 
 
 def _files() -> list[Path]:
     """What runs have made in places that all users share, and that nobody uses: others run here, too."""
     memory, groups = _SHARED
     found = []
-    for path in [*memory.glob("guestmark-memory-*"), *groups.glob("**/guestmark-machine-*")]:
+    of_groups = [Path(at) for at, _, _ in os.walk(groups) if Path(at).name.startswith("guestmark-")]
+    for path in [*memory.glob("guestmark-memory-*"), *of_groups]:
         with contextlib.suppress(OSError):
             if not is_in_use(path):
                 found.append(path)

@@ -1,15 +1,20 @@
 """`guestmark clean` removes what is nobody's, and nothing else."""
 
+import fcntl
 import os
+import secrets
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from guestmark.agent.keeper import Keeper, keeper
+from tests.framework import PACKAGES
 from tests.framework.preloaded import call as guestmark
-from tests.framework.processes import wait_until
+from tests.framework.processes import alive, children, gone, kill, wait_until
 
 
 @pytest.fixture
@@ -115,10 +120,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_at_any_moment_leaves_nothing(scratch: Path, when: str) -> None:
-    import sys
-
-    from tests.framework import PACKAGES
-
     environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
     done = subprocess.run([sys.executable, "-c", KILLED, scratch, when], env=environment, check=False)
     assert done.returncode == -9
@@ -146,3 +147,77 @@ def test_what_is_held_by_a_supervisor_stays_until_that_has_ended(scratch: Path) 
         assert path.exists()
         process.kill()
     assert wait_until(lambda: not path.exists(), 5)
+
+
+def _groups() -> list[Path]:
+    return [path for path in Path("/sys/fs/cgroup").glob("*/cgroup.procs") if os.access(path, os.W_OK)]
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not _groups(), reason="makes control groups")
+def test_control_groups_that_nobody_has_go(scratch: Path) -> None:
+    parent = _groups()[0].parent
+    left, busy = (parent / f"guestmark-machine-{secrets.token_hex(6)}" for _ in range(2))
+    for path in (left, busy):
+        path.mkdir()
+        if path == busy:
+            descriptor = os.open(path, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+    try:
+        assert wait_until(lambda: f"removed {left}" in clean(scratch).stdout)
+        assert not left.exists()
+        assert busy.exists()
+    finally:
+        busy.rmdir()
+        os.close(descriptor)
+
+
+_STOPPED = """
+import os, subprocess, sys
+from guestmark.agent.binary import supervised
+theirs, ours = os.pipe()
+process = subprocess.Popen(supervised(["sleep", "300"], lifeline_fd=theirs), pass_fds=(theirs,), start_new_session=True)
+print(process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_stopped_supervisor_without_a_controller_ends(scratch: Path, stopped: bool) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
+    with subprocess.Popen(
+        [sys.executable, "-c", _STOPPED], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as controller:
+        assert controller.stdout is not None
+        pid = int(controller.stdout.readline())
+        assert wait_until(lambda: children(pid))
+        known = [pid, *children(pid)]
+        if stopped:
+            os.kill(pid, signal.SIGSTOP)
+            assert f"process {pid}" not in clean(scratch).stdout  # it has its controller
+            assert alive(pid)
+        controller.kill()
+    if stopped:
+        assert f"would end process {pid}" in clean(scratch, "--dry-run").stdout
+        assert f"ended process {pid}" in clean(scratch).stdout
+    assert gone(*known)
+    assert f"process {pid}" not in clean(scratch).stdout
+
+
+def test_what_a_lost_worker_of_a_fleet_has_left_ends(scratch: Path) -> None:
+    environment = {**os.environ, "GUESTMARK_FLEET_MACHINE": "lab1"}
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            "setsid sh -c 'sleep 300; : from multiprocessing.spawn import spawn_main' >/dev/null 2>&1 & echo $!",
+        ],
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
+    pid = int(done.stdout)
+    try:
+        assert f"ended process {pid}" in clean(scratch).stdout
+        assert gone(pid)
+    finally:
+        kill([pid], signal.SIGKILL)

@@ -5,11 +5,14 @@
 //!
 //! A keeper is two processes, as one may be killed or stopped. The second one is told what the first one hears. It takes
 //! over when the first one has ended, with another second one, and acts alone when the first one does not.
+//!
+//! A supervisor that is stopped when the controller ends would never let go of the lifeline: it is made to go on.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -18,7 +21,7 @@ use std::time::{Duration, Instant};
 use lexopt::Arg;
 use lexopt::ValueExt;
 
-use crate::sys;
+use crate::{reap, sys};
 
 /// How long killed processes may take to leave their control group.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,7 +35,7 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let mut kept = Kept::default();
     while let Some(first) = second(&mut kept, &lifeline)? {
         hear_all(&mut kept, &lifeline, first.as_ref());
-        if has_hung_up(&lifeline) {
+        if lifeline.has_hung_up() {
             break;
         }
     }
@@ -44,21 +47,124 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
 
 /// How long the second process leaves it to the first one.
 const PATIENCE_WITH_FIRST: Duration = Duration::from_secs(1);
+/// How often those who hold the lifeline are looked at once the controller has ended.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What the controller and its supervisors hold, and how to know that the controller itself has ended.
+struct Lifeline {
+    names: OwnedFd,
+    controller: Option<OwnedFd>,
+}
+
+impl Lifeline {
+    fn has_hung_up(&self) -> bool {
+        is_ready(&self.names, 0)
+    }
+
+    /// Waits until there is something to hear, or nobody is left who could say anything.
+    fn wait(&self) -> io::Result<()> {
+        loop {
+            let mut fds = [
+                Some(self.names.as_raw_fd()),
+                self.controller.as_ref().map(AsRawFd::as_raw_fd),
+            ]
+            .map(|fd| libc::pollfd {
+                fd: fd.unwrap_or(-1),
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            sys::poll(&mut fds, None)?;
+            if fds[0].revents != 0 {
+                return Ok(());
+            }
+            self.continue_holders();
+            fds[0].revents = 0;
+            sys::poll(&mut fds[..1], Some(LOOK))?;
+            if fds[0].revents != 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes stopped supervisors go on when the controller has ended: they end what they supervise, and themselves.
+    fn continue_holders(&self) {
+        let Some(controller) = &self.controller else {
+            return;
+        };
+        if !is_ready(controller, libc::POLLIN) {
+            return;
+        }
+        let Ok(pipe) = std::fs::metadata(format!("/proc/self/fd/{}", self.names.as_raw_fd()))
+        else {
+            return;
+        };
+        for pid in processes() {
+            if is_stopped(pid) && sys::is_this_program(pid) && holds(pid, pipe.ino()) {
+                let _ = sys::kill(pid, libc::SIGCONT);
+            }
+        }
+    }
+}
+
+/// Whether a descriptor has these events, or an end.
+fn is_ready(fd: &OwnedFd, events: libc::c_short) -> bool {
+    let mut fds = [libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events,
+        revents: 0,
+    }];
+    let _ = sys::poll(&mut fds, Some(Duration::ZERO));
+    fds[0].revents != 0
+}
+
+fn processes() -> impl Iterator<Item = libc::pid_t> {
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn is_stopped(pid: libc::pid_t) -> bool {
+    reap::Stat::of(pid).is_some_and(|stat| stat.stopped)
+}
+
+/// Whether a process has the end of a pipe to write to.
+fn holds(pid: libc::pid_t, pipe: u64) -> bool {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    entries.flatten().any(|entry| {
+        std::fs::read_link(entry.path())
+            .is_ok_and(|target| target.as_os_str() == format!("pipe:[{pipe}]").as_str())
+            && is_writable(pid, &entry.file_name())
+    })
+}
+
+fn is_writable(pid: libc::pid_t, descriptor: &std::ffi::OsStr) -> bool {
+    let info = Path::new("/proc").join(pid.to_string()).join("fdinfo");
+    std::fs::read_to_string(info.join(descriptor))
+        .unwrap_or_default()
+        .lines()
+        .find_map(|line| line.strip_prefix("flags:"))
+        .and_then(|flags| libc::c_int::from_str_radix(flags.trim(), 8).ok())
+        .is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+}
 
 /// Hears until the end of the lifeline, or of the second process, to which it is passed on.
-fn hear_all(kept: &mut Kept, lifeline: &OwnedFd, told: Option<&OwnedFd>) {
+fn hear_all(kept: &mut Kept, lifeline: &Lifeline, told: Option<&OwnedFd>) {
     let mut buffer = [0; 4096];
-    loop {
+    while lifeline.wait().is_ok() {
         // Told before it is taken from the lifeline: whoever is killed in between, somebody has heard it. What both
         // have heard twice does no harm. A second process that has ended is replaced by the caller.
-        let mut wanted = match told.map(|told| copied(lifeline, told)) {
+        let mut wanted = match told.map(|told| copied(&lifeline.names, told)) {
             None => buffer.len(),
             Some(Ok(0) | Err(_)) => return,
             Some(Ok(count)) => count,
         };
         while wanted > 0 {
             let room = wanted.min(buffer.len());
-            match sys::read(lifeline.as_raw_fd(), &mut buffer[..room]) {
+            match sys::read(lifeline.names.as_raw_fd(), &mut buffer[..room]) {
                 Ok(Some(0)) | Err(_) => return,
                 Ok(Some(count)) => {
                     kept.hear(&buffer[..count]);
@@ -92,7 +198,7 @@ fn copied(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
     clippy::option_option,
     reason = "the inner one is missing where no process can be started"
 )]
-fn second(kept: &mut Kept, lifeline: &OwnedFd) -> io::Result<Option<Option<OwnedFd>>> {
+fn second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Option<Option<OwnedFd>>> {
     let (hear, tell) = sys::pipe()?;
     // SAFETY: this process has a single thread.
     match unsafe { libc::fork() } {
@@ -104,6 +210,7 @@ fn second(kept: &mut Kept, lifeline: &OwnedFd) -> io::Result<Option<Option<Owned
     rustix::process::setsid()?;
     let mut buffer = [0; 4096];
     let mut hung_up: Option<Instant> = None;
+    let mut orphaned = false;
     loop {
         let mut fds = [
             libc::pollfd {
@@ -113,16 +220,32 @@ fn second(kept: &mut Kept, lifeline: &OwnedFd) -> io::Result<Option<Option<Owned
             },
             libc::pollfd {
                 fd: if hung_up.is_none() {
-                    lifeline.as_raw_fd()
+                    lifeline.names.as_raw_fd()
                 } else {
                     -1
                 },
                 events: 0,
                 revents: 0,
             },
+            libc::pollfd {
+                fd: lifeline
+                    .controller
+                    .as_ref()
+                    .filter(|_| !orphaned)
+                    .map_or(-1, AsRawFd::as_raw_fd),
+                events: libc::POLLIN,
+                revents: 0,
+            },
         ];
-        let left = hung_up.map(|at| PATIENCE_WITH_FIRST.saturating_sub(at.elapsed()));
+        let left = match hung_up {
+            Some(at) => Some(PATIENCE_WITH_FIRST.saturating_sub(at.elapsed())),
+            None => orphaned.then_some(LOOK),
+        };
         sys::poll(&mut fds, left)?;
+        orphaned |= fds[2].revents != 0;
+        if orphaned && hung_up.is_none() {
+            lifeline.continue_holders();
+        }
         if fds[0].revents != 0 {
             match sys::read(hear.as_raw_fd(), &mut buffer) {
                 Ok(Some(0)) | Err(_) => break,
@@ -139,36 +262,33 @@ fn second(kept: &mut Kept, lifeline: &OwnedFd) -> io::Result<Option<Option<Owned
             return Ok(None);
         }
     }
-    if has_hung_up(lifeline) {
+    if lifeline.has_hung_up() {
         hear_all(kept, lifeline, None);
         return Ok(None);
     }
     second(kept, lifeline)
 }
 
-/// Whether nobody is left who could say anything.
-fn has_hung_up(lifeline: &OwnedFd) -> bool {
-    let mut fds = [libc::pollfd {
-        fd: lifeline.as_raw_fd(),
-        events: 0,
-        revents: 0,
-    }];
-    let _ = sys::poll(&mut fds, Some(Duration::ZERO));
-    fds[0].revents != 0
-}
-
-fn parse(arguments: impl Iterator<Item = OsString>) -> Result<OwnedFd, lexopt::Error> {
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Lifeline, lexopt::Error> {
     let mut parser = lexopt::Parser::from_args(arguments);
-    let mut lifeline = None;
+    let (mut names, mut controller) = (None, None);
     while let Some(argument) = parser.next()? {
         match argument {
-            Arg::Long("lifeline") => lifeline = Some(parser.value()?.parse::<u16>()?),
+            Arg::Long("lifeline") => names = Some(inherited(parser.value()?.parse()?)?),
+            Arg::Long("controller") => controller = Some(inherited(parser.value()?.parse()?)?),
             other => return Err(other.unexpected()),
         }
     }
-    let fd = lifeline
-        .filter(|&fd| fd > 2)
-        .ok_or("--lifeline needs a file descriptor above 2")?;
+    Ok(Lifeline {
+        names: names.ok_or("--lifeline needs a file descriptor above 2")?,
+        controller,
+    })
+}
+
+fn inherited(fd: u16) -> Result<OwnedFd, lexopt::Error> {
+    if fd <= 2 {
+        return Err(format!("{fd}: not a file descriptor above 2").into());
+    }
     // SAFETY: it was given to us for this; reading from one that is not open fails and ends the keeper.
     Ok(unsafe { OwnedFd::from_raw_fd(fd.into()) })
 }

@@ -36,7 +36,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS]
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--hold FD]... [--grace MS] -- COMMAND [ARGUMENT]...
-       guestmark-agent keep --lifeline FD
+       guestmark-agent keep --lifeline FD [--controller FD]
        guestmark-agent confine [--writable PATH]... [--temporary DIR] [--over-temporary DIR] [--own-memory] [--own-files]
                [--metadata] [--user UID:GID] [--network] [--sockets] [--serves-files] [--no-io-uring] [--traces]
                [--lifeline FD] [--group DIR]... [--processes N] -- COMMAND [ARGUMENT]...

@@ -38,6 +38,8 @@ fn scan(parent: u32) -> Vec<libc::pid_t> {
 pub struct Stat {
     /// Whether it has ended and waits to be reaped.
     pub ended: bool,
+    /// Whether a signal has stopped it.
+    pub stopped: bool,
     /// Parent.
     pub parent: libc::pid_t,
     /// Process group.
@@ -61,6 +63,7 @@ impl Stat {
         let state = words.next()?;
         Some(Self {
             ended: state == "Z" || state == "X",
+            stopped: state == "T",
             parent: words.next()?.parse().ok()?,
             group: words.next()?.parse().ok()?,
             session: words.next()?.parse().ok()?,
@@ -141,12 +144,14 @@ mod tests {
             stat,
             Stat {
                 ended: false,
+                stopped: false,
                 parent: 3,
                 group: 17,
                 session: 16
             }
         );
         assert!(Stat::parse(b"17 (x) Z 3 17 16").unwrap().ended);
+        assert!(Stat::parse(b"17 (x) T 3 17 16").unwrap().stopped);
         assert_eq!(Stat::parse(b"17 (x"), None);
     }
 }

@@ -7,7 +7,6 @@ use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -121,14 +120,8 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
 /// Whether a process is the keeper of a controller that runs under us: it ends by itself, when it has removed what that
 /// controller made. What is run must be this very file: anybody can be called `keep`.
 fn is_keeper(pid: libc::pid_t) -> bool {
-    let file = |name: &str| {
-        std::fs::metadata(name)
-            .ok()
-            .map(|data| (data.dev(), data.ino()))
-    };
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    arguments.split(|&byte| byte == 0).nth(1) == Some(b"keep")
-        && file(&format!("/proc/{pid}/exe")) == file("/proc/self/exe")
+    arguments.split(|&byte| byte == 0).nth(1) == Some(b"keep") && sys::is_this_program(pid)
 }
 
 fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {

@@ -222,6 +222,18 @@ pub fn take_signal(signals: BorrowedFd<'_>) -> Option<libc::c_int> {
     }
 }
 
+/// Whether a process runs this very file: anybody can be called as we are.
+pub fn is_this_program(pid: libc::pid_t) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let file = |name: &str| {
+        std::fs::metadata(name)
+            .ok()
+            .map(|data| (data.dev(), data.ino()))
+    };
+    let own = file("/proc/self/exe");
+    own.is_some() && file(&format!("/proc/{pid}/exe")) == own
+}
+
 /// Sends `signal` to a process, or to a group when `pid` is negative.
 pub fn kill(pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
     // SAFETY: plain system call.

@@ -97,25 +97,38 @@ class Keeper:
         if self._lifeline >= 0 and not _broken(self._lifeline):
             return
         lifeline, ours = os.pipe()
+        myself = _handle()
+        handles = (myself,) if myself >= 0 else ()
         try:
             self._process = subprocess.Popen(
-                [str(agent_binary()), "keep", "--lifeline", str(lifeline)],
+                [
+                    str(agent_binary()), "keep", "--lifeline", str(lifeline),
+                    *(f"--controller={handle}" for handle in handles),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(lifeline,),
+                pass_fds=(lifeline, *handles),
                 cwd="/",
                 start_new_session=True,
-            )
+            )  # fmt: skip
         except OSError:
             os.close(ours)
             raise
         finally:
-            os.close(lifeline)
+            for descriptor in (lifeline, *handles):
+                os.close(descriptor)
         if self._lifeline >= 0:
             os.close(self._lifeline)
         self._lifeline = ours
         for path in self._kept:
             os.write(self._lifeline, b"+" + os.fsencode(path) + b"\0")
+
+
+def _handle() -> int:
+    """A descriptor that tells whoever has it when this process has ended; -1 where there is none."""
+    with contextlib.suppress(OSError):  # kernels before 5.3
+        return os.pidfd_open(os.getpid())
+    return -1
 
 
 def _broken(pipe: int) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
+import select
 import shutil
+import signal
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +20,7 @@ from guestmark.appliance.paths import cache_directory, scratch_parent
 from guestmark.core.registry import platform_names
 from guestmark.disks.location import default_location
 from guestmark.disks.logged import unmount_below
+from guestmark.platforms import groups
 from guestmark.platforms.confinement import memory_directory
 
 # Beside those of machines, which are called after their platforms. What a user calls `guestmark-results` is not ours.
@@ -37,6 +41,10 @@ _PARTS = (
 )
 _PART_IS_OLD_S = 3600.0
 _USUAL = ("/tmp", "/var/tmp")
+_AGENT = re.compile(r"(?:^|/)guestmark-agent$")
+_FLEET = b"GUESTMARK_FLEET_MACHINE="  # in the environment of what a worker of a fleet starts
+_FLEETS_PARTS = re.compile(r"process_worker_pool|multiprocessing\.(?:spawn|resource_tracker)")
+_ENDING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,9 @@ class Leaving:
 
     def remove(self) -> None:
         """Removes it. Raises `OSError`."""
-        if self.path.is_dir() and not self.path.is_symlink():
+        if groups.is_group(self.path):
+            self.path.rmdir()
+        elif self.path.is_dir() and not self.path.is_symlink():
             unmount_below(
                 self.path
             )  # an image that a killed daemon served; nothing else is removed with a mount
@@ -59,10 +69,114 @@ class Leaving:
             self.path.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A process of a run whose guestmark is gone, and which has not ended with it: it, or what ends it, was stopped."""
+
+    pid: int
+    handle: int  # of the very process, whatever takes its number later; -1 where there is none
+    command: str
+
+    def end(self, patience_s: float = 5.0) -> bool:
+        """Lets it go on, so that it ends in order, and kills it else; whether it is gone."""
+        for number, within_s in ((signal.SIGCONT, patience_s), (signal.SIGKILL, patience_s)):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.handle, number)
+            if select.select([self.handle], [], [], within_s)[0]:
+                return True
+        return False
+
+
+def orphans() -> list[Orphan]:
+    """This user's; those that are about to end by themselves have a second for it."""
+    found = _orphans()
+    if any(not _is_stopped(pid) for pid in found):
+        time.sleep(_ENDING_S)
+        found = {pid: command for pid, command in _orphans().items() if pid in found}
+    made = []
+    for pid, command in found.items():
+        with contextlib.suppress(OSError):
+            made.append(Orphan(pid, os.pidfd_open(pid), command))
+    return made
+
+
+def _orphans() -> dict[int, str]:
+    words: dict[int, list[str]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                if folder.stat().st_uid == os.geteuid() and not _has_ended(int(folder.name)):
+                    text = (folder / "cmdline").read_text(errors="replace")
+                    words[int(folder.name)] = text.rstrip("\0").split("\0")
+    ours = {
+        pid
+        for pid, said in words.items()
+        if _AGENT.search(said[0]) and said[1:2] in (["supervise"], ["keep"])
+    }
+    writers = _written_pipes() if ours else set()
+    found = [pid for pid in ours if _has_lost_controller(pid, words[pid], writers)]
+    found += [pid for pid in words if pid not in ours and _is_lost_part(pid, words)]
+    return {pid: " ".join(words[pid])[:150] for pid in sorted(found)}
+
+
+def _has_lost_controller(pid: int, words: list[str], writers: set[str]) -> bool:
+    """Whether nobody is left who could end it: its lifeline has no other end, or the process that it is for is gone."""
+    options = dict(itertools.pairwise(words)) | dict(word.split("=", 1) for word in words if "=" in word)
+    with contextlib.suppress(OSError):
+        if handle := options.get("--controller"):
+            info = Path(f"/proc/{pid}/fdinfo/{handle}").read_text().split()
+            return info[info.index("Pid:") + 1] == "-1"
+        end = os.readlink(f"/proc/{pid}/fd/{options.get('--lifeline')}")
+        return end.startswith("pipe:") and end not in writers
+    return False
+
+
+def _written_pipes() -> set[str]:
+    """Pipes that a process of this machine can write to."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if (end := os.readlink(link)).startswith("pipe:") and end not in found:
+                info = (link.parents[1] / "fdinfo" / link.name).read_text().split()
+                if int(info[info.index("flags:") + 1], 8) & os.O_ACCMODE != os.O_RDONLY:
+                    found.add(end)
+    return found
+
+
+def _is_lost_part(pid: int, words: dict[int, list[str]]) -> bool:
+    """Whether it was started by a worker of a fleet that is not there any more, nor what supervised that."""
+    with contextlib.suppress(OSError):
+        named = any(map(_FLEETS_PARTS.search, words[pid]))
+        if not named or _FLEET not in Path(f"/proc/{pid}/environ").read_bytes():
+            return False
+        while pid > 1:
+            pid = int(_status(pid)[1])
+            if words.get(pid, [])[1:2] == ["supervise"] or "worker" in words.get(pid, []):
+                return False
+        return True
+    return False
+
+
+def _status(pid: int) -> list[str]:
+    """Of a process: its state, its parent."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _status(pid)[0] == "T"
+    return False
+
+
+def _has_ended(pid: int) -> bool:
+    return _status(pid)[0] in "ZX"
+
+
 def find(more: Iterable[Path] = ()) -> list[Leaving]:
     """All of this user's leavings where guestmark puts things, and in the directories `more`; the oldest first."""
     candidates = [path for parent in dict.fromkeys(_parents(more)) for path in _named(parent)]
     candidates += [path for path in _parts() if path not in candidates]
+    candidates += groups.empty()
     used = _in_use_by_processes() if candidates else ""
     mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     found = []

@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.agent.confinement import PROCESSES
-from guestmark.agent.keeper import keeper
+from guestmark.agent.keeper import is_in_use, keeper
 
+_MEMBERS = "cgroup.procs"
+_MADE = re.compile(r"guestmark-machine-[0-9a-f]{12}")
+_OLD_S = 2.0  # a younger one may have been made this moment
 _SHARE = 16  # of the host's memory: what is always left to it
 _LEAST_LEFT = 256 << 20
 
@@ -31,6 +36,7 @@ def made(name: str) -> tuple[Path, ...]:
     uses now, less a sixteenth of the host's.
     """
     groups = []
+    _sweep()
     for parent in _parents():
         with contextlib.suppress(OSError):
             group = keeper().directory(name, parent.directory)
@@ -40,6 +46,42 @@ def made(name: str) -> tuple[Path, ...]:
             if parent.processes:
                 (group / parent.processes).write_text(str(PROCESSES))
     return tuple(groups)
+
+
+def is_group(path: Path) -> bool:
+    """Whether a directory is a control group."""
+    return (path / _MEMBERS).exists()
+
+
+def empty() -> list[Path]:
+    """Groups of machines, in every place where this kernel has groups, that hold no process and are nobody's."""
+    roots = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
+    found = []
+    for root in (fields[1] for fields in roots if fields[2] in ("cgroup", "cgroup2")):
+        for folder, names, _ in os.walk(root):
+            found += [
+                Path(folder, name)
+                for name in names
+                if _MADE.fullmatch(name) and _is_empty(Path(folder, name))
+            ]
+    return found
+
+
+def _is_empty(group: Path) -> bool:
+    with contextlib.suppress(OSError):
+        old = time.time() - group.stat().st_mtime > _OLD_S
+        return old and not (group / _MEMBERS).read_text() and not is_in_use(group)
+    return False
+
+
+@functools.cache
+def _sweep() -> None:
+    """Removes what is left where groups are made, of runs whose keepers were killed with them; once in a process."""
+    for parent in _parents():
+        with contextlib.suppress(OSError):
+            for group in parent.directory.iterdir():
+                if _MADE.fullmatch(group.name) and _is_empty(group):
+                    group.rmdir()
 
 
 def limits(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
@@ -79,7 +121,7 @@ def _parents() -> tuple[_Parent, ...]:
                 here = Path(where, path.removeprefix(root.rstrip("/")).lstrip("/"))
                 # Of the second version, only groups without processes have others with limits below them.
                 for directory in (here.parent, here) if second and path != root else (here,):
-                    if os.access(directory, os.W_OK) and os.access(directory / "cgroup.procs", os.W_OK):
+                    if os.access(directory, os.W_OK) and os.access(directory / _MEMBERS, os.W_OK):
                         found.append(_of(directory, controllers))
                         break
     return tuple(found)

@@ -33,7 +33,8 @@ def socket_of(spec: DiskSpec) -> str:
 def beside(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
     """`command`, which starts a hypervisor in `scratch`, with the daemon for those of its disks that need one.
 
-    The daemon is started first and stays a child of the hypervisor: it ends with it, and its work is accounted to it.
+    The daemon is started first and stays a descendant of the hypervisor: it ends with it, and its work is accounted to
+    it. The hypervisor ends with the daemon, too, without which its guest would wait for its disk for ever.
     Images are named by links in the scratch directory, as the daemon has a syntax of its own.
     """
     served = [image for image in made if image.spec.bus is Bus.VHOST_USER]
@@ -53,7 +54,9 @@ def beside(command: Sequence[str], made: Sequence[Image], scratch: Path, place: 
         ]  # fmt: skip
     there = " && ".join(f"[ -S {socket_of(image.spec)} ]" for image in served)
     script = (
-        f"{shlex.join([DAEMON, *arguments])} & n=0; until {there}; do [ $((n += 1)) -lt {_LISTENS_S * 100} ] "
+        # Of a shell that still waits, the first signal is an end in order.
+        f"trap 'exit 1' USR1; {{ {shlex.join([DAEMON, *arguments])}; kill -USR1 $$; sleep 0.1; kill -9 $$; }} & n=0; "
+        f"until {there}; do [ $((n += 1)) -lt {_LISTENS_S * 100} ] "
         f"|| exit 1; sleep 0.01; done; exec {shlex.join(command)}"
     )
     return ["sh", "-c", script]

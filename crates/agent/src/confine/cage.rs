@@ -169,13 +169,7 @@ fn outside(
 /// A supervisor that is stopped would stay, with what it holds, after the controller's end.
 fn end_stopped_parent() {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
-    let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).unwrap_or_default();
-    let stopped = stat
-        .rsplit(')')
-        .next()
-        .is_some_and(|rest| rest.trim_start().starts_with('T'));
-    let exe = |name: &str| std::fs::read_link(name).ok();
-    if stopped && exe(&format!("/proc/{parent}/exe")) == exe("/proc/self/exe") {
+    if reap::Stat::of(parent).is_some_and(|stat| stat.stopped) && sys::is_this_program(parent) {
         let _ = sys::kill(parent, libc::SIGKILL);
     }
 }
