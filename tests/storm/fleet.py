@@ -28,7 +28,8 @@ from tests.framework.command_line import CommandLine
 from tests.framework.labs import Lab, lab
 from tests.framework.namespaces import Network, network
 from tests.framework.postgresql import Server, postgresql
-from tests.framework.processes import children, others, wait_until
+from tests.framework.processes import children, kill, others, wait_until
+from tests.storm import leavings
 
 MACHINES = ("lab1", "lab2", "lab3", "lab4")
 _PAUSES = (0.4, 2.0)  # between two faults
@@ -65,7 +66,9 @@ def exactly_once(runs: list[StoredRun], blocks: int) -> int:
 class Storm:
     """One fleet, and what happens to it; `seed` decides what and when."""
 
-    def __init__(self, made: Lab, reached: Network, server: Server, seed: int, blocks: int) -> None:
+    def __init__(
+        self, made: Lab, reached: Network, server: Server, seed: int, blocks: int, *, kills: bool = False
+    ) -> None:
         self._lab = made
         self._network = reached
         self._server = server
@@ -92,6 +95,8 @@ class Storm:
             "ledger's server restarted": lambda: self._restart(signal.SIGINT),
             "ledger's server stopped and continued": lambda: self._hit_all(self._backends, 3),
         }
+        if kills:
+            self._kinds = {kind: hit for kind, hit in self._kinds.items() if kind.endswith("killed")}
 
     def rage(self, faults: int, until: float, outcome: Outcome, calm_s: float = _CALM_S) -> None:
         """So many faults, or until that moment; then the fleet comes to its end, and its ledger is looked at."""
@@ -118,11 +123,7 @@ class Storm:
             if time.monotonic() >= end:
                 outcome.problems.append(f"it has not come to its end; it said: {''.join(said)[-2000:]}")
                 break
-            if not wait_until(lambda: not [*self._pools(), *self._schedulers()], 30):
-                left = [*self._pools(), *self._schedulers()]
-                outcome.problems.append(f"left running: {left}")
-                for pid in left:
-                    os.kill(pid, signal.SIGKILL)
+            self._check_left(outcome)
             if process.returncode in (0, 1):
                 break
             new = [run for run in self._lab.runs() if run.id not in before]
@@ -136,6 +137,15 @@ class Storm:
             outcome.lost = exactly_once(runs, self._blocks)
         except AssertionError as error:
             outcome.problems.append(f"{type(error).__name__}: {error}; it said: {''.join(said)[-2000:]}")
+
+    def _check_left(self, outcome: Outcome) -> None:
+        if not wait_until(lambda: not [*self._pools(), *self._schedulers()], 30):
+            left = [*self._pools(), *self._schedulers()]
+            outcome.problems.append(f"left running: {left}")
+            kill(left, signal.SIGKILL)
+        if not wait_until(lambda: not self._left(), 10):
+            outcome.problems.append(f"left: {self._left()}")
+            kill(self._lost_parts(), signal.SIGKILL)
 
     def before_start(self) -> None:
         """Called before the coordinator is started or started again."""
@@ -163,6 +173,19 @@ class Storm:
             return []
         main = int((self._server.directory / "data/postmaster.pid").read_text().split()[0])
         return [main, *children(main)]
+
+    def _lost_parts(self) -> list[int]:
+        """Whatever a worker has started, and that has outlived it: it has the worker's environment."""
+        mark = b"GUESTMARK_FLEET_MACHINE="
+        return [
+            int(found.name)
+            for found, _ in others()
+            if mark in (environment := _environment(found)) and self._folder in environment
+        ]
+
+    def _left(self) -> list[str]:
+        files = list(self._lab.guestmark.folder.glob("scratch-*/guestmark-*"))
+        return [*map(str, files), *map(str, self._lost_parts()), *leavings.semaphores()]
 
     def _ours(self) -> Iterator[tuple[int, str]]:
         for folder, command in others():
@@ -267,6 +290,12 @@ def _command(pid: int) -> str:
     return ""
 
 
+def _environment(folder: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return (folder / "environ").read_bytes()
+    return b""
+
+
 def _cwd(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         return os.fsencode(os.readlink(f"/proc/{pid}/cwd"))
@@ -279,17 +308,18 @@ def _continue(pid: int) -> None:
 
 
 @contextlib.contextmanager
-def stormy(folder: Path, seed: int, blocks: int) -> Iterator[Storm]:
+def stormy(folder: Path, seed: int, blocks: int, *, kills: bool = False) -> Iterator[Storm]:
     """Four machines with a ledger's server among them, and a storm that has not begun."""
     with network(folder, MACHINES) as reached, postgresql(reached.address) as server:
         made = lab(CommandLine(folder), server.url, MACHINES, blocks=blocks, levels='"0.1", "0.3"')
-        yield Storm(made, reached, server, seed, blocks)
+        yield Storm(made, reached, server, seed, blocks, kills=kills)
 
 
 def main() -> int:
     """Prints what was done, and every problem; exits with 1 if there was one."""
     parser = argparse.ArgumentParser(prog="tests.storm.fleet", description=__doc__)
     parser.add_argument("--faults", type=int, default=40)
+    parser.add_argument("--kills", action="store_true", help="nothing but kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--minutes", type=float, default=10.0, help="at most, for the faults")
@@ -298,7 +328,7 @@ def main() -> int:
     begin = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="storm-", dir="/var/tmp") as folder,
-        stormy(Path(folder), given.seed, given.blocks) as storm,
+        stormy(Path(folder), given.seed, given.blocks, kills=given.kills) as storm,
     ):
         storm.rage(given.faults, begin + 60 * given.minutes, outcome)
     for kind, count in sorted(outcome.faults.items()):

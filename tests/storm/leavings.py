@@ -42,6 +42,16 @@ def nobodys() -> list[Path]:
     return found
 
 
+def semaphores() -> list[str]:
+    """Python's semaphores that no process has: of a killed pool whose tracker could not remove them."""
+    here = {path.name for path in _SHARED[0].glob("sem.mp-*")}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            text = maps.read_text(errors="replace") if here else ""
+            here = {name for name in here if name not in text}
+    return sorted(here)
+
+
 def mounts(scratch: Path) -> list[str]:
     """Mounts below a directory."""
     lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()

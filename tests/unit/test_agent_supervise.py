@@ -206,3 +206,24 @@ def test_keepers_that_are_spared_remove_what_they_were_told(tmp_path: Path, name
     assert gone(keeping, shell)
     assert run.process.wait(10) == 128 + signal.SIGKILL
     assert wait_until(lambda: not made.exists(), 5) == (name == "keep")
+
+
+_POOL = """
+import multiprocessing, os, sys, time
+queue = multiprocessing.get_context("spawn").Queue()
+print(queue._rlock._semlock.name, flush=True)
+time.sleep(300)
+"""
+
+
+def test_semaphores_of_a_pool_that_is_ended_go(tmp_path: Path) -> None:
+    """Python's tracker of them is a child of the pool, and removes them when that has ended."""
+    (tmp_path / "pool.py").write_text(_POOL)
+    said = tmp_path / "said"
+    run = Supervised(f"{sys.executable} {tmp_path}/pool.py > {said}", spare_keepers=True)
+    wait_for(lambda: said.exists() and said.read_text().endswith("\n"))
+    semaphore = Path(f"/dev/shm/sem.{said.read_text().strip().lstrip('/')}")
+    assert semaphore.exists()
+    run.let_go()
+    run.process.wait(10)
+    assert wait_until(lambda: not semaphore.exists(), 5)

@@ -96,7 +96,7 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::become_subreaper()?;
     let status = match command(&options.command)?.spawn() {
-        Ok((pid, _)) => watch(pid, &lifeline, &signals, options.grace),
+        Ok((pid, _)) => watch(pid, &lifeline, &signals, &options),
         Err((step, error)) => {
             eprintln!(
                 "guestmark-agent: {}: {error}",
@@ -109,7 +109,7 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
             }
         }
     };
-    let doomed = |pid| !(options.spare_keepers && is_keeper(pid));
+    let doomed = |pid| !(options.spare_keepers && removes_what_others_made(pid));
     reap::sweep(signals.as_fd(), PATIENCE, doomed, drop);
     for path in &options.remove {
         remove(path);
@@ -117,11 +117,13 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     Ok(ExitCode::from(status))
 }
 
-/// Whether a process is the keeper of a controller that runs under us: it ends by itself, when it has removed what that
-/// controller made. What is run must be this very file: anybody can be called `keep`.
-fn is_keeper(pid: libc::pid_t) -> bool {
+/// Whether a process ends by itself when it has removed what others made: the keeper of a controller that runs under us,
+/// which must run this very file, as anybody can be called `keep`; or Python's tracker of semaphores.
+fn removes_what_others_made(pid: libc::pid_t) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    arguments.split(|&byte| byte == 0).nth(1) == Some(b"keep") && sys::is_this_program(pid)
+    let mut words = arguments.split(|&byte| byte == 0);
+    let is_keeper = words.clone().nth(1) == Some(b"keep") && sys::is_this_program(pid);
+    is_keeper || words.any(|word| word.starts_with(b"from multiprocessing.resource_tracker import"))
 }
 
 fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {
@@ -155,7 +157,7 @@ fn command(words: &[OsString]) -> io::Result<Command> {
 }
 
 /// Waits for the command's end and, when the controller has gone or a signal says so, brings it about.
-fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, grace: Duration) -> u8 {
+fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, options: &Options) -> u8 {
     let mut kill_at = None;
     loop {
         let mut fds = [signals.as_raw_fd(), lifeline.as_raw_fd()].map(|fd| libc::pollfd {
@@ -182,13 +184,16 @@ fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, grace: Duratio
             end |= signal != libc::SIGCHLD;
         }
         if end && kill_at.is_none() {
-            kill_at = Some(Instant::now() + grace);
-            if !grace.is_zero() {
+            kill_at = Some(Instant::now() + options.grace);
+            if !options.grace.is_zero() {
                 let _ = sys::kill(-pid, libc::SIGTERM);
             }
         }
         if kill_at.is_some_and(|at| at <= Instant::now()) {
-            let _ = sys::kill(-pid, libc::SIGKILL);
+            // Who is spared may be of the command's group: the sweep finds all others.
+            if !options.spare_keepers {
+                let _ = sys::kill(-pid, libc::SIGKILL);
+            }
             let _ = sys::kill(pid, libc::SIGKILL);
             // It may be stuck in the kernel: do not ask again all the time.
             kill_at = Some(Instant::now() + Duration::from_millis(100));
