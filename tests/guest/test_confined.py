@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from guestmark.agent.client import ExecResult
 from guestmark.agent.keeper import keeper
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError
-from guestmark.platforms import registry
+from guestmark.platforms import groups, registry
 from guestmark.platforms.base import Machine
 from guestmark.platforms.guest import Guest
 from guestmark.platforms.nested.platform import NestedPlatform
@@ -218,3 +219,55 @@ def test_it_is_recorded_with_the_trial(guestmark: CommandLine) -> None:
     assert done.status == 0, done.stderr
     (cell,) = [cell for cell in done.document()["cells"] if cell["id"] == "uml"]
     assert '"confined"' in str(cell).replace("'", '"')
+
+
+_EATER = ["python3", "-c", "eaten = []\nwhile True:\n    eaten.append(bytearray(b'x') * (1 << 20))"]
+_FORKS = """
+import os, time
+for number in range(500):
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+    except OSError:
+        break
+print(number)
+"""
+
+
+needs_groups = pytest.mark.skipif(not groups.can_be_had(), reason="control groups cannot be had here")
+
+
+@needs_groups
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+def test_a_guest_that_takes_too_much_memory_ends_and_the_error_says_so(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "_memory", lambda: 400 << 20)
+    with (
+        pytest.raises(
+            MachineError, match=r"^the guest ended .*took more memory than this host could spare, 400M$"
+        ),
+        start(platform, memory="1G") as machine,
+    ):
+        machine.agent.exec(_EATER, timeout_s=60)
+
+
+@needs_groups
+def test_a_hypervisor_that_takes_too_much_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "_memory", lambda: 100 << 20)
+    process = SupervisedProcess("tcg")
+    try:
+        process.start(_EATER)
+        assert process.wait(30) == 128 + signal.SIGKILL
+        assert "took more memory than this host could spare, 100M" in groups.taken(process.groups)
+    finally:
+        process.stop()
+
+
+@needs_groups
+def test_a_guest_gets_no_more_processes_than_its_machine_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "PROCESSES", 60)
+    with start("uml") as machine:
+        made = machine.agent.exec(["python3", "-c", _FORKS], timeout_s=60)
+        assert int(made.stdout.split()[0]) < 60
+        assert machine.agent.exec(["echo", "still there"], timeout_s=60).stdout == b"still there\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from guestmark.agent.confinement import PROCESSES
 from guestmark.agent.keeper import is_in_use, keeper
+from guestmark.core.units import format_size
 
 _MEMBERS = "cgroup.procs"
 _MADE = re.compile(r"guestmark-machine-[0-9a-f]{12}")
@@ -46,6 +47,11 @@ def made(name: str) -> tuple[Path, ...]:
             if parent.processes:
                 (group / parent.processes).write_text(str(PROCESSES))
     return tuple(groups)
+
+
+def can_be_had() -> bool:
+    """Whether this process can make groups."""
+    return bool(_parents())
 
 
 def is_group(path: Path) -> bool:
@@ -89,6 +95,24 @@ def limits(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
     memory = [_number(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
     processes = [_number(group / "pids.max") for group in groups]
     return next(filter(None, memory), None), next(filter(None, processes), None)
+
+
+def taken(groups: tuple[Path, ...]) -> str:
+    """What happened to a machine in these groups because it took all that it may have; empty: nothing."""
+    memory, processes = limits(groups)
+    if memory and _count(groups, ("memory.events", "memory.oom_control"), "oom_kill"):
+        return f"one of its processes was killed: it took more memory than this host could spare, {format_size(memory)}"
+    if processes and _count(groups, ("pids.events",), "max"):
+        return f"it was refused more than {processes} processes"
+    return ""
+
+
+def _count(groups: tuple[Path, ...], names: tuple[str, ...], key: str) -> int:
+    for file in (group / name for group in groups for name in names):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if number := int(dict(line.split() for line in file.read_text().splitlines())[key]):
+                return number
+    return 0
 
 
 def _number(file: Path) -> int | None:

@@ -13,7 +13,7 @@ from guestmark.core.errors import AgentError, AttestationError, MachineError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
-from guestmark.platforms import confinement, counters
+from guestmark.platforms import confinement, counters, groups
 from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.base import KILLED, LATE, Platform, Unusable
@@ -114,6 +114,7 @@ def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[
             ) from error
         if not process.running() or process.wait(0.5) is not None:
             process.console.join()
+            _check_limits(process, " while starting")
             how = KILLED if process.wait(0) in _SIGKILLED else "ended"
             reason = f"the guest {how} while starting, after {waited:.1f} s{_last_words(process)}"
         else:
@@ -127,6 +128,16 @@ def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[
     for phase in hello.phases:
         phases[f"guest_{phase.name}"] = phase.at_ns / 1e9
     phases |= steps.seen(process)
+
+
+def _check_limits(process: Process, when: str) -> None:
+    """Of a process that has ended: raises `MachineError` if its control groups refused it something."""
+    if taken := groups.taken(process.groups):
+        raise MachineError(
+            f"the guest ended{when}; {taken}",
+            hint="give its guests less, with --set memory=…, or end other programs",
+            console=process.console.text(),
+        )
 
 
 def _ended_helper(process: Process) -> str:
@@ -177,6 +188,7 @@ def stopping(process: Process, *closers: Callable[[], None]) -> Iterator[None]:
         ended = not process.running() or process.wait(DYING_S) is not None
         if ended:
             process.console.join()
+            _check_limits(process, f" ({error.message})")
         became = "the guest ended" if ended else "the guest hangs"
         raise MachineError(
             f"{became}{_last_words(process)} ({error.message})",
