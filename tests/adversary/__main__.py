@@ -11,11 +11,12 @@ import re
 import sys
 from pathlib import Path
 
-from tests.adversary.host import WAYS, taken_over
+from tests.adversary.host import UNCONFINED, WAYS, taken_over
 from tests.adversary.kills import MACHINES, WITHIN_S, left_after
 
 PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
 BEGIN, END = "<!-- what was seen: `python -m tests.adversary --write` -->", "<!-- end of what was seen -->"
+NOT_HERE = "–"  # not even without a cage
 REFUSED, REACHED, LEFT = "refused", "**reached**", "**left**"
 
 
@@ -24,7 +25,10 @@ def attempts_table() -> list[str]:
     seen = {name: taken_over(way) for name, way in WAYS.items()}
     rows = ["| an attempt by its own code | " + " | ".join(seen) + " |", "| --- " * (len(seen) + 1) + "|"]
     for attempt in next(iter(seen.values())):
-        cells = [REACHED if found[attempt] == "reached" else REFUSED for found in seen.values()]
+        cells = [
+            REACHED if found[attempt] == "reached" else NOT_HERE if name == UNCONFINED else REFUSED
+            for name, found in seen.items()
+        ]
         rows.append(f"| {attempt} | " + " | ".join(cells) + " |")
     return rows
 

@@ -31,13 +31,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a hypervisor is started."""
+    """How a hypervisor is started; `confinement` is None where nothing keeps it from anything."""
 
-    confinement: Confinement
+    confinement: Confinement | None
     user: int = 0
 
 
+UNCONFINED = "nothing, as root"  # by which the attempts are seen to be ones
 WAYS = {
+    UNCONFINED: Way(None),
     "`uml`, `tcg`, `kvm`": Way(WITH_MEMORY_FILE),
     "as another user": Way(WITH_MEMORY_FILE, NOBODY),
     "disks and shares of daemons": Way(replace(HYPERVISOR, sockets=True)),
@@ -54,10 +56,12 @@ def taken_over(way: Way) -> dict[str, str]:
     ):
         folder = Path(name)
         shutil.copy(_TAKEOVER, folder / "takeover.py")
-        command = way.confinement.around(
-            [_PYTHON, "-I", str(folder / "takeover.py"), json.dumps(targets)], [Path(str(targets["inside"]))]
-        )
-        command[0] = str(folder / "agent")
+        command = [_PYTHON, "-I", str(folder / "takeover.py"), json.dumps(targets)]
+        if way.confinement is not None:
+            _, *command = way.confinement.around(command, [Path(str(targets["inside"]))])
+            command = [str(folder / "agent"), *command]
+        else:  # what it does to mounts is no other's
+            command = ["unshare", "--mount", "--propagation=private", *command]
         become = ["setpriv", f"--reuid={way.user}", f"--regid={way.user}", "--clear-groups"]
         done = subprocess.run(
             [*(become if way.user else []), *command],
@@ -79,7 +83,7 @@ def _effects(targets: dict[str, object]) -> Iterator[str]:
     if [path.name for path in victim.parent.iterdir()] != ["victim"]:
         yield "make a file"
     if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
-        yield "a signal to a process"
+        yield "end a process"
     elif os.getpriority(os.PRIO_PROCESS, process) != os.getpriority(os.PRIO_PROCESS, 0):
         yield "the nice value of a process"
     heard = targets["heard"]
@@ -142,7 +146,7 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
 
 def _listen_to(master: int, heard: list[str]) -> None:
     with contextlib.suppress(OSError):
-        if os.read(master, 1):
+        while os.read(master, 64):
             heard.append("the user's terminal")
     os.close(master)
 

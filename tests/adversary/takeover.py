@@ -7,8 +7,11 @@ for each attempt: its name, and `reached` or why not. Only the standard library 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import json
+import mmap
 import os
 import resource
 import signal
@@ -22,28 +25,24 @@ from pathlib import Path
 MPTCP = 262
 _libc = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
-_SYS = {  # of x86_64 and aarch64
-    "x86_64": {
-        "msgctl": 71,
-        "ioprio_set": 251,
-        "io_uring_setup": 425,
-        "keyctl": 250,
-        "open_by_handle_at": 304,
-    },
-    "aarch64": {
-        "msgctl": 187,
-        "ioprio_set": 30,
-        "io_uring_setup": 425,
-        "keyctl": 219,
-        "open_by_handle_at": 265,
-    },
-}[os.uname().machine]
+_NUMBERS = {  # by name: on x86_64, on aarch64
+    "msgctl": (71, 187), "ioprio_set": (251, 30), "io_uring_setup": (425, 425), "keyctl": (250, 219),
+    "add_key": (248, 217), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "bpf": (321, 280),
+    "perf_event_open": (298, 241), "kexec_load": (246, 104), "init_module": (175, 105), "setns": (308, 268),
+    "process_vm_readv": (310, 270), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438), "mount_setattr": (442, 442), "open_tree": (428, 428), "move_mount": (429, 429),
+    "fsopen": (430, 430), "clone3": (435, 435), "kcmp": (312, 272), "syslog": (103, 116), "sethostname": (170, 161),
+    "fanotify_init": (300, 262), "clock_adjtime": (305, 266), "migrate_pages": (256, 238),
+}  # fmt: skip
+_SYS = {name: numbers[os.uname().machine == "aarch64"] for name, numbers in _NUMBERS.items()}
 targets = json.loads(sys.argv[1])
 
 
 def call(*arguments: object) -> int:
     """A system call by its number. Raises `OSError`."""
-    result = int(_libc.syscall(*arguments))
+    # Whole registers: what is on the stack has upper halves, too.
+    whole = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    result = int(_libc.syscall(*whole))
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
@@ -94,18 +93,143 @@ def write(path: str) -> None:
 
 
 def remount() -> None:
-    if _libc.mount(None, b"/", None, 32, None) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    checked(_libc.mount(None, b"/", None, 32, None))
 
 
 def namespace() -> None:
-    if _libc.unshare(0x10000000) < 0:
+    checked(_libc.unshare(0x40000000))
+
+
+def checked(result: int) -> None:
+    if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def by_pidfd(name: str, *arguments: object) -> None:
+    call(_SYS[name], call(_SYS["pidfd_open"], targets["process"], 0), *arguments)
+
+
+def from_memory() -> None:
+    """Of a process of the same program: where its first mapping is, is the same there."""
+    place = int(Path("/proc/self/maps").read_text().split("-")[0], 16)
+    with contextlib.suppress(OSError):
+        place = int(Path(f"/proc/{targets['process']}/maps").read_text().split("-")[0], 16)
+    here = ctypes.create_string_buffer(8)
+    mine = struct.pack("QQ", ctypes.addressof(here), 8)
+    call(_SYS["process_vm_readv"], targets["process"], mine, 1, struct.pack("QQ", place, 8), 1, 0)
+
+
+def count() -> None:
+    """What a process of the host does, counted: software event 0, its clock."""
+    attributes = struct.pack("IIQ", 1, 112, 0) + bytes(96)
+    call(_SYS["perf_event_open"], attributes, targets["process"], -1, -1, 0)
+
+
+def program_in_kernel() -> None:
+    """A map of an extended Berkeley packet filter."""
+    call(_SYS["bpf"], 0, struct.pack("IIII", 2, 4, 4, 1) + bytes(100), 116)
+
+
+def joined(kind: str) -> None:
+    call(_SYS["setns"], os.open(f"/proc/{targets['process']}/ns/{kind}", os.O_RDONLY), 0)
+
+
+def cloned() -> None:
+    """A child in a network of its own, by the call whose flags no filter sees."""
+    pid = call(_SYS["clone3"], struct.pack("QQQQQQQQ", 0x40000000, 0, 0, 0, signal.SIGCHLD, 0, 0, 0), 64)
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def named_handle() -> None:
+    """A handle that was made in here, of the victim, through the directory that is writable."""
+    handle = ctypes.create_string_buffer((128).to_bytes(4, "little"), 136)
+    mount = ctypes.c_int()
+    call(_SYS["name_to_handle_at"], _AT_FDCWD, targets["victim"].encode(), handle, ctypes.byref(mount), 0)
+    call(_SYS["open_by_handle_at"], os.open(targets["inside"], os.O_RDONLY), handle, os.O_RDWR)
+
+
+def writable_again() -> None:
+    call(_SYS["mount_setattr"], -1, b"/", 0x8000, struct.pack("QQQQ", 0, 1, 0, 0), 32)
+
+
+def mounted_again() -> None:
+    tree = call(_SYS["open_tree"], _AT_FDCWD, targets["outside"].encode(), 1)
+    call(_SYS["mount_setattr"], tree, b"", 0x1000, struct.pack("QQQQ", 0, 1, 0, 0), 32)
+    call(_SYS["move_mount"], tree, b"", _AT_FDCWD, targets["inside"].encode(), 4)
+
+
+def loop_device() -> None:
+    """A loop device over a file that can be read, by a device that can be read."""
+    number = fcntl.ioctl(os.open("/dev/loop-control", os.O_RDONLY), 0x4C82)
+    device = os.open(f"/dev/loop{number}", os.O_RDONLY)
+    fcntl.ioctl(device, 0x4C00, os.open(targets["victim"], os.O_RDONLY))
+    fcntl.ioctl(device, 0x4C01)
+
+
+def typed() -> None:
+    """Into the user's terminal, as if by the user."""
+    fcntl.ioctl(os.open(targets["terminal"], os.O_RDWR | os.O_NOCTTY), 0x5412, b"x")
+
+
+def left_group() -> None:
+    """Into the group at the top, which has no limits."""
+    places = [path for path in Path("/sys/fs/cgroup").glob("**/cgroup.procs") if len(path.parts) <= 6]
+    if not places:
+        raise FileNotFoundError(2, "no groups are seen")
+    for place in places[:-1]:
+        with contextlib.suppress(OSError):
+            os.close(os.open(place, os.O_WRONLY))
+            return
+    os.close(os.open(places[-1], os.O_WRONLY))
+
+
+def raw_packets() -> None:
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300) as made:
+        made.bind((targets["interface"], 3))
+
+
+def vsock() -> None:
+    socket.socket(40, socket.SOCK_STREAM).close()
+
+
+def cipher() -> None:
+    with socket.socket(38, socket.SOCK_SEQPACKET) as made:
+        made.bind(("hash", "sha256"))
+
+
+def clock() -> None:
+    """The length of its ticks, set to what it is."""
+    settings = ctypes.create_string_buffer(208)
+    call(_SYS["clock_adjtime"], 0, settings)
+    struct.pack_into("I", settings, 0, 0x4000)
+    call(_SYS["clock_adjtime"], 0, settings)
+
+
+def own_name() -> None:
+    name = os.uname().nodename.encode()
+    call(_SYS["sethostname"], name, len(name))
+
+
+def by_32_bits() -> None:
+    """`socket` by its number among calls of 32 bits."""
+    if os.uname().machine != "x86_64":
+        raise OSError("there are none here")
+    code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    # mov eax, 359; mov ebx, 1; mov ecx, 1; mov edx, 0; push rbx kept by the caller; int 0x80; ret
+    code.write(bytes.fromhex("53b867010000bb01000000b901000000ba00000000cd805bc3"))
+    function = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+    if (result := function()) < 0:
+        raise OSError(-result, os.strerror(-result))
+
+
+def by_x32() -> None:
+    call(0x40000000 + 41, socket.AF_INET, socket.SOCK_STREAM, 0)
 
 
 def trace() -> None:
-    if _libc.ptrace(16, targets["process"], None, None) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    checked(_libc.ptrace(16, targets["process"], None, None))
 
 
 def by_handle() -> None:
@@ -124,8 +248,7 @@ def first_process() -> None:
     """That of the cage, which is not confined."""
     if os.readlink("/proc/1/ns/pid") == targets["pid_namespace"] or os.getpid() == 1:
         raise ProcessLookupError("there is none")
-    if _libc.ptrace(16, 1, None, None) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    checked(_libc.ptrace(16, 1, None, None))
 
 
 def bomb() -> None:
@@ -155,18 +278,48 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "write to a raw disk": lambda: os.close(os.open(targets["disk"], os.O_WRONLY)),
     "make a device": lambda: os.mknod(targets["inside"] + "/disk", 0o060600, os.stat("/").st_dev),
     "remount the root": remount,
-    "change a setting of the kernel": lambda: write("/proc/sys/vm/swappiness"),
+    "change a setting of the kernel": lambda: os.close(os.open("/proc/sys/vm/swappiness", os.O_WRONLY)),
+    "change a file by a handle made inside": named_handle,
+    "make mounts writable again": writable_again,
+    "mount a directory once more": mounted_again,
+    "a new filesystem": lambda: call(_SYS["fsopen"], b"tmpfs", 0),
+    "make a loop device": loop_device,
+    "leave its control groups": left_group,
+    "the kernel's log": lambda: os.close(os.open("/dev/kmsg", os.O_WRONLY)),
+    "read the kernel's log": lambda: call(_SYS["syslog"], 3, ctypes.create_string_buffer(64), 64),
+    "the host's name": own_name,
+    "the host's clock": clock,
+    "load another kernel": lambda: call(_SYS["kexec_load"], 0, 0, None, 0),
+    "load a module": lambda: call(_SYS["init_module"], b"x", 1, b""),
+    "a program in the kernel": program_in_kernel,
+    "watch every file": lambda: call(_SYS["fanotify_init"], 4, 0),
     "make a namespace": namespace,
+    "make a namespace by clone3": cloned,
+    "join the network of a process": lambda: joined("net"),
     "TCP": lambda: connect(socket.SOCK_STREAM),
     "TCP by MPTCP": lambda: connect(socket.SOCK_STREAM, MPTCP),
     "TCP by MSG_FASTOPEN": fast_open,
     "listen on TCP": listen,
     "UDP": datagram,
     "netlink": netlink,
+    "raw packets": raw_packets,
+    "a socket to virtual machines": vsock,
+    "the kernel's ciphers": cipher,
+    "a socket by a call of 32 bits": by_32_bits,
+    "a socket by a call of x32": by_x32,
     "a Unix socket by path": lambda: local(targets["socket"]),
     "a datagram to a Unix socket": send_local,
     "an abstract Unix socket": lambda: local("\0" + targets["abstract"]),
-    "a signal to a process": lambda: os.kill(targets["process"], signal.SIGKILL),
+    "a signal to a process": lambda: os.kill(targets["process"], signal.SIGWINCH),
+    "a signal by descriptor": lambda: by_pidfd("pidfd_send_signal", signal.SIGWINCH, 0, 0),
+    "take a descriptor of a process": lambda: by_pidfd("pidfd_getfd", 1, 0),
+    "read another's memory": from_memory,
+    "compare with a process": lambda: call(_SYS["kcmp"], targets["process"], os.getpid(), 1, 0, 0),
+    "count what a process does": count,
+    "move memory of a process": lambda: call(
+        _SYS["migrate_pages"], targets["process"], 8, b"\1" + bytes(7), b"\1" + bytes(7)
+    ),
+    "the root of a process": lambda: os.listdir(f"/proc/{targets['process']}/root"),
     "prlimit on a process": lambda: resource.prlimit(targets["process"], resource.RLIMIT_CPU, (1, 1)),
     "the nice value of a process": lambda: os.setpriority(os.PRIO_PROCESS, targets["process"], 5),
     "the processors of a process": lambda: os.sched_setaffinity(targets["process"], {0}),
@@ -177,8 +330,11 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "trace the cage's first process": first_process,
     "remove a message queue": lambda: call(_SYS["msgctl"], targets["queue"], 0, 0),
     "the user's terminal": lambda: write(targets["terminal"]),
+    "type into the user's terminal": typed,
     "io_uring": rings,
     "a key": lambda: call(_SYS["keyctl"], 0, -4, 0),
+    "add a key": lambda: call(_SYS["add_key"], b"user", b"guestmark-test", b"x", 1, -2),
+    "end a process": lambda: os.kill(targets["process"], signal.SIGKILL),
     "more processes than a machine may have": bomb,
 }
 

@@ -85,6 +85,15 @@ const OF_OTHERS: &[(libc::c_long, u32)] = &[
     (libc::SYS_sched_setattr, 0),
 ];
 
+/// Requests to devices, by the byte that drivers have for theirs, that act although the device was only opened to be read,
+/// and that no hypervisor makes: loop devices, for which root needs no capability, CD drives and SCSI, keyboards, graphics,
+/// cameras and consoles, watchdogs, sound and USB, automatic mounts, network disks, arrays, mapped devices, clocks.
+const OF_DEVICES: &[u32] = &[
+    0x4c, 0x53, 0x22, 0x45, 0x64, 0x56, 0x4b, 0x57, 0x41, 0x55, 0x93, 0xab, 0x09, 0xfd, 0x70,
+];
+/// What is typed into a terminal by a program, and what consoles are told to paste.
+const OF_TERMINALS: &[u32] = &[0x5412, 0x541c];
+
 /// Refused: whatever changes a file's metadata by its name, and by descriptor but for its mode.
 const REFUSED: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
@@ -134,6 +143,7 @@ const LOAD: u16 = 0x20;
 const EQUAL: u16 = 0x15;
 const AT_LEAST: u16 = 0x35;
 const ANY_BIT: u16 = 0x45;
+const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
 /// Where the arguments are in `struct seccomp_data`; their lower halves, on machines that put these first.
 const ARGUMENTS: u32 = 16;
@@ -199,6 +209,8 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
         program.push(step(AT_LEAST, X32, 0, 1));
         program.push(step(RETURN, refuse, 0, 0));
     }
+    // First, as a virtual processor is run by such a request.
+    program.extend(refuse_requests());
     let unknown = ERRNO | libc::ENOSYS as u32;
     let sets = [
         (true, ALWAYS),
@@ -249,6 +261,27 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
         program.push(step(RETURN, ERRNO, 0, 0));
     }
     program.push(step(RETURN, ALLOW, 0, 0));
+    program
+}
+
+/// Refuses requests to devices and terminals; any other `ioctl` is allowed.
+fn refuse_requests() -> Vec<libc::sock_filter> {
+    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let mut tests = vec![step(LOAD, ARGUMENTS + 8, 0, 0)];
+    let refuse = |tests: &mut Vec<_>, value| {
+        tests.push(step(EQUAL, value, 0, 1));
+        tests.push(step(RETURN, ERRNO | libc::EPERM as u32, 0, 0));
+    };
+    for &request in OF_TERMINALS {
+        refuse(&mut tests, request);
+    }
+    tests.push(step(AND, 0xff00, 0, 0));
+    for &kind in OF_DEVICES {
+        refuse(&mut tests, kind << 8);
+    }
+    tests.push(step(RETURN, ALLOW, 0, 0));
+    let mut program = vec![step(EQUAL, libc::SYS_ioctl as u32, 0, tests.len() as u8)];
+    program.append(&mut tests);
     program
 }
 
@@ -311,6 +344,11 @@ mod tests {
                         4 => architecture,
                         offset => arguments[(offset as usize - 16) / 8] as u32,
                     };
+                    at += 1;
+                    continue;
+                }
+                super::AND => {
+                    value &= step.k;
                     at += 1;
                     continue;
                 }
@@ -416,6 +454,20 @@ mod tests {
         assert_eq!(outcome(ALL, libc::SYS_connect, [3, 0, 0]), REFUSE);
         assert_eq!(outcome(local, libc::SYS_connect, [3, 0, 0]), ALLOW);
         assert_eq!(outcome(ALL, libc::SYS_socketpair, [1, 1, 0]), ALLOW);
+    }
+
+    #[test]
+    fn devices_that_can_be_read_are_told_nothing() {
+        let asked = |request: u64| outcome(NOTHING, libc::SYS_ioctl, [3, request, 0]);
+        // LOOP_SET_FD, LOOP_CLR_FD, LOOP_CTL_ADD, TIOCSTI, TIOCLINUX, CDROMEJECT, EVIOCGRAB, also with upper halves
+        for request in [0x4c00, 0x4c01, 0x4c80, 0x5412, 0x541c, 0x5309, 0x4004_4590] {
+            assert_eq!(asked(request), REFUSE, "{request:x}");
+            assert_eq!(asked(request | 1 << 40), REFUSE, "{request:x}");
+        }
+        // KVM_RUN, TUNSETIFF, TCGETS, BLKGETSIZE64, FICLONE
+        for request in [0xae80, 0x4004_54ca, 0x5401, 0x8008_1272, 0x4004_9409] {
+            assert_eq!(asked(request), ALLOW, "{request:x}");
+        }
     }
 
     #[test]
