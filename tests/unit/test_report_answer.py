@@ -80,17 +80,17 @@ def test_a_long_report_goes_through_a_pager(tmp_path: Path) -> None:
     """Only on a terminal; `script` gives one."""
     line = CommandLine(tmp_path)
     assert line("exec", "--quiet", "--blocks", "3", "--", "true").status == 0
-    command = f"stty rows 12 cols 80; {sys.executable} -m guestmark show --details"
-    environment = {**line.environment, "GUESTMARK_PAGER": "sed s/^/paged:/", "TERM": "xterm"}
-    done = subprocess.run(
-        ["script", "-qec", command, "/dev/null"], env=environment, capture_output=True, text=True, timeout=60,
-        stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.startswith("paged:")
-    short = command.replace("rows 12", "rows 200")
-    again = subprocess.run(
-        ["script", "-qec", short, "/dev/null"], env=environment, capture_output=True, text=True, timeout=60,
-        stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
-    assert "paged:" not in again.stdout
+    environment = {**line.environment, "GUESTMARK_PAGER": "sed s/^/paged:/", "TERM": "xterm", "COLUMNS": "80"}
+
+    def shown(rows: int) -> str:
+        # LINES, which a caller's shell may have exported, counts for more than the terminal's own size.
+        done = subprocess.run(
+            ["script", "-qec", f"{sys.executable} -m guestmark show --details", "/dev/null"],
+            env=environment | {"LINES": str(rows)}, capture_output=True, text=True, timeout=60,
+            stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    assert shown(12).startswith("paged:")
+    assert "paged:" not in shown(200)
