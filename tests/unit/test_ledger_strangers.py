@@ -1,5 +1,6 @@
 """Ledger files of strangers: opened as data, refused in one line, and their commands not run unasked."""
 
+import hashlib
 import os
 import shutil
 import sqlite3
@@ -103,6 +104,7 @@ def test_commands_of_a_stranger_are_shown_and_not_run(guestmark: CommandLine, tm
     assert made.status == 0, made.stderr
     shutil.copy(guestmark.ledger, tmp_path / "theirs.sqlite")
     assert guestmark("export", "last", "--bundle", str(tmp_path / "b.html")).status == 0
+    digest = hashlib.sha256((tmp_path / "b.html").read_bytes()).hexdigest()
     mark.unlink()
     guestmark.environment["XDG_STATE_HOME"] = str(tmp_path / "another user")
     altered(tmp_path / "theirs.sqlite", "UPDATE runs SET state = 'interrupted';")
@@ -121,6 +123,8 @@ def test_commands_of_a_stranger_are_shown_and_not_run(guestmark: CommandLine, tm
             assert f"touch{mark}" in "".join(shown.split())  # lines are folded
             assert "Imported from" in shown or ledger != merged
             assert not mark.exists()
+            details = guestmark("show", "last", "--details", "--ledger", str(ledger)).stdout
+            assert (digest in "".join(details.split())) == (arguments[0] == "import" and ledger == merged)
         os.remove(merged)
     taken = guestmark(
         "resume", "last", "--blocks", "2", "--trust", "--ledger", str(tmp_path / "theirs.sqlite")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -54,9 +55,9 @@ def command(
     found = [(source, _runs(source)) for source in sources]
     with open_ledger(ledger) as opened:
         shelf = Shelf(opened)
-        for source, runs in found:
+        for source, (digest, runs) in found:
             new, known = 0, 0
-            origin = Origin(_shown(source), time.time(), trusted=trust)
+            origin = Origin(_shown(source), time.time(), digest, trusted=trust)
             for packed in runs:
                 _check_shown(packed)
                 run_id = shelf.add(packed.run, replace(packed.said, origin=origin))
@@ -102,18 +103,18 @@ def _check_shown(packed: Packed) -> None:
         ) from error
 
 
-def _runs(source: str) -> Iterable[Packed]:
-    """The runs of a source: those of a bundle, all checked, or those of a ledger, one after another."""
+def _runs(source: str) -> tuple[str, Iterable[Packed]]:
+    """The runs of a bundle, all checked, with its SHA-256; or those of a ledger, one after another."""
     from guestmark.ledger.bundle import unpack
 
     if "://" in source:
-        return _of_ledger(source)
+        return "", _of_ledger(source)
     file = Path(source)
     try:
         with file.open("rb") as stream:
             head = stream.read(16)
             if head == b"SQLite format 3\0":
-                return _of_ledger(source)
+                return "", _of_ledger(source)
             data = head + stream.read(_LARGEST)
     except OSError as error:
         raise LedgerError(
@@ -121,7 +122,7 @@ def _runs(source: str) -> Iterable[Packed]:
         ) from error
     if len(data) > _LARGEST:
         raise LedgerError(f"{source} is too large for a bundle", hint="export fewer runs into one bundle")
-    return unpack(data, source)
+    return hashlib.sha256(data).hexdigest(), unpack(data, source)
 
 
 def _of_ledger(source: str) -> Iterator[Packed]:

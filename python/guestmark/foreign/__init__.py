@@ -1,1 +1,1 @@
-"""What machines of other architectures are made from: agents, kernels and roots, made on first use and kept."""
+"""Agents, kernels and roots for machines of other architectures, built on first use and kept."""

@@ -101,7 +101,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def missing(architecture: Architecture) -> list[Program]:
-    """What has to be installed to build it: programs, and the packages they are in."""
+    """The programs needed to build it, and their packages."""
     found = []
     if toolchain(architecture) is None:
         found.append(Program("rustc with the sources of its library", _rust_packages()))

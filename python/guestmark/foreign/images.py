@@ -1,4 +1,4 @@
-"""What images hold, unpacked into the cache, once: container images, archives, filesystems. Nothing is mounted.
+"""Contents of images, unpacked into the cache once: container images, archives, filesystems. Nothing is mounted.
 
 Files keep who may read and execute them, and lose whatever could do something on this host: owners, device nodes and
 set-user-ID bits.
@@ -32,7 +32,7 @@ _QCOW, _PARTITIONS = (0, b"QFI\xfb"), (510, b"\x55\xaa")
 
 
 def container(name: str) -> Path:
-    """What a container image holds: an archive that `podman save` or `docker save` wrote, or one that these have.
+    """The files of a container image: an archive that `podman save` or `docker save` wrote, or one that these have.
 
     Raises `ValueError` with one line when it cannot be had.
     """

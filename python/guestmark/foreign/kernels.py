@@ -58,12 +58,12 @@ def key(architecture: Architecture) -> str:
 
 
 def fragment(architecture: Architecture) -> str:
-    """What is put on top of `tinyconfig`."""
+    """The options added to `tinyconfig`."""
     return resources.files("guestmark.foreign").joinpath(f"{architecture.name}.config").read_text()
 
 
 def missing(architecture: Architecture) -> list[Program]:
-    """What has to be installed to get it."""
+    """The packages needed to get it."""
     if architecture.kernel is Source.DISTRIBUTION:
         return []
     return [each for each in (*_BUILD_PROGRAMS, architecture.cross) if shutil.which(each.name) is None]

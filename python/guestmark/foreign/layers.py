@@ -65,7 +65,7 @@ def _add(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> None:
 
 
 def inside(root: Path, name: str) -> Path:
-    """Where a name leads in an image: its links are followed, and `/` and `..` end at `root`. It need not exist.
+    """Resolves a name in an image: its links are followed, and `/` and `..` end at `root`. It need not exist.
 
     Raises `ValueError` for links in a circle.
     """

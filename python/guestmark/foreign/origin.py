@@ -12,7 +12,7 @@ from pathlib import Path
 from guestmark.foreign.packages import FORMAT, Package
 
 _INFO = Path("/var/lib/dpkg/info")
-_FIRST = ("coreutils", "dash", "bash", "util-linux")  # where most of what is run is from
+_FIRST = ("coreutils", "dash", "bash", "util-linux")  # the packages of most programs
 _OWN = ("/bin/", "/sbin/", "/lib", "/usr/", "/opt/")  # where packages put programs
 
 

@@ -138,7 +138,7 @@ class Packages:
 
 
 def ask(question: Sequence[str], options: Sequence[str] = ()) -> str:
-    """What apt-cache says; nothing on a system without it."""
+    """The output of apt-cache; empty on a system without it."""
     if shutil.which("apt-cache") is None:
         return ""
     command = ["apt-cache", *options, *question]
@@ -175,7 +175,7 @@ FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"
 
 
 def described(archives: Iterable[Path]) -> Mapping[str, Package]:
-    """What archives hold, by the packages' names."""
+    """Contents of archives, by package name."""
     found = {}
     for archive in archives:
         said = subprocess.run(

@@ -19,7 +19,7 @@ SILENT = Progress()
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a machine of another architecture boots; `root` is None where the distribution has no packages for it."""
+    """The files that a foreign machine boots; `root` is None where the distribution has no packages for it."""
 
     agent: Path
     kernel: Kernel
@@ -64,7 +64,7 @@ def root(architecture: Architecture, packages: Iterable[str] = (), progress: Pro
 
 
 def missing(architecture: Architecture) -> list[Program]:
-    """What has to be installed before the parts that are not there yet can be made."""
+    """The packages needed to build the parts that are still missing."""
     found = []
     if agents.find(architecture) is None:
         found += agents.missing(architecture)

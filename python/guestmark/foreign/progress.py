@@ -14,7 +14,7 @@ _EVERY_S = 30.0  # where lines stay: on a terminal they are written over
 
 
 class Progress:
-    """What is said while parts are made. This one says nothing."""
+    """Reports progress while parts are built. This one is silent."""
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -40,7 +40,7 @@ class Lines(Progress):
         self._write(text)
 
     def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
-        """With the time it takes, where that is known."""
+        """Also reports the expected time, if known."""
         about = f" of about {format_duration(about_s)}" if about_s else ""
         text = f"{what} … {elapsed_s:.0f} s{about}"
         now = time.monotonic()

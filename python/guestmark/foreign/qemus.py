@@ -21,9 +21,7 @@ APT = "apt:"  # before a version
 PROGRAM = "qemu-system-x86_64"
 _PACKAGE, _COMMON, _DATA = "qemu-system-x86", "qemu-system-common", "qemu-system-data"  # of one source
 _FIRMWARE = ("seabios", "ipxe-qemu")  # of sources of their own; the newest will do
-_REBUILT = re.compile(
-    r"\+b[0-9]+$"
-)  # of packages of one architecture; that of all architectures has no such ending
+_REBUILT = re.compile(r"\+b[0-9]+$")  # of packages for one architecture; packages for all have no such ending
 _VERSION = re.compile(r"[0-9A-Za-z.+:~-]+", re.ASCII)
 _FETCH_S = 600.0
 _TRY_S = 30.0

@@ -92,7 +92,7 @@ def _root(part: Path) -> Root:
 
 
 def _furnish(tree: Path) -> None:
-    """What packages' scripts would have made, as far as programs without services need it."""
+    """Makes the files that package scripts would make, as far as programs without services need them."""
     for name in ("passwd", "group"):
         shutil.copyfile(tree / f"usr/share/base-passwd/{name}.master", tree / "etc" / name)
     with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Where the parts of foreign machines are kept: complete or not at all, under the hash of what they were made from.
+"""The store of parts for foreign machines: each complete or absent, under the hash of what they were made from.
 
 `CACHE/foreign/ARCHITECTURE/KIND-KEY-TOOLS` holds one part and `made.json`, which says what it was made from. KEY is
 the hash of what is ours (sources, configuration, lists of packages) and TOOLS that of what is the distribution's
@@ -29,7 +29,7 @@ _KEY_LENGTH = 12
 
 
 def directory(architecture: Architecture) -> Path:
-    """Where all parts of an architecture are; this is what can be carried elsewhere."""
+    """The directory with all parts of an architecture; it can be copied to another host."""
     return cache_directory() / "foreign" / architecture.name
 
 
@@ -53,7 +53,7 @@ def found(architecture: Architecture, kind: str, key: str) -> Path | None:
 
 
 def made_of(part: Path) -> Mapping[str, Any]:
-    """What a part was made from: `key`, `tools`, and the SHA-256 of its files."""
+    """The inputs of a part: `key`, `tools`, and the SHA-256 of its files."""
     made: Mapping[str, Any] = json.loads((part / MADE).read_text())
     return made
 
@@ -108,7 +108,7 @@ class Making:
 
     @property
     def log(self) -> Path:
-        """Where the output of the programs that make it goes; kept when they fail."""
+        """The log of the programs that build it; kept when they fail."""
         return self._target.with_name(f"{self._target.name}.log")
 
     def complete(self, tools: Mapping[str, Any], files: tuple[str, ...]) -> Path:

@@ -1,4 +1,4 @@
-"""What there is, and what is missing, to have machines of each architecture."""
+"""Lists the available and missing parts for machines of each architecture."""
 
 from __future__ import annotations
 

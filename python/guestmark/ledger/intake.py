@@ -1,7 +1,7 @@
-"""What a ledger takes in: one budget of memory and time for all that is read from outside, and what a run can be.
+"""Checks of runs from outside: one budget of memory and time for reading them, and the values that a run can have.
 
-Bundles and other people's ledgers are data of strangers. Their size is known only when they are unpacked, so every
-layer takes what it makes from the same budget before it makes it.
+Bundles and other people's ledgers are untrusted data. Their size is unknown until they are unpacked, so every layer
+charges its output to the same budget before it makes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEP = 1 << 20
 
 
 class Budget:
-    """What is left of the memory and time that one source may cost. Raises `LedgerError` when it is used up."""
+    """The memory and time that one source may still cost. Raises `LedgerError` when they are used up."""
 
     def __init__(self, size: int = 512 << 20, values: int = 4_000_000, seconds: float = 120.0) -> None:
         self._size, self._values = size, values  # bytes of text, and values in it, of about 100 bytes each
@@ -46,7 +46,7 @@ class Budget:
         return self._size
 
     def take(self, size: int) -> None:
-        """Takes that many bytes from it."""
+        """Charges that many bytes."""
         self._size -= size
         if self._size < 0:
             raise _too_large("it holds more bytes than a run's record needs")
@@ -58,7 +58,7 @@ class Budget:
             raise _too_large(f"to read it takes more than {self._seconds:g} s")
 
     def take_json(self, text: str | bytes) -> None:
-        """Takes a text and all values that can be in it: each has a comma or a bracket of its own."""
+        """Charges for a text and for every value it can hold: each needs a comma or a bracket."""
         self.take(len(text))
         marks: tuple[Any, ...] = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
         self._values -= sum(text.count(mark) for mark in marks)
@@ -66,7 +66,7 @@ class Budget:
             raise _too_large("it holds more values than a run's record needs")
 
     def inflated(self, packed: bytes) -> bytes:
-        """What was compressed. Raises `LedgerError`, `zlib.error`."""
+        """Decompresses. Raises `LedgerError`, `zlib.error`."""
         reader, pieces = zlib.decompressobj(), []
         while not reader.eof:
             piece = reader.decompress(packed, _STEP)
@@ -95,7 +95,7 @@ def check(run: StoredRun, *, foreign: bool = True) -> None:
 
 
 def check_said(name: str, notes: Sequence[str], labels: Mapping[str, str], tags: Sequence[str]) -> None:
-    """Raises `LedgerError` for what nobody could have said of a run on the command line."""
+    """Raises `LedgerError` for a name, note, label or tag that the command line would refuse."""
     if name and (not WORD.fullmatch(name) or name in RESERVED):
         raise LedgerError(f"{name[:80]!r} cannot be a run's name", hint="it is damaged, or made to mislead")
     for word in (*labels, *tags):

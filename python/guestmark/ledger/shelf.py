@@ -25,7 +25,7 @@ _OF_A_RUN = (schema.checks, schema.trials, schema.unusable, schema.environments)
 
 
 class Shelf:
-    """What is done to whole runs of a ledger. Raises `LedgerError`."""
+    """Operations on whole runs of a ledger. Raises `LedgerError`."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -59,7 +59,7 @@ class Shelf:
         return gone
 
     def add(self, run: StoredRun, said: Remarks) -> str | None:
-        """Stores a run from elsewhere with what is said of it and where it comes from, completely or not at all.
+        """Stores a run from elsewhere with its remarks and its origin, completely or not at all.
 
         Returns its id, or None when the ledger has it already. An id that another run has is given new letters.
         """

@@ -18,7 +18,7 @@ _SURVIVALS = {"all": Survival.ALL, "half": Survival.HALF, "none": Survival.NONE}
 
 
 def lines(name: str, after: int | None, ledger: Path | None = None) -> Iterator[str]:
-    """What is known of a log: every crash that was found; with `after`, only those there, and the requests before."""
+    """Reports on a log: every crash found; with `after`, only the crashes there and the requests before them."""
     kept = evidence.load(name, ledger)
     with WriteLog(kept.log) as log:
         flushes = sum(entry.flushes for entry in log.entries)

@@ -19,7 +19,7 @@ _MOST = 6000  # states of one log
 
 
 class Survival(StrEnum):
-    """What of the writes since the last completed flush is on the disk."""
+    """Which of the writes since the last completed flush reach the disk."""
 
     ALL = "all"
     HALF = "the first half"
@@ -85,7 +85,7 @@ def cover(
     found: dict[tuple[int, tuple[Piece, ...]], Cut] = {}
 
     def take(cut: Cut) -> None:
-        """Of equal states the latest is kept, at which most had been acknowledged."""
+        """Keeps the latest of equal states: it has the most acknowledgements."""
         known = found.get(cut.outcome)
         if known is None or known.after < cut.after:
             found[cut.outcome] = cut
@@ -152,7 +152,7 @@ def without_flushes(entries: Sequence[Entry], start: int) -> list[Entry]:
 def write_through(entries: Sequence[Entry], start: int) -> bool:
     """Whether there is a flush for at least every other write from one request on: none is in flight for long.
 
-    A disk whose cache is written back gets hardly any where a filesystem is told not to ask for them.
+    A disk whose cache is written back gets hardly any where a filesystem does not ask for them.
     """
     part = entries[start:]
     writes = sum(entry.writes for entry in part)

@@ -29,7 +29,7 @@ _ABOUT, _BASE, _LOG, _UNDER = "about.json", "base", "writes.log", "under"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of one proof; `under` is the image on top of which the others lie."""
+    """The kept files of one proof; `under` is the base image of the others."""
 
     base: Path
     log: Path
@@ -41,7 +41,7 @@ class Kept:
 
 
 def folder(ledger: Path | None = None) -> Path:
-    """Where logs are kept: beside that ledger, else beside the one in use, else beside the default one."""
+    """The directory of kept logs: beside that ledger, else beside the one in use, else beside the default one."""
     return (ledger or _beside.get() or default_path()).parent / "powercut"
 
 
@@ -81,7 +81,7 @@ def keep(files: Logged, filesystem: str, form: str, method: Method, judged: Judg
 
 
 def load(directory: str, ledger: Path | None = None) -> Kept:
-    """What was kept there: a directory, or the name (or its end) of one beside the ledger. Raises `UsageError`."""
+    """Opens kept evidence: a directory, or the name (or its end) of one beside the ledger. Raises `UsageError`."""
     path = Path(directory)
     if not (path / _ABOUT).is_file():
         names = _names(folder(ledger))

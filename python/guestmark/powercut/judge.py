@@ -19,7 +19,7 @@ from guestmark.powercut.writelog import Entry, WriteLog
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """What is wrong with one state; `lost` is the first acknowledged record that is gone, `says` all else."""
+    """The faults of one state; `lost` is the first acknowledged record that is missing, `says` all other faults."""
 
     cut: Cut
     acknowledged: int
@@ -53,7 +53,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What there is to judge: the image before the first write, the log, and how to look at what is left."""
+    """The material of a judgement: the image before the first write, the log, and how to look at what is left."""
 
     base: Path
     log: WriteLog

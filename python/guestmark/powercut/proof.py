@@ -25,7 +25,7 @@ _ON_DISK = "/var/tmp"
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """How records of one part of the log are told from all else, and the file they are in."""
+    """The tag of the records in one part of the log, and their file."""
 
     text: str
     file: str
@@ -48,7 +48,7 @@ class Part:
     settled: int
 
     def acknowledged(self, log: WriteLog) -> Acknowledged:
-        """What had been acknowledged when."""
+        """The acknowledgements, each with its moment."""
         return Acknowledged.of(log.entries, self.start, self.end)
 
 
@@ -62,8 +62,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to be proven: `location` is the directory in which the image lies, `control` what was written unsafely
-    after what is judged, `seed` that of random states.
+    """One proof to make: `location` is the directory in which the image lies, `control` what was written unsafely
+    after what is judged, `seed` the seed of random states.
     """
 
     files: Logged
@@ -117,7 +117,7 @@ def prove(asked: Request) -> Proven:
 
 
 def _most(asked: Request) -> int | None:
-    """Of servers, which take a second for each, there are as many states as were asked for; of others all."""
+    """A server takes a second for each state, so only the requested number is judged; of others all are."""
     return asked.states if asked.method.served else None
 
 
@@ -163,7 +163,7 @@ def _control_states(asked: Request) -> int:
 
 
 def _room(asked: Request) -> Path:
-    """Where crash states are made: their bytes are few, and memory is fast, but confined servers do not see it."""
+    """The directory for crash states: they are small and memory is fast, but confined servers cannot see it."""
     if asked.reader is not None:
         return Path(_ON_DISK)
     shared = Path(SHARED_MEMORY)

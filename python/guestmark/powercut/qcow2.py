@@ -1,6 +1,6 @@
 """The content of a qcow2 image as a raw one, read here: starting a program takes longer than reading a small image.
 
-The format is that of QEMU's docs/interop/qcow2.txt. What is not plain (compressed or divided clusters, a backing image,
+The format is in QEMU's docs/interop/qcow2.txt. What is not plain (compressed or divided clusters, a backing image,
 an external data file) is left to qemu-img.
 """
 
@@ -47,7 +47,7 @@ def to_raw(image: Path, raw: Path) -> bool:
 def _extents(
     image: int, table: int, entries: int, cluster: int, size: int
 ) -> list[tuple[int, int, int]] | None:
-    """Where the disk's bytes are in the image, neighbours together; None for clusters that are not plain."""
+    """Offsets of the disk's bytes in the image, neighbours merged; None for clusters that are not plain."""
     found: list[tuple[int, int, int]] = []
     per_table = cluster // 8
     wanted = -(-size // (cluster * per_table))

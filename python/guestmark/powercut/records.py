@@ -62,7 +62,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What had been acknowledged after so many requests, by the marks in a log: mark 0 is the start, k + 1 record k."""
+    """Records acknowledged after each number of requests, from the marks of a log: 0 is the start, k + 1 record k."""
 
     after_requests: tuple[int, ...]  # ascending
     newest: tuple[int, ...]  # the newest record then; -1 for the start

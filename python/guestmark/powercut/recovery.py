@@ -1,4 +1,4 @@
-"""What is done to a disk after a power cut, and what is found on it then: the format's check, the filesystem's, files.
+"""Recovers a disk after a power cut and reads what is left: the format's check, the filesystem's, files.
 
 Filesystems whose tools recover an image by themselves (ext2 to ext4) need neither root nor a mount. The others are
 mounted through a loop device, in a namespace that ends with the agent in it: only a kernel replays their journals.
@@ -52,7 +52,7 @@ class Reader(Protocol):
     """Looks at a filesystem that is mounted, and may change it: a database server that recovers its files."""
 
     def read(self, agent: Agent, directory: Path, names: Sequence[str], newest: int) -> Recovered:
-        """What is left in the directory, as `agent` sees it; `newest` was the last to be acknowledged, -1 for none."""
+        """The files left in the directory, as `agent` sees them; `newest` was acknowledged last, -1 for none."""
 
 
 class Recovery(Protocol):
@@ -195,7 +195,7 @@ def workers(filesystem: str, *, mounted: bool = False) -> int:
 
 @contextlib.contextmanager
 def recovery(filesystem: str, form: str, directory: Path, reader: Reader | None = None) -> Iterator[Recovery]:
-    """What recovers images of a filesystem in a format. `directory` is for its own use."""
+    """A machine that recovers images of a filesystem in a format. `directory` is for its own use."""
     with contextlib.ExitStack() as stack:
         inner: Recovery
         if filesystem.startswith("ext") and reader is None:

@@ -26,7 +26,7 @@ os._exit(0)  # nothing is tidied up: closing the last connection would
 
 
 def command(path: str, tag: str, count: int) -> list[str]:
-    """What writes so many rows into the database `path`."""
+    """The program that writes that many rows into the database `path`."""
     return [sys.executable, "-I", "-S", "-c", _WRITER, path, tag, str(count)]
 
 

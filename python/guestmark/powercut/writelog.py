@@ -1,6 +1,6 @@
 """Logs of writes as guestmark's agent, QEMU's `blklogwrites` and Linux's `dm-log-writes` make them.
 
-The format is that of the kernel's Documentation/admin-guide/device-mapper/log-writes.rst: a superblock, then entries of
+The format is in the kernel's Documentation/admin-guide/device-mapper/log-writes.rst: a superblock, then entries of
 one sector each, the data of a write behind its entry. The superblock says how many there are only from time to time, so
 that the entries themselves are believed: the first that is empty is the end. Where others have the length of data, the
 agent has of a flush how many entries it covers, plus one (none that were written while it went on), and of a mark its
@@ -25,7 +25,7 @@ _MAGIC = 0x6A736677736872
 
 
 class Flag(IntFlag):
-    """What a request asked for."""
+    """The operation of a request."""
 
     FLUSH = 1
     FUA = 2
@@ -85,7 +85,7 @@ class WriteLog:
         self._file.close()
 
     def data(self, entry: Entry) -> bytes:
-        """What the request wrote."""
+        """The bytes that the request wrote."""
         assert self._map is not None
         return self._map[entry.at : entry.at + entry.length]
 

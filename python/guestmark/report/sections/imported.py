@@ -18,4 +18,6 @@ def imported(run: StoredRun, origin: Origin, *, whole: bool) -> Section:
     ]
     if rows := actions(run.plan, context=whole):
         nodes.append(Definitions("What it runs", tuple(rows)))
+    if whole and origin.sha256:
+        nodes.append(Definitions("The bundle", (("SHA-256", origin.sha256),)))
     return Section(Part.WORKLOAD, "Imported", tuple(nodes), titled=False)
