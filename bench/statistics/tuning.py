@@ -66,9 +66,7 @@ class Outcome:
     share: float  # of the full matrix's trials
     size: int  # of the final set
     first: bool  # whether the one that is named best is within the margin of it
-    wrongly: (
-        bool  # whether anybody within the margin of it was dropped by the race's rule, or by fresh blocks
-    )
+    wrongly: bool  # whether one within the margin of it was dropped by the race's own rule
 
 
 def simulate(
@@ -100,7 +98,7 @@ def simulate(
     good = {
         name for name, value in truth.items() if value <= min(truth.values()) + math.log1p(settings.margin)
     }
-    dropped = {entry.id for entry in state.dropped if entry.kind in {Why.RACED, Why.CONFIRMED}}
+    dropped = {entry.id for entry in state.dropped if entry.kind is Why.RACED}
     return Outcome(
         not good.isdisjoint(state.alive), trials / full, len(state.alive), state.leader in good,
         not good.isdisjoint(dropped),

@@ -58,7 +58,8 @@ class Lines:
         self._next = now + _APART_S
         head = f"guestmark: block {estimate.blocks}"
         head += f" of {estimate.goal}" if estimate.goal else ""
-        head += f", {format_duration(estimate.left_s)} left" if estimate.left_s else ""
+        least = "" if estimate.goal else "at least "
+        head += f", {least}{format_duration(estimate.left_s)} left" if estimate.left_s else ""
         results = estimate.analysis.cells
         shown = [text for text in map(self._estimate, results) if text]
         if not shown:  # nothing is compared yet

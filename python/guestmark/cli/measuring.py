@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.cli import options, remarking
+from guestmark.core.errors import UsageError
 
 if TYPE_CHECKING:
     from guestmark.cli.session import Outputs
@@ -86,6 +87,16 @@ class Measuring:
             details=self.details,
             wait=self.wait,
         )
+
+
+def budgeted(text: str | None, given: Measuring) -> float | None:
+    """The seconds of `--for`. Raises `UsageError` beside another limit."""
+    seconds = options.positive_duration("--for", text)
+    if seconds is not None and (given.blocks is not None or given.time_limit is not None):
+        raise UsageError(
+            "--for cannot be combined with --blocks or --time-limit", hint="--for alone chooses the blocks"
+        )
+    return seconds
 
 
 def measuring(command: Callable[..., None]) -> Callable[..., None]:

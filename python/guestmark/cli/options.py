@@ -209,6 +209,13 @@ Precision = Annotated[
 TimeLimit = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Stop after this time at the latest (default 10m).")
 ]
+For = Annotated[
+    str | None,
+    typer.Option(
+        "--for", metavar="DURATION",
+        help="Wall time of the whole command, e.g. 5m. Sizes, cells and questions are chosen to fit into it.",
+    ),
+]  # fmt: skip
 TrialLimit = Annotated[
     str | None,
     typer.Option(metavar="DURATION", help="Kill the command after this time; the trial fails (default 10m)."),

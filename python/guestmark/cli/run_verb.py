@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.measuring import Measuring, measuring
+from guestmark.cli.measuring import Measuring, budgeted, measuring
 from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def command(
         ),
     ] = None,
     published: options.Published = False,
+    for_: options.For = None,
     given: Measuring,
 ) -> None:
     """Run a plan: workloads, platforms and factors from a TOML file.
@@ -54,9 +55,12 @@ def command(
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line or the plan is
     wrong, 3 nothing could be measured, 130 interrupted (guestmark resume continues).
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from guestmark.cli import session
+    from guestmark.core.model import PROVE
+    from guestmark.engine.asking import where_provable
+    from guestmark.engine.budget import choose_scale
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.plan.outline import Overrides, assemble, override
@@ -65,15 +69,28 @@ def command(
 
     wanted = Overrides(on=on or None, only=only, **given.overrides())
     factor = options.value("--scale", parse_scale, scale)
-    scaled = 1.0 if factor is None else factor
-    outline = load(*library.find(plan), scale=scaled, overrides=override_ or ())
-    made = assemble(override(outline, wanted), asdict(Caller.current()))
+    budget_s = budgeted(for_, given)
+    text, where = library.find(plan)
+    caller = asdict(Caller.current())
+
+    def at(size: float) -> Plan:
+        outline = load(text, where, scale=size, overrides=override_ or ())
+        moved = where_provable(outline, wanted.settings) if given.prove else []
+        made = assemble(override(outline, replace(wanted, settings=[*wanted.settings, *moved])), caller)
+        return replace(made, context={**made.context, PROVE: True}) if given.prove else made
+
+    if factor is None and budget_s is not None:
+        with options.ledger_to_read(given.ledger) as known:
+            made = choose_scale(at, known, budget_s)
+    else:
+        made = at(1.0 if factor is None else factor)
     if published:
         options.check_published(made)
     if list_:
         _list(made, given.ledger)
         return
-    raise typer.Exit(session.execute(made, given.ledger, given.outputs(published=published)))
+    outputs = replace(given.outputs(published=published), budget_s=budget_s)
+    raise typer.Exit(session.execute(made, given.ledger, outputs))
 
 
 def _list(plan: Plan, ledger_path: str | None) -> None:

@@ -38,6 +38,7 @@ class Outputs:
     quiet: bool = False
     published: bool = False  # published figures beside the measured ones
     prove: bool = False  # what a power cut would leave of the run's disks
+    budget_s: float | None = None  # wall time of the whole command, which decides what is measured
     keep: bool = False  # disk images of trials that fail or are interrupted
     environment: bool = False  # what it was measured on
     details: bool = False  # the whole report instead of the answer
@@ -103,8 +104,9 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
         with exclusively(plan, audience.tell, wait=outputs.wait):
             clock = of_process().without(time.monotonic() - asked)
             run = prepare(
-                plan, ledger, audience, said=outputs.said or NOTHING, prove=outputs.prove, clock=clock
-            )
+                plan, ledger, audience, said=outputs.said or NOTHING, prove=outputs.prove,
+                budget_s=outputs.budget_s, clock=clock,
+            )  # fmt: skip
             with _keeping(outputs):
                 state = run.measure()
         return _finish(run.judge(), state, outputs)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.measuring import Measuring, measuring
+from guestmark.cli.measuring import Measuring, budgeted, measuring
 from guestmark.core.errors import UsageError
 
 
@@ -45,6 +45,7 @@ def command(
     ] = None,
     scale: options.Scale = None,
     only: options.Only = None,
+    for_: options.For = None,
     given: Measuring,
 ) -> None:
     """Find the fastest of many configurations, of those that keep to what is asked of them.
@@ -93,4 +94,5 @@ def command(
         max_blocks=max_blocks or base.max_blocks,
     )
     tuned = assemble(replace(outline, race=Race(settings)), asdict(Caller.current()))
-    raise typer.Exit(session.execute(tuned, given.ledger, given.outputs()))
+    outputs = replace(given.outputs(), budget_s=budgeted(for_, given))
+    raise typer.Exit(session.execute(tuned, given.ledger, outputs))

@@ -30,6 +30,7 @@ class Question:
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     per: tuple[str, ...] = ()
     durability: tuple[str, ...] = ()
+    disk: tuple[str, ...] = ()  # as `durability`, of what power cuts have shown of a cell's disk
     compare: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     against: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parts: tuple[str, ...] = ()

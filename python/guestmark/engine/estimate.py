@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guestmark.core.model import Plan, TrialStatus
+from guestmark.core.model import Cell, Plan, TrialStatus
 from guestmark.core.units import counted, format_duration
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 RUNS = 5  # how many of the newest runs to use
+PROOF_S = 10.0  # of one kind of disk, where no earlier run says better
+PROOFS_TOOK = "proofs_took_s"  # in a plan's context: seconds of each proof that the run made
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,48 +80,92 @@ class Estimate:
         return ", ".join(parts)
 
 
-def estimate(plan: Plan, ledger: "Ledger | None") -> Estimate:
-    """The time `plan` takes here. Earlier runs count when plan, scale and cell are the same."""
-    earlier = _earlier(plan, ledger) if ledger is not None else {}
-    costs: Mapping[str, float] = plan.context.get("cost", {})
-    known_s: list[float] = []
-    measured, declared, unknown = 0, 0, 0
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Seconds of a trial, by cell, of those that are known; `measured` of them in earlier runs here.
+
+    `proof_s` is what cutting the power of one kind of disk takes.
+    """
+
+    trial_s: Mapping[str, float]
+    measured: int
+    proof_s: float
+
+    def of(self, cell: Cell) -> float:
+        """Of a cell; of one of which nothing is known what the others take on average."""
+        known = self.trial_s.get(cell.id)
+        return known if known is not None else sum(self.trial_s.values()) / max(len(self.trial_s), 1)
+
+
+def prices(plan: Plan, ledger: "Ledger | None") -> Prices:
+    """What is known of `plan`'s trials here: from runs of that plan, else as it declares.
+
+    A trial takes `start` seconds whatever the plan's scale is, and the rest in proportion to it.
+    """
+    scale = plan.context.get("scale", 1.0)
+    earlier, proof_s = ({}, None) if ledger is None else _earlier(plan, ledger)
+    found: dict[str, float] = {}
+    measured = 0
     for cell in plan.cells:
-        known = earlier.get(cell.null_of or cell.id)
-        cost = costs.get(str(cell.platform), costs.get(cell.platform.inner.kind))
-        if known is not None:
-            known_s.append(known)
+        start = _declared(plan, "start", cell)
+        runs = earlier.get(cell.null_of or cell.id, {})
+        declared = _declared(plan, "cost", cell)
+        if runs:
+            nearest = min(runs, key=lambda size: abs(math.log(size / scale)))
+            found[cell.id] = _scaled(runs[nearest], nearest, scale, start)
             measured += 1
-        elif cost is not None:
-            known_s.append(cost)
-            declared += 1
-        else:
-            unknown += 1
+        elif declared is not None:
+            found[cell.id] = _scaled(declared, 1.0, scale, start)
+    return Prices(found, measured, PROOF_S if proof_s is None else proof_s)
+
+
+def _scaled(seconds: float, at: float, scale: float, start: float | None) -> float:
+    """What a trial takes at one scale, from what it took at another; the same where nothing is known of its start."""
+    if start is None or at == scale:
+        return seconds
+    fixed = min(start, seconds)
+    return fixed + (seconds - fixed) * scale / at
+
+
+def _declared(plan: Plan, table: str, cell: Cell) -> float | None:
+    """Seconds that the plan declares for the cell's platform, or for the innermost part of it."""
+    found: Mapping[str, float] = plan.context.get(table, {})
+    return found.get(str(cell.platform), found.get(cell.platform.inner.kind))
+
+
+def estimate(plan: Plan, ledger: "Ledger | None") -> Estimate:
+    """The time `plan` takes here; see `prices`."""
+    known = prices(plan, ledger)
     policy = plan.policy
     return Estimate(
-        sum(known_s),
-        max(known_s, default=0.0),
+        sum(known.trial_s.values()),
+        max(known.trial_s.values(), default=0.0),
         policy.blocks or policy.min_blocks,
         exactly=policy.blocks is not None,
-        measured=measured,
-        declared=declared,
-        unknown=unknown,
+        measured=known.measured,
+        declared=len(known.trial_s) - known.measured,
+        unknown=len(plan.cells) - len(known.trial_s),
         max_blocks=policy.max_blocks,
         time_limit_s=policy.time_limit_s,
-        scale=plan.context.get("scale", 1.0),
+        scale=plan.context.get("scale", 1.0) if not plan.context.get("start") else 1.0,
     )
 
 
-def _earlier(plan: Plan, ledger: "Ledger") -> dict[str, float]:
-    """Mean seconds of a trial, by cell id, in the newest runs of a plan of that name at that scale."""
-    durations: dict[str, list[float]] = {}
+def _earlier(plan: Plan, ledger: "Ledger") -> tuple[dict[str, dict[float, float]], float | None]:
+    """Mean seconds of a trial, by cell id and scale, in the newest runs of a plan of that name; and of proofs."""
+    durations: dict[str, dict[float, list[float]]] = {}
+    proofs: list[float] = []
     mine = [run for run in ledger.runs() if run.name == plan.name and run.trials]
     for overview in mine[-RUNS:]:
         stored = ledger.load_run(overview.id)
-        if stored.plan.context.get("scale", 1.0) != plan.context.get("scale", 1.0):
-            continue
+        scale = stored.plan.context.get("scale", 1.0)
+        proofs += stored.plan.context.get(PROOFS_TOOK, ())
         same = {cell.id for cell in stored.plan.cells} & {cell.id for cell in plan.cells}
         for trial in stored.trials:
             if trial.status is TrialStatus.OK and trial.cell_id in same:
-                durations.setdefault(trial.cell_id, []).append(trial.duration_s)
-    return {name: sum(series) / len(series) for name, series in durations.items()}
+                durations.setdefault(trial.cell_id, {}).setdefault(scale, []).append(trial.duration_s)
+    means = {
+        name: {scale: sum(series) / len(series) for scale, series in by_scale.items()}
+        for name, by_scale in durations.items()
+    }
+    return means, sum(proofs) / len(proofs) if proofs else None

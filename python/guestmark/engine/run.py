@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, cast
 
 from guestmark.core.actions import actions
 from guestmark.core.errors import LedgerError, UsageError
-from guestmark.core.model import ELAPSED, PROVE, LeftOut, Plan, RunState
-from guestmark.engine import preflight
+from guestmark.core.model import ELAPSED, PROVE, LeftOut, Plan, RunState, runnable
+from guestmark.engine import budget, preflight
+from guestmark.engine.asking import with_askable
 from guestmark.engine.clock import Clock, started
 from guestmark.engine.environment import record_for
+from guestmark.engine.estimate import prices
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer, Silent
 from guestmark.foreign.parts import SILENT
@@ -79,24 +81,35 @@ def prepare(
     *,
     said: Remarks = NOTHING,
     prove: bool = False,
+    budget_s: float | None = None,
     clock: Clock | None = None,
 ) -> Run:
     """Stores a new run of as much of the plan as can be measured here. Its time counts from now on, or by `clock`.
 
-    With `prove` power cuts will show what its disks keep. Raises what `preflight.examine` raises.
+    With `prove` power cuts will show what its disks keep. With `budget_s`, of the same clock, it has what fits into
+    that; see `budget.spend`. Questions that it cannot answer are not asked. Raises what `preflight.examine` raises.
     """
     clock = clock or started()
     ledger.check_name(said.name)
     ledger.patience.notice = audience.tell
     ready = preflight.examine(plan, _prober(audience), audience.progress)
-    notes = [*plan.context.get("notes", ()), *ready.notes]
-    context = {**ready.plan.context, "notes": notes, **({PROVE: True} if prove else {})}
-    plan = replace(ready.plan, context=context)
+    proving = {PROVE: True} if prove else {}
+    plan, notes = with_askable(replace(ready.plan, context={**ready.plan.context, **proving}), ready.left_out)
+    known = prices(plan, ledger)
+    if budget_s is not None:
+        able = runnable(plan.cells, ready.left_out)
+        plan = replace(plan, context={**plan.context, budget.BUDGET: budget_s})
+        plan, left = budget.spend(plan, able, known, budget_s, clock.elapsed_s)
+        notes += left
+    notes = [*plan.context.get("notes", ()), *ready.notes, *notes]
+    plan = replace(plan, context={**plan.context, "notes": notes})
     run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed, left_out=ready.left_out, said=said)
     _tell_left_out(ready.left_out, audience)
     if audience.remarks:
         for note in notes:
             audience.tell(note)
+    if said_before := budget.spending(plan, runnable(plan.cells, ready.left_out), known).sentence:
+        audience.mention(said_before)
     return Run(run_id, plan, ledger, audience, clock)
 
 

@@ -13,8 +13,11 @@ from guestmark.core.model import PROVE, Cell, Plan, RunState, Trial, TrialStatus
 from guestmark.core.units import counted
 from guestmark.engine import iterations
 from guestmark.engine.around import RUN, SECONDS, HostCommands
+from guestmark.engine.asking import comparisons
 from guestmark.engine.blocks import missing_trials
+from guestmark.engine.budget import refit
 from guestmark.engine.clock import Clock
+from guestmark.engine.estimate import PROOFS_TOOK
 from guestmark.engine.interrupt import Interrupted, Interruption
 from guestmark.engine.progress import Estimate, Observer
 from guestmark.engine.trial import Slot, run_trial
@@ -157,10 +160,14 @@ class _Loop:
 
             known = proofs.kept(self._plan)
             # Each is kept as soon as it is there: all together take minutes.
+            begun = time.monotonic()
             for found in proofs.prove(self._plan, self._cells, known, self._observer, self._interruption):
                 self._proofs = found
                 if found != proofs.kept(self._plan):
+                    took = [*self._plan.context.get(PROOFS_TOOK, ()), time.monotonic() - begun]
+                    begun = time.monotonic()
                     self._plan = proofs.keeping(self._plan, found)
+                    self._plan = replace(self._plan, context={**self._plan.context, PROOFS_TOOK: took})
                     self._ledger.set_plan(self._run_id, self._plan)
 
     def blocks(self) -> RunState:
@@ -187,21 +194,35 @@ class _Loop:
                             return self._final(RunState.STOPPED)
                         self._trial(cell, block, order)
             block += 1
+            self._keep_to_budget()
+
+    def _keep_to_budget(self) -> None:
+        """Leaves out cells for which there is no time, by what the blocks took so far."""
+        alive = [cell for cell in self._cells if not self._given_up(cell)]
+        kept = refit(self._plan, alive, self._trials, self._used_s())
+        gone = [cell for cell in alive if cell not in kept]
+        if gone:
+            self._cells = [cell for cell in self._cells if cell not in gone]
+            self._observer.note(
+                f"no time for {', '.join(cell.id for cell in gone)}: not measured any further"
+            )
 
     def _race(self, settings: Settings) -> RunState:
         """Runs blocks of those that may still be the best, until it is known which are."""
         from guestmark.engine.barred import barred
-        from guestmark.stats.tuning.race import BARRED, Stage, state
+        from guestmark.stats.tuning.race import BARRED, LIMIT, state
 
         why = dict(self._plan.context.get(BARRED) or barred(settings, self._cells, self._proofs))
-        if self._plan.context.get(BARRED) != why:
-            self._plan = replace(self._plan, context={**self._plan.context, BARRED: why})
+        if self._plan.context.get(BARRED) != why or not self._trials:
+            took = sum(trial.duration_s for trial in self._trials)
+            for_trials = max(self._plan.policy.time_limit_s - (self._used_s() - took), 0.0)
+            self._plan = replace(self._plan, context={**self._plan.context, BARRED: why, LIMIT: for_trials})
             self._ledger.set_plan(self._run_id, self._plan)
         told = 0
         begun = False
         while True:
             limit_s = self._plan.policy.time_limit_s
-            race = state(settings, self._cells, why, self._trials, limit_s)
+            race = state(settings, self._cells, why, self._trials, self._plan.context.get(LIMIT, limit_s))
             if not begun:
                 self._observer.started(self._plan, race.block)
                 begun = True
@@ -213,8 +234,7 @@ class _Loop:
             told = len(race.dropped)
             if not race.due:
                 return self._final(RunState.COMPLETE)
-            over = self._used_s() > limit_s
-            if over and race.stage is not Stage.CONFIRMING:
+            if self._used_s() > limit_s:
                 return self._final(RunState.STOPPED)
             due = [cell for cell in self._cells if cell.id in race.due]
             with outer_guests(due):
@@ -250,7 +270,9 @@ class _Loop:
         begin = time.monotonic()
         stored = [trial for trial in self._trials if trial.block < blocks]
         analysis = analyse(self._plan, stored, metrics={self._plan.metrics[0].name})
-        decision = stopping.decide(self._plan, self._trials, blocks, analysis, used_s)
+        alive = [cell.id for cell in self._cells if not self._given_up(cell)]
+        asked = comparisons(self._plan, analysis, alive)
+        decision = stopping.decide(self._plan, self._trials, blocks, analysis, used_s, asked)
         self._observer.block_ended(Estimate(blocks, decision.goal, decision.left_s, analysis))
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)

@@ -101,7 +101,8 @@ class _Reader:
             title=model.title,
             description=model.description.strip(),
             published=tuple(self._published(number, metrics) for number in range(len(model.published))),
-            cost=self._cost(),
+            cost=self._seconds("cost", self._model.cost),
+            start=self._seconds("start", self._model.start),
             scale=self._scale,
             questions=self._questions(metrics),
             race=self._race(metrics),
@@ -337,15 +338,14 @@ class _Reader:
             values["fine_s"] = 0.0  # just that, then
         return Policy(**{name: value for name, value in values.items() if value is not None})
 
-    def _cost(self) -> dict[str, float]:
-        costs = {}
-        for name, text in self._model.cost.items():
-            with self._problems.at("cost", name):
-                if name not in registry.platform_kinds():
-                    costs[str(parse_platform(name))] = _positive(text)
-                else:
-                    costs[name] = _positive(text)
-        return costs
+    def _seconds(self, table: str, given: Mapping[str, str]) -> dict[str, float]:
+        """Seconds by platform, or by a kind of platforms."""
+        found = {}
+        for name, text in given.items():
+            with self._problems.at(table, name):
+                kind = name in registry.platform_kinds()
+                found[name if kind else str(parse_platform(name))] = _positive(text)
+        return found
 
     def _published(self, number: int, metrics: Sequence[Metric]) -> Published:
         given = self._model.published[number]

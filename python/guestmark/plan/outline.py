@@ -32,6 +32,7 @@ class Outline:
     published: tuple[Published, ...] = ()
     questions: tuple[Question, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
+    start: Mapping[str, float] = field(default_factory=dict)  # of these, what does not shrink with the scale
     scale: float = 1.0
     race: Race | None = None  # for the best of its cells
     gates: tuple[str, ...] = ()  # limits that a run must keep, as `--fail-if` has them
@@ -157,6 +158,8 @@ def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
         about |= outline.race.context
     if outline.cost:
         about["cost"] = dict(outline.cost)
+    if outline.start:
+        about["start"] = dict(outline.start)
     if outline.derived:
         about[DERIVED] = [each.to_context() for each in outline.derived]
     if around := {name: dict(table) for name, table in outline.around.items() if table}:

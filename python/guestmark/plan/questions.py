@@ -1,6 +1,6 @@
 """`[[question]]`: what a plan's run answers in its last sentences, and which cells a question is about."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from guestmark.core import factors
 from guestmark.core.findings import Durability
@@ -35,15 +35,15 @@ def question_of(
         raise ValueError("a published conclusion belongs to wants = 'compare' alone")
     if (wants is Asked.PARTS) != bool(model.parts):
         raise ValueError("parts belong to wants = 'parts', which needs some")
-    if model.durability and (wants is not Asked.BEST):
-        raise ValueError("durability limits wants = 'best' alone")
-    for word in model.durability or ():
+    if (model.durability or model.disk) and (wants is not Asked.BEST):
+        raise ValueError("durability and disk limit wants = 'best' alone")
+    for word in (*(model.durability or ()), *(model.disk or ())):
         if word not in tuple(Durability):
             raise ValueError(f"durability {word!r} is none of {', '.join(Durability)}")
     return Question(
         " ".join(model.ask.split()), wants, model.metric, tables["where"], tuple(model.per),
-        tuple(model.durability or ()), tables["compare"], tables["against"], tuple(model.parts),
-        " ".join(model.conclusion.split()),
+        tuple(model.durability or ()), tuple(model.disk or ()), tables["compare"], tables["against"],
+        tuple(model.parts), " ".join(model.conclusion.split()),
     )  # fmt: skip
 
 
@@ -58,6 +58,33 @@ def shown_level(cell: Cell, name: str) -> str | None:
     """As `level_of`, in the words of a sentence."""
     level = level_of(cell, name)
     return NESTED_WORDS[level] if name == NESTED and level is not None else level
+
+
+def groups_of(question: Question, cells: Iterable[Cell]) -> list[list[Cell]]:
+    """The cells that the question is about, those with the same levels of its `per` together, in order."""
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        if fits(cell, question.where):
+            groups.setdefault(tuple(level_of(cell, name) or "" for name in question.per), []).append(cell)
+    return list(groups.values())
+
+
+def pairs_of(question: Question, cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
+    """The pairs that the question compares: alike in each name that both have, but for those it asks about."""
+    about = [cell for cell in cells if fits(cell, question.where)]
+    named = question.compare.keys() | question.against.keys()
+    return [
+        (first, second)
+        for first in about
+        for second in about
+        if first is not second
+        and fits(first, question.compare)
+        and fits(second, question.against)
+        and all(
+            level_of(first, name) == level_of(second, name)
+            for name in {WORKLOAD, PLATFORM, *(first.factors.keys() & second.factors.keys())} - named
+        )
+    ]
 
 
 def fits(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:

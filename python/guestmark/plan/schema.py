@@ -106,6 +106,7 @@ class Question(Strict):
     where: dict[str, Texts] = {}
     per: list[str] = []
     durability: Texts | None = None
+    disk: Texts | None = None
     compare: dict[str, Texts] = {}
     against: dict[str, Texts] = {}
     conclusion: str = ""
@@ -172,6 +173,7 @@ class Plan(Strict):
     scale: list[str] = []
     repetition: Repetition = Repetition()
     cost: dict[str, Duration] = {}
+    start: dict[str, Duration] = {}
     published: list[Published] = []
     question: list[Question] = []
     tune: Tune | None = None

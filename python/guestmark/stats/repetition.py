@@ -12,6 +12,7 @@ from guestmark.stats.compare import Comparison
 Array = NDArray[np.float64]
 
 RELATIVE_PRECISION = 0.05  # of the effect itself: ×7.6 ± 10 % is known well enough, ×1.02 ± 10 % is not
+ANSWER_PRECISION = 0.5  # of the effect, where a plan only asks which is better: ×7.6 to a factor of 2.8 tells
 MAX_ITERATIONS = 20
 MAX_WARMUP = 3
 MEASURING = 0.95  # share of a trial's time, where nothing boots
@@ -25,12 +26,12 @@ def half_width(ci: tuple[float, float]) -> float:
     return math.log(ci[1] / ci[0]) / 2 if ci[0] > 0 else math.inf
 
 
-def wanted_half_width(ratio: float, precision: float) -> float:
-    """Return the half-width, of the log, at which a ratio is known well enough: `precision` or 5 % of its log."""
-    return max(precision, RELATIVE_PRECISION * abs(math.log(ratio)))
+def wanted_half_width(ratio: float, precision: float, relative: float = RELATIVE_PRECISION) -> float:
+    """Return the half-width, of the log, at which a ratio is known well enough: `precision` or a share of its log."""
+    return max(precision, relative * abs(math.log(ratio)))
 
 
-def precise_enough(comparison: Comparison, precision: float) -> bool:
+def precise_enough(comparison: Comparison, precision: float, relative: float = RELATIVE_PRECISION) -> bool:
     """Return whether the interval is as narrow as `wanted_half_width`; False without an interval.
 
     Looked at after every block from the eighth on this keeps coverage above .93 (docs/reference/statistics.md), while
@@ -40,7 +41,9 @@ def precise_enough(comparison: Comparison, precision: float) -> bool:
     """
     if comparison.ci is None or comparison.ratio is None:
         return False
-    return half_width(comparison.ci) - comparison.stretch <= wanted_half_width(comparison.ratio, precision)
+    return half_width(comparison.ci) - comparison.stretch <= wanted_half_width(
+        comparison.ratio, precision, relative
+    )
 
 
 def predicted_half_width(comparison: Comparison, more: int) -> float | None:
@@ -54,12 +57,14 @@ def predicted_half_width(comparison: Comparison, more: int) -> float | None:
     return (half_width(comparison.ci) - stretch) * _width(n + more) / _width(n) + stretch
 
 
-def blocks_needed(comparison: Comparison, precision: float) -> int | None:
+def blocks_needed(
+    comparison: Comparison, precision: float, relative: float = RELATIVE_PRECISION
+) -> int | None:
     """Return the estimated number of blocks in all until `precise_enough`; None while it cannot be estimated."""
     if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
         return None
     half = half_width(comparison.ci) - comparison.stretch
-    return blocks_until_within(half, comparison.n, wanted_half_width(comparison.ratio, precision))
+    return blocks_until_within(half, comparison.n, wanted_half_width(comparison.ratio, precision, relative))
 
 
 def blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLOCKS) -> int | None:

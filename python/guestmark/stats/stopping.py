@@ -44,10 +44,19 @@ def out_of_time(policy: Policy, trials: Sequence[Trial], used_s: float) -> bool:
     return bool(lengths) and used_s + sum(lengths) - max(lengths) > policy.time_limit_s
 
 
-def decide(
-    plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis", used_s: float | None = None
+def decide(  # noqa: PLR0917 (all that a decision follows from)
+    plan: Plan,
+    trials: Sequence[Trial],
+    blocks: int,
+    analysis: "Analysis",
+    used_s: float | None = None,
+    asked: "Sequence[Comparison] | None" = None,
 ) -> Decision:
     """The decision after `blocks` complete blocks.
+
+    `asked` is what the plan's questions compare: these alone have to be known, to half of their effect. An interval
+    that excludes 1 twice over is narrow enough to answer, and so rarely that by chance that looking for it after every
+    block hardly adds false claims (docs/reference/statistics.md). Without questions every cell has to be precise.
 
     No run whose length is not fixed ends in much less than `fine_s`: most of that would be preparation. `used_s` is
     the wall time that the run has taken, in all its sessions; without it the time of all stored trials.
@@ -60,14 +69,16 @@ def decide(
         return Decision(RunState.COMPLETE if left <= 0 else None, wanted, max(left, 0) * cost)
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
-    precise, goal = _precision(analysis, precision)
+    precise, goal = _precision(analysis, precision) if asked is None else _answered(asked, policy.precision)
     if blocks >= policy.min_blocks and precise and used >= _SETTLED * policy.fine_s:
         return Decision(RunState.COMPLETE, blocks, 0.0)
     if blocks >= policy.max_blocks or out_of_time(policy, trials, used):
         return Decision(RunState.STOPPED, blocks, 0.0)
-    if goal is None:
-        return Decision(None, None, max(policy.time_limit_s - used, 0.0))
-    if used < policy.fine_s and cost > 0:  # by then half of the precision is enough
+    if goal is None:  # so many at least
+        return Decision(
+            None, None, min(max(policy.min_blocks - blocks, 1) * cost, max(policy.time_limit_s - used, 0.0))
+        )
+    if asked is None and used < policy.fine_s and cost > 0:  # by then half of the precision is enough
         _, coarse = _precision(analysis, policy.precision)
         goal = min(goal, max(coarse or goal, blocks + math.ceil((policy.fine_s - used) / cost)))
     goal = min(max(goal, policy.min_blocks), policy.max_blocks)
@@ -98,6 +109,16 @@ def _precision(analysis: "Analysis", precision: float) -> tuple[bool, int | None
     return all(
         _summary_precise(result, precision) for result in alive
     ), analysis.blocks if not alive else None
+
+
+def _answered(asked: "Sequence[Comparison]", precision: float) -> tuple[bool, int | None]:
+    """Whether the questions' comparisons are narrow enough for their effects, and how many blocks that may take."""
+    from guestmark.stats.repetition import ANSWER_PRECISION, blocks_needed, precise_enough
+
+    needed = [blocks_needed(comparison, precision, ANSWER_PRECISION) for comparison in asked]
+    known = [number for number in needed if number is not None]
+    goal = max(known, default=0) if len(known) == len(needed) else None
+    return all(precise_enough(comparison, precision, ANSWER_PRECISION) for comparison in asked), goal
 
 
 def _comparisons(analysis: "Analysis") -> list["Comparison"]:

@@ -9,8 +9,8 @@ from guestmark.core.findings import Durability
 from guestmark.core.model import Better, Metric
 from guestmark.core.question import Asked, Question
 from guestmark.plan.pattern import PLATFORM, WORKLOAD
-from guestmark.plan.questions import fits, level_of, shown_level
-from guestmark.report.sections.durability import verdicts
+from guestmark.plan.questions import fits, groups_of, pairs_of, shown_level
+from guestmark.report.sections.durability import durability, of_disk, verdicts
 from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import MIN_BLOCKS, Comparison, Verdict
@@ -163,14 +163,15 @@ def _metric(question: Question, result: CellResult, analysis: Analysis) -> Metri
 
 
 def _ranked(question: Question, analysis: Analysis) -> Iterator[Ranked]:
-    groups: dict[tuple[str, ...], list[CellResult]] = {}
     # "write on tcg", in whatever order the plan names them.
     first = [name for name in (WORKLOAD, PLATFORM) if name in question.per]
     per = [*first, *(name for name in question.per if name not in first)]
-    for result in _about(question, analysis):
-        of = tuple(_level(result, name) for name in per)
-        groups.setdefault(of, []).append(result)
-    for of, results in groups.items():
+    by_id = {result.cell.id: result for result in analysis.cells if result.cell.null_of is None}
+    groups = groups_of(question, (result.cell for result in by_id.values()))
+    several = [group for group in groups if len(group) > 1]
+    for group in several or groups:  # one alone has nothing to be compared with
+        results = [by_id[cell.id] for cell in group]
+        of = tuple(_level(results[0], name) for name in per)
         metric = next((found for result in results if (found := _metric(question, result, analysis))), None)
         if metric is not None:
             yield _order(of, results, metric, question, analysis)
@@ -193,8 +194,7 @@ def _order(
 ) -> Ranked:
     measured = [result for result in results if metric.name in result.summary]
     missing = tuple(result for result in results if result not in measured)
-    wanted = set(question.durability)
-    able = [result for result in measured if not wanted or _is(result, wanted)]
+    able = [result for result in measured if _is(result, question)]
     barred = tuple(result for result in measured if result not in able)
     sign = 1 if metric.better is Better.LOWER else -1
     ordered = sorted(able, key=lambda result: sign * result.summary[metric.name].median)
@@ -223,9 +223,12 @@ def _order(
     )
 
 
-def _is(result: CellResult, wanted: set[str]) -> bool:
-    words = verdicts(result)
-    return bool(words) and {str(word) for word in words} <= wanted
+def _is(result: CellResult, question: Question) -> bool:
+    """Whether it is as durable as the question wants, the row itself or its disk."""
+    if question.disk and (of_disk(result) or durability(result)) not in question.disk:
+        return False
+    words = {str(word) for word in verdicts(result)}
+    return not question.durability or (bool(words) and words <= set(question.durability))
 
 
 def _compared(result: CellResult, best: CellResult, found: Mapping[Pair, Comparison]) -> Comparison | None:
@@ -237,18 +240,13 @@ def _compared(result: CellResult, best: CellResult, found: Mapping[Pair, Compari
 
 
 def _against(question: Question, analysis: Analysis) -> Iterator[Against]:
-    about = _about(question, analysis)
-    named = question.compare.keys() | question.against.keys()
+    results = {result.cell.id: result for result in _about(question, analysis)}
     pairs: dict[Metric, list[tuple[CellResult, CellResult]]] = {}
-    for first in about:
-        for second in about:
-            if not (fits(first.cell, question.compare) and fits(second.cell, question.against)):
-                continue
-            if first is second or not _alike(first, second, named):
-                continue
-            metric = _metric(question, first, analysis)
-            if metric is not None:
-                pairs.setdefault(metric, []).append((first, second))
+    for one, other in pairs_of(question, (result.cell for result in results.values())):
+        first, second = results[one.id], results[other.id]
+        metric = _metric(question, first, analysis)
+        if metric is not None:
+            pairs.setdefault(metric, []).append((first, second))
     for metric, some in pairs.items():
         measured = [
             (first.cell.id, second.cell.id)
@@ -264,12 +262,6 @@ def _against(question: Question, analysis: Analysis) -> Iterator[Against]:
                 found.get((first.cell.id, second.cell.id)),
                 _published(first, second, metric, analysis),
             )
-
-
-def _alike(first: CellResult, second: CellResult, but: set[str]) -> bool:
-    """Whether both are the same in each name that both have, but for some."""
-    names = {WORKLOAD, PLATFORM, *(first.cell.factors.keys() & second.cell.factors.keys())} - but
-    return all(level_of(first.cell, name) == level_of(second.cell, name) for name in names)
 
 
 def _published(first: CellResult, second: CellResult, metric: Metric, analysis: Analysis) -> float | None:

@@ -20,7 +20,7 @@ from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning import race as racing
 from guestmark.stats.tuning import screen
 from guestmark.stats.tuning.race import Interval, Race, Stage, Why
-from guestmark.stats.tuning.settings import Candidate, Settings
+from guestmark.stats.tuning.settings import Settings
 
 _PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # what speed may cost
 
@@ -74,7 +74,8 @@ def document(run: StoredRun) -> dict[str, Any] | None:
 def _race(settings: Settings, run: StoredRun) -> tuple[list[Cell], Race]:
     barred: Mapping[str, str] = run.plan.context.get(racing.BARRED, {})
     cells = [cell for cell in run.plan.cells if not any(entry.covers(cell) for entry in run.unusable)]
-    return cells, racing.state(settings, cells, barred, run.trials, run.plan.policy.time_limit_s)
+    limit_s = run.plan.context.get(racing.LIMIT, run.plan.policy.time_limit_s)
+    return cells, racing.state(settings, cells, barred, run.trials, limit_s)
 
 
 def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: Sequence[Trial]) -> list[str]:
@@ -169,15 +170,7 @@ def _disk(name: str, measured: Sequence[Trial]) -> str:
 
 def _effects(settings: Settings, race: Race, cells: Sequence[Cell], means: Mapping[str, float]) -> list[Node]:
     """Main effects over what was measured, and the largest interactions."""
-    varying = racing.varying(cells)
-    candidates = [
-        Candidate(
-            cell.id,
-            {**{name: cell.factors.get(name, "") for name in varying}, "platform": str(cell.platform)},
-        )
-        for cell in cells
-        if cell.id in means
-    ]
+    candidates = [candidate for candidate in racing.candidates_of(cells) if candidate.id in means]
     logs = {name: math.log(value) for name, value in means.items() if value > 0}
     effects = screen.main_effects(candidates, logs)
     rows = [

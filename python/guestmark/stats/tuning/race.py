@@ -12,12 +12,13 @@ from typing import TypeVar
 import numpy as np
 
 from guestmark.core.model import Better, Cell, Trial, TrialStatus
-from guestmark.stats.compare import MIN_BLOCKS, Verdict, compare_table
+from guestmark.stats.compare import MIN_BLOCKS, Table, Verdict, compare_tables
 from guestmark.stats.tuning import screen
 from guestmark.stats.tuning.settings import Candidate, Settings
 
 # Weight of all candidates' variance against a candidate's own, in blocks (moderated variances: Smyth 2004).
 _PRIOR = 6.0
+LIMIT = "race_limit_s"  # in a plan's context: seconds that the trials of a race may take together
 BARRED = "barred"  # in a plan's context: why cells may not take part, by id
 
 Values = Mapping[int, Mapping[str, float]]  # log values by block and candidate, lower is better
@@ -203,13 +204,18 @@ def _settle(race: Race, settings: Settings, fresh: Values) -> None:
     if not known:
         return
     means = _means(fresh, known)
-    race.leader = min(known, key=means.__getitem__)
+    known.sort(key=means.__getitem__)
+    race.leader = known[0]
     race.distances = {race.leader: Interval(1.0, 1.0, 1.0)}
     arrays = {
         name: np.exp(np.array([row.get(name, np.nan) for _, row in sorted(fresh.items())])) for name in known
     }
-    compared = compare_table(arrays, race.leader, better=Better.LOWER, margin=settings.margin)
-    for name, found in compared.items():
+    # All pairs are one family, as in the answer to which cell is best: the leader was chosen by these same blocks.
+    tables = {
+        base: Table({each: arrays[each] for each in known[number:]}, base, Better.LOWER, settings.margin)
+        for number, base in enumerate(known)
+    }
+    for name, found in compare_tables(tables)[race.leader].items():
         if found.ratio is None or found.ci is None:
             continue
         interval = Interval(found.ratio, *found.ci, found.verdict)
@@ -382,14 +388,7 @@ def state(
     limit_s: float = math.inf,
 ) -> Race:
     """The race as far as these trials go, which may take `limit_s` together."""
-    factors = varying(cells)
-    candidates = [
-        Candidate(
-            cell.id, {**{name: cell.factors.get(name, "") for name in factors}, "platform": str(cell.platform)},
-            why_barred.get(cell.id, ""),
-        )
-        for cell in cells
-    ]  # fmt: skip
+    candidates = candidates_of(cells, why_barred)
     values: dict[int, dict[str, float]] = {}
     ended: dict[int, set[str]] = {}
     limited: dict[int, dict[str, dict[str, float]]] = {}
@@ -407,6 +406,18 @@ def state(
             values.setdefault(trial.block, {})[trial.cell_id] = sign * math.log(value)
     blocks = {block: frozenset(names) for block, names in ended.items()}
     return run(settings, candidates, values, blocks, limited, clock=Clock(limit_s, spent))
+
+
+def candidates_of(cells: Sequence[Cell], why_barred: Mapping[str, str] | None = None) -> list[Candidate]:
+    """The cells as candidates, with the levels of what differs between them."""
+    factors = varying(cells)
+    return [
+        Candidate(
+            cell.id, {**{name: cell.factors.get(name, "") for name in factors}, "platform": str(cell.platform)},
+            (why_barred or {}).get(cell.id, ""),
+        )
+        for cell in cells
+    ]  # fmt: skip
 
 
 def varying(cells: Sequence[Cell]) -> list[str]:

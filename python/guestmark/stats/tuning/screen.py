@@ -55,8 +55,18 @@ def _chosen(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, ...]:
     wanted = max(parameters + _SPARE, round(_SHARE * len(levels)))
     if len(levels) < SMALLEST or wanted > 0.7 * len(levels):
         return tuple(range(len(levels)))
+    return _greedy(matrix, wanted)
+
+
+def informative(candidates: Sequence[Candidate], number: int) -> list[str]:
+    """The ids of that many candidates, chosen as a fraction is: together they show most of every level."""
+    return [candidates[each].id for each in _greedy(design(candidates), min(number, len(candidates)))]
+
+
+def _greedy(matrix: Matrix, wanted: int) -> tuple[int, ...]:
+    """The numbers of the rows that add most to the determinant of the information matrix, one by one."""
     inverse = np.eye(matrix.shape[1]) * 1e3
-    left = list(range(len(levels)))
+    left = list(range(len(matrix)))
     chosen: list[int] = []
     for _ in range(wanted):
         rows = matrix[left]

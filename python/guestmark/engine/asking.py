@@ -1,0 +1,146 @@
+"""Which of a plan's questions its run can answer, which cells each is about, and how well they are answered so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from guestmark.core import registry
+from guestmark.core.errors import UsageError
+from guestmark.core.findings import Durability
+from guestmark.core.model import PROVE, Better, Cell, Metric, Plan, runnable
+from guestmark.core.question import Asked, Question
+from guestmark.core.units import counted
+from guestmark.disks.location import default_location, in_memory
+from guestmark.plan.questions import groups_of, pairs_of
+from guestmark.setting.disk import disks_of
+from guestmark.setting.location import LOCATION
+
+if TYPE_CHECKING:
+    from guestmark.core.model import LeftOut
+    from guestmark.plan.outline import Outline
+    from guestmark.stats import Comparison
+    from guestmark.stats.analysis import Analysis, CellResult
+
+COMPARING = frozenset({Asked.BEST, Asked.COMPARE})  # what needs blocks, and cells that are told apart
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What has an answer of its own in a question: cells of which one is best, two that are compared, or one alone."""
+
+    question: Question
+    cells: tuple[Cell, ...]
+
+
+def parts(question: Question, cells: Iterable[Cell]) -> list[Part]:
+    """The parts of a question that have an answer among these cells."""
+    own = [cell for cell in cells if cell.null_of is None]
+    if question.wants is Asked.BEST:
+        groups = groups_of(question, own)
+        return [Part(question, tuple(group)) for group in groups if len(group) > 1]
+    if question.wants is Asked.COMPARE:
+        return [Part(question, pair) for pair in pairs_of(question, own)]
+    return [Part(question, (cell,)) for group in groups_of(question, own) for cell in group]
+
+
+def with_askable(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
+    """The plan with those of its questions that its run can answer, and a remark on each of the others."""
+    cells = runnable(plan.cells, left_out)
+    few = _too_few(plan)
+    why = [(question, _unaskable(question, plan, cells)) for question in plan.questions]
+    notes = [f"not asked: {question.ask} ({reason})" for question, reason in why if reason not in {"", few}]
+    if unanswered := sum(bool(reason) and reason == few for _, reason in why):
+        notes.append(f"{few}, so {counted(unanswered, 'question')} of the plan will not be answered")
+    return replace(plan, questions=tuple(question for question, reason in why if not reason)), notes
+
+
+def _too_few(plan: Plan) -> str:
+    from guestmark.stats.signed_rank import MIN_BLOCKS
+
+    blocks = plan.policy.blocks
+    if blocks is None or blocks >= MIN_BLOCKS:
+        return ""
+    return f"{counted(blocks, 'block')} cannot tell a difference from chance, {MIN_BLOCKS} can"
+
+
+def _unaskable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
+    """Why nothing that this run measures can answer it; empty when something can."""
+    if question.wants in COMPARING and (few := _too_few(plan)):
+        return few
+    if question.durability or question.disk:
+        if not plan.context.get(PROVE):
+            return "it takes --prove"
+        if not any(_provable(cell, question) for part in parts(question, cells) for cell in part.cells):
+            return "no row has a proof of its own" if question.durability else "its disks are in memory"
+    if question.wants in COMPARING and not parts(question, cells):
+        which = "just that" if question.wants is Asked.COMPARE else "what it asks for"
+        return f"no two cells of this run differ in {which}"
+    return ""
+
+
+def _provable(cell: Cell, question: Question) -> bool:
+    """Whether a proof can be what the question wants to hear."""
+    if str(Durability.PROVEN) not in (*question.durability, *question.disk):
+        return True
+    try:
+        if any(in_memory(disk.location) for disk in disks_of(cell)):
+            return False
+    except UsageError:
+        return False
+    if not question.durability:
+        return True
+    kind = registry.workload_kind(cell.workload.name)
+    return bool(kind.acknowledges and kind.acknowledges(cell.workload.params))
+
+
+def where_provable(outline: Outline, settings: Sequence[str]) -> list[str]:
+    """The `--set` that moves a plan's disks from memory to a disk, for proofs; nothing where a place was given."""
+    if any(text.partition("=")[0].strip() == LOCATION.name for text in settings):
+        return []
+    places = {place for entry in outline.shape.entries for place in entry.levels.get(LOCATION.name, ())}
+    return [f"{LOCATION.name}={default_location()}"] if places and all(map(in_memory, places)) else []
+
+
+def comparisons(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[Comparison] | None:
+    """All that the questions want to know of these cells, as far as it is known; None where nobody asks anything.
+
+    Of those of which one is best, each is compared with the one that leads by now.
+    """
+    if not any(question.wants in COMPARING for question in plan.questions):
+        return None
+    from guestmark.stats.pairwise import between
+
+    among = set(alive)
+    results = {result.cell.id: result for result in analysis.cells if result.cell.id in among}
+    found: list[Comparison] = []
+    for question in plan.questions:
+        if question.wants not in COMPARING:
+            continue
+        for part in parts(question, (result.cell for result in results.values())):
+            metric = metric_of(question, part.cells[0].id, analysis)
+            some = [results[cell.id] for cell in part.cells]
+            if metric is None or not all(metric.name in result.summary for result in some):
+                continue
+            pairs = [(some[0].cell.id, some[1].cell.id)]
+            if question.wants is Asked.BEST:
+                lead = _leader(some, metric)
+                pairs = [(result.cell.id, lead.cell.id) for result in some if result is not lead]
+            found += between(pairs, metric, analysis).values()
+    return found
+
+
+def metric_of(question: Question, cell_id: str, analysis: Analysis) -> Metric | None:
+    """The metric that the question is about, else the primary one of the cell's table."""
+    if question.metric:
+        return next((metric for metric in analysis.plan.metrics if metric.name == question.metric), None)
+    for workload in analysis.workloads:
+        if workload.metrics and any(result.cell.id == cell_id for result in workload.cells):
+            return workload.metrics[0]
+    return analysis.plan.metrics[0] if analysis.plan.metrics else None
+
+
+def _leader(results: Sequence[CellResult], metric: Metric) -> CellResult:
+    sign = 1 if metric.better is Better.LOWER else -1
+    return min(results, key=lambda result: sign * result.summary[metric.name].median)

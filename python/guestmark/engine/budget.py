@@ -1,0 +1,259 @@
+"""`--for`: what of a plan fits into some minutes of wall time, chosen so that the questions that are asked get answers.
+
+A question needs `MIN_BLOCKS` blocks of its cells, so first sizes shrink (`choose_scale`), then parts of questions are
+left out, the last ones first (`spend`), and once more when the first blocks show what a block really takes (`refit`).
+How often cells are measured depends on time alone, never on what was found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.model import PROVE, Cell, Plan, Trial
+from guestmark.core.units import counted, format_duration
+from guestmark.engine import proofs
+from guestmark.engine.asking import COMPARING, Part, parts
+from guestmark.engine.estimate import Prices, prices
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+    from guestmark.stats.tuning.settings import Settings
+
+BUDGET = "budget_s"  # in a plan's context: wall time of the whole command
+_CLOSING_S = 2.0  # the report, and the end of the process
+_SET_UP_S = 3.0  # before a run begins: imports, and a look at what can be used
+_SCALES = (1.0, 0.5, 0.2, 0.1, 0.05)
+_SPARE = 2  # blocks more than the fewest that a scale should leave room for
+_DEAREST = 0.5  # of the cells of a part may be left out, the dearest first, so that the others are compared
+_TRIAL_SHARE = 0.25  # of a budget that one trial may take
+_RACING_BLOCKS = 3  # that a cell is in on average, until it is dropped
+_CONFIRMED = 3  # finalists that a race usually has
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What a run takes: its cells, seconds of a block, of the longest trial and of all proofs, and how many blocks."""
+
+    cells: int
+    block_s: float
+    longest_s: float
+    proofs_s: float
+    fewest: int
+    most: int
+    unknown: int  # cells of which nothing is known, and which are in no sum
+
+    @property
+    def sentence(self) -> str:
+        """In one line, for people."""
+        if not self.block_s and not self.proofs_s:
+            return ""
+        least = format_duration(_round(self.proofs_s + self.block_s * self.fewest))
+        blocks = counted(self.fewest, "block")
+        said = f"{counted(self.cells, 'cell')}, about {least} for {blocks}"
+        if self.most > self.fewest:
+            most = format_duration(_round(self.proofs_s + self.block_s * self.most))
+            said += f", at most {most} for {self.most}"
+        if self.proofs_s:
+            said += f", of it about {format_duration(_round(self.proofs_s))} for proofs"
+        return said + (f"; {counted(self.unknown, 'cell')} unknown and not counted" if self.unknown else "")
+
+
+def _round(seconds: float) -> float:
+    """As roughly as it is known."""
+    step = 1.0 if seconds < 20 else 10.0 if seconds < 600 else 60.0
+    return round(seconds / step) * step
+
+
+def racing_for(context: Mapping[str, Any]) -> Settings | None:
+    """The settings of a race; None for other runs, which need not load what a race takes."""
+    from guestmark.stats.tuning.settings import KEY, Settings
+
+    return Settings.of(context) if KEY in context else None
+
+
+def spending(plan: Plan, cells: Sequence[Cell], known: Prices) -> Spending:
+    """What these cells take by what is known of them."""
+    costs = [known.trial_s[cell.id] for cell in cells if cell.id in known.trial_s]
+    block_s, longest_s = sum(costs), max(costs, default=0.0)
+    proofs_s = _proofs_s(plan, cells, known)
+    policy = plan.policy
+    if (racing := racing_for(plan.context)) is not None:  # most leave it early
+        policy = replace(policy, min_blocks=_RACING_BLOCKS, max_blocks=racing.max_blocks + racing.confirm)
+    fewest = policy.blocks or policy.min_blocks
+    most = fewest
+    if policy.blocks is None and block_s:
+        room = (policy.time_limit_s + longest_s - proofs_s) / block_s
+        most = min(policy.max_blocks, max(1, math.floor(room)))
+    return Spending(
+        len(cells), block_s, longest_s, proofs_s, min(fewest, most), most, len(cells) - len(costs)
+    )
+
+
+def _proofs_s(plan: Plan, cells: Iterable[Cell], known: Prices) -> float:
+    if not plan.context.get(PROVE):
+        return 0.0
+    return known.proof_s * len({kind for cell in cells if (kind := proofs.kind_of(cell)) is not None})
+
+
+def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget_s: float) -> Plan:
+    """The plan at the largest scale at which all of it fits into the budget, else at the smallest."""
+    plan = plan_at(1.0)
+    for scale in _SCALES:
+        plan = plan if scale == 1.0 else plan_at(scale)
+        known = prices(plan, ledger)
+        blocks = _fewest(plan) + (_SPARE if plan.policy.blocks is None else 0)
+        needs = _needs(plan, plan.cells, known, blocks) + _SET_UP_S + _CLOSING_S
+        if len(known.trial_s) == len(plan.cells) and needs <= budget_s:
+            return plan
+    return plan
+
+
+def _fewest(plan: Plan) -> int:
+    """How many blocks answers take: as many as tell a difference from chance, where anything is compared."""
+    from guestmark.stats.signed_rank import MIN_BLOCKS
+
+    if plan.questions and not any(question.wants in COMPARING for question in plan.questions):
+        return plan.policy.blocks or 1
+    return MIN_BLOCKS
+
+
+def _needs(plan: Plan, cells: Sequence[Cell], known: Prices, blocks: int) -> float:
+    return _proofs_s(plan, cells, known) + blocks * sum(known.of(cell) for cell in cells)
+
+
+def spend(
+    plan: Plan, able: Sequence[Cell], known: Prices, budget_s: float, used_s: float
+) -> tuple[Plan, list[str]]:
+    """The plan with what fits into `budget_s`, of which `used_s` are over; remarks on what is left out.
+
+    `able` are the cells that can be measured here. A budget in which not even one part of a question fits gets the
+    cheapest one.
+    """
+    left_s = budget_s - used_s - _CLOSING_S
+    fewest = _fewest(plan)
+    racing = racing_for(plan.context)
+    if racing is not None:
+        kept = race(plan, able, known, racing, left_s)
+    else:
+        kept = _fitting(plan, able, left_s, lambda cells: _needs(plan, cells, known, fewest), known.of)
+    ids = {cell.id for cell in kept}
+    gone = [cell for cell in able if cell.id not in ids and cell.null_of is None]
+    cells = tuple(cell for cell in plan.cells if cell.id in ids or cell not in able)
+    asked = tuple(question for question in plan.questions if parts(question, kept))
+    longest = max((known.of(cell) for cell in kept), default=0.0)
+    policy = replace(
+        plan.policy,
+        blocks=plan.policy.blocks if fewest < 2 else None,
+        min_blocks=min(plan.policy.min_blocks, fewest),
+        time_limit_s=max(budget_s - _CLOSING_S - longest, 1.0),
+        trial_limit_s=min(plan.policy.trial_limit_s, max(_TRIAL_SHARE * budget_s, 20.0)),
+    )
+    notes = []
+    if gone:
+        notes.append(f"left out to keep within {format_duration(budget_s)}: {_named(gone)}")
+    notes += [
+        f"not asked, to keep within {format_duration(budget_s)}: {question.ask}"
+        for question in plan.questions
+        if question not in asked
+    ]
+    needs = _needs(plan, kept, known, fewest)
+    if needs > left_s and racing is None:
+        notes.append(
+            f"{format_duration(budget_s)} is short for {counted(fewest, 'block')} of even these cells: they take about "
+            f"{format_duration(_round(needs + used_s))}"
+        )
+    return replace(plan, cells=cells, questions=asked, policy=policy), notes
+
+
+def refit(plan: Plan, alive: Sequence[Cell], trials: Sequence[Trial], used_s: float) -> tuple[Cell, ...]:
+    """The cells of `alive` for which there is time, by what blocks took so far, once at least one is complete.
+
+    Fewer only where the fewest blocks that tell anything would not be reached with all of them.
+    """
+    budget_s = plan.context.get(BUDGET)
+    blocks = {cell.id: len({trial.block for trial in trials if trial.cell_id == cell.id}) for cell in alive}
+    to_come = _fewest(plan) - min(blocks.values(), default=0)
+    if budget_s is None or to_come <= 0 or not all(blocks.values()):
+        return tuple(alive)
+    took: dict[str, list[float]] = {}
+    for trial in trials:
+        took.setdefault(trial.cell_id, []).append(trial.duration_s)
+    cost = {
+        name: min(series) for name, series in took.items()
+    }  # a first trial also makes what later ones find
+
+    def needs(cells: Sequence[Cell]) -> float:
+        return to_come * sum(cost[cell.id] for cell in cells)
+
+    left_s = budget_s - used_s - _CLOSING_S
+    return tuple(_fitting(plan, alive, left_s, needs, lambda cell: cost[cell.id]))
+
+
+def _fitting(
+    plan: Plan,
+    able: Sequence[Cell],
+    left_s: float,
+    needs: Callable[[Sequence[Cell]], float],
+    cost: Callable[[Cell], float],
+) -> list[Cell]:
+    """Those of the cells that fit: all of them, else part after part of the questions, and null copies last."""
+    if needs(able) <= left_s:
+        return list(able)
+    chosen: dict[str, Cell] = {}
+
+    def with_more(more: Iterable[Cell]) -> dict[str, Cell]:
+        wanted = {**chosen, **{cell.id: cell for cell in more}}
+        # What is compared with a baseline in a table needs it.
+        bases = [
+            cell
+            for cell in able
+            if cell.baseline and any(cell.compares_with(other) for other in wanted.values())
+        ]
+        return {**wanted, **{cell.id: cell for cell in bases}}
+
+    def fits(more: Iterable[Cell]) -> bool:
+        return needs(list(with_more(more).values())) <= left_s
+
+    wanted = [part for question in plan.questions for part in parts(question, able)]
+    if not wanted:
+        wanted = [Part(question=None, cells=(cell,)) for cell in able if cell.null_of is None]  # type: ignore[arg-type]
+    for part in wanted:
+        cells = sorted(part.cells, key=cost)
+        least = max(min(2, len(cells)), math.ceil(_DEAREST * len(cells)))
+        while len(cells) > least and not fits(cells):
+            cells.pop()
+        if fits(cells):
+            chosen = with_more(cells)
+    if not chosen:
+        chosen = with_more(min((part.cells for part in wanted), key=lambda cells: sum(map(cost, cells))))
+    for copy in (cell for cell in able if cell.null_of in chosen):
+        if fits([copy]):
+            chosen = with_more([copy])
+    return [cell for cell in able if cell.id in chosen]
+
+
+def _named(cells: Sequence[Cell]) -> str:
+    shown = [cell.id for cell in cells[:6]]
+    return ", ".join([*shown, *([f"{len(cells) - 6} more"] if len(cells) > 6 else [])])
+
+
+def race(plan: Plan, able: Sequence[Cell], known: Prices, settings: Settings, left_s: float) -> list[Cell]:
+    """The cells that can race in the time: each is proven and measured in some blocks, then the best are confirmed.
+
+    Where that is not all, those that together show most of every level, as in screening.
+    """
+    from guestmark.stats.tuning.race import candidates_of
+    from guestmark.stats.tuning.screen import informative
+
+    typical = sum(map(known.of, able)) / max(len(able), 1)
+    proof = _proofs_s(plan, able, known) / max(len(able), 1)
+    confirming = settings.confirm * min(settings.finalists, _CONFIRMED) * typical
+    each = proof + _RACING_BLOCKS * typical
+    number = max(2, math.floor((left_s - confirming) / each)) if each > 0 else len(able)
+    if number >= len(able):
+        return list(able)
+    ids = set(informative(candidates_of(able), number))
+    return [cell for cell in able if cell.id in ids or cell.baseline]
