@@ -18,7 +18,8 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 }
 _NAME_SUFFIXES = {"s": "_s", "ns": "_ns", "B": "_bytes"}
 MAX_DECIMALS = 9
-_FAR = 1000  # a limit this many times off is told roughly
+_FAR = 10  # a limit this many times off is no more than that
+_SKEWED = 1.8  # from this quotient of its ends on, an interval is given by its ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,23 @@ def estimate(mean: float, ci: tuple[float, float] | None, unit: Unit) -> tuple[s
     return shown, number(half, places) if half else ""
 
 
+def spread(mean: float, ci: tuple[float, float] | None, unit: Unit) -> tuple[str, ...]:
+    """The pieces of a mean with its interval: `1.24 ± 0.04`, or `13 000 [2200, 79 000]` where that is not symmetric."""
+    shown, half = estimate(mean, ci, unit)
+    if ci is None or not half:
+        return (shown,)
+    if ci[0] > 0 and ci[1] / ci[0] > _SKEWED:
+        low, high, middle = (end / unit.size for end in (*ci, mean))
+        rough = [float(f"{each:.2g}") for each in (middle, low, high)]
+        digits = [number(each, max(0, 1 - math.floor(math.log10(each)))) for each in rough]
+        return digits[0], f"[{digits[1]}, {digits[2]}]"
+    return shown, "±", half
+
+
 def ratio(value: float, ci: tuple[float, float] | None) -> str:
     """A ratio with its interval: `×1.23 [1.20, 1.27]`. No limit is rounded to zero: `×0.3 [0.006, 12]`.
 
-    Two blocks can leave intervals of many powers of ten, whose digits say nothing: `×4 [<0.004, >4000]`.
+    Two blocks can leave intervals of many powers of ten, whose digits say nothing: `×4 [<0.4, >40]`.
     """
     shown = f"×{number(value, ratio_decimals(value, ci))}"
     if ci is None:

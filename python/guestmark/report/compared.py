@@ -189,8 +189,7 @@ def _absolute(found: Comparison, metric: Metric) -> Table:
     def shown(side: Summary | None) -> Cell:
         if side is None:
             return words("not in this run")
-        mean, half = figures.estimate(side.mean, side.ci, unit)
-        return figure(mean, "±", half) if half else figure(mean)
+        return figure(*figures.spread(side.mean, side.ci, unit))
 
     rows = tuple(
         Row(RowName((each.cell,), each.cell), (shown(each.before), shown(each.after), _quotient(each)))

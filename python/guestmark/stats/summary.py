@@ -1,5 +1,6 @@
 """From iterations to one value per trial, and from trials to the summary of a cell."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,13 +10,15 @@ from numpy.typing import NDArray
 from guestmark.stats.paired import t_interval
 
 Array = NDArray[np.float64]
+_MOST = 20.0  # of a log: two values may be powers of ten apart
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """One metric of one cell over its trials, in the metric's own unit.
 
-    `ci` is the 95 % t interval of the mean over trials (never over iterations), None below two values. It
+    `ci` is the 95 % interval of the mean over trials (never over iterations), None below two values. Where all values
+    are above zero it is the t interval of the mean's log (by the delta method), so that it never reaches zero. It
     describes the cell alone; a comparison is made from paired blocks, never from two of these.
     """
 
@@ -46,4 +49,8 @@ def summarise(values: Array) -> Summary:
     if present.size == 0:
         return Summary(n=0, mean=float("nan"), median=float("nan"), ci=None)
     ci = t_interval(present) if present.size >= 2 else None
-    return Summary(n=present.size, mean=float(present.mean()), median=float(np.median(present)), ci=ci)
+    mean = float(present.mean())
+    if ci is not None and bool((present > 0).all()):
+        away = min((ci[1] - ci[0]) / 2 / mean, _MOST)
+        ci = (mean * math.exp(-away), mean * math.exp(away))
+    return Summary(n=present.size, mean=mean, median=float(np.median(present)), ci=ci)

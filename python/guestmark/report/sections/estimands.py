@@ -10,12 +10,13 @@ from guestmark.page.tables import Align, Cell, Column, Row, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line
 from guestmark.report.sections.verdicts import LEGEND, mark, tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.compare import Comparison
+from guestmark.stats.compare import MIN_BLOCKS, Comparison
 from guestmark.stats.estimands import all_runs
 from guestmark.stats.tails import SLOW, CellRuns
 from guestmark.stats.total import LARGEST_EVENT
 from guestmark.stats.trials import Answers, SlowComparison
 
+_WIDEST = 0.5  # of an interval of shares of runs
 _CALLED = (Align.POINT, Align.LEFT, Align.LEFT)  # ×1.05 [1.04, 1.06] *
 _LEGEND = f"slow runs: the share of runs over {SLOW:g} times the cell's own typical run, less the baseline's"
 
@@ -27,7 +28,9 @@ def tables(workload: WorkloadResult, *, details: bool) -> list[Table]:
     """
     answered = [(result, result.answers) for result in workload.shown if result.answers is not None]
     several = [
-        (result, answers) for result, answers in answered if answers.total or answers.slow or answers.first
+        (result, answers)
+        for result, answers in answered
+        if _enough(answers.total) or _known(answers.slow) or answers.first
     ]
     if not several or not (details or any(answers.apart for _, answers in several)):
         return []
@@ -36,10 +39,16 @@ def tables(workload: WorkloadResult, *, details: bool) -> list[Table]:
 
 def _compared(workload: WorkloadResult, answered: Sequence[tuple[CellResult, Answers]]) -> Table:
     headings, names = row_names(workload, [result for result, _ in answered])
-    columns = [Column("typical run", _CALLED), Column("total", _CALLED), Column("slow runs, points", _CALLED)]
-    cells = [
-        [_ratio(answers.typical), _ratio(answers.total), _difference(answers.slow)] for _, answers in answered
-    ]
+    columns = [Column("typical run", _CALLED)]
+    cells = [[_ratio(answers.typical)] for _, answers in answered]
+    if any(_enough(answers.total) for _, answers in answered):
+        columns.append(Column("total", _CALLED))
+        for row, (_, answers) in zip(cells, answered, strict=True):
+            row.append(_ratio(answers.total if _enough(answers.total) else None))
+    if any(_known(answers.slow) for _, answers in answered):
+        columns.append(Column("slow runs, points", _CALLED))
+        for row, (_, answers) in zip(cells, answered, strict=True):
+            row.append(_difference(answers.slow if _known(answers.slow) else None))
     if any(answers.first for _, answers in answered):
         columns.append(Column("first run", _CALLED))
         for row, (_, answers) in zip(cells, answered, strict=True):
@@ -54,6 +63,16 @@ def _compared(workload: WorkloadResult, answered: Sequence[tuple[CellResult, Ans
         legend=(line(LEGEND), line(_LEGEND)),
         heading=f"How the runs differ{against}",
     )
+
+
+def _enough(comparison: Comparison | None) -> bool:
+    """Whether there are as many blocks as say anything of a total."""
+    return comparison is not None and comparison.n >= MIN_BLOCKS
+
+
+def _known(slow: SlowComparison | None) -> bool:
+    """Whether anything is known of how often runs are slow: an interval of half of all runs says nothing."""
+    return slow is not None and slow.n >= MIN_BLOCKS and slow.ci[1] - slow.ci[0] <= _WIDEST
 
 
 def _ratio(comparison: Comparison | None) -> Cell:

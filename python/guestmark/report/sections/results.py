@@ -85,9 +85,7 @@ def estimate(result: CellResult, metric: Metric, unit: figures.Unit, failed: Ton
     summary = result.summary.get(metric.name)
     if summary is None:
         return words(result.status.value, failed)
-    mean, half = figures.estimate(summary.mean, summary.ci, unit)
-    wide = summary.ci is not None and summary.ci[0] <= 0 < summary.mean  # of what cannot be below nothing
-    return figure(mean, "±", half) if half and not wide else figure(mean)
+    return figure(*figures.spread(summary.mean, summary.ci, unit))
 
 
 def _ratio(result: CellResult, comparison: Comparison | None) -> Cell:
