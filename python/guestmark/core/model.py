@@ -16,6 +16,7 @@ from guestmark.core.question import Question
 AROUND = "around"  # in a plan's context: commands on this host around its run and its trials
 ELAPSED = "elapsed_s"  # in a run's context: the wall time that its commands took, from their first to their last moment
 PROVE = "prove"  # in a plan's context: whether power cuts are to prove what its disks keep
+NO_TIME = "no_time"  # in a plan's context: ids of cells that were left out when the time got short
 
 
 class Better(StrEnum):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core.model import PROVE, Cell, Plan, Trial
+from guestmark.core.model import NO_TIME, PROVE, Cell, Plan, Trial
 from guestmark.core.units import counted, format_duration
 from guestmark.engine import proofs
 from guestmark.engine.asking import COMPARING, Part, parts
@@ -44,6 +44,7 @@ class Spending:
     fewest: int
     most: int
     unknown: int  # cells of which nothing is known, and which are in no sum
+    scale: float = 1.0
 
     @property
     def sentence(self) -> str:
@@ -52,7 +53,8 @@ class Spending:
             return ""
         least = format_duration(_round(self.proofs_s + self.block_s * self.fewest))
         blocks = counted(self.fewest, "block")
-        said = f"{counted(self.cells, 'cell')}, about {least} for {blocks}"
+        size = f" at {self.scale:g} of the plan's sizes" if self.scale != 1 else ""
+        said = f"{counted(self.cells, 'cell')}{size}, about {least} for {blocks}"
         if self.most > self.fewest:
             most = format_duration(_round(self.proofs_s + self.block_s * self.most))
             said += f", at most {most} for {self.most}"
@@ -87,9 +89,8 @@ def spending(plan: Plan, cells: Sequence[Cell], known: Prices) -> Spending:
     if policy.blocks is None and block_s:
         room = (policy.time_limit_s + longest_s - proofs_s) / block_s
         most = min(policy.max_blocks, max(1, math.floor(room)))
-    return Spending(
-        len(cells), block_s, longest_s, proofs_s, min(fewest, most), most, len(cells) - len(costs)
-    )
+    unknown, scale = len(cells) - len(costs), plan.context.get("scale", 1.0)
+    return Spending(len(cells), block_s, longest_s, proofs_s, min(fewest, most), most, unknown, scale)
 
 
 def _proofs_s(plan: Plan, cells: Iterable[Cell], known: Prices) -> float:
@@ -101,6 +102,8 @@ def _proofs_s(plan: Plan, cells: Iterable[Cell], known: Prices) -> float:
 def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget_s: float) -> Plan:
     """The plan at the largest scale at which all of it fits into the budget, else at the smallest."""
     plan = plan_at(1.0)
+    if plan_at(_SCALES[-1]).cells == plan.cells:  # a plan that marks no sizes
+        return plan
     for scale in _SCALES:
         plan = plan if scale == 1.0 else plan_at(scale)
         known = prices(plan, ledger)
@@ -190,6 +193,20 @@ def refit(plan: Plan, alive: Sequence[Cell], trials: Sequence[Trial], used_s: fl
 
     left_s = budget_s - used_s - _CLOSING_S
     return tuple(_fitting(plan, alive, left_s, needs, lambda cell: cost[cell.id]))
+
+
+def shortened(plan: Plan, gone: Iterable[Cell]) -> Plan:
+    """The plan without the questions that only cells could answer for which there is no time any more."""
+    ids = sorted({*plan.context.get(NO_TIME, ()), *(cell.id for cell in gone)})
+    shorter = replace(plan, context={**plan.context, NO_TIME: ids})
+    left = still_measured(shorter, plan.cells)
+    return replace(shorter, questions=tuple(question for question in plan.questions if parts(question, left)))
+
+
+def still_measured(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
+    """Those of the cells for which there was time."""
+    gone = set(plan.context.get(NO_TIME, ()))
+    return [cell for cell in cells if cell.id not in gone]
 
 
 def _fitting(

@@ -11,11 +11,10 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.findings import Proof, with_fact
 from guestmark.core.model import PROVE, Cell, Plan, RunState, Trial, TrialStatus, runnable
 from guestmark.core.units import counted
-from guestmark.engine import iterations
+from guestmark.engine import budget, iterations
 from guestmark.engine.around import RUN, SECONDS, HostCommands
 from guestmark.engine.asking import comparisons
 from guestmark.engine.blocks import missing_trials
-from guestmark.engine.budget import refit
 from guestmark.engine.clock import Clock
 from guestmark.engine.estimate import PROOFS_TOOK
 from guestmark.engine.interrupt import Interrupted, Interruption
@@ -55,7 +54,7 @@ def run(
     """
     with ledger.claim(run_id):
         stored = ledger.load_run(run_id)
-        cells = runnable(plan.cells, stored.unusable)
+        cells = budget.still_measured(plan, runnable(plan.cells, stored.unusable))
         ledger.set_run_state(run_id, RunState.RUNNING)
         loop = _Loop(
             plan=plan,
@@ -199,13 +198,20 @@ class _Loop:
     def _keep_to_budget(self) -> None:
         """Leaves out cells for which there is no time, by what the blocks took so far."""
         alive = [cell for cell in self._cells if not self._given_up(cell)]
-        kept = refit(self._plan, alive, self._trials, self._used_s())
+        kept = budget.refit(self._plan, alive, self._trials, self._used_s())
         gone = [cell for cell in alive if cell not in kept]
         if gone:
             self._cells = [cell for cell in self._cells if cell not in gone]
+            self._plan = budget.shortened(self._plan, gone)
+            self._ledger.set_plan(self._run_id, self._plan)
             self._observer.note(
                 f"no time for {', '.join(cell.id for cell in gone)}: not measured any further"
             )
+
+    def _of_these(self) -> list[Trial]:
+        """The trials of the cells that are still measured: what the next block costs."""
+        alive = {cell.id for cell in self._cells}
+        return [trial for trial in self._trials if trial.cell_id in alive]
 
     def _race(self, settings: Settings) -> RunState:
         """Runs blocks of those that may still be the best, until it is known which are."""
@@ -261,7 +267,7 @@ class _Loop:
         policy = self._plan.policy
         used_s = self._used_s()
         if policy.blocks is None and not self._estimate_due(blocks):
-            over = blocks >= policy.max_blocks or stopping.out_of_time(policy, self._trials, used_s)
+            over = blocks >= policy.max_blocks or stopping.out_of_time(policy, self._of_these(), used_s)
             return stopping.Decision(RunState.STOPPED if over else None, None, None)
         from scipy import special  # noqa: F401  (what the analysis would load, so that it is not taken for its cost)
 
@@ -272,7 +278,7 @@ class _Loop:
         analysis = analyse(self._plan, stored, metrics={self._plan.metrics[0].name})
         alive = [cell.id for cell in self._cells if not self._given_up(cell)]
         asked = comparisons(self._plan, analysis, alive)
-        decision = stopping.decide(self._plan, self._trials, blocks, analysis, used_s, asked)
+        decision = stopping.decide(self._plan, self._of_these(), blocks, analysis, used_s, asked)
         self._observer.block_ended(Estimate(blocks, decision.goal, decision.left_s, analysis))
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)

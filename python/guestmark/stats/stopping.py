@@ -70,7 +70,7 @@ def decide(  # noqa: PLR0917 (all that a decision follows from)
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
     precise, goal = _precision(analysis, precision) if asked is None else _answered(asked, policy.precision)
-    if blocks >= policy.min_blocks and precise and used >= _SETTLED * policy.fine_s:
+    if blocks >= policy.min_blocks and precise and (asked is not None or used >= _SETTLED * policy.fine_s):
         return Decision(RunState.COMPLETE, blocks, 0.0)
     if blocks >= policy.max_blocks or out_of_time(policy, trials, used):
         return Decision(RunState.STOPPED, blocks, 0.0)

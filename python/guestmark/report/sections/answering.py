@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from guestmark.core.findings import Durability
-from guestmark.core.model import Better, Metric
+from guestmark.core.model import NO_TIME, Better, Metric
 from guestmark.core.question import Asked, Question
 from guestmark.plan.pattern import PLATFORM, WORKLOAD
 from guestmark.plan.questions import fits, groups_of, pairs_of, shown_level
@@ -141,11 +141,13 @@ def more_blocks(comparison: Comparison) -> int | None:
 
 
 def _about(question: Question, analysis: Analysis) -> list[CellResult]:
-    return [
-        result
-        for result in analysis.cells
-        if result.cell.null_of is None and fits(result.cell, question.where)
-    ]
+    return [result for result in _measured(analysis) if fits(result.cell, question.where)]
+
+
+def _measured(analysis: Analysis) -> list[CellResult]:
+    """What answers may be about: no copies, and no cells that were left out when the time got short."""
+    gone = set(analysis.plan.context.get(NO_TIME, ()))
+    return [result for result in analysis.cells if result.cell.null_of is None and result.cell.id not in gone]
 
 
 def _metric(question: Question, result: CellResult, analysis: Analysis) -> Metric | None:
@@ -166,7 +168,7 @@ def _ranked(question: Question, analysis: Analysis) -> Iterator[Ranked]:
     # "write on tcg", in whatever order the plan names them.
     first = [name for name in (WORKLOAD, PLATFORM) if name in question.per]
     per = [*first, *(name for name in question.per if name not in first)]
-    by_id = {result.cell.id: result for result in analysis.cells if result.cell.null_of is None}
+    by_id = {result.cell.id: result for result in _measured(analysis)}
     groups = groups_of(question, (result.cell for result in by_id.values()))
     several = [group for group in groups if len(group) > 1]
     for group in several or groups:  # one alone has nothing to be compared with

@@ -1,0 +1,168 @@
+"""`--for`: what is measured within some minutes, which questions are asked, and when they are answered."""
+
+import json
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from guestmark.core.model import PROVE, Better, Plan, Policy
+from guestmark.core.units import parse_duration
+from guestmark.engine import budget
+from guestmark.engine.asking import parts, with_askable
+from guestmark.engine.estimate import Prices, prices
+from guestmark.plan import library
+from guestmark.plan.load import load
+from guestmark.plan.outline import assemble
+from guestmark.stats import compare_table, precise_enough
+from guestmark.stats.compare import MIN_BLOCKS, Verdict
+from guestmark.stats.repetition import ANSWER_PRECISION
+from tests.framework.command_line import CommandLine
+
+PLAN = """
+schema = "guestmark-plan/1"
+name = "sleeps"
+title = "Which sleep is longer?"
+platforms = ["host"]
+metrics = ["wall_s"]
+
+[workloads.short]
+kind = "exec"
+params.command = ["sleep", "0.02"]
+
+[workloads.long]
+kind = "exec"
+params.command = ["sleep", "0.2"]
+
+[workloads.dear]
+kind = "exec"
+params.command = ["sleep", "1.2"]
+
+[workloads.dearer]
+kind = "exec"
+params.command = ["sleep", "1.5"]
+
+[repetition]
+min_blocks = 6
+time_limit = "10min"
+warmup = 0
+iterations = 1
+null = "none"
+
+[[question]]
+ask = "Is long slower?"
+wants = "compare"
+compare = { workload = "long" }
+against = { workload = "short" }
+
+[[question]]
+ask = "Is dearer slower?"
+wants = "compare"
+compare = { workload = "dearer" }
+against = { workload = "dear" }
+"""
+
+
+def built_in(name: str, scale: float = 1.0) -> Plan:
+    return assemble(load(library.builtin(name), name, scale=scale), {})
+
+
+def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_path: Path) -> None:
+    """Two questions fit before anything is known; after a block there is only time for the first, which is answered."""
+    plan = tmp_path / "sleeps.toml"
+    plan.write_text(PLAN)
+    began = time.monotonic()
+    first = guestmark("run", str(plan), "--for", "9s", "--json", "-")
+    took = time.monotonic() - began
+    assert "no time for" in first.stderr
+    assert took < 9 + 5  # the machine may be busy
+    asked = json.loads(first.stdout)["questions"]
+    assert [(answer["ask"], answer["answered"]) for answer in asked] == [("Is long slower?", True)]
+    # Now it is known what a trial takes, and said before the run.
+    again = guestmark("run", str(plan), "--for", "9s", "--json", "-")
+    assert "not asked, to keep within 9 s: Is dearer slower?" in again.stderr
+    assert re.search(r"2 cells, about \d s for 6 blocks", again.stderr)
+
+
+def test_limits_do_not_stand_beside_a_budget(guestmark: CommandLine) -> None:
+    refused = guestmark("run", "upload", "--for", "5m", "--blocks", "3")
+    assert refused.status == 2
+    assert "--for cannot be combined" in refused.stderr
+
+
+@pytest.mark.parametrize("minutes", ["2m", "5m", "10m", "30m"])
+@pytest.mark.parametrize("name", ["upload", "filesystems", "powercut", "fastest-safe"])
+def test_what_a_budget_leaves_fits_into_it_and_can_be_answered(name: str, minutes: str) -> None:
+    budget_s = parse_duration(minutes)
+    plan = budget.choose_scale(lambda scale: built_in(name, scale), None, budget_s)
+    plan, _ = with_askable(plan, ())
+    known = prices(plan, None)
+    fitted, notes = budget.spend(plan, plan.cells, known, budget_s, 5.0)
+    found = budget.spending(fitted, fitted.cells, known)
+    if plan.context.get("tune") is None:
+        assert found.proofs_s + found.block_s * found.fewest + 5.0 <= budget_s
+        assert found.fewest >= (1 if name == "powercut" else MIN_BLOCKS)
+        assert fitted.questions
+    assert 2 <= len(fitted.cells) <= len(plan.cells)
+    assert bool(notes) == (len(fitted.cells) < len(plan.cells))
+    for question in fitted.questions:
+        assert parts(question, fitted.cells)
+    for cell in fitted.cells:  # each still has what it is compared with
+        assert any(other.baseline and other.compares_with(cell) for other in fitted.cells)
+
+
+def test_enough_time_asks_everything() -> None:
+    plan, _ = with_askable(built_in("upload", 0.05), ())
+    known = prices(plan, None)
+    asked = [
+        len(budget.spend(plan, plan.cells, known, minutes * 60.0, 0.0)[0].questions)
+        for minutes in (1, 2, 4, 8, 16)
+    ]
+    assert asked[0] >= 1
+    assert asked[-1] == len(plan.questions)
+
+
+def test_a_question_that_cannot_be_answered_is_not_asked() -> None:
+    plan = built_in("upload")
+    proven = next(question for question in plan.questions if question.disk)
+    without, notes = with_askable(plan, ())
+    assert proven not in without.questions
+    assert any("it takes --prove" in note for note in notes)
+    in_memory = replace(plan, context={**plan.context, PROVE: True})
+    without, notes = with_askable(in_memory, ())
+    assert proven not in without.questions
+    assert any("its disks are in memory" in note for note in notes)
+
+
+def test_too_few_blocks_answer_nothing_and_say_so() -> None:
+    plan = built_in("upload")
+    short, notes = with_askable(replace(plan, policy=replace(plan.policy, blocks=3)), ())
+    assert not short.questions
+    assert any("3 blocks cannot tell a difference from chance, 6 can" in note for note in notes)
+
+
+def test_a_trial_costs_what_its_start_does_whatever_the_scale() -> None:
+    whole, small = (prices(built_in("upload", scale), None) for scale in (1.0, 0.05))
+    assert isinstance(small, Prices)
+    for cell, seconds in small.trial_s.items():
+        assert 0.05 * whole.trial_s[cell] < seconds < 0.2 * whole.trial_s[cell]
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.1])
+def test_ending_when_the_answer_is_known_claims_no_more_than_chance_allows(spread: float) -> None:
+    """Two equal cells, looked at after every block. Twelve or more of 120 would be claimed once in 100 times at 5 %."""
+    random = np.random.default_rng(3)
+    claims = 0
+    for _ in range(120):
+        a, b = np.exp(random.normal(0, spread, (2, 14)))
+        for blocks in range(MIN_BLOCKS, 15):
+            found = compare_table(
+                {"a": a[:blocks], "b": b[:blocks]}, "b", better=Better.LOWER, margin=Policy().margin
+            )["a"]
+            if precise_enough(found, 0.03, ANSWER_PRECISION):
+                break
+        claims += found.verdict in {Verdict.FASTER, Verdict.SLOWER}
+    assert claims < 12
