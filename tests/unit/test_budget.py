@@ -20,6 +20,7 @@ from guestmark.plan.outline import assemble
 from guestmark.stats import compare_table, precise_enough
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
 from guestmark.stats.repetition import ANSWER_PRECISION
+from guestmark.stats.summary import summarise
 from tests.framework.command_line import CommandLine
 
 PLAN = """
@@ -166,3 +167,10 @@ def test_ending_when_the_answer_is_known_claims_no_more_than_chance_allows(sprea
                 break
         claims += found.verdict in {Verdict.FASTER, Verdict.SLOWER}
     assert claims < 12
+
+
+@pytest.mark.parametrize("values", [(300.0, 26_012.0), (1e-9, 76.0, 40.0), (0.5, 0.51)])
+def test_a_time_is_never_below_zero(values: tuple[float, ...]) -> None:
+    found = summarise(np.array(values))
+    assert found.ci is not None
+    assert 0 < found.ci[0] < found.mean < found.ci[1]

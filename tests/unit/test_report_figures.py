@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from guestmark.core.model import Metric
 from guestmark.page.figures import (
+    Unit,
     aligned,
     bar,
     decimals,
@@ -17,6 +18,7 @@ from guestmark.page.figures import (
     number,
     percent,
     ratio,
+    spread,
 )
 
 
@@ -96,14 +98,22 @@ def test_bars() -> None:
     assert bar(float("nan"), 10, 8) == ""
 
 
+def test_a_mean_has_its_ends_where_they_are_not_symmetric() -> None:
+    nanoseconds = Unit(1.0, "ns")
+    assert spread(1.24, (1.2, 1.28), nanoseconds) == ("1.24", "±", "0.04")
+    assert spread(13156.0, (2166.0, 79_900.0), nanoseconds) == ("13 000", "[2200, 80 000]")
+    assert spread(38.0, None, nanoseconds) == ("38.0",)
+
+
 def test_a_ratio_is_never_zero() -> None:
-    assert ratio(0.267, (0.0058, 12.3)) == "×0.3 [0.006, 12]"
+    assert ratio(0.267, (0.0058, 2.1)) == "×0.3 [<0.03, 2.1]"
     assert ratio(0.6, (0.2, 15.0)) == "×0.6 [0.2, 15]"
     assert ratio(0.0031, (0.0004, 0.6)) == "×0.003 [0.0004, 0.60]"
     assert ratio(2.0, (0.0, 40.0)) == "×2 [0, 40]"
 
 
 def test_limits_that_are_known_to_no_power_of_ten_have_no_digits() -> None:
-    assert ratio(4.1, (0.00001, 2_581_993.0)) == "×4 [<0.004, >4000]"
-    assert ratio(4.1, (0.00001, 380.0)) == "×4 [<0.004, 380]"
+    assert ratio(4.1, (0.00001, 2_581_993.0)) == "×4 [<0.4, >40]"
+    assert ratio(4.1, (0.00001, 38.0)) == "×4 [<0.4, 38]"
+    assert ratio(2.4, (0.06, 97.0)) == "×2 [<0.2, >20]"
     assert ratio(2.0, (0.0, math.inf)) == "×2.00 [0.00, inf]"
