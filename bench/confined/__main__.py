@@ -32,6 +32,7 @@ from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.workload import OltpWorkload
 
 _LIMIT_S = 120.0
+_REPEATS = 6
 _PROCESSES = ["sh", "-c", "n=0; while [ $((n += 1)) -le 100 ]; do /bin/true; done"]
 _LOAD = {"test": "read_only", "tables": 1, "rows": 1000, "time": "2s"}  # without waiting for a disk
 
@@ -45,8 +46,8 @@ def _ready(name: str) -> float:
 def _processes(name: str) -> float:
     cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(name))
     with registry.get(name).start(cell) as guest:
-        guest.agent.exec(_PROCESSES, timeout_s=_LIMIT_S)
-        return guest.agent.exec(_PROCESSES, timeout_s=_LIMIT_S).wall_s
+        # The least of several: what else runs on this host only makes it slower.
+        return min(guest.agent.exec(_PROCESSES, timeout_s=_LIMIT_S).wall_s for _ in range(_REPEATS))
 
 
 def _launched() -> float:

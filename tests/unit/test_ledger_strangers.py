@@ -123,8 +123,8 @@ def test_commands_of_a_stranger_are_shown_and_not_run(guestmark: CommandLine, tm
             assert f"touch{mark}" in "".join(shown.split())  # lines are folded
             assert "Imported from" in shown or ledger != merged
             assert not mark.exists()
-            details = guestmark("show", "last", "--details", "--ledger", str(ledger)).stdout
-            assert (digest in "".join(details.split())) == (arguments[0] == "import" and ledger == merged)
+            origin = guestmark("export", "last", "--ledger", str(ledger)).stdout
+            assert (digest in origin) == (arguments[0] == "import" and ledger == merged)
         os.remove(merged)
     taken = guestmark(
         "resume", "last", "--blocks", "2", "--trust", "--ledger", str(tmp_path / "theirs.sqlite")
