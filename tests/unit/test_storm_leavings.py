@@ -1,5 +1,6 @@
 """A storm sees what is left, of every kind: planted here."""
 
+import contextlib
 import ctypes
 import os
 import secrets
@@ -10,8 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.framework.processes import kill, started_at, wait_until
+from guestmark.agent.binary import agent_binary
+from guestmark.agent.confinement import Confinement
+from guestmark.core.errors import GuestmarkError
+from tests.framework.guests import start
+from tests.framework.processes import called, kill, started_at, wait_until
 from tests.storm import leavings
+from tests.storm.ways import family
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounts and loop devices take root")
 _NO_ARGUMENTS = """
@@ -113,3 +119,22 @@ def test_a_queue() -> None:
         assert leavings.queues({os.getpid(): started_at(os.getpid())}) == [f"msg {queue}"]
     finally:
         libc.msgctl(queue, 0, None)
+
+
+def test_helpers_of_a_user_mode_linux_that_nothing_confines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed supervisor left before there were cages; storms could see it, and seldom killed that supervisor."""
+    traces = [str(agent_binary()), "traces"]
+    monkeypatch.setattr(Confinement, "around", lambda _, command, *__, **___: [*traces, *command])
+    known: dict[int, int] = {}
+    try:
+        with contextlib.suppress(GuestmarkError), start("uml"):
+            known = family(os.getpid())
+            supervisor = next(pid for pid in known if "supervise" in called(pid))
+            of_machine = {pid: at for pid, at in known.items() if "linux.uml" in called(pid)}
+            kill([supervisor], signal.SIGKILL)
+            assert wait_until(lambda: len([*leavings.processes(b"nobody", of_machine)]) < len(of_machine))
+            left = [command for _, command in leavings.processes(b"nobody", of_machine)]
+            assert left
+            assert all("linux.uml" in command for command in left)
+    finally:
+        kill([pid for pid in known if "linux.uml" in called(pid)], signal.SIGKILL)
