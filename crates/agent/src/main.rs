@@ -6,6 +6,7 @@
 //! `guestmark-agent confine` becomes a hypervisor that can change nothing of the host;
 //! `guestmark-agent log-writes` serves an image and logs each write and flush of it;
 //! `guestmark-agent records` writes what a power cut must not lose;
+//! `guestmark-agent syncs` stops a program after each call that promises durability;
 //! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams.
 
 mod bulk;
@@ -27,6 +28,7 @@ mod records;
 mod serve;
 mod spawn;
 mod supervise;
+mod syncs;
 mod sys;
 mod syscalls;
 mod transfer;
@@ -45,6 +47,8 @@ const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS]
        guestmark-agent syscalls --operations N --time NS [NAME]...
        guestmark-agent log-writes --image FILE --log FILE --at FILE [--delay MS]
        guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES [--each] PATH
+       guestmark-agent syncs --disk DIRECTORY [--most N] [--bytes N] [--stdin FILE] -- COMMAND [ARGUMENT]...
+       guestmark-agent digests PATH...
        guestmark-agent tsc
        guestmark-agent hypervisor
        guestmark-agent --version";
@@ -68,6 +72,8 @@ fn main() -> ExitCode {
         Some("syscalls") => syscalls::syscalls(arguments),
         Some("log-writes") => logwrites::log_writes(arguments),
         Some("records") => records::records(arguments),
+        Some("syncs") => syncs::syncs(arguments),
+        Some("digests") => syncs::digests(arguments),
         Some(syscalls::NOTHING) => return ExitCode::SUCCESS,
         Some("tsc") => {
             if let Some(kilohertz) = tsc::kilohertz() {

@@ -24,8 +24,8 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[replay LOG | -- COMMAND...]",
-            help="A command, with --check: each line it prints says that something is safe. Or look into a kept "
-            "log: its directory, or the end of its name.",
+            help="A command, whose own fsyncs and the like are judged; with --check the lines it prints. Or look "
+            "into a kept log: its directory, or the end of its name.",
             autocompletion=_complete,
         ),
     ] = None,
@@ -82,7 +82,7 @@ def command(
     Exit status: 0 all judged, 1 some failed or a platform was left out, 2 the command line is wrong, 3 nothing could be
     judged, 130 interrupted.
     """
-    if what and check is None:
+    if what and what[0] == _REPLAY and check is None:
         _replay(what, after, survival, image, given.ledger)
         return
     if after is not None or image is not None or survival is not None:
@@ -101,6 +101,8 @@ def command(
     raw: dict[str, object] = {"method": method, "records": records, "states": states}
     if check is not None:
         raw |= {"method": "command", "command": what or [], "check": check}
+    elif what:
+        raw |= {"method": "syncs", "command": what}
     plan = build(wanted, raw, asdict(Caller.current()))
     raise typer.Exit(session.execute(plan, given.ledger, given.outputs()))
 
@@ -111,11 +113,8 @@ def _replay(
     from guestmark.page.say import tell
     from guestmark.powercut import again
 
-    if what[0] != _REPLAY or len(what) != 2:
-        raise UsageError(
-            f"there is no {' '.join(what)!r} here",
-            hint="guestmark powercut replay LOG, or --check COMMAND -- COMMAND...",
-        )
+    if len(what) != 2:
+        raise UsageError(f"there is no {' '.join(what)!r} here", hint="guestmark powercut replay LOG")
     ledger = Path(named) if named and "://" not in named else None
     if image is not None:
         if after is None:

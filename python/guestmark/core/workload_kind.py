@@ -71,9 +71,9 @@ class WorkloadKind:
     runs_on_disk: bool = (
         False  # whether it runs on a disk that only factors ask for, where its parameters need none
     )
-    # Parameters of `powercut` that acknowledge what this workload does, in its way and with its settings; without it
-    # a proof is one of the disk only.
-    acknowledges: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    # Parameters of `powercut` that acknowledge what a cell's workload does, in its way and with its settings; empty, or
+    # without it, a proof is one of the disk only.
+    acknowledges: Callable[[Cell], Mapping[str, Any]] | None = None
     compared: bool = True  # False: its values are findings, not times that cells are compared by
 
     @property

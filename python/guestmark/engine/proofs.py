@@ -61,7 +61,7 @@ def _of_row(cell: Cell) -> Mapping[str, Any]:
     kind = kinds.workload_kinds().get(cell.workload.name)
     if kind is None or kind.acknowledges is None:
         return {}
-    return kind.acknowledges(cell.workload.params)
+    return kind.acknowledges(cell)
 
 
 def _settings(cell: Cell) -> dict[str, str]:

@@ -19,12 +19,15 @@ from guestmark.powercut.writelog import Entry, WriteLog
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The faults of one state; `lost` is the first acknowledged record that is missing, `says` all other faults."""
+    """The faults of one state; `lost` is the first acknowledged record that is missing, `what` the loss in words where
+    a number does not say it, `says` all other faults.
+    """
 
     cut: Cut
     acknowledged: int
     lost: int | None
     says: str
+    what: str = ""
 
 
 @dataclass(slots=True)
@@ -62,7 +65,14 @@ class Evidence:
     names: tuple[str, ...]  # of the files that are looked at
     acknowledged: Callable[[int], int]  # the newest record that had been, after so many requests
     lost: Callable[[int, dict[str, bytes | None]], int | None]
+    moment: Callable[[int], int]  # how many requests there were when it had just been
     reader: Reader | None = None
+
+    def exact(self, entries: Sequence[Entry], cut: Cut) -> bool:
+        """Whether nothing survives that was written after the newest record had been acknowledged."""
+        moment = self.moment(cut.after)
+        later = entries[moment : cut.kept]
+        return not any(entry.length for entry in later) and all(piece.entry < moment for piece in cut.pieces)
 
 
 def judge(evidence: Evidence, entries: Sequence[Entry], cuts: Sequence[Cut], parent: Path) -> Judged:
@@ -108,8 +118,9 @@ def _judge_some(
         for cut in cuts:
             image = replay.state(cut)
             newest = evidence.acknowledged(cut.after)
-            left = recovers.recover(image, evidence.names, newest)
+            exact = evidence.exact(entries, cut)
+            left = recovers.recover(image, evidence.names, newest, exact=exact)
             image.unlink()
             gone = 0 if left.damage and newest >= 0 else evidence.lost(newest, left.files)
-            found.append(Crash(cut, newest, gone, left.damage or "; ".join(left.repairs[:2])))
+            found.append(Crash(cut, newest, gone, left.damage or "; ".join(left.repairs[:2]), left.lost))
     return found

@@ -13,7 +13,7 @@ from guestmark.disks import stack
 from guestmark.disks.logged import Logged
 from guestmark.powercut import cuts, evidence, records, sqlite
 from guestmark.powercut.cuts import Survival
-from guestmark.powercut.judge import Evidence, Judged, judge
+from guestmark.powercut.judge import Crash, Evidence, Judged, judge
 from guestmark.powercut.records import Acknowledged, Method
 from guestmark.powercut.recovery import Reader
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
@@ -78,6 +78,7 @@ class Request:
     unsafe: str = "barrier=0"  # how the control was written
     reader: Reader | None = None
     counts: Counts = Counts()
+    unfollowed: str = ""  # why the program may have flushed in ways that nobody saw
 
 
 def prove(asked: Request) -> Proven:
@@ -104,9 +105,11 @@ def prove(asked: Request) -> Proven:
             controls.append(_barriers(asked, log, asked.control))
         found = _proven(asked, main[start:], judged, controls)
     found.coverage = chosen.coverage
+    if asked.unfollowed and found.word is Durability.PROVEN:
+        found.word, found.why = Durability.UNKNOWN, asked.unfollowed
     broken = next(iter(nothing_cut.crashes), None)
     if broken is not None and (broken.lost is not None or judged.losing):
-        lost = broken.says if broken.lost is None else f"record {broken.lost} is gone"
+        lost = broken.says if broken.lost is None else broken.what or f"record {broken.lost} is gone"
         found.word = Durability.UNKNOWN
         found.why = (
             f"no power cut is needed: {lost} in the disk as it was written, by a fault of it or of its log"
@@ -124,7 +127,7 @@ def _most(asked: Request) -> int | None:
 def _evidence(asked: Request, log: WriteLog, seen: Acknowledged, part: Part) -> Evidence:
     return Evidence(
         asked.files.base, log, asked.filesystem, asked.form, asked.method.files(part.tag.file), seen.after,
-        functools.partial(_lost, asked.method, part.tag), asked.reader,
+        functools.partial(_lost, asked.method, part.tag), seen.moment, asked.reader,
     )  # fmt: skip
 
 
@@ -189,15 +192,18 @@ def _proven(asked: Request, part: Sequence[Entry], judged: Judged, controls: lis
         flushes=flushes,
         run_s=0.0,
         judge_s=0.0,
-        first_loss=f"record {loss.lost} after cut {loss.cut.after} ({loss.cut.survival.value} survives)"
-        if loss
-        else "",
+        first_loss=_lost_at(loss) if loss else "",
         first_repair=f"{repair.says} after cut {repair.cut.after}, {repair.cut.survival.value} survives"
         if repair
         else "",
         counted=asked.counts.hypervisor,
         asked=asked.counts.guest,
     )
+
+
+def _lost_at(crash: Crash) -> str:
+    lost = crash.what or f"record {crash.lost}"
+    return f"{lost} after cut {crash.cut.after} ({crash.cut.survival.value} survives)"
 
 
 def _reconciled(counts: Counts, flushes: int) -> str:

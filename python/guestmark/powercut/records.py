@@ -26,7 +26,8 @@ class Method(StrEnum):
     SQLITE = "sqlite"  # rows, each committed by SQLite
     MARIADB = "mariadb"
     POSTGRESQL = "postgresql"
-    COMMAND = "command"  # a program of the user's
+    COMMAND = "command"  # lines of a program of the user's
+    SYNCS = "syncs"  # what a program's own calls promise
 
     @property
     def words(self) -> str:
@@ -37,6 +38,11 @@ class Method(StrEnum):
     def size(self) -> int:
         """Bytes of a record."""
         return 4096 if self in (Method.REPLACE, Method.OVERWRITE) else 512
+
+    @property
+    def of_program(self) -> bool:
+        """Whether a program of the user's writes, and what is left is looked at while it is mounted."""
+        return self in {Method.COMMAND, Method.SYNCS}
 
     @property
     def served(self) -> bool:
@@ -57,6 +63,7 @@ _WORDS = {
     Method.MARIADB: "MariaDB commit",
     Method.POSTGRESQL: "PostgreSQL commit",
     Method.COMMAND: "lines of a command",
+    Method.SYNCS: "syncs of a command",
 }
 
 
@@ -92,6 +99,11 @@ class Acknowledged:
         at = bisect.bisect_right(self.after_requests, requests)
         return self.newest[at - 1] if at else -1
 
+    def moment(self, requests: int) -> int:
+        """How many requests there were when that record had just been acknowledged."""
+        at = bisect.bisect_right(self.after_requests, requests)
+        return self.after_requests[at - 1] if at else 0
+
 
 def record(tag: str, number: int, size: int) -> bytes:
     """The bytes of a record."""
@@ -106,7 +118,7 @@ def lost(  # noqa: PLR0911 (one for each way)
     if acknowledged < 0:
         return None
     if content is None:
-        return acknowledged if method in (Method.REPLACE, Method.OVERWRITE, Method.COMMAND) else 0
+        return acknowledged if method.of_program or method in (Method.REPLACE, Method.OVERWRITE) else 0
     if method.served:
         return _missing(method, tag, acknowledged, content)
     size = method.size

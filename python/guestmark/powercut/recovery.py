@@ -40,26 +40,34 @@ _TEMPORARY_ID = Path("/sys/fs/btrfs/features/temp_fsid")
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """What is left: the wanted files by name (None: not there), `repairs` beyond a journal's replay, `damage` that
-    kept it from being mounted.
+    kept it from being mounted, `lost` what is missing in words.
     """
 
     files: dict[str, bytes | None]
     repairs: tuple[str, ...] = ()
     damage: str = ""
+    lost: str = ""
 
 
 class Reader(Protocol):
     """Looks at a filesystem that is mounted, and may change it: a database server that recovers its files."""
 
-    def read(self, agent: Agent, directory: Path, names: Sequence[str], newest: int) -> Recovered:
-        """The files left in the directory, as `agent` sees them; `newest` was acknowledged last, -1 for none."""
+    def read(
+        self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
+    ) -> Recovered:
+        """The files left in the directory, as `agent` sees them; `newest` was acknowledged last, -1 for none.
+
+        `exact`: nothing that was written after that is there.
+        """
 
 
 class Recovery(Protocol):
     """Recovers images of one filesystem."""
 
-    def recover(self, image: Path, names: Sequence[str], newest: int) -> Recovered:
-        """Recovers a raw image, changing it, and reads the files `names` at its top; `newest` as in `Reader.read`."""
+    def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
+        """Recovers a raw image, changing it, and reads the files `names` at its top; `newest` and `exact` as
+        in `Reader.read`.
+        """
 
 
 class Ext:
@@ -68,7 +76,7 @@ class Ext:
     def __init__(self) -> None:
         self._check, self._read = programs.find("e2fsck"), programs.find("debugfs")
 
-    def recover(self, image: Path, names: Sequence[str], newest: int) -> Recovered:
+    def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
         found = self.repaired(image)
         return (
@@ -106,7 +114,7 @@ class Mounted:
         self._at = directory / "mounted"
         self._at.mkdir()
 
-    def recover(self, image: Path, names: Sequence[str], newest: int) -> Recovered:
+    def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
         options = "nouuid" if self._filesystem == "xfs" else ""
         # A superblock that is torn keeps the kernel from mounting; machines check theirs first.
@@ -119,7 +127,7 @@ class Mounted:
             except CallError as error:
                 return Recovered({}, damage=f"it cannot be mounted: {error.message[:200]}")
             if self._reader is not None:
-                found = self._reader.read(self._agent, self._at, names, newest)
+                found = self._reader.read(self._agent, self._at, names, newest, exact=exact)
             else:
                 found = Recovered({name: self._content(name) for name in names})
             try:
@@ -160,7 +168,7 @@ class Formatted:
         self._format = form
         self._program = programs.find("qemu-img")
 
-    def recover(self, image: Path, names: Sequence[str], newest: int) -> Recovered:
+    def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
         if self._format.checked:
             done = _run([self._program, "check", *self._format.named(image)])
@@ -173,7 +181,7 @@ class Formatted:
                 done = _run([self._program, "convert", "-O", "raw", *self._format.named(image), str(raw)])
                 if done.returncode:
                     return Recovered({}, damage=done.stderr.decode(errors="replace").strip()[:200])
-            return self._inner.recover(raw, names, newest)
+            return self._inner.recover(raw, names, newest, exact=exact)
         finally:
             raw.unlink(missing_ok=True)
 

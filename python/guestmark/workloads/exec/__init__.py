@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec
-from guestmark.core.model import Metric
+from guestmark.core.model import Cell, Metric
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.workloads.common.factors import decides_on_host
 
@@ -20,6 +20,12 @@ def _label(params: Mapping[str, Any]) -> str:
     return shlex.join(params["argv"])
 
 
+def _syncs(cell: Cell) -> Mapping[str, Any]:
+    from guestmark.workloads.exec.workload import syncs
+
+    return syncs(cell)
+
+
 WORKLOADS = (
     WorkloadKind(
         "exec",
@@ -31,5 +37,6 @@ WORKLOADS = (
         packages="guestmark.workloads.exec.packages:of_command",
         decides=decides_on_host,
         runs_on_disk=True,
+        acknowledges=_syncs,
     ),
 )

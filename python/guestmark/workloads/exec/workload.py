@@ -262,6 +262,22 @@ def names_disk(cell: Cell) -> bool:
     return DISK.strip("{}") not in cell.factors and any(DISK in text for text in texts)
 
 
+def syncs(cell: Cell) -> dict[str, Any]:
+    """Parameters of `powercut` for what the command's own syncs promise; none where it cannot be run just so."""
+    params = cell.workload.params
+    if params.get("push") or "stdin" in params or not cell.shares_root:
+        return {}
+    hooks = params.get("hooks", {})
+    return {
+        "method": "syncs",
+        "command": filled(cell),
+        "before": [filled_in(hooks[name], cell) for name in ("setup", "prepare") if name in hooks],
+        "env": _variables(cell),
+        "cwd": params.get("cwd", "") if names_disk(cell) else "",
+        "statuses": list(params.get("statuses", (0,))),
+    }
+
+
 def _variables(cell: Cell) -> dict[str, str]:
     """The environment variables that are factors."""
     return {name.removeprefix(VARIABLE): level for name, level in cell.factors.items() if is_variable(name)}

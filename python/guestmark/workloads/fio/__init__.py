@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from guestmark.core.model import Cell
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
@@ -10,11 +11,24 @@ from guestmark.workloads.common.factors import THREADS, decides_on_host
 from guestmark.workloads.fio import metrics
 from guestmark.workloads.fio.variables import THREADS_VARIABLE, variables_of
 
+_JOB = "guestmark.fio"
+
 
 def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bool | None:
     if name == THREADS.name:
         return None if THREADS_VARIABLE in variables_of(params["job"]) else False
     return decides_on_host(params, name, platform)
+
+
+def _syncs(cell: Cell) -> Mapping[str, Any]:
+    """The same job, its files laid out before."""
+    return {
+        "method": "syncs",
+        "command": ["fio", "--output-format=json", _JOB],
+        "before": [f"fio --create_only=1 {_JOB} >/dev/null"],
+        "files": {_JOB: cell.workload.params["job"]},
+        "env": {THREADS_VARIABLE: str(THREADS.of(cell.factors) or 1), **cell.workload.params["values"]},
+    }
 
 
 WORKLOADS = (
@@ -27,6 +41,7 @@ WORKLOADS = (
         label=lambda params: f"fio {params['name']}".strip(),
         factors=(THREADS,),
         decides=_decides,
+        acknowledges=_syncs,
         programs=(Program("fio", "fio"),),
     ),
 )

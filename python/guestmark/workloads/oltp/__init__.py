@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from guestmark.core.model import Cell
 from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.workloads.common.factors import THREADS, decides_on_host
@@ -11,8 +12,9 @@ from guestmark.workloads.oltp import metrics
 _TITLES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
 
 
-def _commits(params: Mapping[str, Any]) -> Mapping[str, Any]:
+def _commits(cell: Cell) -> Mapping[str, Any]:
     """Rows that the same server commits with the same settings."""
+    params = cell.workload.params
     return {"method": params["server"], "settings": params["settings"]}
 
 

@@ -1,21 +1,28 @@
-"""A program of the user's whose lines are acknowledgements, and a check that looks for them in every crash state."""
+"""Programs of the user's: their lines are acknowledgements that a check looks for, or their own syncs are."""
 
 from __future__ import annotations
 
 import functools
+import shlex
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from guestmark.core.errors import WorkloadError
+from guestmark.agent.binary import PROGRAM, agent_binary
+from guestmark.core.errors import MachineError, WorkloadError
+from guestmark.disks.mounted import DISK
 from guestmark.powercut.recovery import Recovered
+from guestmark.powercut.syncs import Promises, State
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
 
 _CHECK_S = 60.0
+_WORK = "work"  # a directory on the disk, as filesystems are not empty at first
+_MOST, _DIGESTED = 300, 1 << 30  # promises of a program that are judged, and bytes that are digested for them
 
 
 class Acknowledging:
@@ -32,7 +39,7 @@ class Acknowledging:
 
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
         """Runs it in the directory, marking each line; returns how many there were. Raises `WorkloadError`."""
-        argv = [word.replace("{disk}", directory) for word in self._command]
+        argv = [word.replace(DISK, directory) for word in self._command]
         program = agent.background(argv, stdin=True, cwd=directory)
         deadline = time.monotonic() + limit_s
         self.lines = []
@@ -59,7 +66,9 @@ class Acknowledging:
             )
         return len(self.lines)
 
-    def read(self, agent: Agent, directory: Path, names: Sequence[str], newest: int) -> Recovered:
+    def read(
+        self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
+    ) -> Recovered:
         """See `recovery.Reader`: the check, in the directory, gets the lines acknowledged by then on standard input."""
         told = b"".join(line + b"\n" for line in self.lines[: newest + 1])
         done = agent.exec(
@@ -70,3 +79,108 @@ class Acknowledging:
 
 def _more(lines: int, said: bytes) -> bool:
     return said.count(b"\n") > lines
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A row's own command: `before` are shell commands that come first, `files` texts by names in its directory."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    before: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    user: Mapping[str, Any] = field(default_factory=dict)  # as for `Agent.exec`
+    cwd: str = ""  # else it runs in its directory on the disk
+    statuses: Sequence[int] = (0,)
+
+
+class Syncing:
+    """Runs a program on the disk, and marks each of its calls that promise durability. `promises` are those."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._root = ""
+        self.promises = Promises()
+
+    def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
+        """Runs it in the directory, marking each promise; returns how many there were. Raises `WorkloadError`."""
+        self._root, self.promises = directory, Promises()
+        work = f"{directory}/{_WORK}"
+        agent.mkdir(work, parents=True)
+        for name, text in self._program.files.items():
+            agent.write_file(f"{work}/{name}", text.encode())
+        owner = f"{self._program.user.get('uid') or 0}:{self._program.user.get('gid') or 0}"
+        agent.exec(["chown", "-R", owner, work], timeout_s=_CHECK_S)
+        where: dict[str, Any] = {
+            "env": self._program.env, "cwd": self._program.cwd or work, **self._program.user,
+        }  # fmt: skip
+        for line in self._program.before:
+            done = agent.exec(["/bin/sh", "-c", line.replace(DISK, work)], timeout_s=limit_s, **where)
+            if not done.ok:
+                raise WorkloadError(
+                    f"{line} failed with status {done.status}", hint="it comes before the command"
+                )
+        agent.exec(["sync"], timeout_s=limit_s)
+        argv = [word.replace(DISK, work) for word in self._program.argv]
+        tracer = [
+            PROGRAM,
+            "syncs",
+            "--disk",
+            directory,
+            "--most",
+            str(_MOST),
+            "--bytes",
+            str(_DIGESTED),
+            "--",
+        ]
+        self._follow(agent.background([*tracer, *argv], stdin=True, **where), argv, mark, limit_s)
+        return len(self.promises.calls)
+
+    def _follow(self, program: Any, argv: Sequence[str], mark: Callable[[int], None], limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        taken, lines = 0, 0
+        while program.wait(deadline - time.monotonic(), functools.partial(_more, lines)):
+            for line in bytes(program.output[taken:]).split(b"\n")[:-1]:
+                taken += len(line) + 1
+                lines += 1
+                if self.promises.add(line.decode()):
+                    mark(len(self.promises.calls))
+                    program.feed(b"\n")
+            if not program.running:
+                break
+        words = shlex.join(argv)
+        if program.ended is None:
+            program.signal(signal.SIGKILL)
+            raise WorkloadError(f"{words} did not end within {limit_s:g} s", hint="see --trial-limit")
+        if self.promises.status is None:
+            said = program.text().strip().splitlines()
+            raise MachineError(
+                f"the syncs of {words} cannot be followed: {said[-1] if said else program.ended.status}",
+                hint="its machine's kernel needs ptrace with PTRACE_GET_SYSCALL_INFO (Linux 5.3)",
+            )
+        if self.promises.failed(self._program.statuses):
+            raise WorkloadError(
+                f"{words} ended with status {self.promises.status}: {self.promises.said or 'it said nothing'}",
+                hint="it runs in a new directory on its disk, where every call is followed",
+            )
+
+    def read(
+        self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
+    ) -> Recovered:
+        """See `recovery.Reader`: the files of which something was promised by then."""
+        expected = self.promises.expected(newest, exact=exact)
+        paths = sorted({path for one in expected for path in one.paths})
+        asked = "".join(f"{self._here(path, directory)}\n" for path in paths).encode()
+        done = agent.exec([str(agent_binary()), "digests"], stdin=asked, timeout_s=_CHECK_S)
+        lines = done.stdout.decode().splitlines()
+        if not done.ok or len(lines) != len(paths):
+            said = done.stderr.decode(errors="replace").strip()
+            raise MachineError(f"a crash state cannot be read: {said}", hint="see the kernel's log")
+        states = dict(zip(paths, map(State.parsed, lines), strict=True))
+        lost = next((why for one in expected if (why := one.missing(states))), "")
+        return Recovered(dict.fromkeys(names, None if lost else b""), lost=lost)
+
+    def _here(self, path: str, directory: Path) -> str:
+        """Where a file of the machine's is now, likewise in hexadecimal."""
+        below = bytes.fromhex(path).removeprefix(self._root.encode()).lstrip(b"/")
+        return (bytes(directory) + b"/" + below).hex()

@@ -82,7 +82,9 @@ class Rows:
             server.execute(f"insert into {self._table} values ({first + number}, '{content}')")
             mark(number + 1)
 
-    def read(self, agent: Agent, directory: Path, names: Sequence[str], newest: int) -> Recovered:
+    def read(
+        self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
+    ) -> Recovered:
         """See `recovery.Reader`: the server recovers its data, and tells the rows that it has then."""
         data = str(directory / DATA)
         # They name processes of a machine that is gone; here, others may have their numbers.

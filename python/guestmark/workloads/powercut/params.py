@@ -14,16 +14,23 @@ _STATES, _OF_SERVERS = 300, 40
 class Powercut(Strict):
     """`method`: how each of `records` is written and made durable; `states`: how many crash states are judged: 300 if
     not given, 40 of a database server, which has to be started for each. `settings` are the server's.
-    The method `command` runs `command`, whose lines are acknowledgements, and `check` on what is left.
+    The method `command` runs `command`, whose lines are acknowledgements, and `check` on what is left. `syncs` runs
+    `command`, whose own calls of `fsync` and the like are; `before` are shell commands that run first, `files` texts by
+    their names, `env` variables besides the caller's, `cwd` where it runs if not on the disk.
     """
 
     method: Literal[
-        "append", "replace", "overwrite", "dsync", "sqlite", "mariadb", "postgresql", "command"
+        "append", "replace", "overwrite", "dsync", "sqlite", "mariadb", "postgresql", "command", "syncs"
     ] = "append"
     records: int = Field(default=100, ge=2, le=100_000)
     settings: dict[str, str] = Field(default_factory=dict)
     command: list[str] = Field(default_factory=list)
     check: str = ""
+    before: list[str] = Field(default_factory=list)
+    files: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+    cwd: str = ""
+    statuses: list[int] = Field(default_factory=lambda: [0])
     states: int | None = Field(default=None, ge=1, le=100_000)
 
     def to_params(self) -> dict[str, Any]:
@@ -31,7 +38,7 @@ class Powercut(Strict):
         method = Method(self.method)
         if self.settings and not method.served:
             raise ValueError(f"settings are those of a database server, and {self.method} has none")
-        if (method is Method.COMMAND) != bool(self.command and self.check):
+        if bool(self.check) != (method is Method.COMMAND) or bool(self.command) != method.of_program:
             raise ValueError("command and check belong together, and to the method command")
         disk = {"role": "target", "host": "loop", "logged": True}
         states = self.states or (_OF_SERVERS if method.served else _STATES)

@@ -31,7 +31,7 @@ from guestmark.workloads.base import Workload
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.powercut import metrics
-from guestmark.workloads.powercut.command import Acknowledging
+from guestmark.workloads.powercut.command import Acknowledging, Program, Syncing
 from guestmark.workloads.powercut.databases import Rows
 
 if TYPE_CHECKING:
@@ -59,9 +59,24 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         self._rows = (
             Rows(self._method, account, self.params.get("settings", {})) if self._method.served else None
         )
-        command = self.params.get("command") or ()
-        self._command = Acknowledging(command, self.params["check"]) if command else None
+        self._command = self._program(plan)
         self._disk: AttachedDisk | None = None
+
+    def _program(self, plan: Plan) -> Acknowledging | Syncing | None:
+        """The user's, of the methods that run one."""
+        params = self.params
+        if self._method is Method.COMMAND:
+            return Acknowledging(params["command"], params["check"])
+        if self._method is not Method.SYNCS:
+            return None
+        guest = self.cell.platform.is_guest  # elsewhere the agent has the right identity already
+        user = {name: plan.context.get(name) for name in ("uid", "gid", "groups")} if guest else {}
+        return Syncing(
+            Program(
+                params["command"], {**plan.context.get("env", {}), **params["env"]}, params["before"],
+                params["files"], user, params["cwd"], params["statuses"],
+            )
+        )  # fmt: skip
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
@@ -76,7 +91,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         filesystem = target.filesystem
         method = Method(cell.workload.params["method"])
         served = method.served
-        if reason := recovery.why_not(filesystem, mounted=served or method is Method.COMMAND):
+        if reason := recovery.why_not(filesystem, mounted=served or method.of_program):
             return f"{filesystem} is recovered by mounting it here: {reason}"
         if served:
             try:
@@ -141,6 +156,9 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
             self._unmount(machine.agent)
             settled = writelog.count(log)
             controlled = None if self._command else self._without_barriers(machine.agent, disk)
+        followed = self._command.promises if isinstance(self._command, Syncing) else None
+        if followed is not None and not followed.calls:
+            return _nothing(followed.elsewhere, self._method.words)
         found = proof.prove(
             proof.Request(
                 files=disk.image.logged,
@@ -155,6 +173,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
                 reader=self._command or self._rows,
                 unsafe=self._rows.unsafe if self._rows else "barrier=0",
                 counts=after.since(before),
+                unfollowed=followed.elsewhere if followed is not None else "",
             )
         )
         found.run_s = written - begin
@@ -282,6 +301,16 @@ def _no_log(target: DiskSpec) -> str:
     if target.overwritten:
         return f"{target.location} is written to directly, and writes are logged of images only"
     return ""
+
+
+def _nothing(elsewhere: str, method: str) -> Proven:
+    """There is nothing to judge: no call has promised anything, or none that was seen."""
+    return Proven(
+        word=Durability.UNKNOWN if elsewhere else Durability.NOTHING,
+        why=elsewhere or "it made no call that promises durability",
+        method=method, acknowledged=0, states=0, losing=0, repaired=0, controls=[], below=[], writes=0, flushes=0,
+        run_s=0.0, judge_s=0.0,
+    )  # fmt: skip
 
 
 def _says_more(lines: int, said: bytes) -> bool:

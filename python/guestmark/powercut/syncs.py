@@ -1,0 +1,199 @@
+"""What a program's own calls have promised to be on its disk, and what of that a crash state still has.
+
+The agent stops the program after each such call and prints what it has promised (`crates/agent/src/syncs.rs`). At that
+very moment all of it has to be on the disk. Later the program may write over some of it: of a file that was promised
+before, only blocks that are the same when it is next seen are looked for, under any path that it has had since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+_STOPPED = "stopped"  # there was enough
+BLOCK = 4096  # bytes that have a digest of their own
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A file as it was read: digests of its blocks by number, without those of zeroes; of a directory its names."""
+
+    size: int
+    blocks: Mapping[int, int]
+    names: frozenset[str] | None = None
+
+    @classmethod
+    def parsed(cls, line: str) -> State | None:
+        """From a line of `guestmark-agent digests`; None for a file that is not there."""
+        head, *rest = line.split(" ")
+        match head:
+            case "-":
+                return None
+            case "=":
+                return cls(0, {}, frozenset(filter(None, rest[0].split(","))))
+        return cls(int(head), dict(_digests(rest)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A file after so many promises; `promised` blocks were promised then, `changed` ones were others before."""
+
+    after: int
+    path: str
+    size: int
+    whole: bool
+    promised: Mapping[int, int]
+    changed: frozenset[int]
+
+
+@dataclass(slots=True)
+class _File:
+    seen: list[_Seen] = field(default_factory=list)
+    paths: list[tuple[int, str]] = field(default_factory=list)  # since when; empty: it was removed
+    blocks: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What has to be there: the blocks of a file below any of `paths`, or exactly the `names` of a directory."""
+
+    call: str
+    paths: tuple[str, ...]
+    least: int  # bytes
+    most: int | None
+    blocks: Mapping[int, int]
+    names: frozenset[str] | None = None
+
+    def missing(self, found: Mapping[str, State | None]) -> str:
+        """What is not there, in words; empty when all is."""
+        wrong = [why for path in self.paths if (why := self._missing(found.get(path)))]
+        if len(wrong) < len(self.paths):
+            return ""
+        return f"{self.call} of {PurePosixPath(_text(self.paths[0])).name or 'the disk'}: {wrong[0]}"
+
+    def _missing(self, state: State | None) -> str:
+        if state is None:
+            return "it is not there"
+        if self.names is not None:
+            if gone := sorted(self.names - (state.names or frozenset())):
+                return f"{_text(gone[0])} is not in it"
+            extra = sorted((state.names or frozenset()) - self.names)
+            return f"{_text(extra[0])} is in it again" if extra else ""
+        if state.size < self.least or (self.most is not None and state.size > self.most):
+            return f"it has {state.size:,} bytes, not {self.least:,}"
+        wrong = [number for number, digest in self.blocks.items() if state.blocks.get(number, 0) != digest]
+        count = f"{len(wrong)} of {len(self.blocks)} blocks"
+        return f"{count} are others, the first at {min(wrong) * BLOCK:,}" if wrong else ""
+
+
+class Promises:
+    """What a program has promised, call by call. Paths and names are hexadecimal, as the agent prints them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, bool]] = []  # each with whether nothing else of the program ran then
+        self.status: str | None = None  # how it ended
+        self.said = ""  # the last line of its errors
+        self.elsewhere = ""  # why it may have flushed in other ways
+        self._files: dict[int, _File] = {}
+        self._directories: list[tuple[int, str, frozenset[str]]] = []
+        self._known: dict[tuple[int, bool], tuple[Expected, ...]] = {}
+
+    def add(self, line: str) -> bool:
+        """Takes a line of the agent; whether that ends a promise, after which the program waits."""
+        kind, *words = line.split(" ")
+        match kind:
+            case "file":
+                self._seen(words)
+            case "path":
+                path = "" if words[1] == "-" else words[1]
+                self._files[int(words[0])].paths.append((len(self.calls), path))
+            case "directory":
+                names = frozenset(filter(None, words[1].split(",")))
+                self._directories.append((len(self.calls), words[0], names))
+            case "sync":
+                self.calls.append((words[0], words[1] == "1"))
+            case "said":
+                lines = _text(words[0]).strip().splitlines()
+                self.said = lines[-1] if lines else ""
+            case "end":
+                self.status, self.elsewhere = words[0], " ".join(words[1:])
+        return kind == "sync"
+
+    def failed(self, statuses: Sequence[int]) -> bool:
+        """Whether the program ended with none of these statuses."""
+        return self.status not in (_STOPPED, *map(str, statuses))
+
+    def _seen(self, words: Sequence[str]) -> None:
+        number, path, size, first, end = int(words[0]), words[1], *map(int, words[2:5])
+        file = self._files.setdefault(number, _File())
+        unsure = {int(word.partition(":")[0]) for word in words[5:] if word.endswith("?")}
+        changed = dict(_digests(word.rstrip("?") for word in words[5:]))
+        file.blocks = {block: digest for block, digest in (file.blocks | changed).items() if digest}
+        promised = {block: file.blocks.get(block, 0) for block in range(first, end) if block not in unsure}
+        whole = end > first == 0 and end == -(-size // BLOCK)
+        after = len(self.calls)
+        file.seen.append(_Seen(after, path, size, whole, promised, frozenset(changed)))
+        file.paths.append((after, path))
+
+    def expected(self, newest: int, *, exact: bool) -> tuple[Expected, ...]:
+        """What has to be there when promise `newest` was the last one; `exact`: the program waits there."""
+        exact = exact and newest >= 0 and self.calls[newest][1]
+        if (newest, exact) not in self._known:
+            found = [
+                one for file in self._files.values() if (one := self._of(file, newest, exact)) is not None
+            ]
+            found += self._listed(newest) if exact else []
+            self._known[newest, exact] = tuple(found)
+        return self._known[newest, exact]
+
+    def _listed(self, newest: int) -> Iterator[Expected]:
+        for after, path, names in self._directories:
+            if after == newest:
+                yield Expected(self.calls[newest][0], (path,), 0, None, {}, names)
+
+    def _of(self, file: _File, newest: int, exact: bool) -> Expected | None:
+        promised: dict[int, int] = {}
+        last, least = -1, 0
+        for seen in file.seen:
+            if seen.after > newest:
+                break
+            for block in seen.changed:
+                promised.pop(block, None)
+            least = min(least, seen.size)
+            if seen.promised:
+                promised |= seen.promised
+                last = seen.after
+                least = seen.size if seen.whole else max(least, (max(seen.promised) * BLOCK) + 1)
+        if last < 0:
+            return None
+        exactly = exact and last == newest
+        later = next((seen for seen in file.seen if seen.after > newest), None)
+        if not exactly and later is not None:
+            promised = {block: digest for block, digest in promised.items() if block not in later.changed}
+            least = min(least, later.size)
+        paths = [path for after, path in file.paths if after == last]
+        since = [(after, path) for after, path in file.paths if after > last]
+        upcoming = next((path for after, path in since if after > newest), paths[-1])
+        if any(not path for after, path in since if after <= newest) or (not exactly and not upcoming):
+            return None
+        if not exactly:
+            paths += [path for _, path in since if path]
+        if not promised and not least:
+            return None
+        most = least if exactly and self._whole(file, last) else None
+        return Expected(self.calls[last][0], tuple(dict.fromkeys(paths)), least, most, promised)
+
+    @staticmethod
+    def _whole(file: _File, after: int) -> bool:
+        return any(seen.whole for seen in file.seen if seen.after == after)
+
+
+def _digests(words: Iterable[str]) -> Iterator[tuple[int, int]]:
+    for word in words:
+        number, _, digest = word.partition(":")
+        yield int(number), int(digest, 16)
+
+
+def _text(name: str) -> str:
+    return bytes.fromhex(name).decode(errors="replace")
