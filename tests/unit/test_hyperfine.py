@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.hyperfine import INSTEAD, commands, joined, parameters
+from guestmark.cli.hyperfine import INSTEAD, as_texts, commands, joined, parameters
 from guestmark.core.errors import UsageError
+from guestmark.core.model import Policy
 from guestmark.plan.matrix import Null
+from guestmark.stats import stopping
 from guestmark.workloads.exec.plan import ExecOptions, build
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
@@ -21,6 +23,47 @@ def test_the_words_of_a_parameter_become_one() -> None:
     assert joined(typed) == ["exec", "-L", "level=1,9", "-P", "t=1:8", "--", "program", "-L", "a", "b"]
     assert joined(["exec", "-L", "level=1,9"]) == ["exec", "-L", "level=1,9"]
     assert joined(["exec", "-L"]) == ["exec", "-L"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "texts"),
+    [
+        (["sleep 0.1", "sleep 0.2"], ["sleep 0.1", "sleep 0.2"]),
+        (["sleep 0.1", "true"], ["sleep 0.1", "true"]),
+        (["f() { true; }; f | cat"], ["f() { true; }; f | cat"]),
+        (["sleep", "0.1"], []),
+        (["grep x", "no-such-file"], []),  # perhaps a program's name with a blank, and its argument
+        (["no-such-program 1"], []),
+        (["sleep 0.1", "---", "true"], []),
+        (["sleep 'open"], []),
+        ([], []),
+    ],
+)
+def test_commands_that_are_one_word_each(typed: list[str], texts: list[str]) -> None:
+    assert as_texts(typed) == texts
+
+
+def test_commands_on_the_host_alone_take_as_long_as_in_hyperfine() -> None:
+    plan = build(ExecOptions(commands=(["true"],)), ["sleep", "0.1"])
+    assert (plan.policy.min_blocks, plan.policy.enough_s) == (10, 6.0)
+    assert not [cell for cell in plan.cells if cell.null_of]
+    for others in (
+        ExecOptions(on=("host", "tcg")),
+        ExecOptions(precision=0.01),
+        ExecOptions(null=Null.BASELINE),
+        ExecOptions(blocks=5),
+    ):
+        assert build(others, ["sleep", "0.1"]).policy.enough_s is None
+
+
+def test_a_timed_run_ends_after_its_seconds_and_its_blocks() -> None:
+    policy = Policy(min_blocks=10, enough_s=3.0)
+    assert [stopping.timed_out(policy, *at) for at in ((9, 5.0), (10, 2.9), (10, 3.0))] == [
+        False,
+        False,
+        True,
+    ]
+    assert not stopping.timed_out(Policy(), 1000, 1000.0)
 
 
 @pytest.mark.parametrize(

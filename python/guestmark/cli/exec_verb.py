@@ -108,6 +108,8 @@ def command(
         raise UsageError(
             "missing argument '-- COMMAND...'", hint="guestmark exec --help shows what can be given"
         )
+    if texts := hyperfine.as_texts(argv or ()):
+        argv, command_ = None, [*texts, *(command_ or ())]
     first, *others = hyperfine.commands(argv or (), command_)
     wanted = ExecOptions(
         on=on or ("host",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 
@@ -100,6 +101,29 @@ def _scanned(name: str, first: str, last: str, step: str | None) -> list[str]:
     return [str(low + by * number) for number in range(int((high - low) / by) + 1)]
 
 
+def as_texts(argv: Sequence[str]) -> list[str]:
+    """The words, where each is a command as hyperfine takes them (`'sleep 0.1' 'sleep 0.2'`); else nothing.
+
+    The first holds blanks and is no program itself, and each begins with a program or needs a shell.
+    """
+    if not argv or BETWEEN in argv or not re.search(r"\s", argv[0]) or shutil.which(argv[0]):
+        return []
+    return list(argv) if all(map(_is_command, argv)) else []
+
+
+def _is_command(text: str) -> bool:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return False
+    return bool(words) and (shutil.which(words[0]) is not None or _needs_shell(text))
+
+
+def _needs_shell(text: str) -> bool:
+    """Whether something outside of quotes means something to a shell."""
+    return _SHELL.search(re.sub(r"'[^']*'|\"[^\"$`]*\"", "", text)) is not None
+
+
 def commands(argv: Sequence[str], texts: Sequence[str] | None) -> list[list[str]]:
     """The commands of `-- A --- B` and of each `--command TEXT`, in order. Raises `UsageError`."""
     found: list[list[str]] = [[]]
@@ -115,8 +139,7 @@ def commands(argv: Sequence[str], texts: Sequence[str] | None) -> list[list[str]
             words = shlex.split(text)
         except ValueError as error:
             raise UsageError(f"--command {text!r}: {error}", hint="quote its words as for a shell") from error
-        # As a shell would take it: only what stands outside of quotes.
-        if _SHELL.search(re.sub(r"'[^']*'|\"[^\"$`]*\"", "", text)):
+        if _needs_shell(text):
             words = ["sh", "-c", text]
         found.append(words)
     if any(not words for words in found):

@@ -184,7 +184,8 @@ class Policy:
     With `blocks` set exactly that many blocks run. Otherwise at least `min_blocks`, then until every comparison's 95 %
     interval of the primary metric has a half-width (of the ratio, relative) of at most `precision`, or until
     `time_limit_s` is used up. A run that has not taken `fine_s` yet goes on to half of that width. `margin` is the
-    equivalence margin for "no difference" (relative, e.g. 0.03).
+    equivalence margin for "no difference" (relative, e.g. 0.03). With `enough_s` precision is no goal: the run ends
+    after `min_blocks` blocks and this many seconds, whichever comes last.
     """
 
     blocks: int | None = None
@@ -198,6 +199,7 @@ class Policy:
     iterations: int | None = None
     trial_limit_s: float = 600.0  # deadline of one iteration of the workload
     seed: int = 0
+    enough_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,17 @@ def wanted(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]) -> int:
         return _as_before(cell, earlier)
     first = min(trial.block for trial in earlier)
     pilots = [trial for trial in earlier if trial.block == first]
-    return _chosen(
+    chosen = _chosen(
         pilots, plan.policy.warmup, boot=boots(other for other in plan.cells if other.id in others)
     )
+    enough = plan.policy.enough_s
+    return chosen if enough is None else min(chosen, _in_time(pilots, enough, plan.policy.min_blocks))
+
+
+def _in_time(pilots: Sequence[Trial], enough_s: float, blocks: int) -> int:
+    """How many iterations let the fewest blocks end within the time that is enough; at least one."""
+    block_s = sum(trial.run_s[-1] for trial in pilots)
+    return max(1, int(enough_s / (blocks * max(block_s, 1e-6))))
 
 
 def warmups(plan: Plan, cell: Cell, trials: Sequence[Trial]) -> int:

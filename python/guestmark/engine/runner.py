@@ -267,6 +267,8 @@ class _Loop:
         policy = self._plan.policy
         used_s = self._used_s()
         if policy.blocks is None and not self._estimate_due(blocks):
+            if stopping.timed_out(policy, blocks, used_s):
+                return stopping.Decision(RunState.COMPLETE, blocks, 0.0)
             over = blocks >= policy.max_blocks or stopping.out_of_time(policy, self._of_these(), used_s)
             return stopping.Decision(RunState.STOPPED if over else None, None, None)
         from scipy import special  # noqa: F401  (what the analysis would load, so that it is not taken for its cost)

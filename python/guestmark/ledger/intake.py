@@ -164,7 +164,7 @@ def _of_policy(policy: Policy) -> Iterator[str]:
         yield f"warmup is {policy.warmup}"
     sizes = {
         "precision": policy.precision, "margin": policy.margin, "time_limit_s": policy.time_limit_s,
-        "trial_limit_s": policy.trial_limit_s,
+        "trial_limit_s": policy.trial_limit_s, "enough_s": policy.enough_s or 0.0,
     }  # fmt: skip
     yield from (f"{name} is {size!r}" for name, size in sizes.items() if not 0 <= size <= _LONGEST_S)
     if abs(policy.seed) >= 1 << 256:

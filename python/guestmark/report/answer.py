@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from guestmark.core.model import ELAPSED, CellStatus, Metric, RunState, Trial
@@ -73,10 +74,16 @@ def _table(workload: WorkloadResult, width: int) -> Table:
     largest = max((summary.mean for summary in summaries if summary), default=0.0)
     times = [each for name in _PROCESSOR for each in workload.metrics if each.name == name]
     headings, names = row_names(workload, shown)
-    columns = [Column(figures.heading(metric, unit), ESTIMATE)]
-    cells = [[estimate(result, metric, unit, Tone.ERROR)] for result in shown]
+    spread = alone and len(summaries) == 1 and summaries[0] is not None
+    columns = [Column(f"{figures.heading(metric, unit)}{' (mean ± σ)' if spread else ''}", ESTIMATE)]
+    cells = [
+        [_spread(result, metric, unit) if spread else estimate(result, metric, unit, Tone.ERROR)]
+        for result in shown
+    ]
     if alone or width >= _WIDE:
-        columns.append(Column("lowest … highest", (Align.POINT, Align.LEFT, Align.POINT)))
+        columns.append(
+            Column("min … max" if spread else "lowest … highest", (Align.POINT, Align.LEFT, Align.POINT))
+        )
         _append(cells, [_range(result, metric, unit) for result in shown])
     if alone or width >= _WIDEST:
         own = figures.fitting_unit("s", [_mean(result, each) for each in times for result in shown])
@@ -123,6 +130,17 @@ def _mean(result: CellResult, metric: Metric) -> float:
 def _typical(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
     return figure(figures.estimate(summary.mean, summary.ci, unit)[0]) if summary else Cell()
+
+
+def _spread(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+    """Mean and standard deviation of every single execution, as hyperfine has them."""
+    values = [value / unit.size for trial in result.trials for value in _values(trial, metric)]
+    mean = statistics.fmean(values)
+    sigma = statistics.stdev(values) if len(values) > 1 else None
+    places = figures.decimals(sigma, mean)
+    if sigma is None:
+        return figure(figures.number(mean, places))
+    return figure(figures.number(mean, places), "±", figures.number(sigma, places))
 
 
 def _range(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:

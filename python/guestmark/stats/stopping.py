@@ -68,6 +68,8 @@ def decide(  # noqa: PLR0917 (all that a decision follows from)
         left = wanted - blocks
         return Decision(RunState.COMPLETE if left <= 0 else None, wanted, max(left, 0) * cost)
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
+    if policy.enough_s is not None:
+        return _timed(policy, trials, blocks, used)
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
     precise, goal = _precision(analysis, precision) if asked is None else _answered(asked, policy.precision)
     if blocks >= policy.min_blocks and precise and (asked is not None or used >= _SETTLED * policy.fine_s):
@@ -83,6 +85,22 @@ def decide(  # noqa: PLR0917 (all that a decision follows from)
         goal = min(goal, max(coarse or goal, blocks + math.ceil((policy.fine_s - used) / cost)))
     goal = min(max(goal, policy.min_blocks), policy.max_blocks)
     return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used), 0.0))
+
+
+def timed_out(policy: Policy, blocks: int, used_s: float) -> bool:
+    """Whether a run that only has to last `enough_s` has done so, and has its fewest blocks."""
+    return policy.enough_s is not None and blocks >= policy.min_blocks and used_s >= policy.enough_s
+
+
+def _timed(policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float) -> Decision:
+    if timed_out(policy, blocks, used_s):
+        return Decision(RunState.COMPLETE, blocks, 0.0)
+    if blocks >= policy.max_blocks or out_of_time(policy, trials, used_s):
+        return Decision(RunState.STOPPED, blocks, 0.0)
+    cost = block_cost(trials)
+    in_time = math.ceil(max((policy.enough_s or 0.0) - used_s, 0.0) / cost) if cost > 0 else 0
+    goal = min(max(policy.min_blocks, blocks + in_time), policy.max_blocks)
+    return Decision(None, goal, (goal - blocks) * cost)
 
 
 def blocks_with_losses(trials: Iterable[Trial]) -> int:
@@ -239,6 +257,7 @@ def extended(
         blocks=blocks,
         precision=policy.precision if precision is None else precision,
         fine_s=policy.fine_s if precision is None else 0.0,
+        enough_s=None,
         time_limit_s=used + (policy.time_limit_s if time_limit_s is None else time_limit_s),
         max_blocks=done + policy.max_blocks,
     )

@@ -1,10 +1,11 @@
 """The plan of `guestmark exec`: one command on several platforms."""
 
+import math
 import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from guestmark.core.derived import check_names
@@ -12,10 +13,12 @@ from guestmark.core.errors import UsageError
 from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics, split
 from guestmark.core.model import Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.plan.matrix import Entry, Shape
+from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
 from guestmark.workloads.exec.push import described
 
+_FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
+_ENOUGH_S = 3.0  # seconds of each such command
 STDIN_LIMIT = 64 * 1024 * 1024  # bytes; kept in memory and sent to every machine
 
 
@@ -65,8 +68,23 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     shape = Shape(tuple(entries), parse_platforms(options.on), within=() if several else None)
     metrics = (*(spec.metric for spec in asked), *DEFAULT_METRICS)
     title = f"{len(every)} commands" if several else ""
-    outline = Outline("exec", shape, Policy(), metrics, title=title, derived=derived)
+    policy = Policy()
+    if _only_timed(options, shape):
+        sides = len(every) * math.prod(map(len, options.parameters.values()))
+        shape = replace(shape, null=Null.NONE)
+        policy = Policy(min_blocks=_FEWEST, max_blocks=_MOST, enough_s=_ENOUGH_S * sides)
+    outline = Outline("exec", shape, policy, metrics, title=title, derived=derived)
     return assemble(override(outline, options), options.caller)
+
+
+def _only_timed(options: ExecOptions, shape: Shape) -> bool:
+    """Whether commands are timed on this host alone, with nothing asked for that takes another kind of run.
+
+    Such a run is as long as hyperfine's: ten times each and three seconds each, and no copy of the baseline.
+    """
+    goals = (options.null, options.blocks, options.precision, options.time_limit_s, options.margin)
+    on_host = [str(platform) for platform in shape.platforms] == ["host"]
+    return on_host and not options.settings and all(goal is None for goal in goals)
 
 
 def _check_parameters(commands: Sequence[Sequence[str]], options: ExecOptions) -> None:
