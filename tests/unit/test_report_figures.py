@@ -107,9 +107,9 @@ def test_a_mean_has_its_ends_where_they_are_not_symmetric() -> None:
 
 def test_a_ratio_is_never_zero() -> None:
     assert ratio(0.267, (0.0058, 2.1)) == "×0.3 [<0.03, 2.1]"
-    assert ratio(0.6, (0.2, 15.0)) == "×0.6 [0.2, 15]"
-    assert ratio(0.0031, (0.0004, 0.6)) == "×0.003 [0.0004, 0.60]"
-    assert ratio(2.0, (0.0, 40.0)) == "×2 [0, 40]"
+    assert ratio(0.6, (0.2, 15.0)) == "×0.6 [0.2, >6]"
+    assert ratio(0.0031, (0.0004, 0.02)) == "×0.003 [0.0004, 0.020]"
+    assert ratio(2.0, (0.0, 19.0)) == "×2 [0, 19]"
 
 
 def test_limits_that_are_known_to_no_power_of_ten_have_no_digits() -> None:

@@ -30,6 +30,7 @@ _SPARE = 2  # blocks more than the fewest that a scale should leave room for
 _DEAREST = 0.5  # of the cells of a part may be left out, the dearest first, so that the others are compared
 _TRIAL_SHARE = 0.25  # of a budget that one trial may take
 _RACING_BLOCKS = 3  # that a cell is in on average, until it is dropped
+_LATER = 0.75  # of a cell's first trial, which also makes what later ones find
 _CONFIRMED = 3  # finalists that a race usually has
 
 
