@@ -17,6 +17,7 @@ from guestmark.core.units import counted, format_duration
 from guestmark.engine import proofs
 from guestmark.engine.asking import COMPARING, Part, parts
 from guestmark.engine.estimate import Prices, prices
+from guestmark.stats import stopping
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -77,8 +78,8 @@ def racing_for(context: Mapping[str, Any]) -> Settings | None:
     return Settings.of(context) if KEY in context else None
 
 
-def spending(plan: Plan, cells: Sequence[Cell], known: Prices) -> Spending:
-    """What these cells take by what is known of them."""
+def spending(plan: Plan, cells: Sequence[Cell], known: Prices, used_s: float = 0.0) -> Spending:
+    """What these cells take by what is known of them, after `used_s` of their time."""
     costs = [known.trial_s[cell.id] for cell in cells if cell.id in known.trial_s]
     block_s, longest_s = sum(costs), max(costs, default=0.0)
     proofs_s = _proofs_s(plan, cells, known)
@@ -88,7 +89,10 @@ def spending(plan: Plan, cells: Sequence[Cell], known: Prices) -> Spending:
     fewest = policy.blocks or policy.min_blocks
     most = fewest
     if policy.blocks is None and block_s:
-        room = (policy.time_limit_s + longest_s - proofs_s) / block_s
+        beyond = (
+            0.0 if BUDGET in plan.context else longest_s
+        )  # one trial of the last block may end past the limit
+        room = (policy.time_limit_s + beyond - proofs_s - used_s) / block_s
         most = min(policy.max_blocks, max(1, math.floor(room)))
     unknown, scale = len(cells) - len(costs), plan.context.get("scale", 1.0)
     return Spending(len(cells), block_s, longest_s, proofs_s, min(fewest, most), most, unknown, scale)
@@ -147,12 +151,11 @@ def spend(
     gone = [cell for cell in able if cell.id not in ids and cell.null_of is None]
     cells = tuple(cell for cell in plan.cells if cell.id in ids or cell not in able)
     asked = tuple(question for question in plan.questions if parts(question, kept))
-    longest = max((known.of(cell) for cell in kept), default=0.0)
     policy = replace(
         plan.policy,
         blocks=plan.policy.blocks if fewest < 2 else None,
         min_blocks=min(plan.policy.min_blocks, fewest),
-        time_limit_s=max(budget_s - _CLOSING_S - longest, 1.0),
+        time_limit_s=max(budget_s - _CLOSING_S, 1.0),
         trial_limit_s=min(plan.policy.trial_limit_s, max(_TRIAL_SHARE * budget_s, 20.0)),
     )
     notes = []
@@ -185,15 +188,21 @@ def refit(plan: Plan, alive: Sequence[Cell], trials: Sequence[Trial], used_s: fl
     took: dict[str, list[float]] = {}
     for trial in trials:
         took.setdefault(trial.cell_id, []).append(trial.duration_s)
-    cost = {
-        name: min(series) for name, series in took.items()
-    }  # a first trial also makes what later ones find
+    cost = {name: min(series) * (_LATER if len(series) == 1 else 1.0) for name, series in took.items()}
 
     def needs(cells: Sequence[Cell]) -> float:
         return to_come * sum(cost[cell.id] for cell in cells)
 
     left_s = budget_s - used_s - _CLOSING_S
     return tuple(_fitting(plan, alive, left_s, needs, lambda cell: cost[cell.id]))
+
+
+def over(plan: Plan, blocks: int, trials: Sequence[Trial], used_s: float) -> bool:
+    """Whether there is no room for another whole block, once there are as many as tell anything."""
+    budget_s = plan.context.get(BUDGET)
+    if budget_s is None or blocks < _fewest(plan):
+        return False
+    return bool(used_s + stopping.block_cost(trials) > budget_s - _CLOSING_S)
 
 
 def shortened(plan: Plan, gone: Iterable[Cell]) -> Plan:

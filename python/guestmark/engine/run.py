@@ -108,7 +108,9 @@ def prepare(
     if audience.remarks:
         for note in notes:
             audience.tell(note)
-    if said_before := budget.spending(plan, runnable(plan.cells, ready.left_out), known).sentence:
+    if said_before := budget.spending(
+        plan, runnable(plan.cells, ready.left_out), known, clock.elapsed_s
+    ).sentence:
         audience.mention(said_before)
     return Run(run_id, plan, ledger, audience, clock)
 

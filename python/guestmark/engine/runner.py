@@ -270,6 +270,7 @@ class _Loop:
             if stopping.timed_out(policy, blocks, used_s):
                 return stopping.Decision(RunState.COMPLETE, blocks, 0.0)
             over = blocks >= policy.max_blocks or stopping.out_of_time(policy, self._of_these(), used_s)
+            over = over or budget.over(self._plan, blocks, self._of_these(), used_s)
             return stopping.Decision(RunState.STOPPED if over else None, None, None)
         from scipy import special  # noqa: F401  (what the analysis would load, so that it is not taken for its cost)
 
@@ -281,6 +282,8 @@ class _Loop:
         alive = [cell.id for cell in self._cells if not self._given_up(cell)]
         asked = comparisons(self._plan, analysis, alive)
         decision = stopping.decide(self._plan, self._of_these(), blocks, analysis, used_s, asked)
+        if decision.state is None and budget.over(self._plan, blocks, self._of_these(), used_s):
+            decision = stopping.Decision(RunState.STOPPED, blocks, 0.0)
         self._observer.block_ended(Estimate(blocks, decision.goal, decision.left_s, analysis))
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)
