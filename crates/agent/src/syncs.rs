@@ -151,6 +151,63 @@ fn ptrace(
     }
 }
 
+/// Where a program is stopped.
+enum Stop {
+    /// Before a call: its number, its arguments, and whether they are this instruction set's.
+    Entry(libc::c_long, [u64; 6], bool),
+    /// After one: what it returned, if it did not fail.
+    Exit(Option<u64>),
+    Neither,
+}
+
+impl Stop {
+    fn of(pid: libc::pid_t) -> io::Result<Self> {
+        let mut info = [0u64; 11];
+        let size = std::mem::size_of_val(&info);
+        match ptrace(GET_SYSCALL_INFO, pid, size, info.as_mut_ptr() as usize) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                return Self::by_registers(pid)
+            }
+            result => result?,
+        };
+        let arguments: [u64; 6] = info[4..10].try_into().expect("six");
+        Ok(match info[0] & 0xff {
+            ENTRY => Self::Entry(info[3] as libc::c_long, arguments, native(info[0] >> 32)),
+            EXIT => Self::Exit((info[4] as u8 == 0).then_some(info[3])),
+            _ => Self::Neither,
+        })
+    }
+
+    /// User-Mode Linux has registers only. Before a call its result is `ENOSYS`, which no call of these returns.
+    #[cfg(target_arch = "x86_64")]
+    fn by_registers(pid: libc::pid_t) -> io::Result<Self> {
+        let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
+        ptrace(
+            libc::PTRACE_GETREGS as _,
+            pid,
+            0,
+            registers.as_mut_ptr() as usize,
+        )?;
+        // SAFETY: plain numbers, which the kernel has filled in.
+        let of = unsafe { registers.assume_init() };
+        let result = of.rax as i64;
+        if result == -i64::from(libc::ENOSYS) {
+            let arguments = [of.rdi, of.rsi, of.rdx, of.r10, of.r8, of.r9];
+            return Ok(Self::Entry(of.orig_rax as libc::c_long, arguments, true));
+        }
+        Ok(Self::Exit(
+            (!(-4095..0).contains(&result)).then_some(of.rax),
+        ))
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn by_registers(_pid: libc::pid_t) -> io::Result<Self> {
+        Err(io::Error::other(
+            "this kernel does not tell a tracer which call is made",
+        ))
+    }
+}
+
 impl Tracer {
     fn of(job: Job) -> io::Result<Self> {
         let errors = rustix::fs::memfd_create("errors", rustix::fs::MemfdFlags::CLOEXEC)?;
@@ -216,32 +273,27 @@ impl Tracer {
     }
 
     fn at_call(&mut self, pid: libc::pid_t) -> io::Result<()> {
-        let mut info = [0u64; 11];
-        let size = std::mem::size_of_val(&info);
-        if let Err(error) = ptrace(GET_SYSCALL_INFO, pid, size, info.as_mut_ptr() as usize) {
-            if error.raw_os_error() == Some(libc::ESRCH) {
-                return Ok(());
+        let stop = match Stop::of(pid) {
+            Ok(stop) => stop,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        match stop {
+            Stop::Entry(number, arguments, native) => {
+                if !native {
+                    self.elsewhere
+                        .insert("it has code for another instruction set");
+                }
+                let call = self.entered(pid, number, &arguments);
+                self.tasks.insert(pid, call);
             }
-            return Err(io::Error::new(
-                error.kind(),
-                "this kernel does not tell a tracer which call is made",
-            ));
-        }
-        let (operation, architecture) = (info[0] & 0xff, info[0] >> 32);
-        if operation == ENTRY {
-            if !native(architecture) {
-                self.elsewhere
-                    .insert("it has code for another instruction set");
+            Stop::Exit(result) => {
+                let call = self.tasks.insert(pid, None).flatten();
+                if let (Some(call), Some(result)) = (call, result) {
+                    self.returned(call, result)?;
+                }
             }
-            let arguments: [u64; 6] = info[4..10].try_into().expect("six");
-            let call = self.entered(pid, info[3] as libc::c_long, &arguments);
-            self.tasks.insert(pid, call);
-        } else if operation == EXIT {
-            let failed = info[4] & 0xff != 0;
-            let call = self.tasks.insert(pid, None).flatten();
-            if let (Some(call), false) = (call, failed) {
-                self.returned(call, info[3])?;
-            }
+            Stop::Neither => {}
         }
         Ok(())
     }

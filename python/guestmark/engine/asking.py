@@ -92,7 +92,7 @@ def _provable(cell: Cell, question: Question) -> bool:
     if not question.durability:
         return True
     kind = registry.workload_kind(cell.workload.name)
-    return bool(kind.acknowledges and kind.acknowledges(cell.workload.params))
+    return bool(kind.acknowledges and kind.acknowledges(cell))
 
 
 def where_provable(outline: Outline, settings: Sequence[str]) -> list[str]:
