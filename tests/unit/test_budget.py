@@ -8,19 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from guestmark.core.model import PROVE, Better, Plan, Policy
+from guestmark.core.model import PROVE, Better, Plan, Policy, RunState
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
-from guestmark.engine.asking import parts, with_askable
+from guestmark.engine.asking import comparisons, parts, with_askable
 from guestmark.engine.estimate import Prices, prices
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.outline import assemble
-from guestmark.stats import compare_table, precise_enough
+from guestmark.stats import compare_table, precise_enough, stopping
+from guestmark.stats.analysis import analyse
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
 from guestmark.stats.repetition import ANSWER_PRECISION
 from guestmark.stats.summary import summarise
 from tests.framework.command_line import CommandLine
+from tests.unit.test_questions import EXT3, run_of
 
 PLAN = """
 schema = "guestmark-plan/1"
@@ -148,6 +150,22 @@ def test_a_trial_costs_what_its_start_does_whatever_the_scale() -> None:
     assert isinstance(small, Prices)
     for cell, seconds in small.trial_s.items():
         assert 0.05 * whole.trial_s[cell] < seconds < 0.2 * whole.trial_s[cell]
+
+
+def test_a_plan_ends_when_its_questions_are_answered_whatever_the_other_cells_are() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 2.0, "ext4": 1.01, "xfs": 1.02}, EXT3, blocks=8)
+    plan = replace(run.plan, policy=replace(run.plan.policy, blocks=None, min_blocks=6, precision=1e-4))
+    analysis = analyse(plan, run.trials)
+    everything = stopping.decide(plan, run.trials, 8, analysis, 100.0)
+    assert everything.state is None  # the ratios of the others are not that precise
+    asked = comparisons(plan, analysis, [cell.id for cell in plan.cells])
+    assert asked is not None
+    assert len(asked) == 1  # ext3 over ext4, and nothing about the others
+    assert stopping.decide(plan, run.trials, 8, analysis, 100.0, asked).state is RunState.COMPLETE
+    equal = run_of({"ext2": 1.0, "ext3": 1.0, "ext4": 1.0}, EXT3, blocks=8)
+    analysis = analyse(replace(plan, cells=equal.plan.cells), equal.trials)
+    asked = comparisons(plan, analysis, [cell.id for cell in equal.plan.cells])
+    assert stopping.decide(plan, equal.trials, 8, analysis, 100.0, asked).state is None
 
 
 @pytest.mark.parametrize("spread", [0.02, 0.1])

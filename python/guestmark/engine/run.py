@@ -95,7 +95,9 @@ def prepare(
     ready = preflight.examine(plan, _prober(audience), audience.progress)
     proving = {PROVE: True} if prove else {}
     plan, notes = with_askable(replace(ready.plan, context={**ready.plan.context, **proving}), ready.left_out)
-    known = prices(plan, ledger)
+    # A command alone is quicker run than looked up.
+    planned = budget_s is not None or plan.questions or "cost" in plan.context or PROVE in plan.context
+    known = prices(plan, ledger if planned else None)
     if budget_s is not None:
         able = runnable(plan.cells, ready.left_out)
         plan = replace(plan, context={**plan.context, budget.BUDGET: budget_s})
