@@ -1,12 +1,14 @@
 """The command line itself: start-up, help, completion, errors that are bugs."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from guestmark.cli.app import FIRST, GROUPED, SYNONYMS, VERBS, ungrouped
 from tests.framework import PACKAGES
 
 HEAVY = ("numpy", "scipy", "polars", "sqlalchemy", "pydantic", "rich", "msgspec", "jinja2", "vl_convert")
@@ -42,11 +44,48 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_every_verb_has_help() -> None:
     listed = guestmark("--help").stdout
+    commands = listed.partition("Commands:")[2].partition("Groups")[0].splitlines()
+    assert len([row for row in commands if row.startswith("  ") and row[2] != " "]) == len(FIRST) == 12
     for verb in ("exec", "doctor", "runs", "show", "resume", "export", "shell"):
-        assert f"  {verb} " in listed
+        assert re.search(rf"[ ,]{verb}\b", listed)
         shown = guestmark(verb, "--help")
         assert shown.returncode == 0
         assert f"Usage: guestmark {verb}" in shown.stdout
+
+
+def test_every_verb_is_on_the_first_screen_or_in_a_group() -> None:
+    members = {verb for group in GROUPED.values() for verb in group.values()}
+    assert {*FIRST, *members, "ledger", "fleet", "plans"} == set(VERBS)
+
+
+def test_a_member_of_a_group_is_the_verb_of_its_name() -> None:
+    assert ungrouped(["runs", "rm", "x"]) == ["rm", "x"]
+    assert ungrouped(["runs", "--json"]) == ["runs", "--json"]
+    for typed in (["runs", "rm", "--help"], ["guest", "shell", "--help"], ["changes", "bisect", "--help"]):
+        assert f"Usage: guestmark {typed[1]}" in guestmark(*typed).stdout
+    assert "guestmark disk powercut" in guestmark("disk").stdout
+    assert "did you mean 'powercut'?" in guestmark("disk", "powerct").stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("plot", "show --html FILE"),
+        ("list", "runs"),
+        ("diff", "compare RUN RUN"),
+        ("bench", "exec -- COMMAND"),
+    ],
+)
+def test_a_synonym_leads_to_the_command(typed: str, hint: str) -> None:
+    found = guestmark(typed)
+    assert found.returncode == 2
+    assert f"type: guestmark {hint}\n" in found.stderr
+
+
+def test_synonyms_lead_to_commands_that_exist() -> None:
+    for word, line in SYNONYMS.items():
+        assert word not in VERBS
+        assert line.startswith("-") or ungrouped(line.split())[0] in VERBS
 
 
 def test_version() -> None:

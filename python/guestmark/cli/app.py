@@ -23,39 +23,71 @@ GROUPS = {
         "run": "Run a plan: workloads, platforms and factors from a TOML file.",
         "boot": "Measure how guests start and end, phase by phase.",
         "powercut": "Cut the power at every moment of a guest's writes, and see what is lost.",
-        "tune": "Find the fastest of many configurations that keeps to what is asked of it.",
+        "tune": "Race configurations within your limits.",
         "fleet": "Run a plan on the machines of a lab.",
-        "resume": "Continue a run where it stopped.",
+        "resume": "Continue a run where it stopped, or take it further.",
         "campaign": "Compare two sides of a host over restarts, A B B A.",
         "bisect": "Find the commit that made a command slower.",
     },
     "Results": {
         "show": "Show the result of a run.",
         "runs": "List the runs in the ledger.",
-        "compare": "Hold runs against each other: what differs around them, and in their ratios.",
-        "history": "Follow ratios over runs, and find where they changed.",
-        "gate": "Say whether a run keeps its limits: an exit status for build servers and git bisect.",
+        "compare": "Compare runs and the environments they were measured in.",
+        "history": "Plot ratios over runs, and find where they changed.",
+        "gate": "Check a run against limits; the exit status is for build servers.",
         "export": "Write a run as JSON, CSV, Parquet, Markdown or HTML, or runs as a bundle to share.",
     },
     "Machines and plans": {
-        "doctor": "Find out which platforms can be used here, by booting them.",
+        "doctor": "Boot every platform to see which work here.",
         "plans": "List the built-in plans, or print one to edit.",
-        "prepare": "Make beforehand what machines of other architectures boot.",
+        "prepare": "Build guests for other architectures in advance.",
         "shell": "Open a shell in the very guest that would be measured.",
-        "clean": "Remove what crashes have left behind.",
+        "clean": "Remove leftovers of crashes.",
     },
     "Ledgers": {
         "edit": "Give a run a name, a note, labels and tags.",
         "rm": "Remove runs, or bring them back.",
         "vacuum": "Delete removed runs for good.",
-        "import": "Take over runs from bundles and other ledgers.",
+        "import": "Import runs from bundles and other ledgers.",
         "ledger": "Copy runs between ledgers, or set up a lab's server.",
     },
     "Captures": {
-        "capture": "Say who is slow in a packet capture, the client or the server.",
+        "capture": "Find out who is slow in a packet capture: client or server.",
     },
 }
 VERBS = {verb: does for group in GROUPS.values() for verb, does in group.items()}
+# What the first screen of the help lists; the rest is reached by groups, and by its own name as well.
+FIRST = (
+    "exec", "ab", "run", "tune", "boot", "show", "compare", "gate", "doctor", "capture", "tour", "resume",
+)  # fmt: skip
+# Group: its members, each with the verb that it is.
+GROUPED = {
+    "runs": {name: name for name in ("history", "export", "import", "edit", "rm", "vacuum")}
+    | {"list": "runs"},
+    "changes": {"bisect": "bisect", "campaign": "campaign"},
+    "disk": {"powercut": "powercut"},
+    "guest": {"shell": "shell", "prepare": "prepare", "clean": "clean"},
+}
+_OWN_ACTIONS = {  # verbs with actions of their own, in the same list
+    "ledger": "copy and role: share runs between ledgers, or set up a server",
+    "fleet": "run a plan on the machines of a lab",
+    "plans": "list the built-in plans, or print one to edit",
+}
+SYNONYMS = {
+    "bench": "exec -- COMMAND", "benchmark": "exec -- COMMAND", "time": "exec -- COMMAND",
+    "measure": "exec -- COMMAND", "list": "runs", "ls": "runs", "log": "runs", "diff": "compare RUN RUN",
+    "plot": "show --html FILE", "chart": "show --html FILE", "graph": "show --html FILE",
+    "report": "show --details", "html": "show --html FILE", "delete": "runs rm RUN", "remove": "runs rm RUN",
+    "continue": "resume", "check": "doctor", "stats": "show --details", "help": "--help", "version": "--version",
+    "ssh": "exec --on ssh:DEST -- COMMAND", "pcap": "capture FILE", "init": "doctor", "ci": "gate RUN",
+}  # fmt: skip
+
+
+def ungrouped(words: list[str]) -> list[str]:
+    """The command line with the verb itself in place of a group and a member: `runs rm ID` is `rm ID`."""
+    if len(words) > 1 and (verb := GROUPED.get(words[0], {}).get(words[1])):
+        return [verb, *words[2:]]
+    return words
 
 
 class LazyGroup(TyperGroup):
@@ -88,10 +120,11 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Finds the command. Raises `UsageError` suggesting the nearest one for an unknown word."""
+        args = ungrouped(args)
+        if args and args[0] in GROUPED and args[0] not in VERBS:
+            _explain(args)
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from guestmark.core.nearest import unknown
-
-            raise unknown("verb", args[0], VERBS)
+            _refuse(args[0])
         if args[:1] == ["exec"]:
             from guestmark.cli.hyperfine import joined
 
@@ -100,10 +133,12 @@ class LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list of verbs, without importing any of them."""
-        widest = max(map(len, VERBS))
-        for heading, verbs in GROUPS.items():
-            with formatter.section(heading):
-                formatter.write_dl([(f"{verb:{widest}}", does) for verb, does in verbs.items()])
+        widest = max(map(len, FIRST))
+        with formatter.section("Commands"):
+            formatter.write_dl([(f"{verb:{widest}}", VERBS[verb]) for verb in FIRST])
+        groups = {group: ", ".join(sorted(members)) for group, members in GROUPED.items()} | _OWN_ACTIONS
+        with formatter.section("Groups (guestmark GROUP COMMAND)"):
+            formatter.write_dl([(f"{group:{widest}}", members) for group, members in groups.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command; a reader that stopped reading is not an error."""
@@ -113,6 +148,30 @@ class LazyGroup(TyperGroup):
         except BrokenPipeError as error:
             raise PipeClosed from error
         return result
+
+
+def _explain(words: list[str]) -> None:
+    """Lists a group's members if that was asked for. Raises `UsageError` for a member that it does not have."""
+    from guestmark.core.nearest import unknown
+    from guestmark.page.say import tell
+
+    group, *rest = words
+    members = GROUPED[group]
+    if rest and rest[0] not in {"-h", "--help"}:
+        raise unknown(f"command of {group}", rest[0], members)
+    for name, verb in members.items():
+        tell(f"guestmark {group} {name:9} {VERBS[verb]}")
+    raise typer.Exit
+
+
+def _refuse(word: str) -> None:
+    """Raises `UsageError` with what to type in place of an unknown verb."""
+    from guestmark.core.errors import UsageError
+    from guestmark.core.nearest import unknown
+
+    if word in SYNONYMS:
+        raise UsageError(f"unknown verb {word!r}", hint=f"type: guestmark {SYNONYMS[word]}")
+    raise unknown("verb", word, VERBS)
 
 
 app = typer.Typer(

@@ -57,4 +57,8 @@ def asked(arguments: Sequence[str] | None = None) -> bool:
     """Whether the command line of this process has a gate; what follows `--` is the measured command's."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     mine = words[: words.index("--")] if "--" in words else words
-    return mine[:1] in (["gate"], ["bisect"]) or any(word.split("=")[0] == "--fail-if" for word in mine)
+    return (
+        mine[:1] in (["gate"], ["bisect"])
+        or mine[:2] == ["changes", "bisect"]
+        or any(word.split("=")[0] == "--fail-if" for word in mine)
+    )
