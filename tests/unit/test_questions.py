@@ -149,6 +149,40 @@ def test_any_two_cells_are_compared_beside_the_published_figures() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ext4", "ext3", "published", "said"),
+    [
+        (0.8, 1.4, 0.57, "slower; published ×0.57, which agrees."),
+        (1.4, 0.8, 1.75, "faster; published ×1.8, which agrees."),
+        (0.8, 1.4, 0.26, "slower; published ×0.26, the same direction, by another factor."),
+        (0.8, 1.4, 0.9, "slower; published ×0.9, the same direction, by another factor."),
+        (1.4, 0.8, 2.6, "faster; published ×2.6, the same direction, by another factor."),
+        (1.4, 0.8, 1.2, "faster; published ×1.2, the same direction, by another factor."),
+        (0.8, 1.4, 1.5, "slower; published ×1.5, which is excluded here."),
+        (0.8, 1.4, 1.001, "slower; published ×1, which is excluded here."),
+        (1.4, 0.8, 0.5, "faster; published ×0.5, which is excluded here."),
+        (1.4, 0.8, 0.999, "faster; published ×1, which is excluded here."),
+        (1.0, 1.0, 1.001, "typical run alike; published ×1, which these blocks do not exclude."),
+        (1.0, 1.0, 2.0, "typical run alike; published ×2, which is excluded here."),
+        (1.0, 1.0, 0.5, "typical run alike; published ×0.5, which is excluded here."),
+    ],
+)
+def test_the_words_beside_a_published_figure(ext4: float, ext3: float, published: float, said: str) -> None:
+    run = run_of({"ext2": 1.0, "ext3": ext3, "ext4": ext4}, EXT3)
+    figures = (
+        PublishedFigure({"filesystem": "ext4"}, 10.0),
+        PublishedFigure({"filesystem": "ext3"}, 10.0 * published),
+    )
+    run = replace(run, plan=replace(run.plan, published=(replace(THEN, figures=figures),)))
+    assert sentences(run)[0].endswith(said)
+
+
+def test_one_block_says_nothing_of_a_published_figure() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3, blocks=1)
+    run = replace(run, plan=replace(run.plan, published=(THEN,)))
+    assert "; published ×0.26, of which one block says nothing." in sentences(run)[0]
+
+
+@pytest.mark.parametrize(
     ("ext4", "ext3", "blocks", "said"),
     [
         (0.8, 1.4, 12, "holds for sequential write on tcg (×0.57, published ×0.26)."),
