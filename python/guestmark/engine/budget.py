@@ -31,6 +31,7 @@ _SPARE = 2  # blocks more than the fewest that a scale should leave room for
 _DEAREST = 0.5  # of the cells of a part may be left out, the dearest first, so that the others are compared
 _TRIAL_SHARE = 0.25  # of a budget that one trial may take
 _RACING_BLOCKS = 3  # that a cell is in on average, until it is dropped
+_PROVING = 0.5  # of a budget, after which no proof is begun
 _LATER = 0.75  # of a cell's first trial, which also makes what later ones find
 _CONFIRMED = 3  # finalists that a race usually has
 
@@ -195,6 +196,12 @@ def refit(plan: Plan, alive: Sequence[Cell], trials: Sequence[Trial], used_s: fl
 
     left_s = budget_s - used_s - _CLOSING_S
     return tuple(_fitting(plan, alive, left_s, needs, lambda cell: cost[cell.id]))
+
+
+def proofs_end(plan: Plan, used_s: float) -> bool:
+    """Whether proofs have had their share of the budget, so that there is time to measure what is proven."""
+    budget_s = plan.context.get(BUDGET)
+    return budget_s is not None and used_s > _PROVING * budget_s
 
 
 def over(plan: Plan, blocks: int, trials: Sequence[Trial], used_s: float) -> bool:

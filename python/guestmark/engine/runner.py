@@ -168,6 +168,22 @@ class _Loop:
                     self._plan = proofs.keeping(self._plan, found)
                     self._plan = replace(self._plan, context={**self._plan.context, PROOFS_TOOK: took})
                     self._ledger.set_plan(self._run_id, self._plan)
+                if budget.proofs_end(self._plan, self._used_s()):
+                    self._without_proofs()
+                    return
+
+    def _without_proofs(self) -> None:
+        """Says which cells there was no time to prove; those do not take part in a race for what is proven."""
+        from guestmark.engine import proofs
+
+        unproven = [cell for cell in self._cells if cell.id not in self._proofs and proofs.kind_of(cell)]
+        if not unproven:
+            return
+        self._observer.note(f"no time to prove {', '.join(cell.id for cell in unproven)}")
+        if Settings.of(self._plan.context) is not None and len(unproven) < len(self._cells):
+            self._cells = [cell for cell in self._cells if cell not in unproven]
+            self._plan = budget.shortened(self._plan, unproven)
+            self._ledger.set_plan(self._run_id, self._plan)
 
     def blocks(self) -> RunState:
         """Runs blocks until the policy says stop."""

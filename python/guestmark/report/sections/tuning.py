@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from guestmark.core.findings import Durability, Proof
-from guestmark.core.model import Better, Cell, Metric, Trial
+from guestmark.core.model import NO_TIME, Better, Cell, Metric, Trial
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -73,7 +73,12 @@ def document(run: StoredRun) -> dict[str, Any] | None:
 
 def _race(settings: Settings, run: StoredRun) -> tuple[list[Cell], Race]:
     barred: Mapping[str, str] = run.plan.context.get(racing.BARRED, {})
-    cells = [cell for cell in run.plan.cells if not any(entry.covers(cell) for entry in run.unusable)]
+    gone = set(run.plan.context.get(NO_TIME, ()))
+    cells = [
+        cell
+        for cell in run.plan.cells
+        if cell.id not in gone and not any(entry.covers(cell) for entry in run.unusable)
+    ]
     limit_s = run.plan.context.get(racing.LIMIT, run.plan.policy.time_limit_s)
     return cells, racing.state(settings, cells, barred, run.trials, limit_s)
 

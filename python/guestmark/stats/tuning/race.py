@@ -79,10 +79,21 @@ class Clock:
 
     def allows(self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]) -> bool:
         """Whether there is time for another block and the confirmation after it."""
+        used, trial_s = self._so_far(race, ended)
+        to_come = len(race.alive) + settings.confirm * min(settings.finalists, len(race.alive))
+        return used + to_come * trial_s <= self.limit_s
+
+    def finalists(self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]) -> int:
+        """For how many of its finalists there is time to be confirmed, at least two."""
+        used, trial_s = self._so_far(race, ended)
+        room = math.inf if trial_s <= 0 else (self.limit_s - used) / (settings.confirm * trial_s)
+        return int(max(2, min(settings.finalists, room)))
+
+    def _so_far(self, race: Race, ended: Mapping[int, frozenset[str]]) -> tuple[float, float]:
+        """Seconds of all trials before this block, and of one on average."""
         used = sum(seconds for block, seconds in self.spent.items() if block < race.block)
         trials = sum(len(names) for block, names in ended.items() if block < race.block)
-        to_come = len(race.alive) + settings.confirm * min(settings.finalists, len(race.alive))
-        return used + to_come * used / max(trials, 1) <= self.limit_s
+        return used, used / max(trials, 1)
 
 
 @dataclass(slots=True)
@@ -169,14 +180,23 @@ def _raced(
     if not race.alive:
         race.stage, race.due = Stage.DONE, ()
         return race
-    return _confirmed(race, settings, values, ended)
+    return _confirmed(race, settings, values, ended, clock)
 
 
-def _confirmed(race: Race, settings: Settings, values: Values, ended: Mapping[int, frozenset[str]]) -> Race:
+def _confirmed(
+    race: Race,
+    settings: Settings,
+    values: Values,
+    ended: Mapping[int, frozenset[str]],
+    clock: Clock | None,
+) -> Race:
     if len(race.alive) == 1:
         _recall(race)
     order = sorted(race.alive, key=lambda name: race.distances[name].ratio if name in race.distances else 1.0)
-    race.finalists = tuple(order[: max(settings.finalists, 2)])
+    most = settings.finalists
+    if clock is not None and settings.confirm:
+        most = clock.finalists(race, settings, ended)
+    race.finalists = tuple(order[: max(most, 2)])
     race.confirmed_from = race.block
     if settings.confirm and len(race.finalists) > 1:
         race.stage = Stage.CONFIRMING
