@@ -68,7 +68,8 @@ enum Promise {
     /// Bytes of a file (of a write its return value says how many), and what its blocks were when the call began, where another thread may write meanwhile.
     File(File, std::ops::Range<u64>, Option<Blocks>),
     Directory(PathBuf),
-    Everything,
+    /// All that is on the disk, and what it was when the call began, likewise.
+    Everything(Option<HashMap<Key, Blocks>>),
 }
 
 struct Call {
@@ -87,6 +88,10 @@ struct Tracer {
     job: Job,
     known: HashMap<Key, (usize, Known)>,
     tasks: HashMap<libc::pid_t, Option<Call>>,
+    /// Tasks that wait for a child, and write nothing.
+    waiting: BTreeSet<libc::pid_t>,
+    /// Whether the program has had the kernel write by itself, which may be under way at any time.
+    asynchronous: bool,
     promises: u64,
     digested: u64,
     elsewhere: BTreeSet<&'static str>,
@@ -216,6 +221,8 @@ impl Tracer {
             job,
             known: HashMap::new(),
             tasks: HashMap::new(),
+            waiting: BTreeSet::new(),
+            asynchronous: false,
             promises: 0,
             digested: 0,
             elsewhere: BTreeSet::new(),
@@ -248,6 +255,7 @@ impl Tracer {
             let (pid, status) = wait(-1)?;
             if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
                 self.tasks.remove(&pid);
+                self.waiting.remove(&pid);
                 if pid == main {
                     return Ok(ended(status));
                 }
@@ -272,6 +280,11 @@ impl Tracer {
         }
     }
 
+    /// Whether nothing but the task that is stopped can write.
+    fn alone(&self) -> bool {
+        self.tasks.len() == self.waiting.len() + 1 && !self.asynchronous
+    }
+
     fn at_call(&mut self, pid: libc::pid_t) -> io::Result<()> {
         let stop = match Stop::of(pid) {
             Ok(stop) => stop,
@@ -284,10 +297,14 @@ impl Tracer {
                     self.elsewhere
                         .insert("it has code for another instruction set");
                 }
+                if matches!(number, libc::SYS_wait4 | libc::SYS_waitid) {
+                    self.waiting.insert(pid);
+                }
                 let call = self.entered(pid, number, &arguments);
                 self.tasks.insert(pid, call);
             }
             Stop::Exit(result) => {
+                self.waiting.remove(&pid);
                 let call = self.tasks.insert(pid, None).flatten();
                 if let (Some(call), Some(result)) = (call, result) {
                     self.returned(call, result)?;
@@ -309,10 +326,10 @@ impl Tracer {
         let (name, promise) = match number {
             libc::SYS_fsync => ("fsync", self.of_descriptor(pid, arguments[0], whole)?),
             libc::SYS_fdatasync => ("fdatasync", self.of_descriptor(pid, arguments[0], whole)?),
-            libc::SYS_sync => ("sync", Promise::Everything),
+            libc::SYS_sync => ("sync", self.of_everything()?),
             libc::SYS_syncfs => {
                 self.path_of(pid, arguments[0])?;
-                ("syncfs", Promise::Everything)
+                ("syncfs", self.of_everything()?)
             }
             libc::SYS_msync if arguments[2] & libc::MS_SYNC as u64 != 0 => {
                 ("msync", self.of_mapping(pid, arguments[0], arguments[1])?)
@@ -326,11 +343,13 @@ impl Tracer {
                 (WRITE, self.of_write(pid, arguments, at, arguments[5])?)
             }
             libc::SYS_io_uring_setup => {
+                self.asynchronous = true;
                 self.elsewhere
                     .insert("it uses io_uring, whose flushes are not followed");
                 return None;
             }
             libc::SYS_io_submit => {
+                self.asynchronous = true;
                 if asks_for_flush(pid, arguments) {
                     self.elsewhere
                         .insert("it flushes by io_submit, which is not followed");
@@ -363,16 +382,40 @@ impl Tracer {
         kind.is_file().then(|| self.of_file(&through, bytes))?
     }
 
+    fn of_everything(&mut self) -> Option<Promise> {
+        if self.alone() {
+            return Some(Promise::Everything(None));
+        }
+        let mut found = HashMap::new();
+        let mut waiting = vec![self.job.disk.clone()];
+        while let Some(directory) = waiting.pop() {
+            for entry in fs::read_dir(directory).ok()?.flatten() {
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
+                    Ok(kind) if kind.is_file() => {
+                        let Ok(file) = File::open(entry.path()) else {
+                            continue;
+                        };
+                        let about = file.metadata().ok()?;
+                        found.insert((about.dev(), about.ino()), self.digest(&file).ok()?.1);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Some(Promise::Everything(Some(found)))
+    }
+
     fn of_file(&mut self, path: &str, bytes: std::ops::Range<u64>) -> Option<Promise> {
         let Ok(file) = File::open(path) else {
             self.elsewhere
                 .insert("it syncs a file that may not be read");
             return None;
         };
-        let before = if self.tasks.len() > 1 {
-            Some(self.digest(&file).ok()?.1)
-        } else {
+        let before = if self.alone() {
             None
+        } else {
+            Some(self.digest(&file).ok()?.1)
         };
         Some(Promise::File(file, bytes, before))
     }
@@ -435,20 +478,45 @@ impl Tracer {
                 } else {
                     bytes.end
                 };
-                self.observe(file, bytes.start..end, before.as_ref())?;
+                let written = bytes.start..end;
+                let before = match before {
+                    Some(old) if call.name == WRITE => Some(self.as_written(&file, old, &written)?),
+                    other => other,
+                };
+                self.observe(file, written, before.as_ref())?;
             }
             Promise::Directory(path) => self.list(&path),
-            Promise::Everything => {
+            Promise::Everything(before) => {
                 let disk = self.job.disk.clone();
-                self.walk(&disk)?;
+                self.walk(&disk, before.as_ref())?;
             }
         }
         self.moved();
-        let exact = u8::from(self.tasks.len() == 1);
+        let exact = u8::from(self.alone());
         let _ = writeln!(self.lines, "sync {} {exact}", call.name);
         self.promises += 1;
         self.flush()?;
         io::stdin().lock().read_exact(&mut [0])
+    }
+
+    /// What was there before a write, with what it has written itself: the blocks that it has written whole.
+    fn as_written(
+        &mut self,
+        file: &File,
+        mut old: Blocks,
+        written: &std::ops::Range<u64>,
+    ) -> io::Result<Blocks> {
+        let block = BLOCK as u64;
+        let (size, now) = self.digest(file)?;
+        for number in written.start.div_ceil(block)..written.end.div_ceil(block) {
+            if ((number + 1) * block).min(size) <= written.end {
+                match now.get(&number) {
+                    Some(digest) => old.insert(number, *digest),
+                    None => old.remove(&number),
+                };
+            }
+        }
+        Ok(old)
     }
 
     fn observe(
@@ -558,14 +626,18 @@ impl Tracer {
         }
     }
 
-    fn walk(&mut self, directory: &Path) -> io::Result<()> {
+    /// Promises everything below a directory; of what is not in `before`, if that is known, nothing.
+    fn walk(&mut self, directory: &Path, before: Option<&HashMap<Key, Blocks>>) -> io::Result<()> {
         self.list(directory);
         for entry in fs::read_dir(directory)?.flatten() {
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() => self.walk(&entry.path())?,
+                Ok(kind) if kind.is_dir() => self.walk(&entry.path(), before)?,
                 Ok(kind) if kind.is_file() => {
                     if let Ok(file) = File::open(entry.path()) {
-                        self.observe(file, 0..u64::MAX, None)?;
+                        let about = file.metadata()?;
+                        let old = before.map(|all| all.get(&(about.dev(), about.ino())));
+                        let promised = if old == Some(None) { 0..0 } else { 0..u64::MAX };
+                        self.observe(file, promised, old.flatten())?;
                     }
                 }
                 _ => {}
