@@ -108,8 +108,8 @@ def _proofs_s(plan: Plan, cells: Iterable[Cell], known: Prices) -> float:
 def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget_s: float) -> Plan:
     """The plan at the largest scale at which all of it fits into the budget, else at the smallest."""
     plan = plan_at(1.0)
-    if plan_at(_SCALES[-1]).cells == plan.cells:  # a plan that marks no sizes
-        return plan
+    if racing_for(plan.context) is not None or plan_at(_SCALES[-1]).cells == plan.cells:
+        return plan  # a race has fewer cells rather than smaller ones, and other plans may mark no sizes
     for scale in _SCALES:
         plan = plan if scale == 1.0 else plan_at(scale)
         known = prices(plan, ledger)
