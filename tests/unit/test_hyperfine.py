@@ -31,6 +31,7 @@ def test_the_words_of_a_parameter_become_one() -> None:
         (["sleep 0.1", "sleep 0.2"], ["sleep 0.1", "sleep 0.2"]),
         (["sleep 0.1", "true"], ["sleep 0.1", "true"]),
         (["f() { true; }; f | cat"], ["f() { true; }; f | cat"]),
+        (["{compiler} -O2 main.cpp"], ["{compiler} -O2 main.cpp"]),
         (["sleep", "0.1"], []),
         (["grep x", "no-such-file"], []),  # perhaps a program's name with a blank, and its argument
         (["no-such-program 1"], []),

@@ -13,6 +13,7 @@ from guestmark.core.errors import UsageError
 BETWEEN = "---"  # between commands after `--`
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _SHELL = re.compile(r"[|&;<>$`*?~#()]")
+_LEVEL = re.compile(r"\{[\w-]+\}")  # a parameter in a command
 _MOST_LEVELS = 1000
 
 # Options of hyperfine that mean something else here, or nothing: what to use.
@@ -116,7 +117,9 @@ def _is_command(text: str) -> bool:
         words = shlex.split(text)
     except ValueError:
         return False
-    return bool(words) and (shutil.which(words[0]) is not None or _needs_shell(text))
+    if not words:
+        return False
+    return shutil.which(words[0]) is not None or _LEVEL.search(words[0]) is not None or _needs_shell(text)
 
 
 def _needs_shell(text: str) -> bool:
