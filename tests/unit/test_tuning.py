@@ -59,6 +59,17 @@ def test_fewer_fresh_blocks_than_a_run_takes_confirm_nothing() -> None:
     assert "not confirmed: 3 fresh blocks, and fewer than 6 tell nothing" in said
 
 
+def test_one_that_had_no_rival_is_not_called_best() -> None:
+    alone = [Candidate("a"), Candidate("b", {}, "loses records")]
+    values = {block: {"a": 0.0} for block in range(2)}
+    settings = Settings("wall_s", Better.LOWER)
+    done = race.run(settings, alone, values, {block: frozenset("a") for block in values})
+    assert (done.stage, done.alive, done.confirmed) == (Stage.DONE, ["a"], False)
+    assert tuning.sentences(settings, done, [], []) == [
+        "Only a could take part, so nothing is compared (0 cells, 0 trials)."
+    ]
+
+
 @pytest.mark.parametrize("scenario", simulation.SCENARIOS[-2:], ids=lambda scenario: scenario.name)
 def test_equal_cells_are_rarely_dropped(scenario: simulation.Scenario) -> None:
     """Stated on the screen: in under 5 % of races; 12 in 60 would happen by chance once in ten thousand times."""

@@ -168,9 +168,15 @@ class _Loop:
                     self._plan = proofs.keeping(self._plan, found)
                     self._plan = replace(self._plan, context={**self._plan.context, PROOFS_TOOK: took})
                     self._ledger.set_plan(self._run_id, self._plan)
-                if budget.proofs_end(self._plan, self._used_s()):
+                if budget.proofs_end(self._plan, self._used_s()) and self._rivals_proven():
                     self._without_proofs()
                     return
+
+    def _rivals_proven(self) -> bool:
+        """Whether a race has at least two cells that may take part; True for other runs."""
+        settings = Settings.of(self._plan.context)
+        proven = [proof.proven.word for proof in self._proofs.values()]
+        return settings is None or sum(word in settings.durability for word in proven) > 1
 
     def _without_proofs(self) -> None:
         """Says which cells there was no time to prove; those do not take part in a race for what is proven."""

@@ -25,6 +25,9 @@ from guestmark.stats.tuning.settings import Settings
 _PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # what speed may cost
 
 
+_UNRACED = frozenset({Why.BARRED, Why.FAILED, Why.LIMIT})  # of whom speed says nothing
+
+
 def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     """The whole result of a race; nothing for other runs."""
     settings = Settings.of(run.plan.context)
@@ -104,6 +107,8 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
     others = [name for name in race.alive if name not in best]
     goal = f"{'lowest' if settings.better is Better.LOWER else 'highest'} {settings.objective}"
     beside = [name for name in best if name != race.leader]
+    if len(race.alive) == 1 and all(entry.kind in _UNRACED for entry in race.dropped):
+        return [f"Only {race.alive[0]} could take part{among}, so nothing is compared ({took})."]
     said = [f"Best{among}: {race.leader or best[0]} ({goal}, {took}), {_evidence(race)}."]
     if beside:
         said.append(f"Not known to be worse than that by over {settings.margin:.0%}: {'; '.join(beside)}.")
