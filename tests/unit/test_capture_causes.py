@@ -84,10 +84,8 @@ def test_the_cause_is_found_at_both_ends(name: str, points: tuple[Trace, Trace])
 @pytest.mark.parametrize("scenario", TCP, ids=lambda scenario: str(scenario.name))
 def test_both_ends_tell_the_same_story(scenario: Scenario, points: tuple[Trace, Trace]) -> None:
     near, far = (shares(connection_of(trace, scenario)) for trace in points)
-    # Where packets overtake each other and are doubled, the ends see them in different orders.
-    apart = 0.1 if scenario.link.reorder else 0.05
     for cause, share in near.items():
-        assert share == pytest.approx(far[cause], abs=apart), (cause, near, far)
+        assert share == pytest.approx(far[cause], abs=0.05), (cause, near, far)
 
 
 def test_the_causes_add_up_to_the_duration(points: tuple[Trace, Trace]) -> None:

@@ -128,8 +128,9 @@ impl Conn {
     pub(crate) fn attribute(&mut self, segment: &Segment, step: &Step) -> usize {
         let from = usize::from(segment.from & 1);
         let peer = 1 - from;
-        let moves = (step.fresh || step.repeats || segment.flags & flag::RST != 0)
-            && !self.is_probe(segment);
+        // A copy that the path made is nobody's act.
+        let acts = step.fresh || step.repeats && step.order != Order::Earlier;
+        let moves = (acts || segment.flags & flag::RST != 0) && !self.is_probe(segment);
         let mut grown = 0;
         let before = self.opens_hole(segment, step).then_some(self.causes.spent);
         if moves {

@@ -47,7 +47,7 @@ impl Conn {
             self.causes.spent[on::LATENCY] += gap;
             return grown;
         }
-        if step.repeats && !step.fresh && step.order != Order::Earlier {
+        if step.repeats && !step.fresh {
             self.causes.release_held(false);
             // A repeat into a closed window asks whether it has opened; else the round trip that repairs is to come.
             if self.is_shut(1 - from) && arrived.is_none_or(|known| !known.has_room(segment.seq, 1))
@@ -58,8 +58,8 @@ impl Conn {
             }
             return grown;
         }
-        if step.late || step.repeats && !step.fresh {
-            // It was on its way, wherever it was, or the path doubled it.
+        if step.late {
+            // It was on its way, wherever it was.
             self.causes.release_held(false);
             self.causes.spent[on::LATENCY] += gap;
             return grown;
@@ -84,7 +84,8 @@ impl Conn {
         if let Some(view) = &mut self.paths[from].view {
             if !continues && !still {
                 view.forget_flight(segment.ts);
-                view.sent_after_silence = segment.ts;
+                // Acknowledgements of the message before say nothing about this one.
+                (view.silent_at, view.sent_after_silence) = (segment.ts, segment.ts);
             }
             let end = segment.seq.wrapping_add(segment.payload);
             view.flies(end, u32::from(self.limit[from].max(536)), segment.ts);
@@ -112,6 +113,9 @@ impl Conn {
         if step.order == Order::Jumped && rest >= self.both_trips().max(REPEATED_FROM) {
             self.causes.spent[on::RECOVERY] += rest;
             self.losses_mut().inferred += rest;
+        } else if rest <= 2 * self.losses().map_or(0, |losses| losses.varies) {
+            // Packets overtake each other by as much: the path may have taken it as well as the end.
+            self.causes.spent[on::UNKNOWN] += rest;
         } else {
             self.charge(from, rest);
         }

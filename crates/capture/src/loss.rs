@@ -61,6 +61,8 @@ pub struct Losses {
     pub inferred: u64,
     /// Packets that were overtaken.
     pub overtaken: u32,
+    /// By how long at most, nanoseconds: so much at least does the path vary each way.
+    pub varies: u64,
     /// Episodes of recovery.
     pub episodes: u32,
 }
@@ -177,8 +179,7 @@ impl Conn {
         let from = usize::from(segment.from & 1);
         let peer = 1 - from;
         if moves && segment.payload > 0 {
-            let copy = step.order == Order::Earlier;
-            let resent = (step.repeats && !step.fresh && !copy) || self.fills_late(segment, step);
+            let resent = (step.repeats && !step.fresh) || self.fills_late(segment, step);
             if let Some(losses) = &mut self.causes.losses {
                 losses.repaired |= resent && usize::from(losses.end) == from;
                 if resent {
@@ -262,6 +263,7 @@ impl Conn {
 
     /// Was everything acknowledged that had arrived beyond a hole? True when that hole had been repaired.
     fn end_episode(&mut self, ts: i64, acked: u32, end: usize) -> bool {
+        let both = self.both_trips();
         let Some(losses) = &mut self.causes.losses else {
             return false;
         };
@@ -272,7 +274,12 @@ impl Conn {
             return false;
         }
         losses.since = None;
+        let took = ts.saturating_sub(since).max(0) as u64;
         if !losses.repaired {
+            // Nothing was sent again: what was missing had only been overtaken.
+            if took < both {
+                losses.varies = losses.varies.max(took);
+            }
             return false;
         }
         losses.episodes = losses.episodes.saturating_add(1);
@@ -281,7 +288,7 @@ impl Conn {
         let until_since = since.saturating_sub(self.start_ts).max(0) as u64;
         let mut spent = before;
         spent[on::LATENCY] += until_since.saturating_sub(whole);
-        spent[on::RECOVERY] += ts.saturating_sub(since).max(0) as u64;
+        spent[on::RECOVERY] += took;
         self.causes.spent = spent;
         self.causes.held = 0;
         self.moved(end, ts);
@@ -297,7 +304,7 @@ impl Conn {
         if !step.late {
             return false;
         }
-        let both = self.paths[0].round_trip() + self.paths[1].round_trip();
+        let both = self.both_trips();
         let end = segment.payload.wrapping_add(segment.seq);
         let Some(losses) = &mut self.causes.losses else {
             return false;
@@ -328,7 +335,12 @@ impl Conn {
             Order::Next | Order::Jumped => true,
             Order::Unknown => waited.is_some_and(|waited| waited >= both - both / 5),
         };
-        losses.overtaken = losses.overtaken.saturating_add(u32::from(!again));
+        if !again {
+            losses.overtaken = losses.overtaken.saturating_add(1);
+            if let Some(waited) = waited.filter(|&waited| waited < both) {
+                losses.varies = losses.varies.max(waited);
+            }
+        }
         again
     }
 
