@@ -81,9 +81,9 @@ def print_whole(sims: int, run: Callable[[list[Task]], list[Counts]]) -> None:
                 *_cost(found))  # fmt: skip
     print("\n### Cells that differ\n")
     print(
-        'What typical run, total and slow runs find, and "no difference", which is false. The coverage of the total'
+        'What typical run, total and slow runs find, and "no difference", which is false. The interval of the total'
     )
-    print("is that of what was seen: what so few runs cannot show is in no interval of it.\n")
+    print("allows for what so few runs cannot show.\n")
     heading(
         "cells, command",
         "runs a trial",

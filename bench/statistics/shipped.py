@@ -282,6 +282,5 @@ def _claims(result: CellResult) -> dict[str, Verdict]:
 
 
 def _covers(comparison: Comparison | None, log_ratio: float) -> bool:
-    if comparison is None or comparison.ci is None:
-        return True
-    return comparison.ci[0] <= float(np.exp(log_ratio)) <= comparison.ci[1]
+    ends = None if comparison is None else comparison.stated
+    return ends is None or ends[0] <= float(np.exp(log_ratio)) <= ends[1]

@@ -201,9 +201,13 @@ def _totals(workload: WorkloadResult) -> list[Node]:
         for estimand, comparison in differing.items():
             apart = estimand in result.answers.apart
             if apart and comparison is not None and comparison.verdict in _CLAIMS:
+                # No interval of so few runs holds a mean that rare events decide.
+                limit = [" in the runs measured"] if estimand is Estimand.TOTAL else None
+                claim, *interval = _spaced(_times(comparison, metric))
                 said = spans(
                     f"{estimand.value.capitalize()} of {result.cell.id}: ",
-                    *_spaced(_times(comparison, metric)),
+                    claim,
+                    *(interval if limit is None else limit),
                 )
                 nodes.append(Note(said, NoteKind.WARNING))
     return nodes

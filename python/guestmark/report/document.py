@@ -161,7 +161,7 @@ def _summary(summary: Summary, metric: Metric) -> dict[str, Any]:
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "ratio": comparison.ratio,
-        "ci": _interval(comparison.ci),
+        "ci": _interval(comparison.stated),
         "median_ratio": comparison.median_ratio,
         "median_ci": _interval(comparison.median_ci),
         "p": comparison.p,
@@ -190,7 +190,7 @@ def _answers(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {"typical": _comparison(answers.typical)}
     if answers.total is not None:
-        found["total"] = {**_comparison(answers.total), "unseen_ci": _interval(answers.total.unseen_ci)}
+        found["total"] = {**_comparison(answers.total), "seen_ci": _interval(answers.total.ci)}
     if answers.slow is not None:
         slow = answers.slow
         found["slow"] = {

@@ -196,7 +196,7 @@ def _came_to(result: CellResult, metric: str, *, primary: bool) -> dict[str, Any
             row |= _columns_of(Estimand.SLOW, slow.difference, slow.ci, slow.verdict)
     for estimand, comparison in ratios.items():
         if comparison is not None:
-            row |= _columns_of(estimand, comparison.ratio, comparison.ci, comparison.verdict)
+            row |= _columns_of(estimand, comparison.ratio, comparison.stated, comparison.verdict)
     return row
 
 

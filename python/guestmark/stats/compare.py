@@ -53,8 +53,9 @@ class Comparison:
     where it has no interval, the t interval of the mean log ratio; None below two), the ratio of means with Fieller's
     interval for the total. `median_ratio` is exp(median d) with `median_ci` (None below six). `p` is of the exact test
     of no difference, `equivalence_p` of that for equivalence, `q` and `equivalence_q` the same adjusted over the
-    family. `noise_floor` is |ratio - 1| that null comparisons reach (None: unknown). `unseen_ci` is the total's
-    interval with what so few machines cannot have shown, see `total.with_unseen`. `stretch` is the log by which each
+    family. `noise_floor` is |ratio - 1| that null comparisons reach (None: unknown). `ci` of a total is of the runs
+    that were measured; `unseen_ci` is its interval with what so few machines cannot have shown, see
+    `total.with_unseen`. `stretch` is the log by which each
     end of `ci` lies further out than chance alone puts it, see `widened`. `alike` is True where the typical run lies
     within the margin and rarer slow runs are not excluded: that is less than no difference. Without a ratio (see
     `log_ratios`) everything but `n`, `noise_floor`, `verdict` and `reason` is None. `reason` says in a few words why
@@ -77,6 +78,11 @@ class Comparison:
     unseen_ci: tuple[float, float] | None = None
     stretch: float = 0.0
     alike: bool = False
+
+    @property
+    def stated(self) -> tuple[float, float] | None:
+        """The 95 % interval to state: of a total the one that allows for events that so few runs cannot have shown."""
+        return self.unseen_ci if self.estimand is Estimand.TOTAL else self.ci
 
     @property
     def same(self) -> bool:

@@ -18,6 +18,9 @@ from guestmark.stats.trials import Answers, SlowComparison
 
 _WIDEST = 0.5  # of an interval of shares of runs
 _CALLED = (Align.POINT, Align.LEFT, Align.LEFT)  # ×1.05 [1.04, 1.06] *
+_TOTALS = (
+    "total: of the runs that were measured; its interval, with rare events allowed for, is in the details"
+)
 _LEGEND = f"slow runs: the share of runs over {SLOW:g} times the cell's own typical run, less the baseline's"
 
 
@@ -41,10 +44,11 @@ def _compared(workload: WorkloadResult, answered: Sequence[tuple[CellResult, Ans
     headings, names = row_names(workload, [result for result, _ in answered])
     columns = [Column("typical run", _CALLED)]
     cells = [[_ratio(answers.typical)] for _, answers in answered]
-    if any(_enough(answers.total) for _, answers in answered):
+    totals = any(_enough(answers.total) for _, answers in answered)
+    if totals:
         columns.append(Column("total", _CALLED))
         for row, (_, answers) in zip(cells, answered, strict=True):
-            row.append(_ratio(answers.total if _enough(answers.total) else None))
+            row.append(_measured(answers.total if _enough(answers.total) else None))
     if any(_known(answers.slow) for _, answers in answered):
         columns.append(Column("slow runs, points", _CALLED))
         for row, (_, answers) in zip(cells, answered, strict=True):
@@ -60,7 +64,7 @@ def _compared(workload: WorkloadResult, answered: Sequence[tuple[CellResult, Ans
         tuple(columns),
         tuple(Row(name, tuple(row)) for name, row in zip(names, cells, strict=True)),
         divisible=True,
-        legend=(line(LEGEND), line(_LEGEND)),
+        legend=(line(LEGEND), line(_LEGEND), *([line(_TOTALS)] if totals else [])),
         heading=f"How the runs differ{against}",
     )
 
@@ -80,6 +84,14 @@ def _ratio(comparison: Comparison | None) -> Cell:
         return figure("–")
     value, _, interval = figures.ratio(comparison.ratio, comparison.ci).partition(" ")
     return _called(value, interval, comparison)
+
+
+def _measured(total: Comparison | None) -> Cell:
+    """The ratio of the means without its interval: of so few runs none holds a mean that rare events decide."""
+    if total is None or total.ratio is None:
+        return figure("–")
+    value, _, _ = figures.ratio(total.ratio, total.ci).partition(" ")
+    return _called(value, "", total)
 
 
 def _difference(slow: SlowComparison | None) -> Cell:
@@ -172,8 +184,8 @@ def _first(result: CellResult, metric: str) -> float | None:
 
 
 def _with_unseen(answers: Answers | None) -> Cell:
-    if answers is None or answers.total is None or answers.total.unseen_ci is None:
+    if answers is None or answers.total is None or answers.total.stated is None:
         return Cell()
-    low, high = answers.total.unseen_ci
+    low, high = answers.total.stated
     places = figures.ratio_decimals(low, (low, high))
     return figure(f"×{figures.number(low, places)} to ×{figures.number(high, places)}")
