@@ -24,7 +24,8 @@ def reason_of(result: Result) -> str:
 
 
 def test_the_result_document(guestmark: CommandLine) -> None:
-    result = guestmark.measure("--blocks", 3, "--seed", 7, "--iterations", 2, "--", "sleep", "0.01")
+    given = ("--blocks", 3, "--seed", 7, "--iterations", 2, "--null", "baseline")
+    result = guestmark.measure(*given, "--", "sleep", "0.01")
     assert result.status == 0
     document = result.document()
     assert document["schema"] == "guestmark-result/1"
@@ -40,6 +41,14 @@ def test_the_result_document(guestmark: CommandLine) -> None:
         assert trial["attestation"]["binary_sha256"] == trial["attestation"]["host_binary_sha256"]
     assert cell["summary"]["wall_s"]["n"] == 3
     assert "PATH" not in str(document["plan"]["context"].get("env"))  # values of variables are private
+
+
+def test_the_console_of_a_host_is_what_the_command_printed(guestmark: CommandLine) -> None:
+    guestmark.measure("--blocks", 1, "--", "sh", "-c", "echo out; echo err >&2; seq 10000 | tr '\\n' x")
+    printed = guestmark("show", "--console", "host").stdout
+    assert "err" in printed
+    assert printed.count("9999x10000x") == 1
+    assert len(printed) <= 4200
 
 
 def test_a_null_comparison_claims_nothing(guestmark: CommandLine) -> None:

@@ -45,16 +45,20 @@ def test_commands_that_are_one_word_each(typed: list[str], texts: list[str]) -> 
 
 
 def test_commands_on_the_host_alone_take_as_long_as_in_hyperfine() -> None:
-    plan = build(ExecOptions(commands=(["true"],)), ["sleep", "0.1"])
+    plan = build(ExecOptions(commands=(["true"],), timing=True), ["sleep", "0.1"])
     assert (plan.policy.min_blocks, plan.policy.enough_s) == (10, 6.0)
     assert not [cell for cell in plan.cells if cell.null_of]
     for others in (
-        ExecOptions(on=("host", "tcg")),
-        ExecOptions(precision=0.01),
-        ExecOptions(null=Null.BASELINE),
-        ExecOptions(blocks=5),
+        ExecOptions(on=("host", "tcg"), timing=True),
+        ExecOptions(precision=0.01, timing=True),
+        ExecOptions(null=Null.BASELINE, timing=True),
+        ExecOptions(),
     ):
-        assert build(others, ["sleep", "0.1"]).policy.enough_s is None
+        asked = build(others, ["sleep", "0.1"])
+        assert asked.policy.enough_s is None
+        assert [cell for cell in asked.cells if cell.null_of]
+    five = build(ExecOptions(blocks=5, timing=True), ["sleep", "0.1"])
+    assert (five.policy.blocks, five.policy.enough_s, len(five.cells)) == (5, None, 1)
 
 
 def test_a_timed_run_ends_after_its_seconds_and_its_blocks() -> None:

@@ -119,6 +119,7 @@ def command(
         push=push or (),
         commands=others,
         names=names or (),
+        timing=not given.fail_if and not given.prove,
         parameters=hyperfine.parameters(lists, scans, step),
         hooks=options.hooks(setup=setup, prepare=prepare, check=check, conclude=conclude, cleanup=cleanup),
         caller=asdict(Caller.current()),

@@ -22,7 +22,7 @@ def command(
         typer.Option(
             "--console",
             metavar="CELL",
-            help="Show what this cell's machine printed in its last failed trial.",
+            help="Show what this cell's machine and command printed, in its last failed trial or else its last.",
         ),
     ] = None,
     environment: Annotated[

@@ -174,6 +174,8 @@ def _measure(
         finally:
             record.noise = recorder.result()
             record.console = machine.console()
+            if workload.printed:
+                record.console = f"{record.console.rstrip()}\n{workload.printed}".lstrip("\n")
             if isinstance(machine, Remarks):
                 record.warnings += machine.remarks()
 

@@ -36,6 +36,7 @@ class Workload(ABC, Generic[P]):
         self.cell = cell
         self.facts = Findings()  # what its steps found out
         self.warnings: list[str] = []  # remarks for the user, collected by all steps
+        self.printed = ""  # by the program in its last iteration
         self.params = self.read(cell.workload.params)
 
     @classmethod

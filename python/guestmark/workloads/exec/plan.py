@@ -33,6 +33,7 @@ class ExecOptions(Overrides):
     commands: Sequence[Sequence[str]] = ()  # further ones, to be compared with the first
     names: Sequence[str] = ()  # what tables call the commands
     push: Sequence[str] = ()  # files that other machines are brought
+    timing: bool = False  # on the host alone: as hyperfine does, where nothing asks for more
     hooks: Mapping[str, str] = field(default_factory=dict)  # setup, prepare, conclude, cleanup: for a shell
     caller: Mapping[str, Any] = field(default_factory=dict)  # cwd, env, uid, gid, groups
 
@@ -69,10 +70,11 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     metrics = (*(spec.metric for spec in asked), *DEFAULT_METRICS)
     title = f"{len(every)} commands" if several else ""
     policy = Policy()
-    if _only_timed(options, shape):
-        sides = len(every) * math.prod(map(len, options.parameters.values()))
+    if options.timing and _only_timed(options, shape):
         shape = replace(shape, null=Null.NONE)
-        policy = Policy(min_blocks=_FEWEST, max_blocks=_MOST, enough_s=_ENOUGH_S * sides)
+        if options.blocks is None:
+            sides = len(every) * math.prod(map(len, options.parameters.values()))
+            policy = Policy(min_blocks=_FEWEST, max_blocks=_MOST, enough_s=_ENOUGH_S * sides)
     outline = Outline("exec", shape, policy, metrics, title=title, derived=derived)
     return assemble(override(outline, options), options.caller)
 
@@ -82,7 +84,7 @@ def _only_timed(options: ExecOptions, shape: Shape) -> bool:
 
     Such a run is as long as hyperfine's: ten times each and three seconds each, and no copy of the baseline.
     """
-    goals = (options.null, options.blocks, options.precision, options.time_limit_s, options.margin)
+    goals = (options.null, options.precision, options.time_limit_s, options.margin)
     on_host = [str(platform) for platform in shape.platforms] == ["host"]
     return on_host and not options.settings and all(goal is None for goal in goals)
 

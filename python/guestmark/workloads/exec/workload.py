@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 
+_KEPT = 2048  # bytes of each stream that are kept for `show --console`
+
+
 class ExecWorkload(Workload[Mapping[str, Any]]):
     """Runs one command; measures its time on both clocks, its processor time, its memory, and what it prints."""
 
@@ -172,6 +175,7 @@ class ExecWorkload(Workload[Mapping[str, Any]]):
             output_limit=OUTPUT_LIMIT,
             counters=[spec.event for spec in self._counted if spec.event is not None],
         )
+        self.printed = (result.stdout[-_KEPT:] + result.stderr[-_KEPT:]).decode(errors="replace")
         judge(
             result,
             self.warnings,
