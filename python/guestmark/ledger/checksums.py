@@ -9,9 +9,11 @@ from typing import Any
 
 from sqlalchemy import Table, delete, insert, select
 from sqlalchemy.engine import Connection, Row
+from sqlalchemy.exc import DBAPIError
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import schema
+from guestmark.ledger.model import Check
 
 _SIZE = 16  # bytes of a digest
 _RUN = "run"
@@ -116,3 +118,22 @@ def _rows(connection: Connection, run_id: str) -> Iterable[tuple[str, Row[Any]]]
         key = table.c.id if table is schema.runs else table.c.run_id
         for row in connection.execute(select(table).where(key == run_id)):
             yield table.name, row
+
+
+def check(connection: Connection, *, is_file: bool, is_checked: bool) -> Check:
+    """Looks at every row of every run, and at the structure of a file."""
+    problems = []
+    if is_file:
+        found = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
+        problems += [f"the database: {line}" for line in found if line != "ok"]
+    runs = list(connection.execute(select(schema.runs.c.id).order_by(schema.runs.c.created_at)).scalars())
+    if not is_checked:
+        return Check(len(runs), 0, tuple(problems), checked=False)
+    missing = 0
+    for run_id in runs:
+        try:
+            problems += list(damage(connection, run_id))
+            missing += unchecked(connection, run_id)
+        except DBAPIError as error:  # bytes that are no text, for one
+            problems.append(f"run {run_id} cannot be read: {error.orig}")
+    return Check(len(runs), missing, tuple(problems), checked=True)

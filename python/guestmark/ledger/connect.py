@@ -2,13 +2,15 @@
 durable.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import re
 import sqlite3
 import time
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +20,8 @@ from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from guestmark.core.errors import LedgerError
+from guestmark.core.model import Plan
+from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.faults import OTHER, explained, not_a_database
 from guestmark.ledger.location import default_path
 from guestmark.ledger.schema import (
@@ -27,10 +31,47 @@ from guestmark.ledger.schema import (
     comparisons,
     metadata,
     remarks,
-    schema,
 )
 from guestmark.ledger.server import engine_of
 from guestmark.ledger.server_faults import NOT_ALLOWED, sqlstate
+from guestmark.ledger.variables import recorded
+
+
+def copied(file: Path, version: int) -> Path:
+    """A copy of the ledger as it is now, readable by its owner alone. Raises `sqlite3.Error`, `OSError`."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    copy = file.with_name(f"{file.name}.schema-{version}.{stamp}")
+    copy.touch(mode=0o600)
+    try:
+        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+    except BaseException:
+        copy.unlink(missing_ok=True)
+        raise
+    return copy
+
+
+def upgrade(connection: Connection) -> None:
+    """From schema 1 to 2, inside a transaction: rows get checksums, and the values of variables that may be secrets go.
+
+    Plans that are damaged already stay as they are; they get no checksum, which would vouch for them.
+    """
+    schema.checks.create(connection, checkfirst=True)
+    for run in connection.execute(select(schema.runs)).all():
+        with suppress(LedgerError):
+            plan = codec.load(run.plan, Plan, f"the plan of run {run.id}")
+            kept = codec.dump(replace(plan, context=recorded(plan.context)))
+            connection.execute(update(schema.runs).where(schema.runs.c.id == run.id).values(plan=kept))
+            checksums.store(connection, schema.runs, run.id)
+        for table in (schema.environments, schema.unusable, schema.trials):
+            checksums.store(connection, table, run.id)
+
+
+def has_checks(engine: Engine) -> bool:
+    """Whether the ledger has been brought up to date."""
+    with engine.connect() as connection:
+        return bool(inspect(connection).has_table(schema.checks.name))
+
 
 _WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
 
@@ -190,7 +231,6 @@ def _not_ours(where: str, why: str) -> LedgerError:
 
 def _upgrade_file(file: Path, version: int, busy_timeout_s: float) -> None:
     """Brings an older ledger up to date, once, with a copy of what it was beside it."""
-    from guestmark.ledger.upgrade import copied, upgrade
 
     copied(file, version)
     engine = _file_engine(file, True, busy_timeout_s)
@@ -340,7 +380,7 @@ def _make_tables(engine: Engine, busy_timeout_s: float) -> None:
             hint="choose a file on a local filesystem with --ledger FILE",
         )
     with begin_writing(engine) as connection:
-        metadata.create_all(connection, tables=[t for t in metadata.sorted_tables if t is not schema])
+        metadata.create_all(connection, tables=[t for t in metadata.sorted_tables if t is not schema.schema])
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -368,13 +408,12 @@ def _journal_mode(engine: Engine, busy_timeout_s: float) -> str:
 
 
 def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
-    from guestmark.ledger.upgrade import upgrade
 
     try:
         # Whoever comes second waits here, and finds it done.
-        if connection.execute(select(schema.c.version).with_for_update()).scalar() == version:
+        if connection.execute(select(schema.schema.c.version).with_for_update()).scalar() == version:
             upgrade(connection)
-            connection.execute(update(schema).values(version=SCHEMA_VERSION))
+            connection.execute(update(schema.schema).values(version=SCHEMA_VERSION))
     except DBAPIError as error:
         if sqlstate(error.orig or error) != NOT_ALLOWED:
             raise
@@ -407,10 +446,10 @@ def _connect_server(url: URL) -> Store:
         )
     try:
         with explained(shown, "opening it"), engine.begin() as connection:
-            if not inspect(connection).has_table(schema.name):
+            if not inspect(connection).has_table(schema.schema.name):
                 metadata.create_all(connection)
-                connection.execute(insert(schema).values(version=SCHEMA_VERSION))
-            version = connection.execute(select(schema.c.version)).scalar() or 0
+                connection.execute(insert(schema.schema).values(version=SCHEMA_VERSION))
+            version = connection.execute(select(schema.schema.c.version)).scalar() or 0
             _check_version(version, shown)
             if version < SCHEMA_VERSION:  # a server has backups of its own
                 _upgrade_server(connection, version, shown)

@@ -1,22 +1,81 @@
-"""The list of runs: a line for each, without reading a trial."""
+"""Overviews of the runs of a ledger, and their comparisons as history reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, insert, inspect, select
+from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import Cell, Plan, RunState, TrialStatus
 from guestmark.ledger import checksums, codec, remarks, schema
 from guestmark.ledger.intake import is_moment
-from guestmark.ledger.model import RunOverview
+from guestmark.ledger.model import Compared, RunOverview
 from guestmark.ledger.remarks import NOTHING, Remarks
+from guestmark.ledger.schema import comparisons
 
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection, Row
+MOST = 20  # earlier runs that are looked at for one ratio
+
+
+def replace_rows(connection: Connection, run_id: str, rows: Sequence[Compared]) -> None:
+    """Stores what a run found, in place of what it had found before it was resumed."""
+    comparisons.create(connection, checkfirst=True)
+    connection.execute(delete(comparisons).where(comparisons.c.run_id == run_id))
+    if rows:
+        connection.execute(
+            insert(comparisons),
+            [
+                {
+                    "run_id": run_id,
+                    "cell_id": row.cell_id,
+                    "host": row.host,
+                    "what": row.what,
+                    "created_at": row.created_at,
+                    "log_ratio": row.log_ratio,
+                    "low": row.low,
+                    "high": row.high,
+                    "blocks": row.blocks,
+                    "typical": row.typical,
+                }
+                for row in rows
+            ],
+        )
+
+
+def earlier(
+    connection: Connection, host: str, what: Collection[str], before: float, most: int = MOST
+) -> list[Compared]:
+    """What runs of this host that were begun before then found of each of `what`: the `most` newest, oldest first."""
+    if not inspect(connection).has_table(comparisons.name):
+        return []
+    found: list[Compared] = []
+    for each in dict.fromkeys(what):
+        table = comparisons.c
+        statement = (
+            select(comparisons)
+            .where(table.host == host, table.what == each, table.created_at < before)
+            .order_by(table.created_at.desc())
+            .limit(most)
+        )
+        found += [
+            Compared(
+                run_id=row.run_id,
+                cell_id=row.cell_id,
+                host=row.host,
+                what=row.what,
+                created_at=row.created_at,
+                log_ratio=row.log_ratio,
+                low=row.low,
+                high=row.high,
+                blocks=row.blocks,
+                typical=row.typical,
+            )
+            for row in connection.execute(statement)
+        ]
+    return sorted(found, key=lambda row: (row.created_at, row.run_id))
 
 
 def overviews(

@@ -23,25 +23,21 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import (
     appends,
-    checking,
     checksums,
     codec,
-    comparisons,
     copying,
     intake,
     naming,
-    own,
+    overviews,
     remarks,
     schema,
 )
 from guestmark.ledger import claim as claims
-from guestmark.ledger.connect import Store, begin_writing
+from guestmark.ledger.connect import Store, begin_writing, has_checks
 from guestmark.ledger.faults import explained
 from guestmark.ledger.intake import Budget
 from guestmark.ledger.model import Check, Compared, Origin, RunOverview, StoredRun
-from guestmark.ledger.overviews import overviews
 from guestmark.ledger.patience import Patience
-from guestmark.ledger.prepared import OPTIONS
 from guestmark.ledger.remarks import NOTHING, Remarks
 from guestmark.ledger.rows import (
     add_environment,
@@ -52,8 +48,7 @@ from guestmark.ledger.rows import (
     size_of,
     trial_of,
 )
-from guestmark.ledger.server import autocommitting, is_transient
-from guestmark.ledger.upgrade import has_checks
+from guestmark.ledger.server import OPTIONS, autocommitting, is_transient
 from guestmark.ledger.variables import recorded
 
 T = TypeVar("T")
@@ -187,7 +182,7 @@ class Ledger:
                 for entry in left_out:
                     add_left_out(connection, run_id, entry)
                 if self.is_file:
-                    own.sign(connection, run_id)
+                    copying.sign(connection, run_id)
                 if said != NOTHING:
                     remarks.add(connection, run_id, said)
                 return True
@@ -227,11 +222,11 @@ class Ledger:
             row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
             if row is None:
                 raise naming.missing(connection, run_id, self.where)
-            was_own = self._store.file is not None and own.is_own(connection, self._store.file, row)
+            was_own = self._store.file is not None and copying.is_own(connection, self._store.file, row)
             connection.execute(statement)
             checksums.store(connection, schema.runs, run_id)
             if was_own:
-                own.sign(connection, run_id)
+                copying.sign(connection, run_id)
 
         self.write(f"storing the plan of run {run_id}", store)
 
@@ -259,7 +254,7 @@ class Ledger:
         """Stores the ratios that a run found, in place of those it had found before."""
         self.write(
             f"storing what run {run_id} found",
-            lambda connection: comparisons.replace_rows(connection, run_id, found),
+            lambda connection: overviews.replace_rows(connection, run_id, found),
         )
 
     def copy_to(self, other: Ledger, *, trust: bool = False) -> copying.Copied:
@@ -351,7 +346,7 @@ class Ledger:
     def _origin(self, connection: Connection, run: Row[Any]) -> Origin | None:
         """Where the run comes from; None where this user made it. A server's roles say who may write there."""
         said = remarks.of_run(connection, run.id).origin
-        if said is not None or self._store.file is None or own.is_own(connection, self._store.file, run):
+        if said is not None or self._store.file is None or copying.is_own(connection, self._store.file, run):
             return said
         return Origin(f"the ledger {self.where}")
 
@@ -368,15 +363,15 @@ class Ledger:
     def runs(self, *, removed: bool = False) -> list[RunOverview]:
         """All runs, oldest first, including those whose plan is damaged; or those that were removed."""
         with self._reading("listing the runs") as connection:
-            return overviews(connection, self._state, removed=removed, checked=self._is_checked)
+            return overviews.overviews(connection, self._state, removed=removed, checked=self._is_checked)
 
     def earlier(
-        self, host: str, what: Collection[str], before: float, most: int = comparisons.MOST
+        self, host: str, what: Collection[str], before: float, most: int = overviews.MOST
     ) -> list[Compared]:
         """What runs of that host, begun before then, found of each of these questions: the newest, oldest first."""
         with self._reading("looking for earlier runs") as connection:
             gone = remarks.removed(connection)
-            found = comparisons.earlier(connection, host, what, before, most)
+            found = overviews.earlier(connection, host, what, before, most)
             said = remarks.of_runs(connection)
         return [
             row
@@ -398,7 +393,7 @@ class Ledger:
     def check(self) -> Check:
         """Looks at every row of every run, whether each can have been measured, and at the database's own structure."""
         with self._reading("checking the ledger") as connection:
-            found = checking.check(connection, is_file=self.is_file, is_checked=self._is_checked)
+            found = checksums.check(connection, is_file=self.is_file, is_checked=self._is_checked)
             gone = remarks.removed(connection)
             ids = [str(each) for each in connection.execute(select(schema.runs.c.id)).scalars()]
         problems = list(found.problems)
