@@ -11,8 +11,7 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.engine import campaign as campaigns
 from guestmark.engine.campaign import Boot, Campaign, Commands, State, unit
-from guestmark.stats.across_runs import Across
-from guestmark.stats.boots import between_boots, order
+from guestmark.stats.across_runs import Across, between_boots, order
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 

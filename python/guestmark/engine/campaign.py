@@ -27,7 +27,7 @@ from guestmark.engine.run import Audience, Run, prepare
 from guestmark.ledger import codec
 from guestmark.ledger.remarks import Remarks
 from guestmark.ledger.variables import recorded, restored
-from guestmark.stats.boots import order
+from guestmark.stats.across_runs import order
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger

@@ -12,7 +12,7 @@ from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph,
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import line
 from guestmark.report.compared import TONES
-from guestmark.stats.boots import BetweenBoots, between_boots
+from guestmark.stats.across_runs import BetweenBoots, between_boots
 from guestmark.stats.conditions.surroundings import changes
 
 if TYPE_CHECKING:
