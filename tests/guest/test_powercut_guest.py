@@ -359,3 +359,17 @@ def test_nothing_stays_mounted_after_a_kill(tmp_path: Path) -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.long
+@on_loop
+@pytest.mark.parametrize(("every", "word"), [(0, Durability.PROVEN), (7, Durability.LOST)])
+def test_the_syncs_of_a_script_are_judged(every: int, word: Durability, liar: Callable[[str], str]) -> None:
+    script = "for n in 1 2 3 4 5 6 7 8 9 10; do echo $n >> file; sync file; done"
+    factors = {"location": "/var/tmp", **({"qemu": liar(f"LIE_EVERY={every}")} if every else {})}
+    target = cell_of("tcg", "powercut", factors, method="syncs", command=["sh", "-c", script])
+    with prepared(target) as (machine, workload):
+        workload.run(machine)
+        facts = a(Findings, workload.facts).facts()
+    found = known(facts.of(Proof)).proven
+    assert (found.word, found.acknowledged) == (word, 10), found
