@@ -25,7 +25,7 @@ from pathlib import Path
 
 from bench.sidebyside import measure, ratio, table
 
-from guestmark.appliance.cpio import Archive
+from guestmark.appliance.initramfs import Archive
 from guestmark.appliance.kernel import find_kernel
 from guestmark.core.architectures import ARCHITECTURES, Architecture, architecture, host_architecture
 from guestmark.core.model import Cell, WorkloadSpec

@@ -18,9 +18,7 @@ from guestmark.core.platform_spec import Layer
 from guestmark.engine.preflight import unusable_platforms
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.ssh.platform import SshPlatform
-from guestmark.platforms.ssh.refusals import is_final
-from guestmark.platforms.ssh.script import ALIVE_S
-from guestmark.platforms.ssh.session import Session
+from guestmark.platforms.ssh.session import ALIVE_S, Session, is_final
 from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.appliance.cpio import Archive
+from guestmark.appliance.initramfs import Archive
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.modules import ModuleTree
 from tests.framework.processes import wait_until

@@ -22,7 +22,7 @@ from guestmark.foreign.survey import survey
 from guestmark.page.text import text_of
 from guestmark.platforms import registry
 from guestmark.platforms.qemu.platform import QemuPlatform
-from guestmark.platforms.user import emulator
+from guestmark.platforms.user import platform
 from guestmark.report.sections import places
 from guestmark.report.sections.filesystems import filesystems
 from guestmark.stats import Severity
@@ -278,13 +278,13 @@ def test_the_kernel_knows_programs_by_their_machine_and_byte_order(tmp_path: Pat
         (tmp_path / "true").write_bytes(ident + struct.pack(f"{order}HH", 3, name))
         magic, mask = (
             bytes.fromhex(part.replace("\\x", ""))
-            for part in emulator.binary_format(tmp_path / "true").split(":")
+            for part in platform.binary_format(tmp_path / "true").split(":")
         )
         fixed = ident + struct.pack(f"{order}HH", 2, name)  # an executable that is not position-independent
         object_file = ident + struct.pack(f"{order}HH", 1, name)
         seen = [_masked(head, mask) for head in (magic, fixed, object_file)]
         assert seen[0] == seen[1] != seen[2]
-    assert not emulator.is_static("/bin/sh")
+    assert not platform.is_static("/bin/sh")
 
 
 def _masked(head: bytes, mask: bytes) -> bytes:

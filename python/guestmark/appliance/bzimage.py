@@ -13,7 +13,7 @@ import subprocess
 import zlib
 from pathlib import Path
 
-from guestmark.appliance.remembered import Kept
+from guestmark.appliance.paths import Kept
 from guestmark.core.errors import GuestmarkError
 
 _XEN_ELFNOTE_PHYS32_ENTRY = 18

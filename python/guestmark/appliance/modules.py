@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.appliance.remembered import Kept
+from guestmark.appliance.paths import Kept
 from guestmark.core.errors import GuestmarkError
 
 _SIGNATURE_MARK = b"~Module signature appended~\n"

@@ -22,8 +22,7 @@ from guestmark.fleet.lab import Member
 from guestmark.fleet.machine import BEGUN, DONE, TOLD
 from guestmark.fleet.worker import READY, Start
 from guestmark.page.text import inert
-from guestmark.platforms.ssh.refusals import is_final, refusal
-from guestmark.platforms.ssh.session import UNATTENDED, program
+from guestmark.platforms.ssh.session import UNATTENDED, is_final, program, refusal
 
 _KEPT_LINES, _LONGEST = 20, 300
 _STOP_S, _HEAR_S = 5.0, 1.0

@@ -1,13 +1,184 @@
 """What every guest is asked and held against: what the cell asked for. Nothing falls back silently."""
 
 import functools
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from guestmark.agent.results import CallError
 from guestmark.core.machine_facts import Disk, Inside
-from guestmark.platforms.attest_disks import attest_disks
+from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms.guest import Guest, mismatch
-from guestmark.setting.base import Check
+from guestmark.setting.base import Check, Drive, Served, levels_of
+from guestmark.setting.disk import Role
+from guestmark.setting.drive import Bus
+from guestmark.setting.filesystem import Filesystem, cache_of, security_model_of
+
+
+def facts_of_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
+    """What QEMU says about each of our drives: format, cache switches, cluster size, node."""
+    return {
+        entry["device"]: entry["inserted"]
+        for entry in query("query-block")
+        if entry.get("device") in {str(role) for role in Role} and "inserted" in entry
+    }
+
+
+_MOST_DESCRIPTORS = 64
+
+
+def attest_disks(guest: Guest) -> dict[str, Disk]:
+    """The facts of every disk, by name. Raises `AttestationError` with both values where they differ."""
+    drives = facts_of_drives(guest.query) if guest.query else {}
+    engines = _engines(guest, guest.vmm_pid) if guest.query else frozenset()
+    facts = {}
+    for disk in guest.disks:
+        if disk.spec.shared:
+            facts[disk.spec.name] = _shared(guest, disk)
+            continue
+        size, write_cache = _inside(guest, disk)
+        _same(disk, "size in the guest", disk.spec.size, size, guest)
+        drive = drives.get(disk.spec.name, {})
+        if disk.spec.bus is Bus.VHOST_USER:
+            _check_served(guest, disk, write_cache)
+        elif guest.query:
+            _check_drive(guest, disk, drive, engines)
+        facts[disk.spec.name] = Disk(
+            size=size,
+            write_cache=write_cache,
+            format=drive.get("drv"),
+            cache=drive.get("cache"),
+            aio=disk.spec.aio if guest.query else None,
+            device=disk.device,
+            location=disk.spec.location,
+            allocated_bytes=disk.image.allocated_bytes(),
+            prepared_s=disk.image.prepared_s,
+            from_template=disk.image.from_template,
+        )
+    return facts
+
+
+def _shared(guest: Guest, disk: AttachedDisk) -> Disk:
+    """The facts of a directory of the host. What the guest mounts is attested when it does (`AttachedDisk.mount`).
+
+    Raises `AttestationError` when QEMU was told something else of a directory it serves itself.
+    """
+    spec, directory = disk.spec, disk.image.path
+    how = str(spec.filesystem)
+    if spec.filesystem is Filesystem.NINE_P:
+        wanted = security_model_of(spec)
+        words = guest.place.read(f"/proc/{guest.vmm_pid}/cmdline").split("\0")
+        told = next((word for word in words if word.startswith(f"local,id={spec.name},")), "")
+        path = str(directory).replace(",", ",,")
+        found = told.removeprefix(f"local,id={spec.name},path={path},")
+        _same(disk, "security model", f"security_model={wanted}", found, guest)
+        how += f", security model {wanted}"
+    if cache := cache_of(spec):
+        how += f", cache={cache}"
+    return Disk(
+        size=spec.size,
+        write_cache="",
+        device=disk.device,
+        location=spec.location,
+        allocated_bytes=disk.image.allocated_bytes(),
+        prepared_s=disk.image.prepared_s,
+        from_template=disk.image.from_template,
+        served=how,
+    )
+
+
+def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], engines: frozenset[str]) -> None:
+    """Holds what QEMU says of a drive against what was asked for. Raises `AttestationError`."""
+    spec = disk.spec
+    if not drive:
+        raise mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
+    image = drive["image"]
+    if not spec.format.encrypted:  # its name is its whole description then
+        opened, found = disk.image.opened, image["filename"]
+        if disk.image.socket is None:
+            opened, found = os.path.realpath(opened), os.path.realpath(found)
+        _same(disk, "image", opened, found, guest)
+    assert guest.query is not None
+    seen = Drive(
+        spec,
+        drive,
+        engines,
+        guest.agent.facts().cpus_online,
+        lambda name: _in_sysfs(guest, disk, name),
+        guest.query,
+    )
+    _hold(disk, (check for factor, level in levels_of(spec) for check in factor.attest(level, seen)), guest)
+
+
+def _hold(disk: AttachedDisk, checks: Iterable[Check], guest: Guest) -> None:
+    for check in checks:
+        _same(disk, check.what, check.asked, check.found, guest)
+
+
+def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
+    """Holds what the process that serves a disk has opened against what was asked for. Raises `AttestationError`.
+
+    It has no monitor; whether it drops flushes is seen where they are watched.
+    """
+    spec = disk.spec
+    if guest.vmm_pid is None:
+        return
+    image = os.path.realpath(disk.image.path)
+    for process in guest.place.descendants(guest.vmm_pid):
+        flags = _opened(guest, process, image)
+        if flags is None:
+            continue
+        seen = Served(flags, _engines(guest, process), write_cache)
+        checks = (check for factor, level in levels_of(spec) for check in factor.attest_served(level, seen))
+        _hold(disk, checks, guest)
+        return
+    raise mismatch(f"the {spec.name} disk", "served by a process beside the guest", "by none", guest)
+
+
+def _opened(guest: Guest, process: int, image: str) -> int | None:
+    """The flags with which a process has opened an image; None when it has not."""
+    for descriptor in range(_MOST_DESCRIPTORS):
+        try:
+            if guest.place.links(f"/proc/{process}/fd/{descriptor}") != [image]:
+                continue
+            told = guest.place.read(f"/proc/{process}/fdinfo/{descriptor}")
+        except OSError:
+            continue
+        return next(
+            (int(line.split()[1], 8) for line in told.splitlines() if line.startswith("flags:")), None
+        )
+    return None
+
+
+def _engines(guest: Guest, pid: int | None) -> frozenset[str]:
+    """What a process has for asynchronous I/O: a context of Linux AIO, a ring of io_uring."""
+    process = f"/proc/{pid}"
+    try:
+        found = {"native"} if "/[aio]" in guest.place.read(f"{process}/maps") else set()
+        if any("[io_uring]" in target for target in guest.place.links(f"{process}/fd")):
+            found.add("io_uring")
+    except OSError:
+        return frozenset()
+    return frozenset(found)
+
+
+def _inside(guest: Guest, disk: AttachedDisk) -> tuple[int, str]:
+    """Size in bytes and write cache, as the guest's kernel has them."""
+    return int(_in_sysfs(guest, disk, "size") or 0) * 512, _in_sysfs(guest, disk, "queue/write_cache")
+
+
+def _in_sysfs(guest: Guest, disk: AttachedDisk, name: str) -> str:
+    path = f"/sys/block/{disk.device.removeprefix('/dev/')}/{name}"
+    try:
+        return guest.agent.read_file(path, limit=4096).decode().strip()
+    except CallError:
+        return ""
+
+
+def _same(disk: AttachedDisk, what: str, asked: object, found: object, guest: Guest) -> None:
+    if asked != found:
+        raise mismatch(f"the {disk.spec.name} disk's {what}", asked, found, guest)
 
 
 def disks(guest: Guest) -> dict[str, Disk] | None:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import mmap
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
-from guestmark.core.machine_facts import Vmm
+from guestmark.core.machine_facts import GuestMachine, Vmm
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.disks.image import Image
@@ -23,6 +24,7 @@ from guestmark.foreign import parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import drives, vhost_user
 from guestmark.platforms.affinity import placed, virtual_processors
+from guestmark.platforms.attest import check_kernel, disks, hold, inside_of, same
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, mismatch, stopping
 from guestmark.platforms.phases import Watch
@@ -31,16 +33,62 @@ from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import virtiofs
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
-from guestmark.platforms.qemu.attest import attest_qemu
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
-from guestmark.platforms.qemu.hints import kvm_hint
 from guestmark.platforms.qmp import Monitor
 from guestmark.platforms.virtio import VirtioBus
 from guestmark.setting.disk import disks_of
 from guestmark.setting.drive import Aio, Bus
 from guestmark.setting.filesystem import Filesystem, cache_of
 from guestmark.setting.image import PROTOCOL, Protocol
-from guestmark.setting.machine import CPU, MACHINE, MEMORY, PROGRAM, QEMU_ARGS, SMP, kernel_words, levels_of
+from guestmark.setting.machine import (
+    CPU,
+    MACHINE,
+    MEMORY,
+    PROGRAM,
+    QEMU_ARGS,
+    SMP,
+    Started,
+    checks,
+    kernel_words,
+    levels_of,
+)
+
+_KVM_HINT = (
+    "the host's KVM cannot run a Linux guest (common in virtual machines without real nested virtualization); "
+    "use tcg or uml here, or tcg/kvm to exercise KVM"
+)
+
+
+def kvm_hint(message: str) -> str:
+    """What to do about a KVM guest that failed with this message; empty when nothing is known."""
+    device = Path("/dev/kvm")
+    if not device.exists():
+        return "there is no /dev/kvm: load kvm_amd or kvm_intel, or enable virtualization in the firmware"
+    if not os.access(device, os.R_OK | os.W_OK):
+        return "you may not open /dev/kvm: add yourself to its group (usually kvm)"
+    return _KVM_HINT if "guest" in message else ""
+
+
+def attest_qemu(guest: Guest, vmm: Vmm, factors: Mapping[str, str], boot: Boot) -> GuestMachine:
+    """Accelerator, architecture, kernel and root, and all factors that can be compared, by QMP and from inside.
+
+    Raises `AttestationError` with both values.
+    """
+    inside = inside_of(guest)
+    same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
+    hold(checks(factors, Started(inside, vmm, _program(guest))), guest)
+    check_kernel(boot.kernel.release, inside, guest, boot.root_type)
+    expected = guest.cell.platform.foreign or host_architecture()
+    same("the architecture", expected.machine_name, inside.arch, guest)
+    return GuestMachine(asked=dict(factors), vmm=vmm, guest=inside, disks=disks(guest))
+
+
+def _program(guest: Guest) -> str:
+    """The file of the hypervisor; empty for one that runs inside another guest, which is not looked at."""
+    if guest.place is not HERE or guest.vmm_pid is None:
+        return ""
+    return os.path.realpath(f"/proc/{guest.vmm_pid}/exe")
+
 
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}  # of the host's own architecture
 _SHARE_TAG = "guestmark-root"

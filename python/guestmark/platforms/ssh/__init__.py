@@ -1,8 +1,7 @@
 """Another machine, over the system's ssh."""
 
 from guestmark.core.platform_kind import PlatformKind
-from guestmark.platforms.ssh.destination import advice
-from guestmark.platforms.ssh.factors import FRESHNESS
+from guestmark.platforms.ssh.destination import FRESHNESS, advice
 
 PLATFORMS = (
     PlatformKind(

@@ -1,8 +1,10 @@
-"""What ssh takes as a destination. Cheap to import."""
+"""Destinations of ssh, and the factors of machines that are reached there."""
 
 from __future__ import annotations
 
 import re
+
+from guestmark.core.factor import Factor
 
 _DEST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?[A-Za-z0-9_:][A-Za-z0-9_.:-]*", re.ASCII)
 _PORT = re.compile(r"(?P<name>[^:]+|.*\]):(?P<port>\d+)", re.ASCII)
@@ -23,3 +25,25 @@ def advice(dest: str) -> str:
     if found := _BRACKETS.fullmatch(dest):
         return f"ssh wants an address of IPv6 without brackets: {found[1] or ''}{found[2]}"
     return "" if _DEST.fullmatch(dest) else "e.g. user@example.org, or a name that ssh_config has as Host"
+
+
+def _command(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the command is empty")
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ValueError(f"{text!r} contains control characters")
+    return text.strip()
+
+
+RESTART = Factor(
+    "restart",
+    "a command of this host's shell that makes another machine fresh before each trial, e.g. virsh snapshot-revert "
+    r"$GUESTMARK_DEST clean --running (write a comma inside as \,)",
+    _command,
+)
+READY = Factor(
+    "ready",
+    "a command of this host's shell that succeeds when the restarted machine may be measured; tried once a second",
+    _command,
+)
+FRESHNESS = (RESTART, READY)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,20 +15,19 @@ from typing import TYPE_CHECKING
 
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
-from guestmark.core.errors import AgentError, GuestmarkError, PlatformUnusableError, UsageError
+from guestmark.core.errors import AgentError, GuestmarkError, MachineError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import of_machines
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import Lines, tell
+from guestmark.page.text import last_line
 from guestmark.platforms.base import Caller, Unusable, Usable
 from guestmark.platforms.exclusive import lock_remote
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.attest import attest
-from guestmark.platforms.ssh.factors import RESTART
-from guestmark.platforms.ssh.fresh import restart
-from guestmark.platforms.ssh.refusals import UnreachableError
-from guestmark.platforms.ssh.session import Session, program, session
+from guestmark.platforms.ssh.destination import READY, RESTART
+from guestmark.platforms.ssh.session import Session, UnreachableError, program, session
 from guestmark.setting.disk import disks_of
 
 if TYPE_CHECKING:
@@ -32,6 +35,76 @@ if TYPE_CHECKING:
     from guestmark.agent.frames import Transport
     from guestmark.core.machine_facts import RemoteMachine
     from guestmark.disks.attached import AttachedDisk
+
+_BOOT_PAUSE_S = 1.0
+_END = 64 << 10  # bytes of what a command printed that are looked at
+DEST = "GUESTMARK_DEST"  # in the environment of these commands
+
+
+def restart(cell: Cell, dest: str, deadline: float) -> bool:
+    """Runs the command of the factor `restart`, then that of `ready` until it succeeds; whether there was one.
+
+    `deadline` is `time.monotonic`'s. Raises `MachineError` when a command fails or takes too long.
+    """
+    command, ready = cell.factors.get(RESTART.name), cell.factors.get(READY.name)
+    if command is None:
+        if ready is not None:
+            raise UsageError(f"{cell.id}: ready goes with restart", hint="--set restart=COMMAND")
+        return False
+    status, said = _run(command, dest, deadline)
+    if status != 0:
+        raise MachineError(
+            f"{dest} was not restarted: {_how(status)}{said}", hint=f"try it by hand: {command}"
+        )
+    if ready is not None:
+        await_ready(ready, dest, deadline)
+    return True
+
+
+def await_ready(command: str, dest: str, deadline: float) -> None:
+    """Runs the command once a second until it succeeds. Raises `MachineError` at the deadline."""
+    while True:
+        status, said = _run(command, dest, deadline)
+        if status == 0:
+            return
+        if time.monotonic() + _BOOT_PAUSE_S > deadline:
+            raise MachineError(
+                f"{dest} did not become ready: {_how(status)}{said}", hint=f"try it by hand: {command}"
+            )
+        time.sleep(_BOOT_PAUSE_S)
+
+
+def _run(command: str, dest: str, deadline: float) -> tuple[int | None, str]:
+    """Exit status, None for a command that took too long and was killed, and what it said last.
+
+    What it prints goes to a file: a machine that it starts in the background may hold its output for ever.
+    """
+    with tempfile.TemporaryFile() as printed:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, DEST: dest},
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout=max(0.1, deadline - time.monotonic()))
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None, ""
+            raise
+        printed.seek(max(0, printed.seek(0, os.SEEK_END) - _END))
+        output = printed.read(_END)
+    last = last_line(output.decode(errors="replace"))
+    return process.returncode, f": {last}" if last else ""
+
+
+def _how(status: int | None) -> str:
+    return "its command took too long" if status is None else f"its command ended with status {status}"
+
 
 READY_DEADLINE_S = 60.0
 RESTART_S = 300.0  # for the command that makes it fresh, and once more until it answers

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,22 +14,57 @@ from guestmark.agent.confinement import WITH_MEMORY_FILE
 from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.initramfs import build_initramfs
 from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import placed
+from guestmark.platforms.attest import check_kernel, disks, hold, inside_of, same
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.guest import Guest, await_ready, stopping
+from guestmark.platforms.guest import Guest, await_ready, mismatch, stopping
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.platform import missing_program
-from guestmark.platforms.uml.attest import attest_uml
-from guestmark.platforms.uml.refusals import explained
 from guestmark.setting.disk import disks_of
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
-from guestmark.setting.machine import KERNEL, MEMORY, kernel_words, levels_of
+from guestmark.setting.machine import KERNEL, MEMORY, Started, checks, kernel_words, levels_of
+
+# Linux, arch/um/os-Linux/start_up.c: the checks that its kernel makes of the host before anything else.
+_PTRACE = re.compile(
+    r"^.*(?:check_ptrace|check_sysemu|start_ptraced_child|PTRACE_\w+|ptrace: ).*$", re.MULTILINE
+)
+_EXEC = re.compile(r"^.*(?:/dev/shm must be not mounted noexec|must not be mounted noexec).*$", re.MULTILINE)
+
+
+def explained(error: MachineError) -> MachineError:
+    """The error for a guest that did not start; names what the host refuses if that is the reason."""
+    if found := _PTRACE.search(error.console):
+        what = "this host does not let User-Mode Linux trace its guest's processes"
+        hint = (
+            "in a container: --cap-add=SYS_PTRACE, or --security-opt seccomp=unconfined; "
+            "else see kernel.yama.ptrace_scope; not under a debugger; or use tcg"
+        )
+    elif found := _EXEC.search(error.console):
+        what = "User-Mode Linux cannot execute code in its memory file"
+        hint = "point TMPDIR at a directory that is not mounted noexec"
+    else:
+        return error
+    said = found.group().strip()[:200]
+    return MachineError(f"{what} ({said})", hint=hint, console=error.console, phases=error.phases)
+
+
+def attest_uml(guest: Guest, factors: Mapping[str, str], kernel: str) -> GuestMachine:
+    """Kernel kind and release, processors and memory from inside. Raises `AttestationError` with both values."""
+    inside = inside_of(guest)
+    if inside.cpu != "UML":
+        raise mismatch("the processor model", "UML", inside.cpu or inside.kernel, guest)
+    same("the number of processors", 1, inside.processors, guest)
+    check_kernel(kernel, inside, guest)
+    hold(checks(factors, Started(inside)), guest)
+    return GuestMachine(asked=dict(factors), guest=inside, disks=disks(guest))
+
 
 UML = "linux.uml"
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G"}

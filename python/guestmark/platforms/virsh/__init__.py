@@ -1,7 +1,7 @@
 """A domain of libvirt, by `virsh`."""
 
 from guestmark.core.platform_kind import PlatformKind, Program
-from guestmark.platforms.ssh.factors import READY
+from guestmark.platforms.ssh.destination import READY
 from guestmark.platforms.virsh.factors import SNAPSHOT, SSH
 
 _FACTORS = (SNAPSHOT, SSH, READY)
