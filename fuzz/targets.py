@@ -15,6 +15,7 @@ from guestmark.agent import messages
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.appliance import bzimage
+from guestmark.core.context import Caller
 from guestmark.core.errors import GuestmarkError
 from guestmark.plan.load import load
 from guestmark.plan.outline import assemble
@@ -88,7 +89,7 @@ def _replies(data: bytes) -> None:
 
 
 def _plan(data: bytes) -> None:
-    assemble(load(data.decode(errors="replace"), "plan.toml"), {})
+    assemble(load(data.decode(errors="replace"), "plan.toml"), Caller())
 
 
 def _file(function: Callable[[Path], object]) -> Callable[[bytes], None]:

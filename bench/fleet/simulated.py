@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from guestmark.core.context import FleetOrder
 from guestmark.core.model import Measurement, Plan, Trial, TrialStatus
 from guestmark.engine import environment, preflight, runner
 from guestmark.fleet import lab, machine, order
@@ -209,7 +210,7 @@ def simulate(machines: int, workers: int, blocks: int, dies: float, ends: list[f
         }
         command = (sys.executable, "-m", "guestmark")
         real = [lab.Member(f"w{number}", "", "", command, settings) for number in range(workers)]
-        told = order.Order(FLEET, PLAN.format(blocks=blocks), "plan.toml", 1.0, {}, [])
+        told = FleetOrder(FLEET, PLAN.format(blocks=blocks), "plan.toml", 1.0, {}, ())
         pool = Workers(real, sorted(ends), waiting=waiting)
         # Not __main__'s: workers have to find it.
         block = importlib.import_module("bench.fleet.simulated").one_block

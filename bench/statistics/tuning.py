@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from guestmark.core.model import Better
+from guestmark.core.tuning import Candidate, Settings
 from guestmark.stats.tuning import race
 from guestmark.stats.tuning.race import Why
-from guestmark.stats.tuning.settings import Candidate, Settings
 
 LEVELS = {"a": 2, "b": 2, "c": 3, "d": 4}
 SETTINGS = Settings("wall_s", Better.LOWER)

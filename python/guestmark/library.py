@@ -17,7 +17,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -219,12 +219,12 @@ def exec(  # noqa: A001 (as the command is called)
     stand in the command as `{name}`; `env` is added to this process's environment. `policy` are `baseline`, `blocks`,
     `precision`, `margin`, `time_limit_s`, `trial_limit_s`, `warmup`, `iterations` and `seed`.
     """
-    from guestmark.platforms.base import Caller
+    from guestmark.core.context import Caller
     from guestmark.workloads.exec.plan import ExecOptions, build
 
     words = shlex.split(command) if isinstance(command, str) else list(command)
-    caller = asdict(Caller.current())
-    caller["env"] = {**caller["env"], **(env or {})}
+    caller = Caller.current()
+    caller = replace(caller, env={**caller.env, **(env or {})})
     options = ExecOptions(
         on=tuple(on),
         settings=_settings(settings),
@@ -251,14 +251,14 @@ def run(
 
     `policy` may hold `only`, too.
     """
+    from guestmark.core.context import Caller
     from guestmark.plan import library
     from guestmark.plan.load import load as load_plan
     from guestmark.plan.outline import Overrides, assemble, override
-    from guestmark.platforms.base import Caller
 
     wanted = Overrides(on=on, settings=_settings(settings), **policy)
     outline = load_plan(*library.find(os.fspath(plan)), scale=scale)
-    return _measured(assemble(override(outline, wanted), asdict(Caller.current())), ledger, labels, name)
+    return _measured(assemble(override(outline, wanted), Caller.current()), ledger, labels, name)
 
 
 def _settings(settings: Mapping[str, Sequence[str] | str] | None) -> list[str]:

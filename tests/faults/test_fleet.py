@@ -76,7 +76,9 @@ def test_every_machine_measures_the_plan(guestmark: CommandLine, server: Server,
     document = json.loads(done.stdout)
     assert [machine["name"] for machine in document["machines"]] == ["lab1", "lab2"]
     assert all(machine["trials"] == {"ok": 9, "failed": 0, "lost": 0} for machine in document["machines"])
-    runs = [run for run in made.runs() if run.plan.context["fleet"]["fleet"] == document["fleet"]]
+    runs = [
+        run for run in made.runs() if (order := run.plan.context.fleet) and order.fleet == document["fleet"]
+    ]
     assert exactly_once(runs, 3) == 0
     shown = guestmark("fleet", "show", "last", "--ledger", server.url)
     assert "lab2" in shown.stdout
@@ -155,7 +157,11 @@ def test_a_fleet_that_is_interrupted_is_resumed(
     words = ("fleet", "resume", fleet[1].decode(), "--ledger", server.url)
     done = guestmark(*words, env=environment, timeout=60)
     assert done.status == 0, done.stderr
-    runs = [run for run in made.runs() if run.plan.context["fleet"]["fleet"] == fleet[1].decode()]
+    runs = [
+        run
+        for run in made.runs()
+        if run.plan.context.fleet is not None and run.plan.context.fleet.fleet == fleet[1].decode()
+    ]
     assert len(runs) == 2
     assert exactly_once(runs, 2) == 2
 

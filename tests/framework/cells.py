@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from guestmark.core import registry
+from guestmark.core.context import Context
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 
@@ -25,6 +26,6 @@ def cell_of(platform: str, kind: str, factors: Mapping[str, str] | None = None, 
     return cell(platform, spec(kind, **params), **(factors or {}))
 
 
-def plan_of(*cells: Cell, limit_s: float = 120.0, context: Mapping[str, Any] | None = None) -> Plan:
+def plan_of(*cells: Cell, limit_s: float = 120.0, context: Context | None = None) -> Plan:
     """A plan of these cells in which a trial may take `limit_s`."""
-    return Plan("test", cells, Policy(trial_limit_s=limit_s), (), context or {})
+    return Plan("test", cells, Policy(trial_limit_s=limit_s), (), context or Context())

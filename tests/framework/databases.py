@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from guestmark.core.context import Context
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
@@ -69,6 +70,6 @@ def started(
 ) -> Iterator[tuple[Machine, OltpWorkload]]:
     """A machine with a workload that is not prepared yet."""
     cell = Cell(platform, spec("oltp", **{**SMALL, **given}), PlatformSpec.read(platform), factors or {})
-    workload = OltpWorkload(plan_of(cell, context={"uid": os.getuid(), "gid": os.getgid()}), cell)
+    workload = OltpWorkload(plan_of(cell, context=Context(uid=os.getuid(), gid=os.getgid())), cell)
     with workload.machine(registry.get(platform)) as machine:
         yield machine, workload

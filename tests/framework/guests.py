@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from guestmark.core.context import Context
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell
 from guestmark.platforms import registry
@@ -28,7 +29,7 @@ def start_cell(trial: Cell) -> AbstractContextManager[Machine]:
 @contextlib.contextmanager
 def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload[Any]]]:
     """The cell's machine, and its workload, which is not prepared yet and is cleaned up whatever happened."""
-    caller = {"env": {"PATH": os.environ["PATH"]}, "cwd": "/"}
+    caller = Context(env={"PATH": os.environ["PATH"]}, cwd="/")
     workload = base.create(plan_of(trial, limit_s=limit_s, context=caller), trial)
     platform = registry.get(base.started_for(trial).platform)
     with base.start_machine(workload, platform, trial) as machine:

@@ -6,7 +6,7 @@ from guestmark.core.model import Cell, Measurement, Metric, Plan, Policy, Trial,
 from guestmark.core.platform_spec import HOST
 
 WALL = Metric("wall_s", "s")
-PLAN = Plan("exec", (Cell("host", WorkloadSpec("exec", {}, "true"), HOST, {}, True),), Policy(), (WALL,), {})
+PLAN = Plan("exec", (Cell("host", WorkloadSpec("exec", {}, "true"), HOST, {}, True),), Policy(), (WALL,))
 INCOMPRESSIBLE = random.Random(1).randbytes(150_000).decode("latin-1")  # for a console
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from guestmark.core.context import Context
 from guestmark.core.model import (
     Cell,
     LeftOut,
@@ -53,7 +54,7 @@ def constructed(
         tuple(cell for cell, _ in cells),
         Policy(seed=42),
         METRICS,
-        {"env": {"PASSWORD": "secret", "HOME": "/root"}, "cwd": "/tmp"},
+        Context(env={"PASSWORD": "secret", "HOME": "/root"}, cwd="/tmp"),
     )
     trials = []
     for block in range(blocks):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from guestmark.core.context import Context
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
 from guestmark.platforms.nested.outer import OUTERS
@@ -17,7 +18,7 @@ from tests.framework.cells import cell_of, plan_of
 from tests.framework.known import known
 from tests.framework.processes import alive
 
-CALLER = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
+CALLER = Context(cwd="/", env={"PATH": "/usr/bin:/bin"})
 
 
 def trial(

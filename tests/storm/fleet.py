@@ -25,6 +25,7 @@ from subprocess import Popen
 from guestmark.core.model import RunState, TrialStatus, runnable
 from guestmark.ledger.model import StoredRun
 from tests.framework.command_line import CommandLine
+from tests.framework.known import known
 from tests.framework.labs import Lab, lab
 from tests.framework.namespaces import Network, network
 from tests.framework.postgresql import Server, postgresql
@@ -128,7 +129,7 @@ class Storm:
                 break
             new = [run for run in self._lab.runs() if run.id not in before]
             if new:
-                fleet = new[0].plan.context["fleet"]["fleet"]
+                fleet = known(new[0].plan.context.fleet).fleet
                 words = ("fleet", "resume", fleet, "--ledger", self._server.url)
         runs = [run for run in self._lab.runs() if run.id not in before]
         outcome.trials = sum(len(run.trials) for run in runs)

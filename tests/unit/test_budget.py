@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from guestmark.core.model import PROVE, Better, Plan, Policy, RunState
+from guestmark.core.context import Caller
+from guestmark.core.model import Better, Plan, Policy, RunState
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
 from guestmark.engine.asking import comparisons, parts, with_askable
@@ -69,7 +70,7 @@ against = { workload = "dear" }
 
 
 def built_in(name: str, scale: float = 1.0) -> Plan:
-    return assemble(load(library.builtin(name), name, scale=scale), {})
+    return assemble(load(library.builtin(name), name, scale=scale), Caller())
 
 
 def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_what_a_budget_leaves_fits_into_it_and_can_be_answered(name: str, minute
     known = prices(plan, None)
     fitted, notes = budget.spend(plan, plan.cells, known, budget_s, 5.0)
     found = budget.spending(fitted, fitted.cells, known)
-    if plan.context.get("tune") is None:
+    if plan.context.tune is None:
         assert found.proofs_s + found.block_s * found.fewest + 5.0 <= budget_s
         assert found.fewest >= (1 if name == "powercut" else MIN_BLOCKS)
         assert fitted.questions
@@ -132,7 +133,7 @@ def test_a_question_that_cannot_be_answered_is_not_asked() -> None:
     without, notes = with_askable(plan, ())
     assert proven not in without.questions
     assert any("it takes --prove" in note for note in notes)
-    in_memory = replace(plan, context={**plan.context, PROVE: True})
+    in_memory = replace(plan, context=replace(plan.context, prove=True))
     without, notes = with_askable(in_memory, ())
     assert proven not in without.questions
     assert any("its disks are in memory" in note for note in notes)

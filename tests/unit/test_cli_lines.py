@@ -26,7 +26,7 @@ CELLS = tuple(
     Cell(name, WorkloadSpec("exec"), PlatformSpec.read(name), baseline=name == "host", group="exec")
     for name in ("host", "tcg", "uml with a name that leaves little room for its figures")
 )
-PLAN = Plan("p", CELLS, Policy(min_blocks=10), (WALL,), {})
+PLAN = Plan("p", CELLS, Policy(min_blocks=10), (WALL,))
 
 
 class Run:

@@ -251,7 +251,7 @@ def replace_placed(**changes: Any) -> Placed:
 def in_memory(*, named: bool) -> StoredRun:
     stored = Storage(disks={"": StoredDisk(location="/dev/shm", filesystem="tmpfs", in_memory=True)})
     run = sound(facts={**FACTS, "tcg": [guest(), stored]})
-    context = run.plan.context if named else {**run.plan.context, "default_locations": ["uml", "tcg"]}
+    context = replace(run.plan.context, default_locations=() if named else ("uml", "tcg"))
     return replace(run, plan=replace(run.plan, context=context))
 
 

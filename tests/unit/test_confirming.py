@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.core.context import Context
 from guestmark.core.errors import UsageError
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Findings
 from guestmark.core.machine_facts import GuestMachine, Inside, Vmm
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.engine.confirming import CONFIRMS, confirmation
+from guestmark.engine.confirming import confirmation
 from guestmark.ledger.model import StoredRun
 from tests.framework.command_line import CommandLine
 from tests.framework.ledgers import WALL
@@ -76,7 +77,7 @@ def stored(name: str, kernel: str, host_kernel: str = "6.1", level: str | None =
     vmm = Vmm(accelerator="tcg", kvm_present=False, processors=1, cpu="max", memory_bytes=1, qemu="7.2")
     found.add(GuestMachine(asked={}, guest=inside, vmm=vmm))
     trial = Trial("tcg", 0, 0, TrialStatus.OK, facts=Facts(found.facts().kept))
-    plan = Plan("syscalls", (cell,), Policy(), (WALL,), {"cwd": "/", "env": {}})
+    plan = Plan("syscalls", (cell,), Policy(), (WALL,), Context(cwd="/"))
     environment = {"machine": "m", "kernel": {"release": host_kernel}}
     return StoredRun(name, plan, (environment,), 1, RunState.COMPLETE, 0.0, (trial,))
 
@@ -94,7 +95,7 @@ def test_kernels_are_found_by_what_guests_attested(tmp_path: Path) -> None:
     assert [cell.shown("kernel") for cell in found.plan.cells[:2]] == ["before", "after"]
     assert found.differing == ("kernel 1.0-old → 2.0-new",)
     assert found.missing == ("the host's kernel (6.1 → 6.2) is the same for both now",)
-    assert (found.plan.policy.blocks, found.plan.context[CONFIRMS]) == (4, ["b", "a"])
+    assert (found.plan.policy.blocks, found.plan.context.confirms) == (4, ("b", "a"))
     kernel(tmp_path / "1.0-old", "1.1-rebuilt")
     with pytest.raises(UsageError, match=r"no kernel 1\.0-old, which run b had, is here any more"):
         confirmation(before, after, {})

@@ -85,7 +85,7 @@ def test_cells_whose_place_nobody_named_are_remembered(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     named, unnamed = a_cell("tcg", {"location": "/dev/shm"}), a_cell("host")
     made = with_locations(plan_of(named, unnamed))
-    assert made.context["default_locations"] == ["host"]
+    assert made.context.default_locations == ("host",)
     assert made.cells[1].factors["location"] == default_location()
     assert with_locations(plan_of(named)) == plan_of(named)
 

@@ -12,7 +12,7 @@ import pytest
 
 from guestmark.cli import gates as statuses
 from guestmark.core.errors import UsageError
-from guestmark.core.gate import GATES, Gate, parse_gates
+from guestmark.core.gate import Gate, parse_gates
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger import open_ledger
@@ -38,7 +38,7 @@ METRICS = {"wall_s", "user_s"}
 def two(ratio: float, *limits: str, blocks: int = 12, **changes: object) -> StoredRun:
     """A run in which uml takes `ratio` times the host's time, with these gates."""
     run = constructed([(CELLS[0], 1.0), (CELLS[1], ratio)], blocks=blocks, **changes)  # type: ignore[arg-type]
-    return replace(run, plan=replace(run.plan, context={**run.plan.context, GATES: list(limits)}))
+    return replace(run, plan=replace(run.plan, context=replace(run.plan.context, gates=limits)))
 
 
 def judged(run: StoredRun, *limits: str) -> tuple[Judged, ...]:

@@ -147,18 +147,18 @@ def test_values_of_other_variables_are_not_recorded(ledger: Path) -> None:
         "AWS_SECRET_ACCESS_KEY": "hunter2",
         "GUESTMARK_LEDGER": "pg://u:pw@h",
     }
-    plan = replace(run.plan, context={**run.plan.context, "env": variables})
+    plan = replace(run.plan, context=replace(run.plan.context, env=variables))
     with open_ledger(ledger) as opened:
         stored = opened.load_run(opened.create_run(plan, {}, 1)).plan
-    assert stored.context["env"] == {"PATH": "/usr/bin", "LC_ALL": "C"}
-    assert stored.context["env_names"] == ["AWS_SECRET_ACCESS_KEY", "GUESTMARK_LEDGER"]
+    assert stored.context.env == {"PATH": "/usr/bin", "LC_ALL": "C"}
+    assert stored.context.env_names == ("AWS_SECRET_ACCESS_KEY", "GUESTMARK_LEDGER")
     everything = b"".join(path.read_bytes() for path in ledger.parent.glob("ledger.sqlite*"))
     assert b"hunter2" not in everything
     assert b"u:pw@h" not in everything
     again, gone = restored(stored, {"AWS_SECRET_ACCESS_KEY": "new"})
-    assert again.context["env"] == {"PATH": "/usr/bin", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "new"}
+    assert again.context.env == {"PATH": "/usr/bin", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "new"}
     assert gone == ["GUESTMARK_LEDGER"]
-    assert recorded(again.context) == {**stored.context}
+    assert recorded(again.context) == stored.context
 
 
 def test_commands_get_all_variables_and_the_ledger_does_not(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_commands_get_all_variables_and_the_ledger_does_not(tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     with open_ledger(path, writable=False) as opened:
         (run,) = opened.runs()
-        assert "DEPLOY_TOKEN" in opened.load_run(run.id).plan.context["env_names"]
-        assert "hunter2" not in opened.load_run(run.id).plan.context["env"].values()
+        assert "DEPLOY_TOKEN" in opened.load_run(run.id).plan.context.env_names
+        assert "hunter2" not in opened.load_run(run.id).plan.context.env.values()
 
 
 @pytest.mark.parametrize(

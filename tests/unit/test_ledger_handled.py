@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.core.context import Context
 from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
@@ -167,16 +168,16 @@ def test_a_bundle_holds_all_that_another_ledger_needs(ledger: Ledger, tmp_path: 
 
 def test_a_bundle_names_nobody(ledger: Ledger) -> None:
     run = host_uml_tcg(blocks=2, failing={("uml", 1)})
-    context = {
-        "env": {
+    context = Context(
+        env={
             "HOME": "/home/alice",
             "USER": "alice",
             "LANG": "C",
             "TOKEN": "hunter2",
             "OMP_NUM_THREADS": "2",
         },
-        "cwd": "/home/alice/work",
-    }
+        cwd="/home/alice/work",
+    )
     trials = tuple(
         replace(trial, reason="lab7: /home/alice/x died", console="lab7 login") for trial in run.trials
     )
@@ -187,8 +188,8 @@ def test_a_bundle_names_nobody(ledger: Ledger) -> None:
     for text in (content, data.decode()):
         assert not re.search(r"alice|hunter2|lab7|login", text)
     (packed,) = unpack(data, "run.gmk")
-    assert packed.run.plan.context["env"] == {"LANG": "C", "OMP_NUM_THREADS": "2"}
-    assert packed.run.plan.context["env_names"] == ["HOME", "TOKEN", "USER"]
+    assert packed.run.plan.context.env == {"LANG": "C", "OMP_NUM_THREADS": "2"}
+    assert packed.run.plan.context.env_names == ("HOME", "TOKEN", "USER")
     assert [cell.id for cell in packed.run.plan.cells] == [cell.id for cell in run.plan.cells]
     named = unpack(bundle(shareable(run, consoles=True)), "run.gmk")[0].run.trials[0]
     assert (named.reason, named.console) == ("lab7: /home/alice/x died", "lab7 login")

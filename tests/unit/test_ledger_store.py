@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guestmark.core.context import Context
 from guestmark.core.errors import LedgerError
 from guestmark.core.facts import Facts
 from guestmark.core.model import (
@@ -41,7 +42,7 @@ PLAN = Plan(
     ),
     Policy(blocks=3, seed=2**40, precision=0.015),
     (WALL, SPEED),
-    {"env": {"LC_BYTES": "a\udcffb", "LANG": "C"}, "uid": 1000, "groups": [1, 2], "nothing": None},
+    Context(env={"LC_BYTES": "a\udcffb", "LANG": "C"}, uid=1000, groups=(1, 2)),
 )
 
 
@@ -113,7 +114,7 @@ def test_every_plan_and_trial_survives_storage_exactly(
         (Cell(text, WorkloadSpec("exec", content, text), PlatformSpec.read(text), {text: text}),),
         Policy(),
         (),
-        content,
+        Context(cwd=text, notes=(text, text), cost={text: 0.0}, proofs={text: Facts(content)}),
     )
     assert codec.load(codec.dump(plan), Plan, "plan") == plan
     stored = trial(

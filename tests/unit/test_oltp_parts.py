@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from guestmark.core import registry as kinds
+from guestmark.core.context import Context
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
@@ -47,7 +48,7 @@ def test_shares_whose_files_are_roots_are_refused_to_root(
 
 
 def preflight(*cells: Cell) -> Sequence[str]:
-    return OltpWorkload.preflight(Plan("test", cells, Policy(), (), context={"uid": os.getuid()}), cells)
+    return OltpWorkload.preflight(Plan("test", cells, Policy(), (), context=Context(uid=os.getuid())), cells)
 
 
 def test_parameters_are_brought_into_one_form() -> None:
@@ -103,7 +104,7 @@ def test_a_server_that_is_missing_is_named_with_its_package(
     (tmp_path / "sysbench").chmod(0o755)
     exec_cell = Cell("true", WorkloadSpec("exec", {"argv": ["true"]}), HOST)
     lacking = cell(server=server)
-    plan = Plan("test", (exec_cell, lacking), Policy(), (), context={"uid": os.getuid()})
+    plan = Plan("test", (exec_cell, lacking), Policy(), (), context=Context(uid=os.getuid()))
     (entry,) = impossible_cells(plan.cells)
     assert entry.cell == lacking.id
     assert "is not installed" in entry.reason

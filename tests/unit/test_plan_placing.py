@@ -2,6 +2,7 @@
 
 import pytest
 
+from guestmark.core.context import Caller
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platforms
 from guestmark.core.registry import workload_kinds
@@ -14,7 +15,7 @@ from guestmark.plan.outline import Outline, Overrides, assemble, override
 def plan(on: str, *settings: str, null: Null = Null.NONE, blocks: int | None = None) -> Plan:
     entry = MatrixEntry(WorkloadSpec("exec", {"argv": ["true"]}, "true"))
     outline = Outline("exec", Shape((entry,), parse_platforms([on]), null=null), Policy(), ())
-    return assemble(override(outline, Overrides(settings=settings, blocks=blocks)), {})
+    return assemble(override(outline, Overrides(settings=settings, blocks=blocks)), Caller())
 
 
 def processors(on: str, *settings: str) -> dict[str, int]:
@@ -49,14 +50,14 @@ def test_the_host_gets_what_the_guests_get(on: str, settings: tuple[str, ...], f
 
 
 def test_unequal_machines_are_remarked_on() -> None:
-    assert not plan("host,tcg,uml").context["notes"]
-    assert plan("host,tcg,uml", "smp=2").context["notes"][-1] == (
+    assert not plan("host,tcg,uml").context.notes
+    assert plan("host,tcg,uml", "smp=2").context.notes[-1] == (
         "the machines that are compared have different numbers of processors: 1 in uml; 2 in host, tcg smp=2"
     )
 
 
 def test_of_many_cells_those_that_differ_are_named() -> None:
-    remark = plan("host,tcg,uml", "smp=1,2", "memory=1G,2G,3G").context["notes"][-1]
+    remark = plan("host,tcg,uml", "smp=1,2", "memory=1G,2G,3G").context.notes[-1]
     assert remark.endswith("; 2 in tcg smp=2 memory=1G, tcg smp=2 memory=2G, tcg smp=2 memory=3G"), remark
     assert "1 in all others" in remark
 
@@ -72,7 +73,7 @@ def test_too_few_blocks_for_so_many_cells_are_told_beforehand(
         f"{memory} cells are compared with one: a cell that is the only one to differ is claimed from {needed} "
         f"blocks on (--blocks {needed})"
     ]
-    notes = plan("host,tcg", f"memory={sizes}", blocks=blocks).context["notes"]
+    notes = plan("host,tcg", f"memory={sizes}", blocks=blocks).context.notes
     assert [note for note in notes if "blocks" in note] == (remarks if needed else [])
 
 

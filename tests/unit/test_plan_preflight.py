@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from guestmark.core import registry
+from guestmark.core.context import Context
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.model import (
     Cell,
@@ -73,7 +74,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
         for name in ("roomy", "tools", "exec")
         for platform in ("host", "kvm")
     )
-    return Plan("p", cells, Policy(blocks=4), (), {"cost": {"host": 2.0}})
+    return Plan("p", cells, Policy(blocks=4), (), Context(cost={"host": 2.0}))
 
 
 def test_every_workload_sees_its_own_cells_that_can_be_measured(plan: Plan) -> None:
@@ -117,14 +118,14 @@ def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan: Plan
     assert alone.origin == "as declared by the plan, 3 cells unknown and not counted"
     with open_ledger(str(tmp_path / "ledger.sqlite")) as ledger:
         for scale, seconds in ((1.0, 5.0), (0.5, 100.0)):
-            run = ledger.create_run(replace(plan, context={"scale": scale}), {}, 0)
+            run = ledger.create_run(replace(plan, context=Context(scale=scale)), {}, 0)
             for block in range(2):
                 ok = Trial("exec host", block, 0, TrialStatus.OK, duration_s=seconds + block)
                 ledger.append(run, ok)
                 ledger.append(run, replace(ok, cell_id="tools host", status=TrialStatus.FAILED))
         found = estimate(plan, ledger)
         assert (found.block_s, found.measured, found.declared) == (2 + 2 + 5.5, 1, 2)
-        small = estimate(replace(plan, context={"scale": 0.5}), ledger)
+        small = estimate(replace(plan, context=Context(scale=0.5)), ledger)
         assert (small.block_s, small.measured, small.unknown) == (100.5, 1, 5)
 
 
@@ -144,7 +145,9 @@ def test_an_expected_time_agrees_with_the_time_limit(
 ) -> None:
     """As many blocks are expected as `decide` lets happen."""
     wall = Metric("wall_s", "s")
-    alone = Plan("p", (replace(plan.cells[0], baseline=True),), policy, (wall,), {"cost": {"host": block_s}})
+    alone = Plan(
+        "p", (replace(plan.cells[0], baseline=True),), policy, (wall,), Context(cost={"host": block_s})
+    )
     found = estimate(alone, None)
     assert found.expectation == expected
     assert found.seconds == block_s * blocks

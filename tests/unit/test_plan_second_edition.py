@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.core.context import Caller
 from guestmark.core.derived import derived
 from guestmark.core.errors import UsageError, WorkloadError
-from guestmark.core.gate import GATES
 from guestmark.core.metric_spec import MetricSpec, parse_metric
 from guestmark.core.model import Plan
 from guestmark.plan.load import load
@@ -42,7 +42,7 @@ null = "none"
 
 
 def made(text: str) -> Plan:
-    return assemble(load(text, "plan.toml"), {})
+    return assemble(load(text, "plan.toml"), Caller())
 
 
 def test_a_plan_has_factors_of_its_own() -> None:
@@ -50,7 +50,7 @@ def test_a_plan_has_factors_of_its_own() -> None:
     assert [cell.id for cell in plan.cells] == ["host level=1", "host level=3"]
     assert [cell.baseline for cell in plan.cells] == [False, True]
     assert filled(plan.cells[0])[2] == "echo 1 >>LOG; awk '{print}' /dev/null"
-    assert plan.context[GATES] == ["level=1 > +400%"]
+    assert plan.context.gates == ("level=1 > +400%",)
 
 
 def test_the_first_edition_still_loads_and_has_none() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Plan
 from guestmark.plan import library
@@ -25,7 +26,7 @@ params.command = ["true", "{key}"]
 
 
 def plan_of(text: str, scale: float = 1.0, **overrides: Any) -> Plan:
-    return assemble(override(load(text, "x.toml", scale=scale), Overrides(seed=1, **overrides)), {})
+    return assemble(override(load(text, "x.toml", scale=scale), Overrides(seed=1, **overrides)), Caller())
 
 
 def ids(text: str, **overrides: Any) -> list[str]:
@@ -68,9 +69,9 @@ def test_exclude_takes_away_what_agrees_in_everything() -> None:
 
 def test_a_reason_is_told_for_the_cells_it_takes_away() -> None:
     text = BASE + "exclude = [{workload = 'b', platform = ['tcg', 'uml'], reason = 'too slow'}]\n"
-    plan = assemble(load(text + EXEC.format(key="a") + EXEC.format(key="b"), "p"), {})
+    plan = assemble(load(text + EXEC.format(key="a") + EXEC.format(key="b"), "p"), Caller())
     assert [cell.id for cell in plan.cells if cell.null_of is None][3:] == ["b host"]
-    assert plan.context["notes"] == ["left out: b tcg, b uml: too slow"]
+    assert plan.context.notes == ("left out: b tcg, b uml: too slow",)
 
 
 def test_include_adds_rows_with_the_first_levels_of_the_rest_and_none_twice() -> None:
@@ -117,7 +118,7 @@ def test_a_workload_may_do_without_a_factor(monkeypatch: pytest.MonkeyPatch) -> 
     text = BASE + "[factors]\nmemory = ['256M', '512M']\n" + EXEC.format(key="a")
     made = plan_of(text, null=Null.NONE)
     assert [cell.id for cell in made.cells] == ["tcg memory=256M", "tcg memory=512M", "uml", "host"]
-    assert made.context["notes"] == ["memory does not apply to uml, host"]
+    assert made.context.notes == ("memory does not apply to uml, host",)
 
 
 # --- baselines and groups -----------------------------------------------------------------------------------
@@ -148,9 +149,7 @@ def test_platforms_may_be_tables_of_their_own() -> None:
         ("tcg", "b tcg", True),
         ("host", "b host", True),
     ]
-    assert made.context["notes"] == [
-        "the plan's baseline is not in uml; what is there is compared with a uml"
-    ]
+    assert made.context.notes == ("the plan's baseline is not in uml; what is there is compared with a uml",)
 
 
 def test_everything_may_be_compared_with_one_cell() -> None:
@@ -240,7 +239,7 @@ def test_scale_multiplies_what_is_marked_and_nothing_else() -> None:
     assert [cell.id for cell in made.cells] == ["tcg memory=512M", "uml memory=512M", "host"]
     assert made.cells[0].factors["smp"] == "4"
     assert made.cells[0].workload.params["argv"] == ["dd", "count=150", "7", "{}"]
-    assert made.context["scale"] == 0.5
+    assert made.context.scale == 0.5
 
 
 def test_what_is_marked_must_be_there() -> None:

@@ -57,7 +57,7 @@ def run_with(
     run = constructed(cells, blocks=8)
     given_ = {"source": "Someone, 2012", "metric": "wall_s", "unit": "s", "percent_of": "time", **changes}
     plan = replace(run.plan, published=(Published(figures=tuple(figures), **given_),))
-    return replace(run, plan=replace(plan, context={**plan.context, "scale": 0.05}))
+    return replace(run, plan=replace(plan, context=replace(plan.context, scale=0.05)))
 
 
 def page(run: StoredRun) -> str:

@@ -66,7 +66,7 @@ def toured(
             trials.append(
                 Trial(f"{key} {platform}", block, position, status, "" if good else "no answer", measured)
             )
-    plan = Plan("tour", tuple(cells), Policy(blocks=3), (TIME,), {})
+    plan = Plan("tour", tuple(cells), Policy(blocks=3), (TIME,))
     return StoredRun("20261122-aaaa", plan, ({},), 1, state, 1.8e9, tuple(trials))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from guestmark.core import registry as kinds
+from guestmark.core.context import Context
 from guestmark.core.errors import PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -33,7 +34,7 @@ def cell(platform: str = "uml", factors: Mapping[str, str] | None = None, **give
 
 
 def remarks(*cells: Cell, path: str | None = None) -> Sequence[str]:
-    context = {} if path is None else {"env": {"PATH": path}}
+    context = Context(env={} if path is None else {"PATH": path})
     return of("sysbench").preflight(Plan("x", cells, Policy(), (), context), cells)
 
 
@@ -133,7 +134,7 @@ def test_a_missing_sysbench_names_its_package(tmp_path: Path) -> None:
         PlatformSpec.read("uml"),
     )
     with pytest.raises(PlatformUnusableError) as error:
-        of("fio").preflight(Plan("x", (fio,), Policy(), (), {"env": {"PATH": str(tmp_path)}}), (fio,))
+        of("fio").preflight(Plan("x", (fio,), Policy(), (), Context(env={"PATH": str(tmp_path)})), (fio,))
     assert error.value.hint == "install the package fio"
 
 

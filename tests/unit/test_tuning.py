@@ -7,15 +7,17 @@ from collections.abc import Mapping
 import pytest
 from bench.statistics import tuning as simulation
 
+from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Better
+from guestmark.core.tuning import Candidate, Limit, Settings
 from guestmark.plan.load import load
+from guestmark.plan.outline import assemble
 from guestmark.plan.tuning import parse_limit
 from guestmark.report.sections import tuning
 from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning import race, screen
 from guestmark.stats.tuning.race import Race, Stage, Why
-from guestmark.stats.tuning.settings import Candidate, Limit, Settings
 
 FEW = [Candidate(name) for name in "abcd"]
 
@@ -198,10 +200,10 @@ def test_a_plan_says_what_its_race_is_for() -> None:
         PLAN.format('objective = "wall_s"\ndurability = "proven"\nlimits = ["guest_cpu_s < 5"]'), "x.toml"
     )
     assert outline.race is not None
-    settings = outline.race.settings
+    settings = outline.race
     assert settings.durability == ("proven",)
-    assert Settings.of(outline.race.context) == settings
-    assert outline.race.context["prove"] is True
+    context = assemble(outline, Caller("/", {})).context
+    assert (context.tune, context.prove) == (settings, True)
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,10 @@ def command(
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
     could be measured, 130 interrupted (guestmark resume continues).
     """
-    from dataclasses import asdict
 
     from guestmark.cli import session
+    from guestmark.core.context import Caller
     from guestmark.core.errors import UsageError
-    from guestmark.platforms.base import Caller
     from guestmark.workloads.exec.plan import ExecOptions, build
 
     files = {"kernel": kernel, "qemu": qemu, "bios": bios, "modules": modules, "rootfs": rootfs}
@@ -102,7 +101,7 @@ def command(
         metrics=metrics or (),
         stdin_path=stdin,
         ignore_failure=ignore_failure,
-        caller=asdict(Caller.current()),
+        caller=Caller.current(),
         **{**overrides, "commands": tuple(others)},
     )
     raise typer.Exit(session.execute(build(wanted, command_line), given.ledger, given.outputs()))

@@ -64,14 +64,13 @@ def command(
     Exit status: 0 the commit was found, 1 the bad commit is not slower, 125 only commits that could not be judged are
     left, 128 or more measuring failed.
     """
-    from dataclasses import asdict
 
     from guestmark.agent.keeper import keeper
     from guestmark.appliance.paths import scratch_parent
     from guestmark.cli.bisecting import Building, Steps
+    from guestmark.core.context import Caller
     from guestmark.core.errors import GateStatus, UsageError
     from guestmark.engine.git_bisect import Bisection
-    from guestmark.platforms.base import Caller
     from guestmark.workloads.exec.plan import ExecOptions
 
     if not given.fail_if or len(given.fail_if) > 1:
@@ -91,7 +90,7 @@ def command(
                 metrics=metrics or (),
                 stdin_path=stdin,
                 ignore_failure=ignore_failure,
-                caller=asdict(Caller.current()),
+                caller=Caller.current(),
                 **{**given.overrides(), "precision": None, "time_limit_s": None},
             )
             steps = Steps(given, argv, options_of_run, bisection, Building(build, max_blocks))

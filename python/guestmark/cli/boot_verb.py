@@ -46,15 +46,12 @@ def command(
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
     could be measured, 130 interrupted (guestmark resume continues).
     """
-    from dataclasses import asdict
 
     from guestmark.cli import session
+    from guestmark.core.context import Caller
     from guestmark.plan.outline import Overrides
-    from guestmark.platforms.base import Caller
     from guestmark.workloads.boot.plan import build
 
     wanted = Overrides(on=on or ("tcg", "uml"), **given.overrides())
-    plan = build(
-        wanted, argv or (), initcalls=initcalls, guestfish=guestfish, caller=asdict(Caller.current())
-    )
+    plan = build(wanted, argv or (), initcalls=initcalls, guestfish=guestfish, caller=Caller.current())
     raise typer.Exit(session.execute(plan, given.ledger, given.outputs()))

@@ -172,17 +172,16 @@ def _plan(
     metrics: list[str] | None,
     stdin: str | None,
 ) -> Plan:
-    from dataclasses import asdict
 
+    from guestmark.core.context import Caller
     from guestmark.engine import preflight
-    from guestmark.platforms.base import Caller
     from guestmark.workloads.exec.plan import ExecOptions, build
 
     wanted = ExecOptions(
         on=on or ("host",),
         metrics=metrics or (),
         stdin_path=stdin,
-        caller=asdict(Caller.current()),
+        caller=Caller.current(),
         **given.overrides(),
     )
     plan = build(wanted, argv)

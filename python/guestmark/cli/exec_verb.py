@@ -96,11 +96,10 @@ def command(
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
     could be measured, 130 interrupted (guestmark resume continues).
     """
-    from dataclasses import asdict
 
     from guestmark.cli import hyperfine, session
+    from guestmark.core.context import Caller
     from guestmark.core.errors import UsageError
-    from guestmark.platforms.base import Caller
     from guestmark.workloads.exec.plan import ExecOptions, build
 
     del no_shell
@@ -122,7 +121,7 @@ def command(
         timing=not given.fail_if and not given.prove,
         parameters=hyperfine.parameters(lists, scans, step),
         hooks=options.hooks(setup=setup, prepare=prepare, check=check, conclude=conclude, cleanup=cleanup),
-        caller=asdict(Caller.current()),
+        caller=Caller.current(),
         **given.overrides(),
     )
     raise typer.Exit(session.execute(build(wanted, first), given.ledger, given.outputs()))

@@ -19,9 +19,9 @@ from guestmark.page.say import erase, redraw, say
 from guestmark.page.text import escaped_in_json
 
 if TYPE_CHECKING:
+    from guestmark.core.context import FleetOrder
     from guestmark.fleet.coordinator import Fleet, State
     from guestmark.fleet.lab import Member
-    from guestmark.fleet.order import Order
     from guestmark.ledger.room import Room
     from guestmark.ledger.store import Ledger
 
@@ -63,7 +63,7 @@ def run(wanted: Wanted, machines: str, ledger_path: str | None, outputs: Outputs
         load(text, where, scale=wanted.scale), Overrides(**wanted.overrides)
     )  # what is wrong is said before anything starts
     url = _reachable(ledger_path, members)
-    made = order.Order(order.new_id(), text, where, wanted.scale, dict(wanted.overrides), lab.dumped(members))
+    made = FleetOrder(order.new_id(), text, where, wanted.scale, dict(wanted.overrides), lab.dumped(members))
     with open_ledger(ledger_path) as ledger:
         return _coordinate(made, members, ledger, url, outputs)
 
@@ -95,7 +95,9 @@ def show(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
     return int(ExitStatus.ALL_MEASURED)
 
 
-def _coordinate(made: Order, members: Sequence[Member], ledger: Ledger, url: str, outputs: Outputs) -> int:
+def _coordinate(
+    made: FleetOrder, members: Sequence[Member], ledger: Ledger, url: str, outputs: Outputs
+) -> int:
     from guestmark.fleet.coordinator import Fleet
     from guestmark.ledger.room import room_for
 

@@ -41,7 +41,7 @@ def command(
     from guestmark.cli import gates
     from guestmark.cli.session import Outputs, show
     from guestmark.core.errors import ExitStatus, UsageError
-    from guestmark.core.gate import GATES, with_gates
+    from guestmark.core.gate import with_gates
     from guestmark.ledger import open_ledger, past
     from guestmark.page.nodes import Page, Part, Section
     from guestmark.report.sections import gates as section
@@ -51,9 +51,9 @@ def command(
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
         if fail_if:
-            context = {name: value for name, value in stored.plan.context.items() if name != GATES}
-            stored = replace(stored, plan=with_gates(replace(stored.plan, context=context), fail_if))
-        if not stored.plan.context.get(GATES):
+            plan = replace(stored.plan, context=replace(stored.plan.context, gates=()))
+            stored = replace(stored, plan=with_gates(plan, fail_if))
+        if not stored.plan.context.gates:
             raise UsageError(
                 f"run {stored.id} has no gate", hint="give one, e.g. --fail-if 'tcg wall_s > +5%'"
             )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import ExitStatus, GateStatus
-from guestmark.core.gate import GATES
 
 if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
@@ -22,7 +21,7 @@ def judge(
 
     `save` gets JUnit's XML; GitHub's summary is written where there is one.
     """
-    if not run.plan.context.get(GATES):
+    if not run.plan.context.gates:
         return None
     from guestmark.report import gate_files
     from guestmark.report.sections import gates

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
+from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _list(ledger: Ledger | None) -> None:
         head = Text(name, style="bold")
         try:
             outline = load(*library.find(name))
-            plan = assemble(outline, {})
+            plan = assemble(outline, Caller())
         except GuestmarkError as error:
             head.append(f"  {error.message}: {error.hint}", style="red")
             console.print(head)

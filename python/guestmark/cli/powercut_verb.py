@@ -90,11 +90,10 @@ def command(
             "--after, --survival and --image are for a log that was kept",
             hint="guestmark powercut replay LOG",
         )
-    from dataclasses import asdict
 
     from guestmark.cli import session
+    from guestmark.core.context import Caller
     from guestmark.plan.outline import Overrides
-    from guestmark.platforms.base import Caller
     from guestmark.workloads.powercut.plan import build
 
     wanted = Overrides(on=on or ("tcg", "uml"), **given.overrides())
@@ -103,7 +102,7 @@ def command(
         raw |= {"method": "command", "command": what or [], "check": check}
     elif what:
         raw |= {"method": "syncs", "command": what}
-    plan = build(wanted, raw, asdict(Caller.current()))
+    plan = build(wanted, raw, Caller.current())
     raise typer.Exit(session.execute(plan, given.ledger, given.outputs()))
 
 

@@ -55,29 +55,28 @@ def command(
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line or the plan is
     wrong, 3 nothing could be measured, 130 interrupted (guestmark resume continues).
     """
-    from dataclasses import asdict, replace
+    from dataclasses import replace
 
     from guestmark.cli import session
-    from guestmark.core.model import PROVE
+    from guestmark.core.context import Caller
     from guestmark.engine.asking import where_provable
     from guestmark.engine.budget import choose_scale
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.plan.outline import Overrides, assemble, override
     from guestmark.plan.scale import parse_scale
-    from guestmark.platforms.base import Caller
 
     wanted = Overrides(on=on or None, only=only, **given.overrides())
     factor = options.value("--scale", parse_scale, scale)
     budget_s = budgeted(for_, given)
     text, where = library.find(plan)
-    caller = asdict(Caller.current())
+    caller = Caller.current()
 
     def at(size: float) -> Plan:
         outline = load(text, where, scale=size, overrides=override_ or ())
         moved = where_provable(outline, wanted.settings) if given.prove else []
         made = assemble(override(outline, replace(wanted, settings=[*wanted.settings, *moved])), caller)
-        return replace(made, context={**made.context, PROVE: True}) if given.prove else made
+        return replace(made, context=replace(made.context, prove=True)) if given.prove else made
 
     if factor is None and budget_s is not None:
         with options.ledger_to_read(given.ledger) as known:
@@ -104,7 +103,7 @@ def _list(plan: Plan, ledger_path: str | None) -> None:
     sys.stdout.flush()
     if usual := _unsaid(plan):
         say(f"where an id does not say otherwise: {usual}")
-    for note in plan.context.get("notes", ()):
+    for note in plan.context.notes:
         say(note)
     with options.ledger_to_read(ledger_path) as ledger:
         found = estimate(plan, ledger)

@@ -50,13 +50,14 @@ def command(
     from dataclasses import replace
 
     from guestmark.core import factors
+    from guestmark.core.context import Caller
     from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
     from guestmark.core.model import WorkloadSpec
     from guestmark.core.platform_spec import parse_platforms
     from guestmark.engine import preflight
     from guestmark.plan.matrix import Null, expand
     from guestmark.platforms import registry
-    from guestmark.platforms.base import Caller, LoggedIn
+    from guestmark.platforms.base import LoggedIn
     from guestmark.workloads.common.lookup import check_command
 
     specs = parse_platforms([on])

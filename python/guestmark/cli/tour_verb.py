@@ -92,14 +92,14 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
 
 
 def _plan(usable: list[str], blocks: int | None) -> Plan:
-    from dataclasses import asdict, replace
+    from dataclasses import replace
 
+    from guestmark.core.context import Caller
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.plan.outline import Overrides, assemble, override
-    from guestmark.platforms.base import Caller
 
     outline = load(*library.find(PLAN))
-    plan = assemble(override(outline, Overrides(on=usable, blocks=blocks)), asdict(Caller.current()))
+    plan = assemble(override(outline, Overrides(on=usable, blocks=blocks)), Caller.current())
     # The host is not started and no files are sent into it: nothing to tell the reader.
-    return replace(plan, context={**plan.context, "notes": []})
+    return replace(plan, context=replace(plan.context, notes=()))

@@ -57,31 +57,31 @@ def command(
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line or the plan is
     wrong, 3 nothing could be measured, 130 interrupted (guestmark resume continues).
     """
-    from dataclasses import asdict, replace
+    from dataclasses import replace
 
     from guestmark.cli import session
+    from guestmark.core.context import Caller
     from guestmark.plan import library, schema
     from guestmark.plan.load import load
     from guestmark.plan.matrix import Null
     from guestmark.plan.outline import Overrides, assemble, override
     from guestmark.plan.scale import parse_scale
-    from guestmark.plan.tuning import Race, parse_limit, race_of
-    from guestmark.platforms.base import Caller
+    from guestmark.plan.tuning import parse_limit, race_of
 
     overrides = {**given.overrides(), "null": Null.NONE}
     factor = options.value("--scale", parse_scale, scale)
     outline = load(*library.find(plan), scale=1.0 if factor is None else factor)
     outline = override(outline, Overrides(on=on or None, only=only, **overrides))
     asked = schema.Tune(
-        objective=objective or (outline.race.settings.objective if outline.race else ""),
+        objective=objective or (outline.race.objective if outline.race else ""),
         durability=durability,
     )
     try:
-        made = race_of(asked, outline.metrics).settings
+        made = race_of(asked, outline.metrics)
         limits = tuple(parse_limit(text) for text in limit or ())
     except ValueError as error:
         raise UsageError(str(error), hint="see guestmark tune --help") from error
-    base = outline.race.settings if outline.race else made
+    base = outline.race or made
     settings = replace(
         base,
         objective=made.objective,
@@ -93,6 +93,6 @@ def command(
         margin=overrides["margin"] or base.margin,
         max_blocks=max_blocks or base.max_blocks,
     )
-    tuned = assemble(replace(outline, race=Race(settings)), asdict(Caller.current()))
+    tuned = assemble(replace(outline, race=settings), Caller.current())
     outputs = replace(given.outputs(), budget_s=budgeted(for_, given))
     raise typer.Exit(session.execute(tuned, given.ledger, outputs))

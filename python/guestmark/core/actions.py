@@ -7,9 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from guestmark.core.model import AROUND, Plan
-
-_CONTEXT = ("cwd", "uid", "gid", "env")  # of a plan's context: how its commands run
+from guestmark.core.model import Plan
 
 
 def actions(plan: Plan, *, context: bool = True) -> list[tuple[str, str]]:
@@ -24,10 +22,13 @@ def actions(plan: Plan, *, context: bool = True) -> list[tuple[str, str]]:
         found |= dict.fromkeys(_flat(name, workload.params))
         found[f"where {name} runs", str(cell.platform)] = None
         found |= dict.fromkeys((factor, level) for factor, level in cell.factors.items())
-    found |= dict.fromkeys(_flat("on this host, around it", plan.context.get(AROUND) or {}))
-    for name in _CONTEXT:
-        if context and name in plan.context:
-            found |= dict.fromkeys(_flat(name, plan.context[name]))
+    around = plan.context.around
+    found |= dict.fromkeys(_flat("on this host, around it", {"run": around.run, "trial": around.trial}))
+    caller = plan.context.caller
+    if context and caller.cwd:
+        said = {"cwd": caller.cwd, "uid": caller.uid, "gid": caller.gid, "env": caller.env}
+        for name, value in said.items():
+            found |= dict.fromkeys(_flat(name, value))
     return list(found)
 
 

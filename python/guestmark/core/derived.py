@@ -7,12 +7,10 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from guestmark.core.errors import UsageError, WorkloadError
-from guestmark.core.model import Better, Measurement, Metric
+from guestmark.core.metric import Better, Measurement, Metric
 
-DERIVED = "derived"  # in a plan's context
 _LONGEST = 500  # characters of an expression
 _HINT = "e.g. 'bytes / wall_s / 1e6', of metrics and numeric factors, with + - * / ** and min, max, sqrt, log, abs"
 _TWO: Mapping[type[ast.operator], Callable[[float, float], float]] = {
@@ -33,49 +31,38 @@ _CALLS: Mapping[str, Callable[..., float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A metric and the arithmetic that gives it."""
+    """A metric that is computed: its name, unit and direction, and the expression that it is the value `of`."""
 
-    metric: Metric
-    expression: str
+    name: str
+    unit: str
+    better: Better
+    of: str
+
+    @property
+    def metric(self) -> Metric:
+        """What tables and statistics know it as."""
+        return Metric(self.name, self.unit, self.better)
 
     @property
     def names(self) -> frozenset[str]:
         """What the expression is made of."""
-        return _names(_parsed(self.expression))
+        return _names(_parsed(self.of))
 
     def value(self, known: Mapping[str, float]) -> float:
         """The value. Raises `WorkloadError` when it is no finite number; every name must be known."""
         try:
-            found = float(_value(_parsed(self.expression), known))
+            found = float(_value(_parsed(self.of), known))
         except (ArithmeticError, ValueError) as error:
-            raise WorkloadError(f"metric {self.metric.name}: {self.expression}: {error}") from error
+            raise WorkloadError(f"metric {self.name}: {self.of}: {error}") from error
         if not math.isfinite(found):
-            raise WorkloadError(f"metric {self.metric.name}: {self.expression} is {found}")
+            raise WorkloadError(f"metric {self.name}: {self.of} is {found}")
         return found
-
-    def to_context(self) -> dict[str, str]:
-        """As a plan's context keeps it."""
-        metric = self.metric
-        return {
-            "name": metric.name,
-            "unit": metric.unit,
-            "better": metric.better.value,
-            "of": self.expression,
-        }
 
 
 def derived(name: str, expression: str, unit: str = "", better: str = "lower") -> Derived:
     """Raises `ValueError` with one line when the expression is not such arithmetic."""
     _parsed(expression)
-    return Derived(Metric(name, unit, Better(better)), expression)
-
-
-def derived_of(context: Mapping[str, Any]) -> tuple[Derived, ...]:
-    """Those of a plan, in order."""
-    return tuple(
-        Derived(Metric(each["name"], each["unit"], Better(each["better"])), each["of"])
-        for each in context.get(DERIVED, ())
-    )
+    return Derived(name, unit, Better(better), expression)
 
 
 def check_names(every: Sequence[Derived], known: Iterable[str]) -> None:

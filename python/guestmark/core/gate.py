@@ -9,7 +9,6 @@ from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell, Plan
 from guestmark.core.nearest import unknown
 
-GATES = "gates"  # in a plan's context
 _FORM = "write CELL METRIC > +5%, e.g. 'tcg wall_s > +5%', 'kernel=new > +2%' or 'throughput < -3%'"
 _GATE = re.compile(r"(?P<what>[^<>]*)(?P<sign>[<>])(?P<limit>[^<>]*)", re.DOTALL)
 _LIMIT = re.compile(r"(?P<sign>[+-]?)(?P<number>[0-9]+(\.[0-9]+)?)\s*%|[x×]\s*(?P<factor>[0-9]+(\.[0-9]+)?)")
@@ -43,16 +42,16 @@ def parse_gates(texts: Iterable[str], cells: Collection[Cell], metrics: Collecti
 
 def gates_of(plan: Plan) -> tuple[Gate, ...]:
     """The gates that a plan was run with."""
-    return parse_gates(plan.context.get(GATES, ()), plan.cells, {metric.name for metric in plan.metrics})
+    return parse_gates(plan.context.gates, plan.cells, {metric.name for metric in plan.metrics})
 
 
 def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
     """The plan with these gates beside those it has. Raises `UsageError` for gates that nothing in the plan fits."""
     if not texts:
         return plan
-    every = tuple(dict.fromkeys([*plan.context.get(GATES, ()), *texts]))
+    every = tuple(dict.fromkeys([*plan.context.gates, *texts]))
     parse_gates(every, plan.cells, {metric.name for metric in plan.metrics})
-    return replace(plan, context={**plan.context, GATES: list(every)})
+    return replace(plan, context=replace(plan.context, gates=every))
 
 
 def _parse(text: str, cells: Collection[Cell], metrics: Collection[str]) -> Gate:

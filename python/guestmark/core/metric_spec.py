@@ -177,6 +177,8 @@ def split(specs: Iterable[MetricSpec]) -> tuple[tuple[MetricSpec, ...], tuple[De
     every = tuple(specs)
     read = tuple(spec for spec in every if not spec.pattern.startswith(EXPRESSION))
     made = tuple(
-        Derived(spec.metric, spec.pattern.removeprefix(EXPRESSION)) for spec in every if spec not in read
+        Derived(spec.metric.name, spec.metric.unit, spec.metric.better, spec.pattern.removeprefix(EXPRESSION))
+        for spec in every
+        if spec not in read
     )
     return read, made

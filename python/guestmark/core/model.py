@@ -9,21 +9,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from guestmark.core.context import Context
 from guestmark.core.facts import Facts
+from guestmark.core.metric import Better as Better  # noqa: PLC0414 (offered with the other nouns)
+from guestmark.core.metric import Measurement as Measurement  # noqa: PLC0414
+from guestmark.core.metric import Metric as Metric  # noqa: PLC0414
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.question import Question
-
-AROUND = "around"  # in a plan's context: commands on this host around its run and its trials
-ELAPSED = "elapsed_s"  # in a run's context: the wall time that its commands took, from their first to their last moment
-PROVE = "prove"  # in a plan's context: whether power cuts are to prove what its disks keep
-NO_TIME = "no_time"  # in a plan's context: ids of cells that were left out when the time got short
-
-
-class Better(StrEnum):
-    """Which direction of a metric is better."""
-
-    LOWER = "lower"
-    HIGHER = "higher"
 
 
 class TrialStatus(StrEnum):
@@ -54,24 +46,6 @@ class CellStatus(StrEnum):
     FAILED = "failed"  # every trial failed
     UNUSABLE = "unusable"  # its platform cannot be used here; nothing was tried
     PENDING = "pending"  # no trial has ended yet
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """What is measured. A trial reduces to the median over its iterations."""
-
-    name: str
-    unit: str
-    better: Better = Better.LOWER
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One metric of one trial: `iterations` are the raw values (kept, never dropped), `value` their reduction."""
-
-    metric: Metric
-    value: float
-    iterations: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +184,16 @@ class Plan:
     cells: tuple[Cell, ...]
     policy: Policy
     metrics: tuple[Metric, ...]  # those known beforehand, in table order; the first is the primary one
-    context: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # command line, cwd, env, uid, what the user gave
+    context: Context = field(default_factory=Context)
     title: str = ""  # the question it answers
     published: tuple[Published, ...] = ()
     questions: tuple[Question, ...] = ()  # what that comes down to, each answered at the end
+
+    @property
+    def race_limit_s(self) -> float:
+        """Seconds that the trials of a race may take together."""
+        kept = self.context.race_limit_s
+        return self.policy.time_limit_s if kept is None else kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from guestmark.agent.client import Agent
 from guestmark.agent.keeper import keeper
 from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.findings import Around
-from guestmark.core.model import AROUND, Plan
+from guestmark.core.model import Plan
 from guestmark.workloads.common.program import OUTPUT_LIMIT, judge
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from guestmark.engine.interrupt import Interruption
 
 RUN, TRIAL = "run", "trial"
-SECONDS = "around_s"  # in a plan's context: how long those around the run took, by name
 _END_S = 10.0
 
 
-class HostCommands:
-    """Those of one plan. An agent runs each, so that none outlives this process."""
+class HostAgent:
+    """Runs those of one plan. An agent of its own has each, so that none outlives this process."""
 
     def __init__(self, plan: Plan) -> None:
-        self._commands: Mapping[str, Mapping[str, str]] = plan.context.get(AROUND, {})
-        self._context = plan.context
+        commands = plan.context.around
+        self._commands: Mapping[str, Mapping[str, str]] = {RUN: commands.run, TRIAL: commands.trial}
+        self._caller = plan.context.caller
         self._limit_s = plan.policy.trial_limit_s
 
     def has(self, around: str) -> bool:
@@ -46,8 +46,8 @@ class HostCommands:
             with contextlib.closing(Agent(transport)) as agent:
                 result = agent.exec(
                     ["/bin/sh", "-c", text],
-                    env=self._context["env"],
-                    cwd=self._context["cwd"],
+                    env=self._caller.env,
+                    cwd=self._caller.cwd,
                     timeout_s=self._limit_s,
                     output_limit=OUTPUT_LIMIT,
                 )

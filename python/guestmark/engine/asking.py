@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability
-from guestmark.core.model import PROVE, Better, Cell, Metric, Plan, runnable
+from guestmark.core.model import Better, Cell, Metric, Plan, runnable
 from guestmark.core.question import Asked, Question
 from guestmark.core.units import counted
 from guestmark.disks.location import default_location, in_memory
@@ -70,7 +70,7 @@ def _unaskable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
     if question.wants in COMPARING and (few := _too_few(plan)):
         return few
     if question.durability or question.disk:
-        if not plan.context.get(PROVE):
+        if not plan.context.prove:
             return "it takes --prove"
         if not any(_provable(cell, question) for part in parts(question, cells) for cell in part.cells):
             return "no row has a proof of its own" if question.durability else "its disks are in memory"

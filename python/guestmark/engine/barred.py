@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from guestmark.core.findings import Proof, Proven
 from guestmark.core.model import Cell
+from guestmark.core.tuning import Settings
 from guestmark.disks.location import in_memory
 from guestmark.setting.disk import disks_of
-from guestmark.stats.tuning.settings import Settings
 
 
 def barred(settings: Settings, cells: Iterable[Cell], proofs: Mapping[str, Proof]) -> dict[str, str]:

@@ -8,11 +8,11 @@ How often cells are measured depends on time alone, never on what was found.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from guestmark.core.model import NO_TIME, PROVE, Cell, Plan, Trial
+from guestmark.core.model import Cell, Plan, Trial
 from guestmark.core.units import counted, format_duration
 from guestmark.engine import proofs
 from guestmark.engine.asking import COMPARING, Part, parts
@@ -20,10 +20,9 @@ from guestmark.engine.estimate import Prices, prices
 from guestmark.stats import stopping
 
 if TYPE_CHECKING:
+    from guestmark.core.tuning import Settings
     from guestmark.ledger.store import Ledger
-    from guestmark.stats.tuning.settings import Settings
 
-BUDGET = "budget_s"  # in a plan's context: wall time of the whole command
 _CLOSING_S = 2.0  # the report, and the end of the process
 _SET_UP_S = 3.0  # before a run begins: imports, and a look at what can be used
 _SCALES = (1.0, 0.5, 0.2, 0.1, 0.05)
@@ -72,35 +71,28 @@ def _round(seconds: float) -> float:
     return round(seconds / step) * step
 
 
-def racing_for(context: Mapping[str, Any]) -> Settings | None:
-    """The settings of a race; None for other runs, which need not load what a race takes."""
-    from guestmark.stats.tuning.settings import KEY, Settings
-
-    return Settings.of(context) if KEY in context else None
-
-
 def spending(plan: Plan, cells: Sequence[Cell], known: Prices, used_s: float = 0.0) -> Spending:
     """What these cells take by what is known of them, after `used_s` of their time."""
     costs = [known.trial_s[cell.id] for cell in cells if cell.id in known.trial_s]
     block_s, longest_s = sum(costs), max(costs, default=0.0)
     proofs_s = _proofs_s(plan, cells, known)
     policy = plan.policy
-    if (racing := racing_for(plan.context)) is not None:  # most leave it early
+    if (racing := plan.context.tune) is not None:  # most leave it early
         policy = replace(policy, min_blocks=_RACING_BLOCKS, max_blocks=racing.max_blocks + racing.confirm)
     fewest = policy.blocks or policy.min_blocks
     most = fewest
     if policy.blocks is None and block_s:
         beyond = (
-            0.0 if BUDGET in plan.context else longest_s
+            0.0 if plan.context.budget_s is not None else longest_s
         )  # one trial of the last block may end past the limit
         room = (policy.time_limit_s + beyond - proofs_s - used_s) / block_s
         most = min(policy.max_blocks, max(1, math.floor(room)))
-    unknown, scale = len(cells) - len(costs), plan.context.get("scale", 1.0)
+    unknown, scale = len(cells) - len(costs), plan.context.scale
     return Spending(len(cells), block_s, longest_s, proofs_s, min(fewest, most), most, unknown, scale)
 
 
 def _proofs_s(plan: Plan, cells: Iterable[Cell], known: Prices) -> float:
-    if not plan.context.get(PROVE):
+    if not plan.context.prove:
         return 0.0
     return known.proof_s * len({kind for cell in cells if (kind := proofs.kind_of(cell)) is not None})
 
@@ -108,7 +100,7 @@ def _proofs_s(plan: Plan, cells: Iterable[Cell], known: Prices) -> float:
 def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget_s: float) -> Plan:
     """The plan at the largest scale at which all of it fits into the budget, else at the smallest."""
     plan = plan_at(1.0)
-    if racing_for(plan.context) is not None or plan_at(_SCALES[-1]).cells == plan.cells:
+    if plan.context.tune is not None or plan_at(_SCALES[-1]).cells == plan.cells:
         return plan  # a race has fewer cells rather than smaller ones, and other plans may mark no sizes
     for scale in _SCALES:
         plan = plan if scale == 1.0 else plan_at(scale)
@@ -143,7 +135,7 @@ def spend(
     """
     left_s = budget_s - used_s - _CLOSING_S
     fewest = _fewest(plan)
-    racing = racing_for(plan.context)
+    racing = plan.context.tune
     if racing is not None:
         kept = race(plan, able, known, racing, left_s)
     else:
@@ -181,7 +173,7 @@ def refit(plan: Plan, alive: Sequence[Cell], trials: Sequence[Trial], used_s: fl
 
     Fewer only where the fewest blocks that tell anything would not be reached with all of them.
     """
-    budget_s = plan.context.get(BUDGET)
+    budget_s = plan.context.budget_s
     blocks = {cell.id: len({trial.block for trial in trials if trial.cell_id == cell.id}) for cell in alive}
     to_come = _fewest(plan) - min(blocks.values(), default=0)
     if budget_s is None or to_come <= 0 or not all(blocks.values()):
@@ -200,13 +192,13 @@ def refit(plan: Plan, alive: Sequence[Cell], trials: Sequence[Trial], used_s: fl
 
 def proofs_end(plan: Plan, used_s: float) -> bool:
     """Whether proofs have had their share of the budget, so that there is time to measure what is proven."""
-    budget_s = plan.context.get(BUDGET)
+    budget_s = plan.context.budget_s
     return budget_s is not None and used_s > _PROVING * budget_s
 
 
 def over(plan: Plan, blocks: int, trials: Sequence[Trial], used_s: float) -> bool:
     """Whether there is no room for another whole block, once there are as many as tell anything."""
-    budget_s = plan.context.get(BUDGET)
+    budget_s = plan.context.budget_s
     if budget_s is None or blocks < _fewest(plan):
         return False
     return bool(used_s + stopping.block_cost(trials) > budget_s - _CLOSING_S)
@@ -214,15 +206,15 @@ def over(plan: Plan, blocks: int, trials: Sequence[Trial], used_s: float) -> boo
 
 def shortened(plan: Plan, gone: Iterable[Cell]) -> Plan:
     """The plan without the questions that only cells could answer for which there is no time any more."""
-    ids = sorted({*plan.context.get(NO_TIME, ()), *(cell.id for cell in gone)})
-    shorter = replace(plan, context={**plan.context, NO_TIME: ids})
+    ids = sorted({*plan.context.no_time, *(cell.id for cell in gone)})
+    shorter = replace(plan, context=replace(plan.context, no_time=tuple(ids)))
     left = still_measured(shorter, plan.cells)
     return replace(shorter, questions=tuple(question for question in plan.questions if parts(question, left)))
 
 
 def still_measured(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
     """Those of the cells for which there was time."""
-    gone = set(plan.context.get(NO_TIME, ()))
+    gone = set(plan.context.no_time)
     return [cell for cell in cells if cell.id not in gone]
 
 

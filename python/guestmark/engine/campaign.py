@@ -210,7 +210,7 @@ class Campaign:
             name=self._path.stem,
             plan=codec.dump(replace(plan, context=recorded(plan.context))),
             ledger=ledger,
-            cwd=str(plan.context["cwd"]),
+            cwd=plan.context.cwd,
             sides=(both[0], both[1]),
             order=tuple(named[letter] for letter in order(rounds)),
             commands=commands,
@@ -229,7 +229,7 @@ class Campaign:
             run = Run(run_id, plan, ledger, audience)
         else:
             plan = restored(codec.load(state.plan, Plan, f"campaign {state.name}"), os.environ)[0]
-            context = {**plan.context, "boot_id": key[0], "restarts": key[1]}
+            context = replace(plan.context, boot_id=key[0], restarts=key[1])
             plan = replace(plan, context=context, policy=replace(plan.policy, seed=secrets.randbits(32)))
             labels = {"campaign": state.name, "side": side, "boot": str(len(state.done) + 1)}
             run = prepare(plan, ledger, audience, said=Remarks(labels=labels))

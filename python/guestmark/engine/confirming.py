@@ -12,12 +12,13 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.kernel import kernel_of_release
+from guestmark.core.context import Caller, Context
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.factors import is_variable
 from guestmark.core.findings import Program
@@ -25,15 +26,12 @@ from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.variables import restored
-from guestmark.platforms.base import Caller
 from guestmark.platforms.probe import FILES
 from guestmark.setting.machine import KERNEL, PROGRAM
 from guestmark.stats.conditions.surroundings import changes
 from guestmark.workloads.common.program import sha256_here
 
 SIDES = ("before", "after")
-CONFIRMS = "confirms"  # in a plan's context: the ids of the two runs
-_KEPT = ("cwd", "env", "env_names", "cost")  # of a plan's context; the rest is about that run alone
 _DEBIAN = re.compile(r"\((?:Debian|Ubuntu) ([^)]+)\)")
 _QEMU = "qemu-system-x86_64"
 _VERSION_S = 20.0
@@ -94,17 +92,26 @@ def confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, Any])
     usual = after.plan.policy
     if {"precision", "time_limit_s"} & given.keys():
         usual = replace(usual, blocks=None)
-    kept = {name: value for name, value in after.plan.context.items() if name in _KEPT}
-    me = {name: value for name, value in asdict(Caller.current()).items() if name not in kept}
     plan = Plan(
         "confirm",
         (*cells, *_copies(cells)),
         replace(usual, seed=secrets.randbits(32), **given),
         after.plan.metrics,
-        {**me, **kept, CONFIRMS: [before.id, after.id]},
+        _context(before, after),
         title=f"{before.id} against {after.id}, side by side",
     )
     return Confirmation(restored(plan, os.environ)[0], tuple(differing), tuple(missing))
+
+
+def _context(before: StoredRun, after: StoredRun) -> Context:
+    """The later run's directory, variables and costs; the rest of its context is about that run alone."""
+    context, me = after.plan.context, Caller.current()
+    return replace(
+        Context.of(me if not context.cwd else replace(me, cwd=context.cwd, env=context.env)),
+        env_names=context.env_names,
+        cost=context.cost,
+        confirms=(before.id, after.id),
+    )
 
 
 def _pairs(before: StoredRun, after: StoredRun) -> Iterator[tuple[_Side, _Side]]:
@@ -177,7 +184,7 @@ def _had(side: _Side, names: Sequence[str]) -> Cell:
     if path := side.paths.get("program"):
         if _digest(path) != side.used["program"]:
             raise _GoneError(f"{path} was another file in run {side.run.id}, and that one is gone")
-        cwd = side.run.plan.context.get("cwd")
+        cwd = side.run.plan.context.cwd
         if cell.workload.name == "exec" and cell.platform.shares_root and cwd:
             params["cwd"] = cwd
     for name in names:

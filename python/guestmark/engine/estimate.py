@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 RUNS = 5  # how many of the newest runs to use
 PROOF_S = 10.0  # of one kind of disk, where no earlier run says better
-PROOFS_TOOK = "proofs_took_s"  # in a plan's context: seconds of each proof that the run made
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +101,14 @@ def prices(plan: Plan, ledger: "Ledger | None") -> Prices:
 
     A trial takes `start` seconds whatever the plan's scale is, and the rest in proportion to it.
     """
-    scale = plan.context.get("scale", 1.0)
+    scale = plan.context.scale
     earlier, proof_s = ({}, None) if ledger is None else _earlier(plan, ledger)
     found: dict[str, float] = {}
     measured = 0
     for cell in plan.cells:
-        start = _declared(plan, "start", cell)
+        start = _declared(plan.context.start, cell)
         runs = earlier.get(cell.null_of or cell.id, {})
-        declared = _declared(plan, "cost", cell)
+        declared = _declared(plan.context.cost, cell)
         if runs:
             nearest = min(runs, key=lambda size: abs(math.log(size / scale)))
             found[cell.id] = _scaled(runs[nearest], nearest, scale, start)
@@ -127,9 +126,8 @@ def _scaled(seconds: float, at: float, scale: float, start: float | None) -> flo
     return fixed + (seconds - fixed) * scale / at
 
 
-def _declared(plan: Plan, table: str, cell: Cell) -> float | None:
+def _declared(found: Mapping[str, float], cell: Cell) -> float | None:
     """Seconds that the plan declares for the cell's platform, or for the innermost part of it."""
-    found: Mapping[str, float] = plan.context.get(table, {})
     return found.get(str(cell.platform), found.get(cell.platform.inner.kind))
 
 
@@ -147,7 +145,7 @@ def estimate(plan: Plan, ledger: "Ledger | None") -> Estimate:
         unknown=len(plan.cells) - len(known.trial_s),
         max_blocks=policy.max_blocks,
         time_limit_s=policy.time_limit_s,
-        scale=plan.context.get("scale", 1.0) if not plan.context.get("start") else 1.0,
+        scale=plan.context.scale if not plan.context.start else 1.0,
     )
 
 
@@ -158,8 +156,8 @@ def _earlier(plan: Plan, ledger: "Ledger") -> tuple[dict[str, dict[float, float]
     mine = [run for run in ledger.runs() if run.name == plan.name and run.trials]
     for overview in mine[-RUNS:]:
         stored = ledger.load_run(overview.id)
-        scale = stored.plan.context.get("scale", 1.0)
-        proofs += stored.plan.context.get(PROOFS_TOOK, ())
+        scale = stored.plan.context.scale
+        proofs += stored.plan.context.proofs_took_s
         same = {cell.id for cell in stored.plan.cells} & {cell.id for cell in plan.cells}
         for trial in stored.trials:
             if trial.status is TrialStatus.OK and trial.cell_id in same:

@@ -20,7 +20,6 @@ from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import Given, Startable, given
 from guestmark.setting.machine import KERNEL, MEMORY
-from guestmark.stats.conditions.storage import CHOSEN_FOR_USER
 from guestmark.workloads import base as workloads
 
 HYPERVISOR_BYTES = 64 << 20  # what a hypervisor takes at least besides its guest's memory
@@ -65,10 +64,8 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
 def with_locations(plan: Plan) -> Plan:
     """The plan whose disks all have a place; those whose place nobody named are remembered."""
     cells = tuple(located(plan.cells))
-    chosen = [new.id for old, new in zip(plan.cells, cells, strict=True) if new.factors != old.factors]
-    return replace(
-        plan, cells=cells, context={**plan.context, CHOSEN_FOR_USER: chosen} if chosen else plan.context
-    )
+    chosen = tuple(new.id for old, new in zip(plan.cells, cells, strict=True) if new.factors != old.factors)
+    return replace(plan, cells=cells, context=replace(plan.context, default_locations=chosen))
 
 
 def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readiness:

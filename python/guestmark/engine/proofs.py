@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from guestmark.core.platform_spec import PlatformSpec
 
 _WORKLOAD = "powercut"
-_PROOFS = "proofs"  # in a plan's context: by cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +85,14 @@ def cell_for(cell: Cell) -> Cell:
 
 def kept(plan: Plan) -> dict[str, Proof]:
     """The proofs that a run has already, by the ids of its cells."""
-    found = {name: Facts(plain).of(Proof) for name, plain in plan.context.get(_PROOFS, {}).items()}
+    found = {name: facts.of(Proof) for name, facts in plan.context.proofs.items()}
     return {name: proof for name, proof in found.items() if proof is not None}
 
 
 def keeping(plan: Plan, proofs: Mapping[str, Proof]) -> Plan:
     """The plan with its proofs, so that a run that goes on need not make them again."""
-    plain = {name: flat(proof) for name, proof in proofs.items()}
-    return replace(plan, context={**plan.context, _PROOFS: plain})
+    facts = {name: Facts(flat(proof)) for name, proof in proofs.items()}
+    return replace(plan, context=replace(plan.context, proofs=facts))
 
 
 def prove(

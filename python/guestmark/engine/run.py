@@ -19,8 +19,9 @@ from threading import Timer
 from typing import TYPE_CHECKING, cast
 
 from guestmark.core.actions import actions
+from guestmark.core.context import Extension
 from guestmark.core.errors import LedgerError, UsageError
-from guestmark.core.model import ELAPSED, PROVE, LeftOut, Plan, RunState, runnable
+from guestmark.core.model import LeftOut, Plan, RunState, runnable
 from guestmark.engine import budget, preflight
 from guestmark.engine.asking import with_askable
 from guestmark.engine.clock import Clock, started
@@ -93,18 +94,17 @@ def prepare(
     ledger.check_name(said.name)
     ledger.patience.notice = audience.tell
     ready = preflight.examine(plan, _prober(audience), audience.progress)
-    proving = {PROVE: True} if prove else {}
-    plan, notes = with_askable(replace(ready.plan, context={**ready.plan.context, **proving}), ready.left_out)
+    context = replace(ready.plan.context, prove=prove or ready.plan.context.prove)
+    plan, notes = with_askable(replace(ready.plan, context=context), ready.left_out)
     # A command alone is quicker run than looked up.
-    planned = budget_s is not None or plan.questions or "cost" in plan.context or PROVE in plan.context
+    planned = budget_s is not None or plan.questions or plan.context.cost or plan.context.prove
     known = prices(plan, ledger if planned else None)
     if budget_s is not None:
         able = runnable(plan.cells, ready.left_out)
-        plan = replace(plan, context={**plan.context, budget.BUDGET: budget_s})
+        plan = replace(plan, context=replace(plan.context, budget_s=budget_s))
         plan, left = budget.spend(plan, able, known, budget_s, clock.elapsed_s)
         notes += left
-    notes = [*plan.context.get("notes", ()), *ready.notes, *notes]
-    plan = replace(plan, context={**plan.context, "notes": notes})
+    plan = replace(plan, context=replace(plan.context, notes=(*plan.context.notes, *ready.notes, *notes)))
     run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed, left_out=ready.left_out, said=said)
     _tell_left_out(ready.left_out, audience)
     if audience.remarks:
@@ -155,14 +155,14 @@ def extended(stored: StoredRun, further: Further) -> Plan:
         time_limit_s=further.time_limit_s,
         used_s=spent_s(stored),
     )
-    before = stored.plan.context.get("extended", ())
-    context = {**stored.plan.context, "extended": [*before, {"after_blocks": done, **further.asked}]}
-    return replace(stored.plan, policy=policy, context=context)
+    more = Extension(done, further.blocks, further.precision, further.time_limit_s)
+    context = stored.plan.context
+    return replace(stored.plan, policy=policy, context=replace(context, extended=(*context.extended, more)))
 
 
 def spent_s(stored: StoredRun) -> float:
     """Seconds of wall time that the run has taken; of runs of version 0.2, what its trials took."""
-    return float(stored.plan.context.get(ELAPSED) or sum(trial.duration_s for trial in stored.trials))
+    return float(stored.plan.context.elapsed_s or sum(trial.duration_s for trial in stored.trials))
 
 
 def require_trust(stored: StoredRun, tell: Callable[[str], None], *, trust: bool) -> None:
@@ -273,7 +273,7 @@ class Run:
         if self.clock is None:
             return found
         plan = found.stored.plan
-        plan = replace(plan, context={**plan.context, ELAPSED: self.clock.elapsed_s})
+        plan = replace(plan, context=replace(plan.context, elapsed_s=self.clock.elapsed_s))
         with self.ledger.claim(self.id):
             self.ledger.set_plan(self.id, plan)
         return replace(found, stored=replace(found.stored, plan=plan))

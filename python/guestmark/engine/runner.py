@@ -7,16 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.core.context import Context
 from guestmark.core.errors import WorkloadError
 from guestmark.core.findings import Proof, with_fact
-from guestmark.core.model import PROVE, Cell, Plan, RunState, Trial, TrialStatus, runnable
+from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, runnable
+from guestmark.core.tuning import Settings
 from guestmark.core.units import counted
 from guestmark.engine import budget, iterations
-from guestmark.engine.around import RUN, SECONDS, HostCommands
+from guestmark.engine.around import RUN, HostAgent
 from guestmark.engine.asking import comparisons
 from guestmark.engine.blocks import missing_trials
 from guestmark.engine.clock import Clock
-from guestmark.engine.estimate import PROOFS_TOOK
 from guestmark.engine.interrupt import Interrupted, Interruption
 from guestmark.engine.progress import Estimate, Observer
 from guestmark.engine.trial import Slot, run_trial
@@ -24,7 +25,6 @@ from guestmark.platforms import registry
 from guestmark.powercut import evidence
 from guestmark.stats import stopping
 from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
-from guestmark.stats.tuning.settings import Settings
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class _Loop:
     @contextmanager
     def commands_around(self) -> Iterator[None]:
         """Runs the user's commands around the run, and keeps how long they took."""
-        commands = HostCommands(self._plan)
+        commands = HostAgent(self._plan)
         if not commands.has(RUN):
             yield
             return
@@ -148,13 +148,16 @@ class _Loop:
                 self._observer.note(error.message)
 
     def _timed(self, name: str, seconds: float) -> None:
-        times = {**self._plan.context.get(SECONDS, {}), name: seconds}
-        self._plan = replace(self._plan, context={**self._plan.context, SECONDS: times})
+        context = self._plan.context
+        self._keep(replace(context, around_s={**context.around_s, name: seconds}))
+
+    def _keep(self, context: Context) -> None:
+        self._plan = replace(self._plan, context=context)
         self._ledger.set_plan(self._run_id, self._plan)
 
     def prove(self) -> None:
         """Finds out what a power cut would leave of the run's disks, if that was asked for."""
-        if self._plan.context.get(PROVE):
+        if self._plan.context.prove:
             from guestmark.engine import proofs
 
             known = proofs.kept(self._plan)
@@ -163,18 +166,17 @@ class _Loop:
             for found in proofs.prove(self._plan, self._cells, known, self._observer, self._interruption):
                 self._proofs = found
                 if found != proofs.kept(self._plan):
-                    took = [*self._plan.context.get(PROOFS_TOOK, ()), time.monotonic() - begun]
+                    took = (*self._plan.context.proofs_took_s, time.monotonic() - begun)
                     begun = time.monotonic()
                     self._plan = proofs.keeping(self._plan, found)
-                    self._plan = replace(self._plan, context={**self._plan.context, PROOFS_TOOK: took})
-                    self._ledger.set_plan(self._run_id, self._plan)
+                    self._keep(replace(self._plan.context, proofs_took_s=took))
                 if budget.proofs_end(self._plan, self._used_s()) and self._rivals_proven():
                     self._without_proofs()
                     return
 
     def _rivals_proven(self) -> bool:
         """Whether a race has at least two cells that may take part; True for other runs."""
-        settings = Settings.of(self._plan.context)
+        settings = self._plan.context.tune
         proven = [proof.proven.word for proof in self._proofs.values()]
         return settings is None or sum(word in settings.durability for word in proven) > 1
 
@@ -186,14 +188,14 @@ class _Loop:
         if not unproven:
             return
         self._observer.note(f"no time to prove {', '.join(cell.id for cell in unproven)}")
-        if Settings.of(self._plan.context) is not None and len(unproven) < len(self._cells):
+        if self._plan.context.tune is not None and len(unproven) < len(self._cells):
             self._cells = [cell for cell in self._cells if cell not in unproven]
             self._plan = budget.shortened(self._plan, unproven)
             self._ledger.set_plan(self._run_id, self._plan)
 
     def blocks(self) -> RunState:
         """Runs blocks until the policy says stop."""
-        if (settings := Settings.of(self._plan.context)) is not None:
+        if (settings := self._plan.context.tune) is not None:
             return self._race(settings)
         block = self._first_incomplete()
         first = block
@@ -238,19 +240,17 @@ class _Loop:
     def _race(self, settings: Settings) -> RunState:
         """Runs blocks of those that may still be the best, until it is known which are."""
         from guestmark.engine.barred import barred
-        from guestmark.stats.tuning.race import BARRED, LIMIT, state
+        from guestmark.stats.tuning.race import state
 
-        why = dict(self._plan.context.get(BARRED) or barred(settings, self._cells, self._proofs))
-        if self._plan.context.get(BARRED) != why or not self._trials:
+        why = dict(self._plan.context.barred or barred(settings, self._cells, self._proofs))
+        if self._plan.context.barred != why or not self._trials:
             took = sum(trial.duration_s for trial in self._trials)
             for_trials = max(self._plan.policy.time_limit_s - (self._used_s() - took), 0.0)
-            self._plan = replace(self._plan, context={**self._plan.context, BARRED: why, LIMIT: for_trials})
-            self._ledger.set_plan(self._run_id, self._plan)
+            self._keep(replace(self._plan.context, barred=why, race_limit_s=for_trials))
         told = 0
         begun = False
         while True:
-            limit_s = self._plan.policy.time_limit_s
-            race = state(settings, self._cells, why, self._trials, self._plan.context.get(LIMIT, limit_s))
+            race = state(settings, self._cells, why, self._trials, self._plan.race_limit_s)
             if not begun:
                 self._observer.started(self._plan, race.block)
                 begun = True
@@ -262,7 +262,7 @@ class _Loop:
             told = len(race.dropped)
             if not race.due:
                 return self._final(RunState.COMPLETE)
-            if self._used_s() > limit_s:
+            if self._used_s() > self._plan.policy.time_limit_s:
                 return self._final(RunState.STOPPED)
             due = [cell for cell in self._cells if cell.id in race.due]
             with outer_guests(due):

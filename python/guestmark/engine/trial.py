@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core.derived import derived_of, with_derived
+from guestmark.core.derived import with_derived
 from guestmark.core.errors import (
     AgentError,
     GuestmarkError,
@@ -22,7 +22,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
 from guestmark.disks.store import store
 from guestmark.disks.traffic import Watch
-from guestmark.engine.around import HostCommands
+from guestmark.engine.around import HostAgent
 from guestmark.engine.counting import Counting
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
@@ -80,7 +80,7 @@ def run_trial(
     record = _Record()
     reason = ""
     try:
-        with HostCommands(plan).around_trial(interruption, record.findings), ExitStack() as stack:
+        with HostAgent(plan).around_trial(interruption, record.findings), ExitStack() as stack:
             _measure(
                 plan,
                 slot,
@@ -207,7 +207,7 @@ def _iterate(
     once = workload.ONCE
     before_each = plan.policy.warmup if slot.warmups is None else slot.warmups
     warmups, wanted = (0, 1) if once else (before_each, slot.iterations)
-    derived = derived_of(plan.context)
+    derived = plan.context.derived
 
     def run() -> list[Measurement]:
         begin = time.monotonic()

@@ -19,12 +19,13 @@ import msgspec
 
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
+from guestmark.core.context import FleetOrder
 from guestmark.core.model import RunState
 from guestmark.fleet.engine import Engine, EngineError, lost_machine
 from guestmark.fleet.lab import Member
 from guestmark.fleet.links import Link, Reach, Said
 from guestmark.fleet.machine import one_block, progress_of, run_of
-from guestmark.fleet.order import Order, Progress
+from guestmark.fleet.order import Progress
 from guestmark.ledger.attempts import lose, pending, runs_with
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Fleet:
 
     def __init__(
         self,
-        order: Order,
+        order: FleetOrder,
         lab: Sequence[Member],
         ledger: Ledger,
         ledger_url: str,
@@ -256,11 +257,11 @@ def _private(parent: Path) -> Path:
     return own
 
 
-def orders(ledger: Ledger, fleet: str) -> Iterator[Order]:
+def orders(ledger: Ledger, fleet: str) -> Iterator[FleetOrder]:
     """The order as each of the fleet's runs keeps it."""
-    from guestmark.fleet.order import CONTEXT, FLEET
+    from guestmark.fleet.order import FLEET
 
     for run_id in runs_with(ledger, {FLEET: fleet}):
-        kept = ledger.load_run(run_id).plan.context.get(CONTEXT)
+        kept = ledger.load_run(run_id).plan.context.fleet
         if kept is not None:
-            yield msgspec.convert(kept, Order)
+            yield kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,6 @@ def dumped(lab: tuple[Member, ...]) -> list[dict[str, Any]]:
     return [{**asdict(member), "command": list(member.command)} for member in lab]
 
 
-def loaded(kept: list[dict[str, Any]]) -> tuple[Member, ...]:
+def loaded(kept: Sequence[Mapping[str, Any]]) -> tuple[Member, ...]:
     """The inverse of `dumped`."""
     return tuple(Member(**{**each, "command": tuple(each["command"])}) for each in kept)

@@ -9,16 +9,17 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from guestmark.core.context import FleetOrder
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import RunState, TrialStatus
-from guestmark.fleet.order import CONTEXT, FLEET, HOST, KIND, MACHINE, Order, Progress
+from guestmark.fleet.order import FLEET, HOST, KIND, MACHINE, Progress
 
 if TYPE_CHECKING:
     from guestmark.core.model import Plan
@@ -33,7 +34,7 @@ _PAUSE_S = 1.0  # after what may help itself, such as a server that restarts
 
 
 def one_block(order: bytes) -> bytes:
-    """Runs the next block of this machine's run, which is begun when there is none: `Order` in, `Progress` out.
+    """Runs the next block of this machine's run, which is begun when there is none: `FleetOrder` in, `Progress` out.
 
     It is called by the engine, as many times as the engine likes: what a run has is known by the ledger alone.
     """
@@ -42,7 +43,7 @@ def one_block(order: bytes) -> bytes:
         os.environ["TMPDIR"], tempfile.tempdir = temporary, None
     tell(BEGUN)
     try:
-        done = _one_block(msgspec.json.decode(order, type=Order), machine)
+        done = _one_block(msgspec.json.decode(order, type=FleetOrder), machine)
     except GuestmarkError as error:
         final = isinstance(error, UsageError | PlatformUnusableError)
         done = Progress(machine, error=error.message, hint=error.hint, final=final)
@@ -56,7 +57,7 @@ def one_block(order: bytes) -> bytes:
     return msgspec.json.encode(done)
 
 
-def _one_block(order: Order, machine: str) -> Progress:
+def _one_block(order: FleetOrder, machine: str) -> Progress:
     from guestmark.engine.interrupt import Interruption
     from guestmark.engine.run import Audience, Run, exclusively
     from guestmark.fleet import watch
@@ -106,17 +107,17 @@ def run_of(ledger: Ledger, fleet: str, machine: str) -> str | None:
     return next(iter(runs_with(ledger, {FLEET: fleet, MACHINE: machine})), None)
 
 
-def _plan(order: Order) -> Plan:
+def _plan(order: FleetOrder) -> Plan:
+    from guestmark.core.context import Caller
     from guestmark.plan.load import load
     from guestmark.plan.outline import Overrides, assemble, override
-    from guestmark.platforms.base import Caller
 
     outline = override(load(order.plan, order.where, scale=order.scale), Overrides(**order.overrides))
-    plan = assemble(outline, asdict(Caller.current()))
-    return replace(plan, context={**plan.context, CONTEXT: msgspec.to_builtins(order)})
+    plan = assemble(outline, Caller.current())
+    return replace(plan, context=replace(plan.context, fleet=order))
 
 
-def _begun(ledger: Ledger, order: Order, machine: str, plan: Plan) -> str:
+def _begun(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
     """The id of a new run of what can be measured here, with everything that says what it belongs to."""
     from guestmark.engine.run import Audience, prepare
     from guestmark.ledger.attempts import runs_with

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Any
 
 import msgspec
 
 # Labels of a machine's run; `HOST` is the same for two names of one machine.
 FLEET, MACHINE, KIND, HOST = "fleet", "machine", "class", "host"
-CONTEXT = "fleet"  # in a run's plan: the whole order, so that any of its runs says how to go on
-
-
-class Order(msgspec.Struct, frozen=True):
-    """One plan for a lab. `overrides` are the fields of `plan.outline.Overrides` that were given."""
-
-    fleet: str
-    plan: str
-    where: str
-    scale: float
-    overrides: dict[str, Any]
-    lab: list[dict[str, Any]]
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from guestmark.ledger import codec
 from guestmark.ledger.intake import Budget, check, check_said
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.remarks import Remarks
-from guestmark.ledger.variables import NAMED, VARIABLES
+from guestmark.ledger.variables import without_values
 
 SCHEMA = "guestmark-bundle/1"
 _OPEN = '<script type="application/vnd.guestmark-bundle+json" id="guestmark-bundle">'
@@ -53,10 +53,8 @@ class _Said:
 
 def shareable(run: StoredRun, *, host_name: str = "", consoles: bool = False) -> StoredRun:
     """The run without what concerns only its owner: `host_name` (empty: keep it), consoles, most variables' values."""
-    variables = dict(run.plan.context.get(VARIABLES, {}))
-    kept = {name: value for name, value in variables.items() if _SHARED.fullmatch(name)}
-    names = sorted({*run.plan.context.get(NAMED, ()), *(variables.keys() - kept.keys())})
-    context = {**run.plan.context, VARIABLES: kept, NAMED: names}
+    variables = run.plan.context.env
+    context = without_values(run.plan.context, lambda name: _SHARED.fullmatch(name) is not None)
     trials = run.trials if consoles else tuple(replace(trial, console="") for trial in run.trials)
     found = replace(run, plan=replace(run.plan, context=context), trials=trials)
     words = {host_name, *(str(variables.get(name, "")) for name in _NAMING)} if host_name else set()

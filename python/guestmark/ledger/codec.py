@@ -16,7 +16,7 @@ import msgspec
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.facts import Facts
-from guestmark.core.model import Trial
+from guestmark.core.model import Plan, Trial
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.intake import Budget
 
@@ -50,7 +50,10 @@ def _made(kind: type, value: Any) -> Any:
 
 def to_plain(value: Any) -> Any:
     """Dicts, lists, strings, numbers, booleans and None that stand for `value`; dataclasses become dicts."""
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
+    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
+    if isinstance(value, Plan):
+        plain["context"] = to_plain(value.context.kept())
+    return plain
 
 
 def dump(value: Any) -> str:

@@ -5,14 +5,12 @@ name, as passwords and tokens may be among them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
+from guestmark.core.context import Context
 from guestmark.core.model import Plan
 
-VARIABLES = "env"  # in a plan's context
-NAMED = "env_names"  # variables whose values are not recorded
 _RECORDED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|PWD|LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|COLUMNS|LINES|TMPDIR|HOSTNAME"
     r"|XDG_(CACHE|CONFIG|DATA|STATE|RUNTIME)_(HOME|DIR)"
@@ -26,23 +24,27 @@ def is_recorded(name: str) -> bool:
     return _RECORDED.fullmatch(name) is not None
 
 
-def recorded(context: Mapping[str, Any]) -> dict[str, Any]:
+def recorded(context: Context) -> Context:
     """The context as the ledger holds it."""
-    variables = context.get(VARIABLES)
-    if not isinstance(variables, Mapping):
-        return dict(context)
-    names = sorted({*context.get(NAMED, ()), *(name for name in variables if not is_recorded(name))})
-    kept = {name: value for name, value in variables.items() if is_recorded(name)}
-    return {**context, VARIABLES: kept, **({NAMED: names} if names else {})}
+    return without_values(context, is_recorded)
+
+
+def without_values(context: Context, keeps: Callable[[str], bool]) -> Context:
+    """The context with the values of those variables that `keeps` holds for, and the names of the others."""
+    kept = {name: value for name, value in context.env.items() if keeps(name)}
+    names = sorted({*context.env_names, *(context.env.keys() - kept.keys())})
+    return replace(context, env=kept, env_names=tuple(names))
 
 
 def restored(plan: Plan, variables: Mapping[str, str]) -> tuple[Plan, list[str]]:
     """The plan of a run that is resumed, with the values that are not recorded taken from `variables`, those of this
     process; and the names of those that are not there.
     """
-    names = plan.context.get(NAMED, ())
+    names = plan.context.env_names
     if not names:
         return plan, []
     values = {name: variables[name] for name in names if name in variables}
-    context = {**plan.context, VARIABLES: {**plan.context.get(VARIABLES, {}), **values}}
-    return replace(plan, context=context), [name for name in names if name not in variables]
+    context = plan.context
+    return replace(plan, context=replace(context, env={**context.env, **values})), [
+        name for name in names if name not in variables
+    ]

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core import factors, registry
+from guestmark.core.context import HostCommands
 from guestmark.core.derived import Derived, check_names, derived
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Metric, Policy, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.question import Question
+from guestmark.core.tuning import Settings
 from guestmark.core.units import parse_duration, parse_fraction
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan import pattern, schema
@@ -22,7 +24,7 @@ from guestmark.plan.published_units import check_unit
 from guestmark.plan.questions import NESTED, question_of
 from guestmark.plan.scale import scale_table
 from guestmark.plan.schema import own_factors, standing_in
-from guestmark.plan.tuning import Race, race_of
+from guestmark.plan.tuning import race_of
 
 if TYPE_CHECKING:
     pass
@@ -108,7 +110,7 @@ class _Reader:
             race=self._race(metrics),
             gates=tuple(model.fail_if),
             derived=self._derived,
-            around={name: dict(table) for name, table in model.around.model_dump(exclude_none=True).items()},
+            around=HostCommands(**model.around.model_dump(exclude_none=True)),
         )
 
     def _questions(self, metrics: Sequence[Metric]) -> tuple[Question, ...]:
@@ -137,7 +139,7 @@ class _Reader:
         """A pattern, or what `--baseline` would take."""
         return given if given is None or isinstance(given, str) else self._one(("baseline",), given)
 
-    def _race(self, metrics: Sequence[Metric]) -> Race | None:
+    def _race(self, metrics: Sequence[Metric]) -> Settings | None:
         """What `[tune]` asks for; None without it."""
         model = self._model.tune
         if model is None:

@@ -3,18 +3,18 @@
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from guestmark.core import factors, registry
-from guestmark.core.derived import DERIVED, Derived
+from guestmark.core.context import Caller, Context, HostCommands
+from guestmark.core.derived import Derived
 from guestmark.core.errors import UsageError
-from guestmark.core.gate import GATES, parse_gates
-from guestmark.core.model import AROUND, Cell, Metric, Plan, Policy, Published
+from guestmark.core.gate import parse_gates
+from guestmark.core.model import Cell, Metric, Plan, Policy, Published
 from guestmark.core.placement import NAME, PINNED
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.question import Question
+from guestmark.core.tuning import Settings
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
-from guestmark.plan.tuning import Race
 
 _FEW_BLOCKS = 16  # suffice for two thousand cells
 
@@ -34,10 +34,10 @@ class Outline:
     cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
     start: Mapping[str, float] = field(default_factory=dict)  # of these, what does not shrink with the scale
     scale: float = 1.0
-    race: Race | None = None  # for the best of its cells
+    race: Settings | None = None  # for the best of its cells; a race for what is proven makes the proofs
     gates: tuple[str, ...] = ()  # limits that a run must keep, as `--fail-if` has them
     derived: tuple[Derived, ...] = ()  # metrics that follow from others
-    around: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # commands on this host
+    around: HostCommands = field(default_factory=HostCommands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,35 +144,29 @@ def _too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
     ]
 
 
-def assemble(outline: Outline, context: Mapping[str, Any]) -> Plan:
-    """The plan with all its cells. `context` is the caller: cwd, env, uid, gid, groups. Raises `UsageError`."""
+def assemble(outline: Outline, caller: Caller) -> Plan:
+    """The plan with all its cells, for `caller`. Raises `UsageError`."""
     matrix = span(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
     cells = tuple(with_placements(matrix.cells))
-    about: dict[str, Any] = {
-        **context,
-        "notes": [*matrix.notes, *inequality(cells), *_too_few_blocks(cells, outline.policy)],
-    }
-    if outline.scale != 1.0:
-        about["scale"] = outline.scale
-    if outline.race is not None:
-        about |= outline.race.context
-    if outline.cost:
-        about["cost"] = dict(outline.cost)
-    if outline.start:
-        about["start"] = dict(outline.start)
-    if outline.derived:
-        about[DERIVED] = [each.to_context() for each in outline.derived]
-    if around := {name: dict(table) for name, table in outline.around.items() if table}:
-        about[AROUND] = around
-    if outline.gates:
-        parse_gates(outline.gates, cells, {metric.name for metric in outline.metrics})
-        about[GATES] = list(outline.gates)
+    parse_gates(outline.gates, cells, {metric.name for metric in outline.metrics})
+    context = Context.of(
+        caller,
+        notes=(*matrix.notes, *inequality(cells), *_too_few_blocks(cells, outline.policy)),
+        scale=outline.scale,
+        cost=outline.cost,
+        start=outline.start,
+        derived=outline.derived,
+        around=outline.around,
+        gates=outline.gates,
+        tune=outline.race,
+        prove=outline.race is not None and bool(outline.race.durability),
+    )
     return Plan(
         outline.name,
         cells,
         outline.policy,
         outline.metrics,
-        about,
+        context,
         title=outline.title,
         published=outline.published,
         questions=outline.questions,

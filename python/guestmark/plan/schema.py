@@ -84,7 +84,7 @@ class Published(Strict):
 
 
 class Tune(Strict):
-    """`[tune]`: the plan is a race for the best of its cells, as `guestmark.stats.tuning.settings.Settings`."""
+    """`[tune]`: the plan is a race for the best of its cells, as `guestmark.core.tuning.Settings`."""
 
     objective: str = ""
     durability: Texts | None = None

@@ -1,32 +1,19 @@
 """`[tune]` and the options of `guestmark tune`: what a race over a plan's cells is to find."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from guestmark.core.findings import Durability
-from guestmark.core.model import PROVE, Better, Metric
+from guestmark.core.model import Better, Metric
+from guestmark.core.tuning import Limit, Settings
 from guestmark.core.units import parse_fraction
 from guestmark.plan import schema
-from guestmark.stats.tuning.settings import KEY, Limit, Settings
 
 _LIMIT = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class Race:
-    """The settings of a race, which a plan keeps in its context."""
-
-    settings: Settings
-
-    @property
-    def context(self) -> Mapping[str, Any]:
-        """What the plan's context holds; a race for what is proven makes the proofs."""
-        return {KEY: self.settings.kept(), **({PROVE: True} if self.settings.durability else {})}
-
-
-def race_of(model: schema.Tune, metrics: Sequence[Metric]) -> Race:
+def race_of(model: schema.Tune, metrics: Sequence[Metric]) -> Settings:
     """The race that a plan asks for. Raises `ValueError` in one line."""
     known = {metric.name: metric for metric in metrics}
     name = model.objective or next(iter(known), "")
@@ -47,7 +34,7 @@ def race_of(model: schema.Tune, metrics: Sequence[Metric]) -> Race:
         "confirm": model.confirm,
     }
     given = {key: value for key, value in values.items() if value is not None}
-    return Race(Settings(name, known[name].better, **given))
+    return Settings(name, known[name].better, **given)
 
 
 def parse_limit(text: str) -> Limit:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
+    from guestmark.core.context import Caller
     from guestmark.core.machine_facts import MachineFacts
     from guestmark.core.model import Cell
     from guestmark.disks.attached import AttachedDisk
@@ -36,33 +37,6 @@ class Unusable:
 
     reason: str
     hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The calling user's context, which a guest must reproduce so that a command means the same as on the host."""
-
-    cwd: str
-    env: Mapping[str, str]
-    uid: int
-    gid: int
-    groups: tuple[int, ...] = field(default=())
-
-    @classmethod
-    def current(cls) -> Caller:
-        """The calling process itself. Raises `UsageError` when its working directory is gone."""
-        import os
-
-        from guestmark.core.errors import UsageError
-
-        try:
-            cwd = os.getcwd()
-        except OSError as error:
-            raise UsageError(
-                f"the current directory cannot be used: {error.strerror or error}",
-                hint="go to one that exists: cd ~",
-            ) from error
-        return cls(cwd, dict(os.environ), os.getuid(), os.getgid(), tuple(os.getgroups()))
 
 
 class BareMachine(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from guestmark.core.model import ELAPSED, CellStatus, Metric, RunState, Trial
+from guestmark.core.model import CellStatus, Metric, RunState, Trial
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -240,7 +240,7 @@ def _closing(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
     made = counted(analysis.blocks, "block")
     if analysis.failed:
         made += f", {analysis.failed} of {counted(analysis.trials, 'trial')} failed"
-    spent = format_duration(run.plan.context.get(ELAPSED) or sum(trial.duration_s for trial in trials))
+    spent = format_duration(run.plan.context.elapsed_s or sum(trial.duration_s for trial in trials))
     shown = "guestmark show --details" if latest else f"guestmark show {run.id} --details"
     going_on = run.state not in {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
     nodes: list[Node] = [Note(line(f"{made}, {spent}; more: {shown}"))]

@@ -154,8 +154,8 @@ def document(found: Result) -> dict[str, Any]:
             {
                 "side": side,
                 "run": run.id,
-                "boot_id": run.plan.context.get("boot_id", ""),
-                "restarts": run.plan.context.get("restarts", 0),
+                "boot_id": run.plan.context.boot_id,
+                "restarts": run.plan.context.restarts or 0,
             }
             for side, run in zip(found.order, found.runs, strict=True)
         ],

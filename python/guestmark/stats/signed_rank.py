@@ -13,10 +13,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.core.metric import MIN_BLOCKS as MIN_BLOCKS  # noqa: PLC0414 (of this test)
+
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-MIN_BLOCKS = 6  # with fewer the smallest two-sided p, 2^(1-n), is above .05
 NOMINAL = 0.96  # of intervals that are looked at after every block: at the stopping time they cover .95
 EXACT_BLOCKS = 100  # beyond, the normal approximation is within .001
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from guestmark.agent.results import CallError, CommandError
+from guestmark.core.context import Caller
 from guestmark.core.discovery import settings_of
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, UsageError
 from guestmark.core.factor import Machine
 from guestmark.core.machine_facts import RemoteGuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
-from guestmark.platforms.base import Caller, Unusable, Usable
+from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.nested.outer import lodge
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import ACCELERATORS

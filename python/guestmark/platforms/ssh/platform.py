@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
+from guestmark.core.context import Caller
 from guestmark.core.errors import AgentError, GuestmarkError, MachineError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import of_machines
@@ -22,7 +23,7 @@ from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import Lines, tell
 from guestmark.page.text import last_line
-from guestmark.platforms.base import Caller, Unusable, Usable
+from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.exclusive import lock_remote
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.attest import attest

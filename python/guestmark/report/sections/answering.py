@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from guestmark.core.findings import Durability
-from guestmark.core.model import NO_TIME, Better, Metric
+from guestmark.core.model import Better, Metric
 from guestmark.core.question import Asked, Question
 from guestmark.plan.pattern import PLATFORM, WORKLOAD
 from guestmark.plan.questions import fits, groups_of, pairs_of, shown_level
@@ -146,7 +146,7 @@ def _about(question: Question, analysis: Analysis) -> list[CellResult]:
 
 def _measured(analysis: Analysis) -> list[CellResult]:
     """What answers may be about: no copies, and no cells that were left out when the time got short."""
-    gone = set(analysis.plan.context.get(NO_TIME, ()))
+    gone = set(analysis.plan.context.no_time)
     return [result for result in analysis.cells if result.cell.null_of is None and result.cell.id not in gone]
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from guestmark.core.findings import Build
-from guestmark.core.model import ELAPSED, RunState, Trial
+from guestmark.core.model import RunState, Trial
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -47,7 +47,7 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
         made += f" ({analysis.failed} failed)"
     nodes.append(_small(f"{made}, seed {policy.seed}"))
     nodes.append(_small(_COVERED))
-    elapsed = run.plan.context.get(ELAPSED)
+    elapsed = run.plan.context.elapsed_s
     spent = time_spent(tuple(trial for result in analysis.cells for trial in result.trials), elapsed)
     if spent:
         nodes.append(_small(spent))

@@ -109,7 +109,7 @@ def _table(workload: WorkloadResult, pairs: Sequence[Pair], published: Published
     if other := _other_baseline(pairs, published):
         small.append(other)
     small.append(_MEANING[of])
-    if scale := plan.context.get("scale"):
+    if (scale := plan.context.scale) != 1.0:
         small.append(f"now is at scale {scale:g}, then at full size: ratios can be compared, seconds cannot")
     called = f" ({published.name})" if published.name else ""
     title = f"Then and now: {figures.heading(metric, unit)}{called}"

@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from guestmark.core.findings import Durability, Proof
-from guestmark.core.model import NO_TIME, Better, Cell, Metric, Trial
+from guestmark.core.model import Better, Cell, Metric, Trial
+from guestmark.core.tuning import Settings
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -20,7 +21,6 @@ from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning import race as racing
 from guestmark.stats.tuning import screen
 from guestmark.stats.tuning.race import Interval, Race, Stage, Why
-from guestmark.stats.tuning.settings import Settings
 
 _PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # what speed may cost
 
@@ -30,7 +30,7 @@ _UNRACED = frozenset({Why.BARRED, Why.FAILED, Why.LIMIT})  # of whom speed says 
 
 def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     """The whole result of a race; nothing for other runs."""
-    settings = Settings.of(run.plan.context)
+    settings = run.plan.context.tune
     if settings is None:
         return []
     cells, race = _race(settings, run)
@@ -46,7 +46,7 @@ def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
 
 def document(run: StoredRun) -> dict[str, Any] | None:
     """The race for result documents: what is best, and who was dropped when and why; None for other runs."""
-    settings = Settings.of(run.plan.context)
+    settings = run.plan.context.tune
     if settings is None:
         return None
     _, race = _race(settings, run)
@@ -75,15 +75,13 @@ def document(run: StoredRun) -> dict[str, Any] | None:
 
 
 def _race(settings: Settings, run: StoredRun) -> tuple[list[Cell], Race]:
-    barred: Mapping[str, str] = run.plan.context.get(racing.BARRED, {})
-    gone = set(run.plan.context.get(NO_TIME, ()))
+    gone = run.plan.context.no_time
     cells = [
         cell
         for cell in run.plan.cells
         if cell.id not in gone and not any(entry.covers(cell) for entry in run.unusable)
     ]
-    limit_s = run.plan.context.get(racing.LIMIT, run.plan.policy.time_limit_s)
-    return cells, racing.state(settings, cells, barred, run.trials, limit_s)
+    return cells, racing.state(settings, cells, run.plan.context.barred, run.trials, run.plan.race_limit_s)
 
 
 def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: Sequence[Trial]) -> list[str]:

@@ -7,15 +7,13 @@ from guestmark.core.model import Cell, Trial
 from guestmark.stats.conditions.evidence import Compared, named
 from guestmark.stats.validity import Finding, Severity
 
-CHOSEN_FOR_USER = "default_locations"  # in a plan's context: ids of the cells whose location nobody named
-
 
 def storage(compared: Compared) -> Iterator[Finding]:
     """Disks in memory: severe where nobody named the place, a warning where it was asked for.
 
     Images of guests inside guests are in the outer guest's memory always, which is told and no more.
     """
-    unnamed = set(compared.plan.context.get(CHOSEN_FOR_USER, ()))
+    unnamed = set(compared.plan.context.default_locations)
     found = [cell for cell in compared.cells if any(map(_in_memory, compared.good(cell)))]
     surprising = [cell for cell in found if _origin(cell) in unnamed and not cell.platform.nested]
     expected = [cell for cell in found if cell not in surprising and cell.null_of is None]

@@ -12,14 +12,12 @@ from typing import TypeVar
 import numpy as np
 
 from guestmark.core.model import Better, Cell, Trial, TrialStatus
+from guestmark.core.tuning import Candidate, Settings
 from guestmark.stats.compare import MIN_BLOCKS, Table, Verdict, compare_tables
 from guestmark.stats.tuning import screen
-from guestmark.stats.tuning.settings import Candidate, Settings
 
 # Weight of all candidates' variance against a candidate's own, in blocks (moderated variances: Smyth 2004).
 _PRIOR = 6.0
-LIMIT = "race_limit_s"  # in a plan's context: seconds that the trials of a race may take together
-BARRED = "barred"  # in a plan's context: why cells may not take part, by id
 
 Values = Mapping[int, Mapping[str, float]]  # log values by block and candidate, lower is better
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.stats.tuning.settings import Candidate
+from guestmark.core.tuning import Candidate
 
 SMALLEST = 16  # candidates for which a fraction saves anything
 _SHARE = 0.34

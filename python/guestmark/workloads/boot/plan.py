@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from guestmark.core import registry
+from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
@@ -18,7 +19,7 @@ _TITLE = "start and end of a guest"
 
 
 def build(
-    given: Overrides, command: Sequence[str], *, initcalls: bool, guestfish: bool, caller: Mapping[str, Any]
+    given: Overrides, command: Sequence[str], *, initcalls: bool, guestfish: bool, caller: Caller
 ) -> Plan:
     """The plan for booting `given.on`. Raises `UsageError` for contradictory or unsupported options."""
     specs = parse_platforms(given.on or ())

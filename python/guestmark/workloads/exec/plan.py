@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from guestmark.core.context import Caller
 from guestmark.core.derived import check_names
 from guestmark.core.errors import UsageError
 from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics, split
@@ -35,7 +36,7 @@ class ExecOptions(Overrides):
     push: Sequence[str] = ()  # files that other machines are brought
     timing: bool = False  # on the host alone: as hyperfine does, where nothing asks for more
     hooks: Mapping[str, str] = field(default_factory=dict)  # setup, prepare, conclude, cleanup: for a shell
-    caller: Mapping[str, Any] = field(default_factory=dict)  # cwd, env, uid, gid, groups
+    caller: Caller | None = None  # None: this process
 
 
 def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
@@ -76,7 +77,7 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
             sides = len(every) * math.prod(map(len, options.parameters.values()))
             policy = Policy(min_blocks=_FEWEST, max_blocks=_MOST, enough_s=_ENOUGH_S * sides)
     outline = Outline("exec", shape, policy, metrics, title=title, derived=derived)
-    return assemble(override(outline, options), options.caller)
+    return assemble(override(outline, options), options.caller or Caller.current())
 
 
 def _only_timed(options: ExecOptions, shape: Shape) -> bool:

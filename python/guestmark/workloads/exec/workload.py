@@ -52,11 +52,11 @@ class ExecWorkload(Workload[Mapping[str, Any]]):
         self._ignore_failure = bool(params.get("ignore_failure"))
         self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
         self._caller: dict[str, Any] = {
-            "env": {**context["env"], **_variables(cell)},
-            "cwd": params.get("cwd", context["cwd"]),
+            "env": {**context.env, **_variables(cell)},
+            "cwd": params.get("cwd", context.cwd),
         }
         if cell.platform.is_guest:  # elsewhere the agent has the right identity already
-            self._caller |= {name: context.get(name) for name in ("uid", "gid", "groups")}
+            self._caller |= {"uid": context.uid, "gid": context.gid, "groups": context.groups}
         if cell.platform.foreign:  # the caller's directories are not there
             self._caller["cwd"] = "/"
         self._disk = ""  # the command's directory on its disk, or the device
@@ -79,17 +79,17 @@ class ExecWorkload(Workload[Mapping[str, Any]]):
                     hint="write {disk} where the command takes the device, or choose a filesystem",
                 )
         typed = plan.name == "exec"
-        here = plan.context["cwd"]
+        here = plan.context.cwd
         commands = {
             (*filled(cell), cell.workload.params.get("cwd", here)) for cell in cells if cell.shares_root
         }
         for *argv, cwd in sorted(commands):
-            check_command(argv, env=plan.context["env"], cwd=cwd, typed=typed)
+            check_command(argv, env=plan.context.env, cwd=cwd, typed=typed)
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Remarks on files that the command names from where the user is, and will not find on its disk."""
-        here = plan.context["cwd"]
+        here = plan.context.cwd
         placed = [cell for cell in cells if has_disks(cell) and not names_disk(cell)]
         words = dict.fromkeys(word for cell in placed for word in filled(cell)[1:] if not os.path.isabs(word))
         named = [

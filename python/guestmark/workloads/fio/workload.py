@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -58,7 +57,7 @@ class FioWorkload(Workload[FioJob]):
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
-        path = plan.context.get("env", {}).get("PATH") or os.defpath
+        path = plan.context.path
         threads = str(THREADS.of(cell.factors) or 1)
         self._env = {"PATH": path, "LC_ALL": "C", THREADS_VARIABLE: threads, **self.params.values}
         self._cwd = "/"
@@ -66,7 +65,7 @@ class FioWorkload(Workload[FioJob]):
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming the package."""
-        path = plan.context.get("env", {}).get("PATH") or os.defpath
+        path = plan.context.path
         if any(cell.shares_root for cell in cells) and shutil.which(FIO, path=path) is None:
             raise PlatformUnusableError("fio is not installed", hint="install the package fio")
         return ()

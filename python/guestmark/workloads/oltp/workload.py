@@ -55,7 +55,7 @@ class OltpWorkload(Workload[Mapping[str, Any]]):
         self._client = self.facts.add(Sysbench())
         self._threads = THREADS.of(cell.factors) or int(self.params["threads"])
         self._on_host = cell.platform.is_this_host
-        self._account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
+        self._account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
         self._kind: Database = KINDS[self.params["server"]]()
         self._settings = self._kind.settings(self.params, self._threads)
         self._server: Server | None = None
@@ -67,7 +67,7 @@ class OltpWorkload(Workload[Mapping[str, Any]]):
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming a package, `UsageError` for data that cannot fit on its disk."""
-        account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
+        account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
         return oltp_checks.check(cells, account)
 
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from guestmark.core import registry
+from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
@@ -16,7 +17,7 @@ from guestmark.workloads.powercut import metrics
 _TITLE = "what a power cut leaves"
 
 
-def build(given: Overrides, raw: Mapping[str, Any], caller: Mapping[str, Any]) -> Plan:
+def build(given: Overrides, raw: Mapping[str, Any], caller: Caller) -> Plan:
     """The plan for `given.on`. Raises `UsageError` for contradictory or unsupported options."""
     kind = registry.workload_kind("powercut")
     try:

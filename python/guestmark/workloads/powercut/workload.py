@@ -55,7 +55,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         self._method = Method(self.params["method"])
         self._seed = plan.policy.seed or 0
         self._platform: Platform | None = None
-        account = Account.of(plan.context.get("uid", 0), plan.context.get("gid", 0))
+        account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
         self._rows = (
             Rows(self._method, account, self.params.get("settings", {})) if self._method.served else None
         )
@@ -69,11 +69,12 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
             return Acknowledging(params["command"], params["check"])
         if self._method is not Method.SYNCS:
             return None
+        caller = plan.context.caller
         guest = self.cell.platform.is_guest  # elsewhere the agent has the right identity already
-        user = {name: plan.context.get(name) for name in ("uid", "gid", "groups")} if guest else {}
+        user = {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups} if guest else {}
         return Syncing(
             Program(
-                params["command"], {**plan.context.get("env", {}), **params["env"]}, params["before"],
+                params["command"], {**caller.env, **params["env"]}, params["before"],
                 params["files"], user, params["cwd"], params["statuses"],
             )
         )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -67,7 +66,7 @@ class SysbenchWorkload(Workload[SysbenchRun]):
         super().__init__(plan, cell)
         self._found = self.facts.add(Sysbench())
         self._options = options_of(cell)
-        self._env = {"PATH": plan.context.get("env", {}).get("PATH") or os.defpath, "LC_ALL": "C"}
+        self._env = {"PATH": plan.context.path, "LC_ALL": "C"}
         self._cwd = "/"
         self._on_host = cell.platform.is_this_host
         self._mounted = self._remounted = self._made = False
@@ -75,7 +74,7 @@ class SysbenchWorkload(Workload[SysbenchRun]):
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming the package, `UsageError` for files that do not fit on their disk."""
-        path = plan.context.get("env", {}).get("PATH") or os.defpath
+        path = plan.context.path
         if any(cell.shares_root for cell in cells) and shutil.which(SYSBENCH, path=path) is None:
             raise PlatformUnusableError("sysbench is not installed", hint=f"install the package {PACKAGE}")
         return check_cells([(cell, options_of(cell)) for cell in cells])

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from guestmark.core.model import Better
-from guestmark.stats.signed_rank import MIN_BLOCKS
-
-KEY = "tune"  # in a plan's context
+from guestmark.core.metric import MIN_BLOCKS, Better
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +44,6 @@ class Settings:
     max_blocks: int = 10
     finalists: int = 4
     confirm: int = MIN_BLOCKS
-
-    def kept(self) -> dict[str, Any]:
-        """As it is stored in a plan's context."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, context: Mapping[str, Any]) -> Settings | None:
-        """From a plan's context; None for a plan that is not a race."""
-        kept = context.get(KEY)
-        if kept is None:
-            return None
-        values = dict(kept)
-        values["better"] = Better(values["better"])
-        values["durability"] = tuple(values.get("durability", ()))
-        limits = values.get("limits", ())
-        values["limits"] = tuple(Limit(e["metric"], e["value"], Better(e["better"])) for e in limits)
-        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
