@@ -78,8 +78,7 @@ def call(median_ns: float, **counted: float) -> Call:
 def every_kind() -> list[type[Fact]]:
     """All types of facts, whoever makes them; those that others are made of are not among them."""
     for module in pkgutil.walk_packages(guestmark.workloads.__path__, "guestmark.workloads."):
-        if module.name.endswith(".facts"):
-            importlib.import_module(module.name)
+        importlib.import_module(module.name)
     found, left = [], [Fact]
     while left:
         children = left.pop().__subclasses__()
