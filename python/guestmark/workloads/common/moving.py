@@ -15,7 +15,7 @@ import msgspec
 
 from guestmark.agent.results import CallError
 from guestmark.core.errors import UsageError, WorkloadError
-from guestmark.core.findings import TARGET, Fact
+from guestmark.core.findings import TARGET
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks.image import Image, images
@@ -27,6 +27,7 @@ from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import BLOCK_SIZE
+from guestmark.workloads.common.facts import Moving
 from guestmark.workloads.common.program import disagreement
 from guestmark.workloads.common.verify import checked
 
@@ -35,17 +36,6 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.base import Machine
-
-
-class Moving(Fact, kw_only=True):
-    """How the disk was made ready, and how the bytes were moved; each workload has some of these."""
-
-    image_prepared_s: float | None = None
-    image_from_template: bool | None = None
-    direct: bool | None = None  # past the guest's page cache
-    preallocated: bool | None = None  # the file that was written
-    archive_bytes: int | None = None
-    share: str | None = None  # as the guest's kernel was told to mount it
 
 
 @dataclass(frozen=True, slots=True)
