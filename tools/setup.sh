@@ -189,6 +189,10 @@ why() {
         mkfs.*) echo "makes file systems on disk images" ;;
         mariadbd | my_print_defaults) echo "is measured as a database server, and asked about" ;;
         fio) echo "is measured as a workload" ;;
+        virsh) echo "is asked about domains of libvirt" ;;
+        zsh) echo "completes command lines" ;;
+        tmux) echo "is the terminal of the tests" ;;
+        mksquashfs) echo "makes read-only images" ;;
         ip) echo "makes the network namespaces of the tests" ;;
         mmdebstrap) echo "makes the fresh Debian root in which set-up is tested" ;;
         cargo) echo "builds the agent (Rust, at least $rust_wanted)" ;;
@@ -225,6 +229,8 @@ package() {
         *:mkfs.xfs) echo xfsprogs ;;
         *:mkfs.btrfs) echo btrfs-progs ;;
         *:ip) echo iproute2 ;;
+        *:virsh) echo libvirt-clients ;;
+        *:mksquashfs) echo squashfs-tools ;;
         *:mariadbd) echo mariadb-server-core ;;
         *:my_print_defaults) echo mariadb-client-core ;;
         fedora:ovmf | arch:ovmf) echo edk2-ovmf ;;
@@ -393,7 +399,8 @@ missing_dev() {
 }
 
 # What the tests compare with, look at pages with, or make file systems with.
-test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish mariadbd my_print_defaults fio"
+test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish mariadbd my_print_defaults fio
+virsh zsh tmux mksquashfs"
 
 make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
