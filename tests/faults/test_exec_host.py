@@ -312,7 +312,7 @@ def test_a_complete_run_goes_on_as_its_own_report_says(guestmark: CommandLine) -
     assert all_trials(longer) == all_trials(whole)
     assert longer["plan"]["context"]["extended"] == [{"after_blocks": 3, "blocks": 6}]
     stopped = guestmark(
-        "resume", short["run"]["id"], "--precision", "0.01%", "--time-limit", "1s", "--json", "-"
+        "resume", short["run"]["id"], "--precision", "0.01%", "--time-limit", "0.1s", "--json", "-"
     )
     assert stopped.document()["run"]["state"] == "stopped at the time limit"
     assert stopped.document()["run"]["blocks"] > 6

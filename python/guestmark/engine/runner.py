@@ -202,7 +202,7 @@ class _Loop:
         self._observer.started(self._plan, block)
         while True:
             decision = self._decide(block)
-            if decision.state is not None:
+            if decision.state is not None and not (decision.state is RunState.STOPPED and self._owed(block)):
                 return self._final(decision.state)
             if self._most_blocks is not None and block - first >= self._most_blocks:
                 return RunState.INTERRUPTED
@@ -213,7 +213,7 @@ class _Loop:
                     self._plan.policy.seed, block, self._plan.cells, self._done
                 ):
                     if cell in self._cells and not self._given_up(cell):
-                        if self._time_is_up():
+                        if self._time_is_up() and not self._owed(block):
                             return self._final(RunState.STOPPED)
                         self._trial(cell, block, order)
             block += 1
@@ -315,6 +315,11 @@ class _Loop:
         """Whether to look at what there is: for the display or from the first look on, if it takes no notable time."""
         wanted = self._observer.wants_estimates or blocks >= self._plan.policy.min_blocks
         return wanted and time.monotonic() >= self._next_estimate
+
+    def _owed(self, block: int) -> bool:
+        """Whether the block is the first since the run was taken further: no time limit is too short for it."""
+        extended = self._plan.context.extended
+        return bool(extended) and extended[-1].after_blocks == block
 
     def _used_s(self) -> float:
         if self._clock is None:
