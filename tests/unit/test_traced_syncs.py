@@ -10,20 +10,20 @@ from guestmark.agent.binary import agent_binary
 from guestmark.powercut.syncs import Promises
 
 
-def traced(directory: Path, *command: str) -> Promises:
+def traced(directory: Path, *command: str, status: str = "0") -> Promises:
     """The promises of a program that runs in the directory; each is answered at once."""
     argv = [str(agent_binary()), "syncs", "--disk", str(directory), "--", *command]
     done = subprocess.run(argv, cwd=directory, input=b"\n" * 300, capture_output=True, check=True, timeout=60)
     found = Promises()
     for line in done.stdout.decode().splitlines():
         found.add(line)
-    assert found.status == "0", found.said
+    assert found.status == status, found.said
     return found
 
 
-def python(directory: Path, *lines: str) -> Promises:
+def python(directory: Path, *lines: str, status: str = "0") -> Promises:
     program = "\n".join(("import os, threading, time", "os.O = os.O_CREAT | os.O_RDWR", *lines))
-    return traced(directory, sys.executable, "-I", "-S", "-c", program)
+    return traced(directory, sys.executable, "-I", "-S", "-c", program, status=status)
 
 
 OTHER = "threading.Thread(target=time.sleep, args=(0.5,)).start()"
@@ -101,3 +101,42 @@ def test_a_renamed_file_is_looked_for_under_both_names(tmp_path: Path) -> None:
     )  # fmt: skip
     (one,) = found.expected(0, exact=False)
     assert [bytes.fromhex(path).rpartition(b"/")[2] for path in one.paths] == [b"new", b"file"]
+
+
+KEPT = "fd = os.open('kept', os.O); os.write(fd, b'x' * 8192); os.fsync(fd)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ((KEPT,), ""),
+        ((KEPT, "os.open('empty', os.O)"), ""),
+        ((KEPT, "os.write(os.open('other', os.O), b'x')"), "other"),
+        ((KEPT, "os.pwrite(fd, b'y', 5000)"), "kept"),
+        ((KEPT, "os.pwrite(fd, b'y', 5000); os.fdatasync(fd)"), ""),
+        ((KEPT, "os.pwrite(fd, b'y' * 4096, 8192); fd = os.open('kept', os.O | os.O_DSYNC)",
+          "os.pwrite(fd, b'z' * 4096, 0)"), "kept"),
+        ((KEPT, "os.write(os.open('other', os.O), b'x'); os.unlink('other')"), ""),
+        ((KEPT, "os.write(os.open('other', os.O), b'x'); os.sync()"), ""),
+        (("fd = os.open('old', os.O); os.pwrite(fd, b'x', 0)", KEPT), "old"),
+        (("fd = os.open('old', os.O | os.O_DSYNC); os.pwrite(fd, b'x', 0)", KEPT), ""),
+        (("fd = os.open('old', os.O); os.pread(fd, 1, 0); os.utime('old')", KEPT), ""),
+    ],
+)  # fmt: skip
+def test_what_was_written_and_never_synced_is_named(
+    tmp_path: Path, lines: tuple[str, ...], named: str
+) -> None:
+    (tmp_path / "old").write_bytes(b"o" * 9000)
+    said = python(tmp_path, *lines).unsynced
+    assert said == (f"the data in {named} was written and never synced" if named else "")
+
+
+def test_a_program_that_was_stopped_is_not_blamed_for_what_it_had_yet_to_sync(tmp_path: Path) -> None:
+    loop = "while True: os.write(fd, b'y'); os.fsync(fd)"
+    found = python(tmp_path, KEPT, "os.write(os.open('other', os.O), b'x')", loop, status="stopped")
+    assert found.unsynced == "the data in other was written and never synced"
+    (tmp_path / "other").unlink()
+    loop = (
+        "while True: os.pwrite(fd, b'y' * 8192, 0); g = os.open('sync', os.O); os.write(g, b'x'); os.fsync(g)"
+    )
+    assert python(tmp_path, KEPT, loop, status="stopped").unsynced == ""

@@ -14,6 +14,7 @@
 //! - `path ID PATH`: a file has another path now; `-` when it has none.
 //! - `directory PATH NAME,…`: the names in it are promised.
 //! - `sync CALL EXACT`: the end of a promise; `EXACT` is 1 when nothing else of the program runs now.
+//! - `unsynced COUNT PATH`: so many files have data in the end that no call has promised; the path of one of them.
 //! - `said TEXT`: the end of what the program wrote to its standard error.
 //! - `end STATUS REASON…`: the program ended; `stopped` after as many promises or digested bytes as were allowed.
 
@@ -42,6 +43,7 @@ const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
 const ENTRY: u64 = 1;
 const EXIT: u64 = 2;
 const WRITE: &str = "write";
+const STOPPED: &str = "stopped";
 const RWF_SYNCS: u64 = 0x2 | 0x4;
 const OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
@@ -87,6 +89,8 @@ struct Known {
 struct Tracer {
     job: Job,
     known: HashMap<Key, (usize, Known)>,
+    /// What was on the disk when the program began, and what has been promised since.
+    safe: HashMap<Key, Blocks>,
     tasks: HashMap<libc::pid_t, Option<Call>>,
     /// Tasks that wait for a child, and write nothing.
     waiting: BTreeSet<libc::pid_t>,
@@ -220,6 +224,7 @@ impl Tracer {
             errors: errors.into(),
             job,
             known: HashMap::new(),
+            safe: HashMap::new(),
             tasks: HashMap::new(),
             waiting: BTreeSet::new(),
             asynchronous: false,
@@ -232,6 +237,8 @@ impl Tracer {
 
     /// Runs the program to its end, or until there were promises enough; returns how it ended.
     fn run(&mut self) -> io::Result<String> {
+        self.safe = self.snapshot();
+        self.digested = 0;
         let mut command = Command::new(&self.job.argv[0]);
         command.args(&self.job.argv[1..]).stdout(Stdio::null());
         command.stderr(Stdio::from(self.errors.try_clone()?));
@@ -270,7 +277,7 @@ impl Tracer {
                         // SAFETY: a signal to a process that is traced, whose number is its own until it is waited for.
                         unsafe { libc::kill(*pid, libc::SIGKILL) };
                     }
-                    return Ok("stopped".to_owned());
+                    return Ok(STOPPED.to_owned());
                 }
             } else if self.tasks.contains_key(&pid) && status >> 16 == 0 {
                 deliver = signal;
@@ -386,24 +393,24 @@ impl Tracer {
         if self.alone() {
             return Some(Promise::Everything(None));
         }
+        Some(Promise::Everything(Some(self.snapshot())))
+    }
+
+    /// All files on the disk that may be read.
+    fn snapshot(&mut self) -> HashMap<Key, Blocks> {
         let mut found = HashMap::new();
-        let mut waiting = vec![self.job.disk.clone()];
-        while let Some(directory) = waiting.pop() {
-            for entry in fs::read_dir(directory).ok()?.flatten() {
-                match entry.file_type() {
-                    Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
-                    Ok(kind) if kind.is_file() => {
-                        let Ok(file) = File::open(entry.path()) else {
-                            continue;
-                        };
-                        let about = file.metadata().ok()?;
-                        found.insert((about.dev(), about.ino()), self.digest(&file).ok()?.1);
-                    }
-                    _ => {}
-                }
+        for path in files_below(&self.job.disk) {
+            if let Some((key, blocks)) = self.content(&path) {
+                found.insert(key, blocks);
             }
         }
-        Some(Promise::Everything(Some(found)))
+        found
+    }
+
+    fn content(&mut self, path: &Path) -> Option<(Key, Blocks)> {
+        let file = File::open(path).ok()?;
+        let about = file.metadata().ok()?;
+        Some(((about.dev(), about.ino()), self.digest(&file).ok()?.1))
     }
 
     fn of_file(&mut self, path: &str, bytes: std::ops::Range<u64>) -> Option<Promise> {
@@ -528,6 +535,27 @@ impl Tracer {
         let about = file.metadata()?;
         let key = (about.dev(), about.ino());
         let (size, blocks) = self.digest(&file)?;
+        let end = promised.end.min(size).div_ceil(BLOCK as u64);
+        let first = (promised.start / BLOCK as u64).min(end);
+        let safe = self.safe.entry(key).or_default();
+        if first == 0 && end == size.div_ceil(BLOCK as u64) {
+            safe.retain(|number, _| *number < end);
+        }
+        for number in safe
+            .keys()
+            .chain(blocks.keys())
+            .copied()
+            .filter(|number| (first..end).contains(number))
+            .collect::<BTreeSet<_>>()
+        {
+            let now = blocks.get(&number);
+            if before.is_none_or(|old| old.get(&number) == now) {
+                match now {
+                    Some(digest) => safe.insert(number, *digest),
+                    None => safe.remove(&number),
+                };
+            }
+        }
         let number = self.known.len();
         if number >= MOST_FILES && !self.known.contains_key(&key) {
             self.elsewhere
@@ -547,8 +575,6 @@ impl Tracer {
             )
         });
         known.path = path_now(&known.file);
-        let end = promised.end.min(size).div_ceil(BLOCK as u64);
-        let first = (promised.start / BLOCK as u64).min(end);
         let _ = write!(
             self.lines,
             "file {id} {} {size} {first} {end}",
@@ -628,8 +654,11 @@ impl Tracer {
 
     /// Promises everything below a directory; of what is not in `before`, if that is known, nothing.
     fn walk(&mut self, directory: &Path, before: Option<&HashMap<Key, Blocks>>) -> io::Result<()> {
+        let Ok(entries) = fs::read_dir(directory) else {
+            return Ok(()); // such as lost+found, which is the superuser's
+        };
         self.list(directory);
-        for entry in fs::read_dir(directory)?.flatten() {
+        for entry in entries.flatten() {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => self.walk(&entry.path(), before)?,
                 Ok(kind) if kind.is_file() => {
@@ -675,6 +704,11 @@ impl Tracer {
         for file in files {
             self.observe(file, 0..0, None)?;
         }
+        let unsynced = self.unsynced(status == STOPPED);
+        if let Some(path) = unsynced.first() {
+            let path = hex(path.as_os_str().as_bytes());
+            let _ = writeln!(self.lines, "unsynced {} {path}", unsynced.len());
+        }
         let mut said = vec![0; SAID];
         let size = self.errors.metadata()?.len();
         let length = self
@@ -684,6 +718,24 @@ impl Tracer {
         let reasons: Vec<&str> = self.elsewhere.iter().copied().collect();
         let _ = writeln!(self.lines, "end {status} {}", reasons.join("; "));
         self.flush()
+    }
+
+    /// Files that have data which no call has promised; of a program that was stopped before it could sync them, only
+    /// those that it has never synced.
+    fn unsynced(&mut self, stopped: bool) -> Vec<PathBuf> {
+        let mut found = files_below(&self.job.disk);
+        found.retain(|path| {
+            let Some((key, blocks)) = self.content(path) else {
+                return false;
+            };
+            let safe = self.safe.get(&key);
+            let differs = blocks
+                .iter()
+                .any(|(number, digest)| safe.and_then(|safe| safe.get(number)) != Some(digest));
+            differs && !(stopped && self.known.contains_key(&key))
+        });
+        found.sort();
+        found
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -730,6 +782,20 @@ pub fn digest(block: &[u8]) -> u64 {
         .rposition(|byte| *byte != 0)
         .map_or(0, |last| last + 1);
     xxh3_64(&block[..end]).max(1)
+}
+
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let (mut found, mut waiting) = (Vec::new(), vec![directory.to_owned()]);
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
+                Ok(kind) if kind.is_file() => found.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    found
 }
 
 fn names(directory: &Path) -> io::Result<String> {

@@ -95,6 +95,7 @@ class Promises:
         self.status: str | None = None  # how it ended
         self.said = ""  # the last line of its errors
         self.elsewhere = ""  # why it may have flushed in other ways
+        self.unsynced = ""  # what it wrote and never synced, in words
         self._files: dict[int, _File] = {}
         self._directories: list[tuple[int, str, frozenset[str]]] = []
         self._known: dict[tuple[int, bool], tuple[Expected, ...]] = {}
@@ -113,6 +114,8 @@ class Promises:
                 self._directories.append((len(self.calls), words[0], names))
             case "sync":
                 self.calls.append((words[0], words[1] == "1"))
+            case "unsynced":
+                self.unsynced = _unsynced(int(words[0]), _text(words[1]))
             case "said":
                 lines = _text(words[0]).strip().splitlines()
                 self.said = lines[-1] if lines else ""
@@ -193,6 +196,13 @@ def _digests(words: Iterable[str]) -> Iterator[tuple[int, int]]:
     for word in words:
         number, _, digest = word.partition(":")
         yield int(number), int(digest, 16)
+
+
+def _unsynced(count: int, path: str) -> str:
+    name = PurePosixPath(path).name
+    if count == 1:
+        return f"the data in {name} was written and never synced"
+    return f"data in {count:,} files was written and never synced, such as {name}"
 
 
 def _text(name: str) -> str:

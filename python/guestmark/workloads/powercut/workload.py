@@ -158,8 +158,11 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
             settled = writelog.count(log)
             controlled = None if self._command else self._without_barriers(machine.agent, disk)
         followed = self._command.promises if isinstance(self._command, Syncing) else None
+        unsynced = f"; {followed.unsynced}" if followed is not None and followed.unsynced else ""
         if followed is not None and not followed.calls:
-            return _nothing(followed.elsewhere, self._method.words)
+            nothing = _nothing(followed.elsewhere, self._method.words)
+            nothing.why += unsynced
+            return nothing
         found = proof.prove(
             proof.Request(
                 files=disk.image.logged,
@@ -177,6 +180,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
                 unfollowed=followed.elsewhere if followed is not None else "",
             )
         )
+        found.why += unsynced
         found.run_s = written - begin
         return found
 
