@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
@@ -22,13 +21,13 @@ from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
 from guestmark.core.errors import MachineError
+from guestmark.core.mounts import mounts
 from guestmark.disks.daemon import serving
 
 SERVER = "log-writes"  # the agent's word for it
 # A flush takes that long: who acknowledges it before it is done goes on meanwhile, and is seen to.
 _FLUSH_MS = 10
 _MARK = 1 << 30 | 8 << 16 | ord("g") << 8 | 1  # _IOW('g', 1, u64)
-_OCTAL = re.compile(r"\\([0-7]{3})")
 _HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package fuse3)"
 
 
@@ -106,10 +105,9 @@ def unmount(at: Path) -> None:
 
 def unmount_below(directory: Path) -> None:
     """Detaches what is mounted below a directory: what a killed daemon has left."""
-    for line in reversed(Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()):
-        where = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), line.split(" ", 5)[4]))
-        if directory in where.parents:
-            unmount(where)
+    for mount in reversed(mounts()):
+        if directory in Path(mount.where).parents:
+            unmount(Path(mount.where))
 
 
 def _command(files: Logged, at: Path) -> list[str]:
@@ -121,6 +119,4 @@ def _command(files: Logged, at: Path) -> list[str]:
 
 def _is_mounted(at: Path) -> bool:
     """Asks the table of mounts: a mount whose daemon has gone answers nothing else."""
-    shown = str(at).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
-    lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    return any(line.split(" ", 5)[4] == shown for line in lines)
+    return any(mount.where == str(at) for mount in mounts())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.findings import WorkingDirectory
+from guestmark.core.mounts import parsed as parsed_mounts
 from guestmark.setting.filesystem import Filesystem
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ _ASK = (
     "exec 3<. && exec cat /proc/self/fdinfo/3 /proc/self/mountinfo"
 )
 _MOUNT_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
-_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def work_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory | None:
@@ -66,24 +66,17 @@ def working_directory(agent: Agent, directory: str, **user: Any) -> WorkingDirec
 def parsed(text: str, directory: str) -> WorkingDirectory:
     """From `/proc/self/fdinfo/N` of the directory followed by `/proc/self/mountinfo`. Raises `AttestationError`."""
     number = _MOUNT_ID.search(text)
-    for line in text.splitlines() if number else ():
-        first, separator, second = line.partition(" - ")
-        mount, last = first.split(" "), second.split(" ")
-        if separator and len(mount) >= 6 and len(last) >= 2 and number and mount[0] == number.group(1):
-            options = dict.fromkeys([*mount[5].split(","), *(last[2].split(",") if len(last) > 2 else ())])
+    for mount in parsed_mounts(text) if number else ():
+        if number and mount.number == int(number[1]):
+            options = dict.fromkeys(mount.options)
             if "ro" in options:  # the mount, or all of its filesystem
                 options.pop("rw", None)
             return WorkingDirectory(
                 path=directory,
-                number=mount[2],
-                mounted_at=_plain(mount[4]),
-                filesystem=last[0],
-                source=_plain(last[1]),
+                number=mount.device,
+                mounted_at=mount.where,
+                filesystem=mount.kind,
+                source=mount.source,
                 options=",".join(options),
             )
     raise AttestationError(f"the machine's kernel does not tell on which mount {directory} is")
-
-
-def _plain(escaped: str) -> str:
-    """A path as it is, from one in which blanks and the like are octal."""
-    return _ESCAPED.sub(lambda found: chr(int(found.group(1), 8)), escaped)

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from guestmark.core.mounts import Mount, mounts
 from guestmark.setting.location import number_of
 
-_OCTAL = re.compile(r"\\([0-7]{3})")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 # Filesystems of the kernel on block devices, whose fsync flushes the device. All others are served by something else.
 _ON_DEVICES = frozenset({
@@ -69,19 +69,6 @@ class Layer:
         return f"{self.name} ({self.why})" if self.why else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A line of mountinfo."""
-
-    number: int
-    device: str  # major:minor
-    root: str  # what of the filesystem is mounted
-    where: str
-    kind: str
-    source: str
-    options: tuple[str, ...]  # of the mount and of the filesystem
-
-
 def layers(path: str | Path) -> list[Layer]:
     """The layers below a file, directory or block device of this host, topmost first.
 
@@ -115,7 +102,7 @@ def mount_of(path: str | Path) -> Mount | None:
     finally:
         os.close(descriptor)
     number = next((int(line.split()[1]) for line in said.splitlines() if line.startswith("mnt_id:")), -1)
-    return next((mount for mount in _mounts("self") if mount.number == number), None)
+    return next((mount for mount in mounts("self") if mount.number == number), None)
 
 
 def _below_file(path: str, depth: int) -> Iterator[Layer]:
@@ -338,36 +325,10 @@ def _mount_of_device(device: str) -> Mount | None:
             if namespace in looked:
                 continue
             looked.add(namespace)
-            for mount in _mounts(process):
+            for mount in mounts(process):
                 if mount.device == device:
                     return mount
     return None
-
-
-def _mounts(process: str) -> list[Mount]:
-    found = []
-    for line in Path(f"/proc/{process}/mountinfo").read_text(errors="surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        fields, more = before.split(" "), after.split(" ")
-        if len(fields) < 6 or len(more) < 3:
-            continue
-        options = (*fields[5].split(","), *_plain(more[2]).split(","))
-        found.append(
-            Mount(
-                int(fields[0]),
-                fields[2],
-                _plain(fields[3]),
-                _plain(fields[4]),
-                more[0],
-                _plain(more[1]),
-                options,
-            )
-        )
-    return found
-
-
-def _plain(text: str) -> str:
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def _line(path: Path) -> str:

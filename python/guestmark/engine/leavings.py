@@ -17,6 +17,7 @@ from pathlib import Path
 
 from guestmark.agent.keeper import is_in_use
 from guestmark.appliance.paths import cache_directory, scratch_parent
+from guestmark.core.mounts import mounts
 from guestmark.core.registry import platform_names
 from guestmark.disks.location import default_location
 from guestmark.disks.logged import unmount_below
@@ -178,7 +179,7 @@ def find(more: Iterable[Path] = ()) -> list[Leaving]:
     candidates += [path for path in _parts() if path not in candidates]
     candidates += groups.empty()
     used = _in_use_by_processes() if candidates else ""
-    mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    mounted = [Path(mount.where) for mount in mounts() if mount.kind != "fuse"]
     found = []
     for path in candidates:
         with contextlib.suppress(OSError):  # it has just gone
@@ -187,7 +188,7 @@ def find(more: Iterable[Path] = ()) -> list[Leaving]:
                 continue
             if stat.S_ISDIR(state.st_mode) and is_in_use(path):
                 continue
-            others = [line for line in mounts.splitlines() if f" {path}/" in line and " - fuse " not in line]
+            others = any(path in where.parents for where in mounted)
             keeps = "something is mounted in it; umount that first" if others else ""
             found.append(Leaving(path, _size(path), state.st_mtime, keeps))
     return sorted(found, key=lambda leaving: leaving.changed_at)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from guestmark.core.machine_facts import Confined, MachineFacts
+from guestmark.core.mounts import Mount, mounts
 from guestmark.disks.location import filesystem_of
 from guestmark.disks.processes import program_of
 from guestmark.platforms import groups
 
-_OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo spells white space and the backslash itself
 _SAID = "GUESTMARK_CONFINED="
 _MEMORY = "/dev/shm"  # where User-Mode Linux has its guest's memory
 _OF_ITS_OWN = {"temporary": "/tmp", "memory": _MEMORY}  # by the word that says so
@@ -77,7 +76,7 @@ def attested(pid: int | None, writable: Iterable[Path]) -> Confined | None:
     folder = Path(f"/proc/{pid}")
     try:
         lines = (folder / "status").read_text(errors="replace").splitlines()
-        mounts = (folder / "mountinfo").read_text(errors="surrogateescape")
+        seen = mounts(pid)
         environment = (folder / "environ").read_text(errors="replace").split("\0")
     except OSError:
         return None
@@ -85,7 +84,7 @@ def attested(pid: int | None, writable: Iterable[Path]) -> Confined | None:
     said = next((word.removeprefix(_SAID) for word in environment if word.startswith(_SAID)), "").split(",")
     own = {where for word, where in _OF_ITS_OWN.items() if word in said}
     return Confined(
-        mounts=_read_only(mounts, {os.path.realpath(path) for path in writable} | own),
+        mounts=_read_only(seen, {os.path.realpath(path) for path in writable} | own),
         landlock="landlock" in said,
         seccomp=status.get("Seccomp") == _FILTERED,
         no_new_privileges=status.get("NoNewPrivs") == "1",
@@ -113,14 +112,9 @@ def _sockets(said: list[str]) -> list[str] | None:
     return [kind for kind, word in kinds.items() if word not in said]
 
 
-def _read_only(mountinfo: str, writable: set[str]) -> bool:
+def _read_only(seen: Sequence[Mount], writable: set[str]) -> bool:
     """Whether every mount is read-only but for what may be written to."""
-    for line in mountinfo.splitlines():
-        fields = line.split(" ")
-        where = _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4])
-        if "ro" not in fields[5].split(",") and where not in writable:
-            return False
-    return bool(mountinfo)
+    return bool(seen) and all("ro" in mount.own or mount.where in writable for mount in seen)
 
 
 def said(confined: Confined) -> str:

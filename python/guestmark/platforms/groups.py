@@ -12,6 +12,7 @@ from pathlib import Path
 
 from guestmark.agent.confinement import PROCESSES
 from guestmark.agent.keeper import is_in_use, keeper
+from guestmark.core.mounts import mounts
 from guestmark.core.units import format_size
 
 _MEMBERS = "cgroup.procs"
@@ -132,13 +133,11 @@ def _parents() -> tuple[_Parent, ...]:
     """Groups beside or below the one that this process is in, so that the limits above it hold on."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     found = []
-    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-        fields, _, filesystem = line.partition(" - ")
-        root, where = fields.split(" ")[3:5]
-        kind, _, options = filesystem.split(" ", 2)
+    for mount in mounts():
+        root, where, kind = mount.root, mount.where, mount.kind
         for number, controllers, path in own:
             second = kind == "cgroup2" and number == "0" and not controllers
-            first = kind == "cgroup" and controllers in options.split(" ")[-1].split(",")
+            first = kind == "cgroup" and controllers in mount.shared
             if (second or (first and controllers in ("memory", "pids"))) and path.startswith(
                 root.rstrip("/")
             ):
