@@ -10,7 +10,7 @@ import pytest
 
 from guestmark.cli.hyperfine import INSTEAD, as_texts, commands, joined, parameters
 from guestmark.core.errors import UsageError
-from guestmark.core.model import Policy
+from guestmark.core.model import Policy, RunState
 from guestmark.plan.matrix import Null
 from guestmark.stats import stopping
 from guestmark.workloads.exec.plan import ExecOptions, build
@@ -58,17 +58,21 @@ def test_commands_on_the_host_alone_take_as_long_as_in_hyperfine() -> None:
         assert asked.policy.enough_s is None
         assert [cell for cell in asked.cells if cell.null_of]
     five = build(ExecOptions(blocks=5, timing=True), ["sleep", "0.1"])
-    assert (five.policy.blocks, five.policy.enough_s, len(five.cells)) == (5, None, 1)
+    assert (five.policy.blocks, five.policy.iterations, five.policy.enough_s, len(five.cells)) == (
+        5,
+        1,
+        None,
+        1,
+    )
 
 
 def test_a_timed_run_ends_after_its_seconds_and_its_blocks() -> None:
     policy = Policy(min_blocks=10, enough_s=3.0)
-    assert [stopping.timed_out(policy, *at) for at in ((9, 5.0), (10, 2.9), (10, 3.0))] == [
-        False,
-        False,
-        True,
+    assert [stopping.timed(policy, [], *at).state for at in ((9, 5.0), (10, 2.9), (10, 3.0))] == [
+        None,
+        None,
+        RunState.COMPLETE,
     ]
-    assert not stopping.timed_out(Policy(), 1000, 1000.0)
 
 
 @pytest.mark.parametrize(

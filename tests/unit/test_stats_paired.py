@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import stdtrit
 
 from guestmark.stats import (
     adjust,
@@ -15,6 +16,7 @@ from guestmark.stats import (
     median_interval,
     sign_flip_p,
     t_interval,
+    t_quantile,
 )
 from tests.framework.known import known
 
@@ -89,6 +91,12 @@ def test_median_interval_is_scipys(n: int) -> None:
 def test_median_has_no_interval_below_six_blocks() -> None:
     assert median_interval(np.arange(5.0)) is None
     assert median_interval(np.arange(6.0)) == (0, 5)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 10, 99, 1000, 9999])
+@pytest.mark.parametrize("p", [0.5, 0.6, 0.9, 0.975, 0.995, 0.99999])
+def test_t_quantile_is_scipys(freedom: int, p: float) -> None:
+    assert t_quantile(freedom, p) == pytest.approx(stdtrit(freedom, p), rel=1e-9, abs=1e-9)
 
 
 def test_interval_of_one_value_is_refused() -> None:

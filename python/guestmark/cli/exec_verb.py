@@ -97,6 +97,9 @@ def command(
     could be measured, 130 interrupted (guestmark resume continues).
     """
 
+    import gc
+
+    gc.disable()  # until the run begins
     from guestmark.cli import hyperfine, session
     from guestmark.core.context import Caller
     from guestmark.core.errors import UsageError

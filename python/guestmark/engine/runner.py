@@ -289,12 +289,15 @@ class _Loop:
         policy = self._plan.policy
         used_s = self._used_s()
         if policy.blocks is None and not self._estimate_due(blocks):
-            if stopping.timed_out(policy, blocks, used_s):
-                return stopping.Decision(RunState.COMPLETE, blocks, 0.0)
+            if policy.enough_s is not None:
+                return stopping.timed(policy, self._of_these(), blocks, used_s)
             over = blocks >= policy.max_blocks or stopping.out_of_time(policy, self._of_these(), used_s)
             over = over or budget.over(self._plan, blocks, self._of_these(), used_s)
             return stopping.Decision(RunState.STOPPED if over else None, None, None)
-        from scipy import special  # noqa: F401  (what the analysis would load, so that it is not taken for its cost)
+        if policy.enough_s is not None and not self._observer.wants_estimates:
+            return stopping.timed(policy, self._of_these(), blocks, used_s)
+        if len(self._cells) > 1:  # what the analysis would load, so that it is not taken for its cost
+            from scipy import special  # noqa: F401
 
         from guestmark.stats.analysis import analyse
 

@@ -13,7 +13,7 @@ from guestmark.page.names import row_names
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import Inline, Span, Tone, inert, line, spans
-from guestmark.report.sections import answers, gates, page, troubles, tuning, validity
+from guestmark.report.sections import answers, gates, page, troubles, validity
 from guestmark.report.sections.by_workload import compared, of_kind
 from guestmark.report.sections.conclusion import slow_runs, undecided
 from guestmark.report.sections.durability import durability, of_disk
@@ -33,7 +33,7 @@ def answer(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> P
 
     What a race of configurations found, and workloads that are not compared, are shown whole.
     """
-    if tuning.nodes(analysis, run):
+    if run.plan.context.tune is not None:
         return page(run, analysis, published=False, environment=False, details=False)
     sections = [] if run.origin is None else [imported(run, run.origin, whole=False)]
     if said := answers.nodes(analysis):

@@ -18,7 +18,7 @@ from guestmark.stats.compare import (
 )
 from guestmark.stats.multiple import adjust, blocks_to_claim
 from guestmark.stats.noise import THRESHOLDS, Null, flag_blocks
-from guestmark.stats.paired import log_ratios, median_interval, sign_flip_p, t_interval
+from guestmark.stats.paired import log_ratios, median_interval, sign_flip_p, t_interval, t_quantile
 from guestmark.stats.repetition import (
     Pilot,
     blocks_needed,
@@ -74,6 +74,7 @@ __all__ = [
     "sign_flip_p",
     "summarise",
     "t_interval",
+    "t_quantile",
     "trend",
     "unseen",
     "wanted_half_width",

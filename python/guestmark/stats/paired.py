@@ -38,6 +38,30 @@ def log_ratios(cell: Array, baseline: Array) -> Array | None:
     return d
 
 
+@functools.cache
+def t_quantile(freedom: int, p: float) -> float:
+    """Return Student's t below which a share `p`, .5 ≤ p < 1, lies with `freedom` ≥ 1 degrees of freedom.
+
+    Bisects the closed form for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4), which spares a run
+    of one command the import of `scipy.special`: a fifth of a second.
+    """
+    low, high = 0.0, math.pi / 2  # the angle whose tangent is t / √freedom
+    while low < (angle := (low + high) / 2) < high:
+        low, high = (angle, high) if _t_within(freedom, angle) < 2 * p - 1 else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _t_within(freedom: int, angle: float) -> float:
+    """The share of Student's distribution between -t and t."""
+    sine, square = math.sin(angle), math.cos(angle) ** 2
+    odd = freedom % 2
+    term, total = (math.cos(angle) if odd else 1.0), 0.0
+    for step in range(freedom // 2):
+        total += term
+        term *= square * ((2 * step + 2) / (2 * step + 3) if odd else (2 * step + 1) / (2 * step + 2))
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
 def t_interval(d: Array, confidence: float = 0.95) -> tuple[float, float]:
     """Return the Student t interval of the mean, as `scipy.stats.ttest_1samp(d, 0).confidence_interval()`.
 
@@ -46,9 +70,7 @@ def t_interval(d: Array, confidence: float = 0.95) -> tuple[float, float]:
     """
     if d.size < 2:
         raise ValueError("an interval needs two values")
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(d.size - 1, (1 + confidence) / 2)) * _standard_error(d)
+    half = t_quantile(d.size - 1, (1 + confidence) / 2) * _standard_error(d)
     mean = float(d.mean())
     return mean - half, mean + half
 

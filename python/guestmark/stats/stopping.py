@@ -69,7 +69,7 @@ def decide(  # noqa: PLR0917 (all that a decision follows from)
         return Decision(RunState.COMPLETE if left <= 0 else None, wanted, max(left, 0) * cost)
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
     if policy.enough_s is not None:
-        return _timed(policy, trials, blocks, used)
+        return timed(policy, trials, blocks, used)
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
     precise, goal = _precision(analysis, precision) if asked is None else _answered(asked, policy.precision)
     if blocks >= policy.min_blocks and precise and (asked is not None or used >= _SETTLED * policy.fine_s):
@@ -87,13 +87,9 @@ def decide(  # noqa: PLR0917 (all that a decision follows from)
     return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used), 0.0))
 
 
-def timed_out(policy: Policy, blocks: int, used_s: float) -> bool:
-    """Whether a run that only has to last `enough_s` has done so, and has its fewest blocks."""
-    return policy.enough_s is not None and blocks >= policy.min_blocks and used_s >= policy.enough_s
-
-
-def _timed(policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float) -> Decision:
-    if timed_out(policy, blocks, used_s):
+def timed(policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float) -> Decision:
+    """The decision for a run that only has to last `enough_s` and have its fewest blocks."""
+    if policy.enough_s is not None and blocks >= policy.min_blocks and used_s >= policy.enough_s:
         return Decision(RunState.COMPLETE, blocks, 0.0)
     if blocks >= policy.max_blocks or out_of_time(policy, trials, used_s):
         return Decision(RunState.STOPPED, blocks, 0.0)

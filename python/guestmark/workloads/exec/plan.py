@@ -73,9 +73,12 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     policy = Policy()
     if options.timing and _only_timed(options, shape):
         shape = replace(shape, null=Null.NONE)
+        policy = Policy(warmup=0)
         if options.blocks is None:
             sides = len(every) * math.prod(map(len, options.parameters.values()))
-            policy = Policy(min_blocks=_FEWEST, max_blocks=_MOST, enough_s=_ENOUGH_S * sides)
+            policy = replace(policy, min_blocks=_FEWEST, max_blocks=_MOST, enough_s=_ENOUGH_S * sides)
+        elif options.iterations is None:
+            policy = replace(policy, iterations=1)
     outline = Outline("exec", shape, policy, metrics, title=title, derived=derived)
     return assemble(override(outline, options), options.caller or Caller.current())
 
@@ -83,7 +86,8 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
 def _only_timed(options: ExecOptions, shape: Shape) -> bool:
     """Whether commands are timed on this host alone, with nothing asked for that takes another kind of run.
 
-    Such a run is as long as hyperfine's: ten times each and three seconds each, and no copy of the baseline.
+    Such a run is as long as hyperfine's: ten times each and three seconds each, or as often as `blocks` says, without
+    a warm-up and without a copy of the baseline.
     """
     goals = (options.null, options.precision, options.time_limit_s, options.margin)
     on_host = [str(platform) for platform in shape.platforms] == ["host"]
